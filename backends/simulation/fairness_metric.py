@@ -1,0 +1,198 @@
+"""How unfair was a run? The service-difference metric of the VTC paper, on per-request records.
+
+A request's price is spread evenly from its first token to its last. In each of a row of overlapping
+windows every tenant has a service rate and a demand rate. A tenant is owed the distance to the best
+served one, but never more than what it asked for and did not get; what is owed, summed over tenants,
+is the window's service difference (Sheng et al., "Fairness in Serving Large Language Models",
+OSDI 2024, section 5.1). The formulas reproduce all rows of the paper's tables 2 to 6 from its logs.
+
+The paper's text gives the case of two tenants; its published code sums over tenants and takes the
+absolute value of demand minus service, and so does this file. Demand is priced linearly whatever
+prices the service, as in the paper; compare quadratic figures only with each other.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pvariance
+
+Price = Callable[[int, int], float]
+
+SPAN_S_MIN = 1e-5  # a shorter answer has no rate; the paper's code gives it no service
+
+
+def linear_price(prompt_tokens: int, output_tokens: int) -> float:
+    """Service of a request in weighted tokens: an output token is worth two prompt tokens (section 5.1)."""
+    return prompt_tokens + 2.0 * output_tokens
+
+
+def profiled_price(prompt_tokens: int, output_tokens: int) -> float:
+    """Service of a request in milliseconds of an A10G that serves Llama-7B (appendix B.2, refitted from its profile)."""
+    p, q = prompt_tokens, output_tokens
+    return 0.21001891 * p + 0.10075395 * q + 0.0039868 * p * q + 0.00324733 * q * q + 1.14601454
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """What became of one request; latencies count from its arrival and are None where it was never served."""
+
+    tenant_id: str
+    arrived_at: float
+    prompt_tokens: int
+    output_tokens: int
+    first_token_latency_s: float | None
+    total_latency_s: float | None
+
+    @property
+    def served(self) -> bool:
+        return self.first_token_latency_s is not None and self.total_latency_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The row of windows a run is judged by. The defaults are the paper's: 19 windows of 60 s in 600 s.
+
+    Their centres divide what follows the warm-up into `steps` parts. An answer that ends before
+    `ends_at_min_s` earns nothing (an oddity of the paper's code, kept so that its tables come out).
+    """
+
+    duration_s: float = 600.0
+    warm_up_s: float = 30.0
+    steps: int = 20
+    window_s: float = 60.0
+    ends_at_min_s: float = 1.0
+
+    def scaled(self, factor: float) -> "Windows":
+        """The same windows for a run whose time was multiplied by `factor`."""
+        return Windows(
+            duration_s=self.duration_s * factor,
+            warm_up_s=self.warm_up_s * factor,
+            steps=self.steps,
+            window_s=self.window_s * factor,
+            ends_at_min_s=self.ends_at_min_s * factor,
+        )
+
+    def spans(self) -> list[tuple[float, float]]:
+        """Start and end of every window, in seconds."""
+        step_s = (self.duration_s - self.warm_up_s) / self.steps
+        centres = (self.warm_up_s + step_s * number for number in range(1, self.steps))
+        return [(centre - self.window_s / 2, centre + self.window_s / 2) for centre in centres]
+
+
+PAPER_WINDOWS = Windows()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDifference:
+    """The rows of the paper's tables 2 to 6, in service per second (and its square), over all windows."""
+
+    maximum: float
+    average: float
+    variance: float
+
+
+def service_difference(
+    records: Iterable[RequestRecord], *, price: Price = linear_price, windows: Windows = PAPER_WINDOWS
+) -> ServiceDifference:
+    """Judge a run. Records that were not served count neither as service nor as demand."""
+    served = [record for record in records if record.served]
+    gaps = [
+        window_gap(service, demand)
+        for service, demand in zip(
+            service_rates(served, price=price, windows=windows), demand_rates(served, windows=windows), strict=True
+        )
+    ]
+    return ServiceDifference(maximum=max(gaps), average=fmean(gaps), variance=pvariance(gaps))
+
+
+def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> float:
+    """What the tenants of one window are owed, summed, from their rates of service and demand."""
+    tenants = sorted(service.keys() | demand.keys())
+    best = max((service.get(tenant, 0.0) for tenant in tenants), default=0.0)
+    return sum(
+        min(best - service.get(tenant, 0.0), abs(demand.get(tenant, 0.0) - service.get(tenant, 0.0)))
+        for tenant in tenants
+    )
+
+
+def service_rates(records: Iterable[RequestRecord], *, price: Price, windows: Windows) -> list[dict[str, float]]:
+    """Every tenant's service per second in each window."""
+    spans = windows.spans()
+    rates: list[dict[str, float]] = [defaultdict(float) for _ in spans]
+    for record in records:
+        answer = _answer_span(record, ends_at_min_s=windows.ends_at_min_s)
+        if answer is None:
+            continue
+        start, end = answer
+        rate = price(record.prompt_tokens, record.output_tokens) / (end - start)
+        for rates_here, (opens, closes) in zip(rates, spans, strict=True):
+            overlap_s = min(end, closes) - max(start, opens)
+            if overlap_s > 0:
+                rates_here[record.tenant_id] += rate * overlap_s / windows.window_s
+    return rates
+
+
+def demand_rates(records: Iterable[RequestRecord], *, windows: Windows) -> list[dict[str, float]]:
+    """Every tenant's linear price per second of what arrived in each window."""
+    spans = windows.spans()
+    rates: list[dict[str, float]] = [defaultdict(float) for _ in spans]
+    for record in records:
+        asked = linear_price(record.prompt_tokens, record.output_tokens) / windows.window_s
+        for rates_here, (opens, closes) in zip(rates, spans, strict=True):
+            if opens <= record.arrived_at < closes:
+                rates_here[record.tenant_id] += asked
+    return rates
+
+
+def accumulated_service(
+    records: Iterable[RequestRecord], times: Sequence[float], *, price: Price = linear_price
+) -> dict[str, list[float]]:
+    """Every tenant's service from the start of the run to each of `times` (ascending), in weighted tokens."""
+    totals: dict[str, list[float]] = {}
+    for record in records:
+        series = totals.setdefault(record.tenant_id, [0.0] * len(times))
+        answer = _answer_span(record)
+        if answer is None:
+            continue
+        start, end = answer
+        worth = price(record.prompt_tokens, record.output_tokens)
+        for number, time in enumerate(times):
+            series[number] += worth * min(1.0, max(0.0, (time - start) / (end - start)))
+    return totals
+
+
+def accumulated_difference(records: Iterable[RequestRecord], times: Sequence[float]) -> list[float]:
+    """Distance of the best from the worst served tenant at each of `times`, counted from the first of them."""
+    totals = accumulated_service(records, times)
+    since_first = [[value - series[0] for value in series] for series in totals.values()]
+    return [max(column) - min(column) for column in zip(*since_first, strict=True)]
+
+
+def throughput(records: Iterable[RequestRecord], wall_s: float) -> float:
+    """Prompt and output tokens of served requests per second of the whole run, as the paper counts them."""
+    return sum(record.prompt_tokens + record.output_tokens for record in records if record.served) / wall_s
+
+
+def mean_ttft_s(records: Iterable[RequestRecord]) -> dict[str, float]:
+    """Every served tenant's mean time to first token."""
+    latencies: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if record.first_token_latency_s is not None:
+            latencies[record.tenant_id].append(record.first_token_latency_s)
+    return {tenant: fmean(values) for tenant, values in latencies.items()}
+
+
+def tenants_by_requests(records: Iterable[RequestRecord]) -> list[str]:
+    """Tenants from the one with the most requests to the one with the fewest: rank 1 is the first."""
+    counts: dict[str, int] = defaultdict(int)
+    for record in records:
+        counts[record.tenant_id] += 1
+    return sorted(counts, key=lambda tenant: (-counts[tenant], tenant))
+
+
+def _answer_span(record: RequestRecord, *, ends_at_min_s: float = 0.0) -> tuple[float, float] | None:
+    if record.first_token_latency_s is None or record.total_latency_s is None:
+        return None
+    start = record.arrived_at + record.first_token_latency_s
+    end = record.arrived_at + record.total_latency_s
+    return None if end - start < SPAN_S_MIN or end < ends_at_min_s else (start, end)

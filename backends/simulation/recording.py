@@ -1,0 +1,206 @@
+"""The facts of a run as values: taken down as they happen, kept as JSON lines, told again later.
+
+A Scheduler decides by nothing but the calls made on it, so the list of those calls is the run.
+`Recorder` stands where a Scheduler stands, hands every call on, and gives it as a value to whoever
+listens: a file of a live gateway, or the judges of a simulation. `replay` makes the same calls on a
+fresh Scheduler and reports every poll that decided otherwise. There is none while the Scheduler is
+deterministic, whoever drove it: event loop or virtual clock.
+
+A line holds what the Scheduler was told: ids, sizes and hashes, never a prompt or a key.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, BinaryIO, Literal, Protocol
+
+import orjson
+from pydantic import Field, TypeAdapter
+
+from policies.types import Action, BackendLoad, Dispatch, Outcome, Reject, Request, Snapshot, Tenant, Tier, Usage
+
+
+class SchedulerLike(Protocol):
+    """What is told the facts and decides: a Scheduler, or a Recorder around one."""
+
+    def submit(self, request: Request, now: float) -> None: ...
+    def tokens(self, request_id: str, usage: Usage, now: float) -> None: ...
+    def finished(self, request_id: str, outcome: Outcome, now: float) -> None: ...
+    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None: ...
+    def cancel(self, request_id: str, now: float) -> None: ...
+    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None: ...
+    def tenants_changed(self, tenants: Iterable[Tenant], tiers: Iterable[Tier], now: float) -> None: ...
+    def poll(self, now: float) -> list[Action]: ...
+    def next_wakeup(self) -> float | None: ...
+    def snapshot(self, now: float) -> Snapshot: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    now: float
+    request: Request
+    call: Literal["submit"] = "submit"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.submit(self.request, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    now: float
+    request_id: str
+    usage: Usage
+    call: Literal["tokens"] = "tokens"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.tokens(self.request_id, self.usage, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    now: float
+    request_id: str
+    outcome: Outcome
+    call: Literal["finished"] = "finished"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.finished(self.request_id, self.outcome, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    now: float
+    request_id: str
+    hold_s: float
+    call: Literal["returned"] = "returned"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.returned(self.request_id, self.now, self.hold_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    now: float
+    request_id: str
+    call: Literal["cancel"] = "cancel"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.cancel(self.request_id, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChanged:
+    now: float
+    loads: tuple[BackendLoad, ...]
+    call: Literal["load_changed"] = "load_changed"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.load_changed(self.loads, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsChanged:
+    now: float
+    tenants: tuple[Tenant, ...]
+    tiers: tuple[Tier, ...]
+    call: Literal["tenants_changed"] = "tenants_changed"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.tenants_changed(self.tenants, self.tiers, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A poll and what it decided; the only entry that is an answer."""
+
+    now: float
+    actions: tuple[Dispatch | Reject, ...]
+    call: Literal["poll"] = "poll"
+
+
+Fact = Submitted | Progressed | Finished | Returned | Cancelled | LoadChanged | TenantsChanged
+Entry = Fact | Polled
+Listener = Callable[[Entry], None]
+
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="call")])
+
+
+class Recorder:
+    """A Scheduler that tells `listener` of every call once it has taken effect.
+
+    Calls that only look (`next_wakeup`, `snapshot`) and calls that raise are not told.
+    """
+
+    def __init__(self, scheduler: SchedulerLike, listener: Listener) -> None:
+        self._scheduler = scheduler
+        self._listener = listener
+
+    def submit(self, request: Request, now: float) -> None:
+        self._record(Submitted(now, request))
+
+    def tokens(self, request_id: str, usage: Usage, now: float) -> None:
+        self._record(Progressed(now, request_id, usage))
+
+    def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
+        self._record(Finished(now, request_id, outcome))
+
+    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+        self._record(Returned(now, request_id, hold_s))
+
+    def cancel(self, request_id: str, now: float) -> None:
+        self._record(Cancelled(now, request_id))
+
+    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
+        self._record(LoadChanged(now, tuple(loads)))
+
+    def tenants_changed(self, tenants: Iterable[Tenant], tiers: Iterable[Tier], now: float) -> None:
+        self._record(TenantsChanged(now, tuple(tenants), tuple(tiers)))
+
+    def poll(self, now: float) -> list[Action]:
+        actions = self._scheduler.poll(now)
+        self._listener(Polled(now, tuple(actions)))
+        return actions
+
+    def next_wakeup(self) -> float | None:
+        return self._scheduler.next_wakeup()
+
+    def snapshot(self, now: float) -> Snapshot:
+        return self._scheduler.snapshot(now)
+
+    def _record(self, fact: Fact) -> None:
+        fact.tell(self._scheduler)
+        self._listener(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The poll at `now`, entry `number` of the recording (from 0), decided otherwise when told again."""
+
+    number: int
+    now: float
+    recorded: tuple[Action, ...]
+    replayed: tuple[Action, ...]
+
+
+def replay(entries: Iterable[Entry], scheduler: SchedulerLike) -> Iterator[Mismatch]:
+    """Tell a recording to a Scheduler built as the recorded one was; yield every poll that differs."""
+    for number, entry in enumerate(entries):
+        if isinstance(entry, Polled):
+            actions = tuple(scheduler.poll(entry.now))
+            if actions != entry.actions:
+                yield Mismatch(number, entry.now, entry.actions, actions)
+        else:
+            entry.tell(scheduler)
+
+
+def write_to(sink: BinaryIO) -> Listener:
+    """A listener that appends each entry to `sink` as one JSON line; floats survive to the last bit."""
+
+    def write(entry: Entry) -> None:
+        sink.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+
+    return write
+
+
+def read_from(lines: Iterable[bytes]) -> Iterator[Entry]:
+    """The entries of a recording, in order; raises pydantic.ValidationError at a line that is none."""
+    return (_ENTRY.validate_json(line) for line in lines)
