@@ -1,0 +1,58 @@
+"""Which headers cross the gateway, and what a request is called.
+
+Towards a backend goes only what `FORWARDED` lists. A list of what to keep, rather than of what to drop,
+because a header that nobody thought of must not become a way to pick an engine, to be served sooner, or
+to speak in the gateway's name. The client's credentials are not in it; the backend's come from config.
+"""
+
+import re
+from collections.abc import Callable, Container, Mapping
+
+# Case-insensitive lookup is the caller's mapping's (aiohttp: request.headers).
+FORWARDED = (
+    "user-agent",
+    "traceparent",
+    "tracestate",
+    "x-session-id",
+    "endpoint-load-metrics-format",
+)
+# As other gateways and SDKs name it; the first that is usable counts.
+REQUEST_ID_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "request-id")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
+
+
+def upstream_headers(headers: Mapping[str, str], *, request_id: str, authorization: str | None) -> dict[str, str]:
+    """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
+
+    `authorization` is the whole value for this backend, such as "Bearer ...", or None.
+    """
+    # RFC 9110, 7.6.1: a header that Connection names is for us alone.
+    nominated = {name.strip().lower() for name in headers.get("connection", "").split(",")}
+    sent = {
+        name: value
+        for name in FORWARDED
+        if (value := headers.get(name)) is not None and name not in nominated and _is_plain(value)
+    }
+    sent["content-type"] = "application/json"
+    # A compressed stream could not be counted as it passes.
+    sent["accept-encoding"] = "identity"
+    sent["x-request-id"] = request_id
+    # This header wins over a `priority` in the body, by which a tenant could overtake others in the engine.
+    sent["x-vllm-priority"] = "0"
+    if authorization is not None:
+        sent["authorization"] = authorization
+    return sent
+
+
+def request_id(headers: Mapping[str, str], in_flight: Container[str], new_id: Callable[[], str]) -> str:
+    """Return the client's own id where it is harmless and not in flight already, else a new one."""
+    for name in REQUEST_ID_HEADERS:
+        given = headers.get(name)
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            return new_id() if given in in_flight else given
+    return new_id()
+
+
+def _is_plain(value: str) -> bool:
+    return value.isascii() and value.isprintable()
