@@ -1,0 +1,117 @@
+"""Which models are served, and by which pool: the /v1/models of all backends, read as one list.
+
+A pool is the set of backends that serve the same base model (a LoRA adapter names its base as `parent`),
+or those that the configuration puts together by name. A derived pool is called after the first base
+model it was seen with, and keeps that name for as long as the gateway lives, because the tenants'
+counters of that pool hang on it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MODELS_MAX = 1024  # per backend: base model, aliases and adapters
+MODEL_ID_CHARS_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One entry of /v1/models, and the entry itself as the server wrote it."""
+
+    id: str
+    root: str | None
+    parent: str | None
+    max_model_len: int | None
+    entry: Mapping[str, Any]
+
+
+def read_models(body: Any) -> tuple[ModelCard, ...]:
+    """Read the decoded body of /v1/models; raises ValueError when it is not a list of models."""
+    entries = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("the body of /v1/models has no list 'data'")  # noqa: TRY004 - a bad answer, not a bad call
+    return tuple(_card(entry) for entry in entries[:MODELS_MAX] if _is_model(entry))
+
+
+def _is_model(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("id"), str) and 0 < len(entry["id"]) <= MODEL_ID_CHARS_MAX
+
+
+def _card(entry: Mapping[str, Any]) -> ModelCard:
+    root, parent, length = entry.get("root"), entry.get("parent"), entry.get("max_model_len")
+    return ModelCard(
+        id=entry["id"],
+        root=root if isinstance(root, str) else None,
+        parent=parent if isinstance(parent, str) else None,
+        max_model_len=length if isinstance(length, int) and length > 0 else None,
+        entry=entry,
+    )
+
+
+class Catalog:
+    """What every backend was last seen to serve. Backends are kept in the order of `backend_ids`."""
+
+    def __init__(self, backend_ids: Sequence[str], *, pools: Mapping[str, str]) -> None:
+        """`pools`: backend id -> pool, for those whose pool is configured."""
+        self._configured = dict(pools)
+        self._cards: dict[str, tuple[ModelCard, ...]] = dict.fromkeys(backend_ids, ())
+        self._pool_of_base: dict[str, str] = {}
+        self._pool_of_backend: dict[str, str] = dict(pools)
+        self._pool_of_model: dict[str, str] = {}
+        self._merged: dict[str, ModelCard] = {}
+
+    def update(self, backend_id: str, cards: tuple[ModelCard, ...]) -> bool:
+        """Record what a backend serves; True if that is news."""
+        if cards == self._cards[backend_id]:
+            return False
+        self._cards[backend_id] = cards
+        self._regroup()
+        return True
+
+    def pool_of_backend(self, backend_id: str) -> str | None:
+        """Return its pool, None while it is not known what it serves and no pool is configured."""
+        return self._pool_of_backend.get(backend_id)
+
+    def pool_of_model(self, model: str) -> str | None:
+        """Return the pool that serves it; where several do, that of the backend that is listed first."""
+        return self._pool_of_model.get(model)
+
+    def serves(self, backend_id: str, model: str) -> bool:
+        return any(card.id == model for card in self._cards[backend_id])
+
+    def known(self, backend_id: str) -> bool:
+        """Whether it is known what this backend serves."""
+        return bool(self._cards[backend_id])
+
+    def models(self) -> list[ModelCard]:
+        """Return one card per id, from the backend that is listed first."""
+        return list(self._merged.values())
+
+    def model(self, model: str) -> ModelCard | None:
+        return self._merged.get(model)
+
+    def _regroup(self) -> None:
+        self._pool_of_model.clear()
+        self._merged.clear()
+        for backend_id, cards in self._cards.items():
+            if not cards:
+                continue
+            pool = self._configured.get(backend_id) or self._derived_pool(_bases(cards))
+            self._pool_of_backend[backend_id] = pool
+            for card in cards:
+                self._pool_of_model.setdefault(card.id, pool)
+                self._merged.setdefault(card.id, card)
+
+    def _derived_pool(self, bases: list[str]) -> str:
+        known = (self._pool_of_base[base] for base in bases if base in self._pool_of_base)
+        pool = next(known, bases[0])
+        for base in bases:
+            self._pool_of_base.setdefault(base, pool)
+        return pool
+
+
+def _bases(cards: Iterable[ModelCard]) -> list[str]:
+    """Return the base models among these, aliases included; a list of adapters alone names its parents."""
+    cards = list(cards)
+    bases = [card.id for card in cards if card.parent is None]
+    return bases or [card.parent for card in cards if card.parent is not None]

@@ -1,0 +1,119 @@
+"""Is this backend fit to be given work?
+
+Two kinds of bad news are told apart, because they call for different things:
+
+- It does not answer (a poll failed, a connection was refused). After FAILURES_MAX of these in a row it
+  is DOWN: a fact, whatever the other backends do.
+- It answers, but breaks what it is given (a stream cut in the middle, an error before the first byte).
+  After FAILURES_MAX of these in a row it is EJECTED: a judgement, and so never passed on the last one
+  that answers (`keep_one`). A good poll says nothing about this, so it does not reset that count.
+
+"The engine is currently busy" (503) is neither. A backend comes back half open: the first good poll
+after its backoff puts it on TRIAL, where one more failure ejects it again for twice as long, and one
+request served or TRIAL_POLLS good polls make it HEALTHY.
+
+Pure: it is told what happened and when; it polls nothing and reads no clock.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+FAILURES_MAX = 3
+TRIAL_POLLS = 3
+BACKOFF_S_MIN = 1.0
+BACKOFF_S_MAX = 16.0
+
+
+class Evidence(StrEnum):
+    """What one exchange with a backend says about it. A client's own fault or departure is no evidence."""
+
+    SERVED = "served"  # answered to the end; a 4xx too
+    BUSY = "busy"  # vLLM's 503: its queue is full, and it is well
+    UNREACHABLE = "unreachable"  # no connection, no answer to a poll
+    BROKEN = "broken"  # answered, then cut the stream or failed with a 5xx
+
+
+class State(StrEnum):
+    UNKNOWN = "unknown"  # not heard from yet
+    HEALTHY = "healthy"
+    TRIAL = "trial"
+    EJECTED = "ejected"
+    DOWN = "down"
+
+
+class BackendHealth:
+    """The health of one backend. Methods that tell it something return nothing; read `state` after them."""
+
+    def __init__(self, backend_id: str) -> None:
+        self.backend_id = backend_id
+        self.state = State.UNKNOWN
+        self.retry_at = 0.0  # an ejected or silent backend is not put on trial before this
+        self.backoff_s = BACKOFF_S_MIN  # of the next ejection
+        self._unreachable = 0
+        self._broken = 0
+        self._trial_polls = 0
+        self._healthy_since = 0.0
+
+    @property
+    def available(self) -> bool:
+        return self.state in {State.HEALTHY, State.TRIAL}
+
+    def report(self, evidence: Evidence, *, now: float) -> None:
+        """Record how a request went."""
+        if evidence is Evidence.SERVED:
+            self._served(now)
+        elif evidence is Evidence.BROKEN:
+            self._broken += 1
+            if self.available and (self.state is State.TRIAL or self._broken >= FAILURES_MAX):
+                self._leave(State.EJECTED, now)
+        elif evidence is Evidence.UNREACHABLE:
+            self.poll_failed(now)
+
+    def poll_failed(self, now: float) -> None:
+        """Record that it did not answer: a health poll, or a connection that was not made."""
+        self._unreachable += 1
+        if self.state is State.EJECTED and self._unreachable >= FAILURES_MAX:
+            self.state = State.DOWN
+        elif self.available and (self.state is State.TRIAL or self._unreachable >= FAILURES_MAX):
+            self._leave(State.DOWN, now)
+        elif self.state is State.UNKNOWN and self._unreachable >= FAILURES_MAX:
+            self.state = State.DOWN
+
+    def poll_answered(self, now: float) -> None:
+        """Record that it says it is well."""
+        self._unreachable = 0
+        if self.state is State.UNKNOWN:
+            self._become_healthy(now)
+        elif self.state is State.TRIAL:
+            self._trial_polls += 1
+            if self._trial_polls >= TRIAL_POLLS:
+                self._become_healthy(now)
+        elif not self.available and now >= self.retry_at:
+            self.take_back()
+
+    def take_back(self) -> None:
+        """Put it on trial."""
+        self.state, self._trial_polls, self._unreachable = State.TRIAL, 0, 0
+
+    def _served(self, now: float) -> None:
+        self._unreachable = self._broken = 0
+        if self.state is State.TRIAL:
+            self.backoff_s = BACKOFF_S_MIN
+            self._become_healthy(now)
+
+    def _become_healthy(self, now: float) -> None:
+        self.state, self._broken, self._healthy_since = State.HEALTHY, 0, now
+
+    def _leave(self, state: State, now: float) -> None:
+        if self.state is State.HEALTHY and now - self._healthy_since > BACKOFF_S_MAX:
+            self.backoff_s = BACKOFF_S_MIN  # what it did long ago is forgiven
+        self.state, self.retry_at = state, now + self.backoff_s
+        self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
+
+
+def keep_one(pool: Iterable[BackendHealth]) -> None:
+    """Take one back where every backend that answers was ejected: doubtful service is better than none."""
+    healths = list(pool)
+    ejected = [h for h in healths if h.state is State.EJECTED]
+    if ejected and not any(h.available for h in healths):
+        min(ejected, key=lambda h: (h.retry_at, h.backend_id)).take_back()

@@ -1,0 +1,188 @@
+"""What a vLLM server says about itself: its /metrics text as facts.
+
+The Prometheus text format is read line by line and only for the names in `_SAMPLES`; the histograms'
+buckets, nine tenths of a scrape, are skipped by their name. Several `engine=` labels behind one URL
+are several engines (data parallelism): counts and capacity add up, the KV ratio is the mean weighted
+by capacity. A scrape is somebody else's text: what is malformed, missing or not a number is left out,
+and nothing here raises for it.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, version 0.0.4); names as of
+vLLM 0.32, and `vllm:gpu_cache_usage_perc` for the servers before it was renamed.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from policies.types import BackendLoad
+
+SCRAPE_BYTES_MAX = 4 << 20  # about 50 kB per engine: room for eighty of them behind one URL
+LINE_CHARS_MAX = 16 << 10
+ENGINES_MAX = 256
+
+_Values = dict[str, float]  # field of EngineMetrics -> value, of one engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """One scrape, all engines together. None means that the server does not say.
+
+    Everything named `_total` counts since the server started; the others are as of the last engine
+    step. Requests are sequences (n choices are n of them); tokens of a step are those it computed.
+    """
+
+    engines: int = 0
+    requests_running: int | None = None
+    requests_waiting: int | None = None
+    requests_waiting_for_capacity: int | None = None
+    requests_finished_total: int | None = None
+    preemptions_total: int | None = None
+    kv_used_ratio: float | None = None
+    kv_tokens_max: int | None = None
+    kv_block_tokens: int | None = None
+    prefix_caching: bool | None = None
+    steps_total: int | None = None
+    step_tokens_total: int | None = None
+    prompt_tokens_total: int | None = None
+    generation_tokens_total: int | None = None
+    prefix_queried_tokens_total: int | None = None
+    prefix_hit_tokens_total: int | None = None
+
+    def sizes(self) -> "EngineMetrics":
+        """Keep what stays true without a fresh scrape: the size of the server, not what it is doing."""
+        return EngineMetrics(
+            engines=self.engines,
+            kv_tokens_max=self.kv_tokens_max,
+            kv_block_tokens=self.kv_block_tokens,
+            prefix_caching=self.prefix_caching,
+        )
+
+    def load(
+        self, backend_id: str, *, available: bool, kv_tokens_max: int | None, requests_running_max: int | None
+    ) -> BackendLoad:
+        """State it as the scheduler's fact. A configured or learnt maximum goes before what was read."""
+        return BackendLoad(
+            backend_id=backend_id,
+            available=available,
+            engines=max(self.engines, 1),
+            kv_tokens_max=self.kv_tokens_max if kv_tokens_max is None else kv_tokens_max,
+            kv_block_tokens=self.kv_block_tokens or 1,
+            requests_running_max=requests_running_max,
+            requests_running=self.requests_running,
+            requests_waiting=self.requests_waiting,
+            kv_used_ratio=self.kv_used_ratio,
+            preemptions_total=self.preemptions_total,
+        )
+
+
+def parse_metrics(text: str) -> EngineMetrics:
+    """Read the facts of one scrape; never raises, reads at most SCRAPE_BYTES_MAX characters and ENGINES_MAX engines."""
+    by_engine: defaultdict[str, _Values] = defaultdict(dict)
+    for line in text[:SCRAPE_BYTES_MAX].splitlines():
+        name, brace, _ = line.partition("{")
+        if not brace:
+            name = line.partition(" ")[0]
+        if name not in _SAMPLES or len(line) > LINE_CHARS_MAX:
+            continue
+        match = _SAMPLE_LINE.match(line, len(name))
+        if match is None:
+            continue
+        labels = _labels(match[1] or "")
+        engine = labels.get("engine", "")
+        if engine in by_engine or len(by_engine) < ENGINES_MAX:
+            _read(by_engine[engine], name, labels, match[2])
+    return _together([values for values in by_engine.values() if values])
+
+
+_SAMPLES: dict[str, str] = {
+    "vllm:num_requests_running": "requests_running",
+    "vllm:num_requests_waiting": "requests_waiting",
+    "vllm:num_requests_waiting_by_reason": "requests_waiting_for_capacity",
+    "vllm:request_success_total": "requests_finished_total",
+    "vllm:num_preemptions_total": "preemptions_total",
+    "vllm:kv_cache_usage_perc": "kv_used_ratio",
+    "vllm:gpu_cache_usage_perc": "kv_used_ratio",
+    "vllm:cache_config_info": "",  # its labels are the facts
+    "vllm:iteration_tokens_total_count": "steps_total",
+    "vllm:iteration_tokens_total_sum": "step_tokens_total",
+    "vllm:prompt_tokens_total": "prompt_tokens_total",
+    "vllm:generation_tokens_total": "generation_tokens_total",
+    "vllm:prefix_cache_queries_total": "prefix_queried_tokens_total",
+    "vllm:prefix_cache_hits_total": "prefix_hit_tokens_total",
+}
+_SUMMED = sorted({*_SAMPLES.values(), "kv_tokens_max"} - {"", "kv_used_ratio"})
+
+# After the name: labels, whose quoted values may hold braces, commas and escaped quotes; then the value.
+# The quantifiers are possessive, so that a line that does not match is refused in linear time.
+_SAMPLE_LINE = re.compile(r'(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\})?[ \t]*([^ \t]+)')
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*+)"')
+_ESCAPE = re.compile(r"\\(.)")
+_UNESCAPED = {"n": "\n"}  # a backslash or a quote stands for itself
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels = dict(_LABEL.findall(text))
+    if "\\" in text:
+        return {name: _ESCAPE.sub(lambda m: _UNESCAPED.get(m[1], m[1]), value) for name, value in labels.items()}
+    return labels
+
+
+def _read(values: _Values, name: str, labels: Mapping[str, str], number: str) -> None:
+    """Add one sample to what is known of its engine. Samples that differ in other labels add up."""
+    if name == "vllm:cache_config_info":
+        values.update(_cache_config(labels))
+        return
+    if labels.get("reason", "capacity") != "capacity":  # deferred: waits for a transfer or a grammar, not for room
+        return
+    field, value = _SAMPLES[name], _number(number)
+    if value is not None:
+        values[field] = value if field == "kv_used_ratio" else values.get(field, 0.0) + value
+
+
+def _cache_config(labels: Mapping[str, str]) -> _Values:
+    """Read the KV pool's size from the info metric's labels; "None" is how vLLM writes what it did not set."""
+    block = _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size"))
+    blocks, tokens = _number(labels.get("num_gpu_blocks")), _number(labels.get("kv_cache_size_tokens"))
+    if not tokens and block and blocks:
+        tokens = block * blocks
+    caching = {"True": 1.0, "False": 0.0}.get(labels.get("enable_prefix_caching", ""))
+    found = {"kv_block_tokens": block, "kv_tokens_max": tokens or None, "prefix_caching": caching}
+    return {field: value for field, value in found.items() if value is not None}
+
+
+def _number(text: str | None) -> float | None:
+    """Read a finite, non-negative number: nothing that is used here can be anything else."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 <= value < inf else None
+
+
+def _together(engines: list[_Values]) -> EngineMetrics:
+    # a label set that only counts is the API process, not an engine
+    sized = [e for e in engines if e.keys() & {"requests_running", "kv_used_ratio", "kv_tokens_max"}]
+    facts: dict[str, Any] = {field: int(sum(_known(engines, field))) for field in _SUMMED if _known(engines, field)}
+    if blocks := _known(sized, "kv_block_tokens"):
+        facts["kv_block_tokens"] = int(max(blocks))  # a sequence wastes part of a block: the largest is the safe one
+    if caching := _known(sized, "prefix_caching"):
+        facts["prefix_caching"] = all(caching)
+    return EngineMetrics(engines=len(sized), kv_used_ratio=_kv_used_ratio(sized), **facts)
+
+
+def _known(engines: list[_Values], field: str) -> list[float]:
+    return [engine[field] for engine in engines if field in engine]
+
+
+def _kv_used_ratio(engines: list[_Values]) -> float | None:
+    """Average over engines, weighted by capacity where every one of them says its own."""
+    measured = [e for e in engines if "kv_used_ratio" in e]
+    if not measured:
+        return None
+    weighted = all(e.get("kv_tokens_max") for e in measured)
+    weights = [e["kv_tokens_max"] if weighted else 1.0 for e in measured]
+    mean = sum(w * e["kv_used_ratio"] for w, e in zip(weights, measured, strict=True)) / sum(weights)
+    return min(mean, 1.0)

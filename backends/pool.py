@@ -1,0 +1,289 @@
+"""The live set: which backends there are, whether they are well, what they serve and how loaded they are.
+
+One task per backend asks it, round after round: /health (is it well), /metrics (how loaded), and now and
+then /v1/models (what it serves). Answers become facts: BackendLoad for the scheduler, models for the
+catalog, evidence for the health. What the relay sees counts as evidence too (`report`), and a refused
+connection makes the next round start at once. Whoever listens is told when something changed.
+
+A backend that is down at the start is kept and asked again. One that has no /metrics is served without
+measurements. Nothing of a round outlives its time limit, and no answer is read beyond its size limit.
+"""
+
+import asyncio
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import aiohttp
+
+from backends.catalog import Catalog, ModelCard, read_models
+from backends.health import BackendHealth, Evidence, State, keep_one
+from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
+from backends.saturation import RunningLimit
+from policies.types import BackendLoad
+
+BACKENDS_MAX = 1024
+MODELS_BYTES_MAX = 4 << 20
+JITTER_RATIO = 0.1  # so that the rounds of many gateways and backends do not fall together
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """One configured backend. `url` has no trailing slash and no /v1; `headers` carry its credentials."""
+
+    id: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    pool: str | None = None
+    requests_running_max: int | None = None
+    kv_tokens_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PollTimes:
+    """How often a backend is asked, and how long it may take. A scrape costs vLLM about 5 ms of its API process."""
+
+    idle_s: float = 1.0
+    busy_s: float = 0.25
+    models_s: float = 30.0
+    timeout_s: float = 3.0
+    start_s: float = 5.0  # the longest that `start` waits for first answers
+
+
+@dataclass(slots=True)
+class _Backend:
+    spec: BackendSpec
+    health: BackendHealth
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    running_limit: RunningLimit = field(default_factory=RunningLimit)
+    models_at: float = float("-inf")
+    models_error: str = ""
+    load: BackendLoad | None = None  # as last told
+    ask_now: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class BackendPool:
+    """The backends of one gateway. `on_change` is called on the loop, and only marks that there is news."""
+
+    def __init__(
+        self,
+        specs: Iterable[BackendSpec],
+        *,
+        on_change: Callable[[], None],
+        clock: Callable[[], float],
+        rng: Random,
+        times: PollTimes | None = None,
+    ) -> None:
+        self._backends = {spec.id: _Backend(spec, BackendHealth(spec.id)) for spec in specs}
+        assert len(self._backends) <= BACKENDS_MAX, "the configuration is checked before it comes here"
+        pools = {b.spec.id: b.spec.pool for b in self._backends.values() if b.spec.pool is not None}
+        self._catalog = Catalog(list(self._backends), pools=pools)
+        self._on_change = on_change
+        self._clock = clock
+        self._rng = rng
+        self._times = times or PollTimes()
+        self._session: aiohttp.ClientSession | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Ask every backend once, in at most `start_s`, and go on asking. Does not fail for a backend that is down."""
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._times.timeout_s),
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
+        first = [asyncio.Event() for _ in self._backends]
+        self._tasks = [
+            asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
+            for backend, answered in zip(self._backends.values(), first, strict=True)
+        ]
+        if first:
+            waits = [asyncio.ensure_future(event.wait()) for event in first]
+            _, late = await asyncio.wait(waits, timeout=self._times.start_s)
+            for wait in late:
+                wait.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def spec(self, backend_id: str) -> BackendSpec:
+        """Return where a backend is and how to sign in. KeyError for an id that is not configured."""
+        return self._backends[backend_id].spec
+
+    def loads(self) -> dict[str, tuple[BackendLoad, ...]]:
+        """Return the load of every backend whose pool is known, by pool, in the configured order."""
+        pools: defaultdict[str, list[BackendLoad]] = defaultdict(list)
+        for backend_id, backend in self._backends.items():
+            pool = self._catalog.pool_of_backend(backend_id)
+            if pool is not None:
+                pools[pool].append(backend.load or self._load(backend))
+        return {pool: tuple(loads) for pool, loads in pools.items()}
+
+    def models(self) -> list[Mapping[str, Any]]:
+        """Return the entries of /v1/models, one per id, as the backends wrote them."""
+        return [card.entry for card in self._catalog.models()]
+
+    def model_card(self, model: str) -> ModelCard | None:
+        """Return what the backends say of this model, None for one that nobody is known to serve."""
+        return self._catalog.model(model)
+
+    def pool_of(self, model: str) -> str | None:
+        """Return the pool that serves this model (or adapter), whether it is well or not."""
+        return self._catalog.pool_of_model(model)
+
+    def serves(self, backend_id: str, model: str) -> bool:
+        """Whether this one backend has the model: adapters may be loaded on a part of their pool."""
+        return self._catalog.serves(backend_id, model)
+
+    def undiscovered(self) -> list[str]:
+        """Return the backends whose models are not known yet: one of them may serve what nobody else does."""
+        return [backend_id for backend_id in self._backends if not self._catalog.known(backend_id)]
+
+    def states(self) -> dict[str, State]:
+        return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
+
+    def metrics(self, backend_id: str) -> EngineMetrics:
+        """Return the last scrape; without measurements if that is not fresh."""
+        return self._backends[backend_id].metrics
+
+    def report(self, backend_id: str, evidence: Evidence, now: float) -> None:
+        """Take in how one exchange with a backend went, seen by whoever relayed it."""
+        backend = self._backends[backend_id]
+        was = backend.health.state
+        backend.health.report(evidence, now=now)
+        if evidence in {Evidence.UNREACHABLE, Evidence.BROKEN}:
+            backend.ask_now.set()
+        if backend.health.state is not was:
+            self._settle(backend, was, why=evidence)
+
+    async def _ask_forever(self, backend: _Backend, answered: asyncio.Event) -> None:
+        while True:
+            backend.ask_now.clear()
+            was, why = backend.health.state, ""
+            try:
+                await self._ask(backend)
+            except _UnansweredError as error:
+                why = str(error)
+                backend.health.poll_failed(self._clock())
+                backend.metrics = backend.metrics.sizes()
+            except Exception:  # noqa: BLE001 - whatever one answer does to us, its backend has to stay watched
+                log.exception("backend %s: a poll went wrong", backend.spec.id)
+            self._settle(backend, was, why=why)
+            answered.set()
+            await self._pause(backend)
+
+    async def _pause(self, backend: _Backend) -> None:
+        busy = bool(backend.metrics.requests_running or backend.metrics.requests_waiting)
+        pause_s = self._times.busy_s if busy else self._times.idle_s
+        pause_s *= 1 + JITTER_RATIO * self._rng.uniform(-1, 1)
+        await asyncio.sleep(pause_s / 10)  # bad news from the relay ends the pause early, but not at once
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s * 0.9):
+                await backend.ask_now.wait()
+
+    async def _ask(self, backend: _Backend) -> None:
+        """One round. Raises _UnansweredError when it does not say that it is well."""
+        await self._get(backend, "/health", bytes_max=0)
+        silent = backend.health.state in {State.UNKNOWN, State.DOWN}
+        backend.health.poll_answered(self._clock())
+        if silent:  # perhaps another server than before: what was known of it may be wrong
+            backend.metrics, backend.running_limit, backend.models_at = EngineMetrics(), RunningLimit(), float("-inf")
+        await self._ask_metrics(backend)
+        if self._clock() - backend.models_at >= self._times.models_s:
+            await self._ask_models(backend)
+
+    async def _ask_metrics(self, backend: _Backend) -> None:
+        try:
+            text = await self._get(backend, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
+        except _UnansweredError:
+            backend.metrics = backend.metrics.sizes()
+            return
+        backend.metrics = parse_metrics(text.decode("utf-8", "replace"))
+        backend.running_limit.observe(backend.metrics, now=self._clock())
+
+    async def _ask_models(self, backend: _Backend) -> None:
+        try:
+            body = await self._get(backend, "/v1/models", bytes_max=MODELS_BYTES_MAX)
+            cards = read_models(json.loads(body))
+        except (_UnansweredError, ValueError, RecursionError) as error:
+            if str(error) != backend.models_error:  # asked again every round, but said once
+                log.warning("backend %s: its models are not known: %s", backend.spec.id, error)
+            backend.models_error = str(error)
+            return
+        backend.models_at, backend.models_error = self._clock(), ""
+        if self._catalog.update(backend.spec.id, cards):
+            log.info("backend %s serves %s", backend.spec.id, ", ".join(card.id for card in cards[:8]))
+            self._on_change()
+
+    async def _get(self, backend: _Backend, path: str, *, bytes_max: int) -> bytes:
+        """Return the body of a 2xx, whole; with `bytes_max` 0 it is not read. Every failure is an _UnansweredError."""
+        assert self._session is not None, "asked before start"
+        url = backend.spec.url + path
+        try:
+            async with self._session.get(url, headers=backend.spec.headers, allow_redirects=False) as response:
+                if not 200 <= response.status < 300:
+                    raise _UnansweredError(f"{path}: status {response.status}")
+                body = bytearray()
+                while bytes_max and (chunk := await response.content.readany()):
+                    body += chunk
+                    if len(body) > bytes_max:
+                        raise _UnansweredError(f"{path}: more than {bytes_max} bytes")
+                return bytes(body)
+        except TimeoutError:
+            raise _UnansweredError(f"{path}: no answer in {self._times.timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _UnansweredError(f"{path}: {error or type(error).__name__}") from error
+
+    def _settle(self, backend: _Backend, was: State, *, why: str) -> None:
+        """After news of one backend: keep its pool in service, and tell the listener what it does not know."""
+        if backend.health.state is not was:
+            level = logging.INFO if backend.health.available else logging.WARNING
+            log.log(level, "backend %s: %s, was %s. %s", backend.spec.id, backend.health.state, was, why)
+            pool = self._pool_mates(backend)
+            keep_one(mate.health for mate in pool)
+        else:
+            pool = [backend]
+        loads = [self._load(mate) for mate in pool]
+        if loads != [mate.load for mate in pool]:
+            for mate, load in zip(pool, loads, strict=True):
+                mate.load = load
+            self._on_change()
+
+    def _pool_mates(self, backend: _Backend) -> list[_Backend]:
+        pool = self._catalog.pool_of_backend(backend.spec.id)
+        if pool is None:
+            return [backend]
+        return [b for b in self._backends.values() if self._catalog.pool_of_backend(b.spec.id) == pool]
+
+    def _load(self, backend: _Backend) -> BackendLoad:
+        load = backend.metrics.load(
+            backend.spec.id,
+            available=backend.health.available,
+            kv_tokens_max=backend.spec.kv_tokens_max,
+            requests_running_max=backend.spec.requests_running_max or backend.running_limit.limit(self._clock()),
+        )
+        if backend.health.state is State.TRIAL and any(
+            b.health.state is State.HEALTHY for b in self._pool_mates(backend)
+        ):
+            return replace(load, requests_running_max=1)  # half open: others can carry the rest
+        return load
+
+
+class _UnansweredError(Exception):
+    """A backend was asked and did not answer as it should."""
