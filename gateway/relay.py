@@ -1,0 +1,195 @@
+"""A backend's response on its way to the client, counted as it passes.
+
+Streams: aiohttp writes the head and the end; the body goes from the backend's `data_received` through
+the meter to the client's transport in the same callback, without a task switch. Back-pressure: when the
+client's transport is over its high-water mark, reading from the backend pauses until it has drained, so
+a stream holds at most that mark and one read.
+
+A stream that the backend does not finish ends with an error event and the proper end of the message,
+never with [DONE]. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
+a closing transport; either aborts the exchange.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+from backends.sse import EventTooLongError, StreamMeter, error_event, usage_of
+from backends.upstream import Exchange, UpstreamError
+from policies.types import Outcome, Usage
+
+# A client that takes nothing for this long holds a seat of the backend for nobody.
+CLIENT_STALL_S_MAX = 60.0
+
+_PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})
+
+
+@dataclass(frozen=True, slots=True)
+class RelayResult:
+    """What to return from the handler, how the exchange ended, and what it used.
+
+    `failure` says for the log what the backend did wrong; `usage` is None where it never said. A handler
+    that is cancelled, because its client left, gets no result.
+    """
+
+    response: web.StreamResponse
+    outcome: Outcome
+    usage: Usage | None
+    failure: str | None = None
+
+
+def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers of a backend's response that its client gets: no hop-by-hop, cookie, server, date or length."""
+    return [(name, value) for name, value in headers if name in _PASSED_HEADERS or name.startswith("x-")]
+
+
+async def relay_body(exchange: Exchange, *, headers: Iterable[tuple[str, str]] = (), bytes_max: int) -> RelayResult:
+    """A response that is not streamed: status, content type and body untouched.
+
+    `headers` are added, and win over the backend's. Raises UpstreamError; nothing was sent then.
+    """
+    body = await exchange.read(bytes_max)
+    exchange.release()
+    response = web.Response(status=exchange.status, body=body, headers=_merged(exchange, headers))
+    return RelayResult(response, Outcome.COMPLETED, usage_of(_json(body)) if exchange.status == 200 else None)
+
+
+async def relay_stream(
+    request: web.Request,
+    exchange: Exchange,
+    meter: StreamMeter,
+    on_usage: Callable[[Usage], None],
+    *,
+    headers: Iterable[tuple[str, str]] = (),
+) -> RelayResult:
+    """Relay an event stream to its end; `on_usage` hears of every advance, cumulative.
+
+    `headers` are added, and win over the backend's. The exchange is released on every path.
+    """
+    response = web.StreamResponse(status=exchange.status, headers=_merged(exchange, headers))
+    if request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
+    else:
+        response.force_close()  # the close is what ends the body
+    try:
+        writer = await response.prepare(request)
+        assert writer is not None
+        relay = _StreamRelay(request, exchange, meter, on_usage, writer)
+        failure = await relay.run()
+        await response.write_eof()
+    except ConnectionError:  # aiohttp's, of the client's side
+        return RelayResult(response, Outcome.CLIENT_GONE, meter.usage)
+    finally:
+        exchange.release()
+    if relay.client_gone:
+        return RelayResult(response, Outcome.CLIENT_GONE, meter.usage)
+    outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
+    return RelayResult(response, outcome, meter.usage, failure)
+
+
+class _StreamRelay:
+    """The callback between the two sockets of one stream."""
+
+    __slots__ = (
+        "_chunked", "_drain", "_exchange", "_meter", "_on_usage", "_protocol", "_transport", "_usage", "_writer",
+        "client_gone",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: web.Request,
+        exchange: Exchange,
+        meter: StreamMeter,
+        on_usage: Callable[[Usage], None],
+        writer: AbstractStreamWriter,
+    ) -> None:
+        if request.transport is None:
+            raise ConnectionResetError
+        self._transport = request.transport
+        self._protocol = request.protocol
+        self._chunked = request.version >= HttpVersion11
+        self._exchange = exchange
+        self._meter = meter
+        self._on_usage = on_usage
+        self._writer = writer
+        self._usage: Usage | None = None
+        self._drain: asyncio.Task[None] | None = None
+        self.client_gone = False
+
+    async def run(self) -> str | None:
+        """Relay to the end. Returns what the backend did wrong, if anything."""
+        reason = "the stream ended without [DONE]"
+        try:
+            await self._exchange.stream(self._on_body)
+        except (UpstreamError, EventTooLongError) as error:
+            reason = str(error)
+        finally:
+            if self._drain is not None:
+                self._drain.cancel()
+        return None if self.client_gone else self._end(reason)
+
+    def _end(self, reason: str) -> str | None:
+        meter = self._meter
+        self._write(meter.finish())
+        self._tell()
+        if meter.done:  # the answer is whole, whatever became of the connection
+            return None
+        if meter.error:
+            return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
+        self._write(error_event("The connection to the backend was lost before the answer was complete."))
+        return reason
+
+    def _on_body(self, data: bytes) -> None:
+        out = self._meter.feed(data)
+        if out:
+            self._write(out)
+        if self._meter.usage is not self._usage:
+            self._tell()
+
+    def _tell(self) -> None:
+        usage = self._meter.usage
+        if usage is not None and usage is not self._usage:
+            self._usage = usage
+            self._on_usage(usage)
+
+    def _write(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._transport.is_closing():
+            self._leave()
+            return
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if self._protocol.writing_paused and self._drain is None:
+            self._exchange.pause()
+            self._drain = asyncio.ensure_future(self._resume_when_drained())
+
+    async def _resume_when_drained(self) -> None:
+        try:
+            async with asyncio.timeout(CLIENT_STALL_S_MAX):
+                await self._writer.drain()
+        except (TimeoutError, ConnectionError):
+            self._leave()
+            self._transport.abort()
+        else:
+            self._drain = None
+            self._exchange.resume()
+
+    def _leave(self) -> None:
+        self.client_gone = True
+        self._exchange.release()
+
+
+def _merged(exchange: Exchange, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return dict(passed_headers(exchange.headers)) | {name.lower(): value for name, value in headers}
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
