@@ -1,0 +1,35 @@
+# Two commands a newcomer needs: `make run` and `make test`. Both do all the set-up.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+STAMP   = $(VENV)/.ready
+
+.PHONY: run test check format clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install -q -c constraints.txt -e . --group dev
+	touch $(STAMP)
+
+run: $(STAMP)  ## serve on 127.0.0.1:8080 with the embedded engine as backend
+	$(BIN)/fairlead serve
+
+check: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check  ## ruff, mypy and all tests that need no real vLLM
+	$(BIN)/python -m pytest -n 2
+
+format: $(STAMP)  ## format and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what was built here
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,8 @@
+"""May this request enter the queue, and if not, when is it worth asking again?"""
+
+from policies.admission.base import Admission, Refusal
+from policies.admission.bounded import BoundedQueues
+from policies.admission.drain import DrainEstimate
+from policies.admission.rate import FixedWindowRate, SlidingWindowRate
+
+__all__ = ["Admission", "BoundedQueues", "DrainEstimate", "FixedWindowRate", "Refusal", "SlidingWindowRate"]

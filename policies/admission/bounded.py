@@ -1,0 +1,39 @@
+"""Bounded queues: in requests and in bytes, per tenant and in all.
+
+A fair order protects tenants from each other's work, not from each other's memory: a flood of tiny requests
+pays nothing for queue space, so space is bounded separately (VTC pitfall d).
+"""
+
+from dataclasses import dataclass
+
+from policies.admission.base import Refusal
+from policies.queues import Queues
+from policies.types import Reason, Request, Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedQueues:
+    """Limits of one pool; a tenant's own limits go before the defaults."""
+
+    requests_max: int = 10_000
+    bytes_max: int = 1 << 30
+    tenant_requests_max: int = 2_000
+    tenant_bytes_max: int = 256 << 20
+
+    def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
+        queue = queues.of(tenant.id)
+        requests_max = _or_default(tenant.queued_requests_max, self.tenant_requests_max)
+        bytes_max = _or_default(tenant.queued_bytes_max, self.tenant_bytes_max)
+        if len(queue.requests) >= requests_max or queue.body_bytes + request.body_bytes > bytes_max:
+            return Refusal(Reason.TENANT_QUEUE_FULL)
+        if len(queues) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
+            return Refusal(Reason.QUEUE_FULL)
+        return None
+
+    def admitted(self, tenant: Tenant, now: float) -> None: ...
+
+    def forget(self, tenant_id: str) -> None: ...
+
+
+def _or_default(limit: int | None, default: int) -> int:
+    return default if limit is None else limit

@@ -1,0 +1,10 @@
+"""Which backend takes this request? The candidates are those where it fits."""
+
+from collections.abc import Callable
+
+from policies.placement.base import Placement
+from policies.placement.least_reserved import LeastReserved
+
+PLACEMENT: dict[str, Callable[[], Placement]] = {"least-reserved": LeastReserved}
+
+__all__ = ["PLACEMENT", "LeastReserved", "Placement"]

@@ -1,0 +1,28 @@
+"""How long will the answer be? Each file is one way to guess; a wrong guess costs fairness nothing in the
+worst case (VTC's bound does not depend on it) and a good one evens out service (VTC Sec. 4.4, Tables 5 and 6).
+"""
+
+from collections.abc import Callable
+
+from policies.prediction.averages import ExponentialAverage, LastFiveMean
+from policies.prediction.base import Prediction
+from policies.prediction.known import NoPrediction, Oracle
+from policies.prediction.quantile import TenantQuantile
+
+PREDICTION: dict[str, Callable[[], Prediction]] = {
+    "none": NoPrediction,
+    "quantile": TenantQuantile,
+    "last-five": LastFiveMean,
+    "exponential": ExponentialAverage,
+    "oracle": Oracle,
+}
+
+__all__ = [
+    "PREDICTION",
+    "ExponentialAverage",
+    "LastFiveMean",
+    "NoPrediction",
+    "Oracle",
+    "Prediction",
+    "TenantQuantile",
+]

@@ -1,0 +1,45 @@
+"""The two averages of the VTC paper and its code (spec of VTC with prediction, Alg. 3)."""
+
+from collections import deque
+
+from policies.prediction.base import clamped
+from policies.types import Request
+
+LAST_OUTPUTS = 5  # "mean of the client's last 5 outputs", VTC Sec. 5.1
+MEMORY = 4.0  # the authors' code: (4 * average + output) / 5
+
+
+class LastFiveMean:
+    """Mean of the tenant's last five outputs; nothing is expected of a tenant never seen."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[str, deque[float]] = {}
+
+    def predict(self, request: Request) -> float:
+        outputs = self._outputs.get(request.tenant_id)
+        return clamped(request, sum(outputs) / len(outputs)) if outputs else 0.0
+
+    def observed(self, request: Request, output_tokens: int) -> None:
+        outputs = self._outputs.setdefault(request.tenant_id, deque(maxlen=LAST_OUTPUTS))
+        outputs.append(output_tokens / request.choices)
+
+    def forget(self, tenant_id: str) -> None:
+        self._outputs.pop(tenant_id, None)
+
+
+class ExponentialAverage:
+    """(4 * average + output) / 5; the first output replaces the initial zero."""
+
+    def __init__(self) -> None:
+        self._average: dict[str, float] = {}
+
+    def predict(self, request: Request) -> float:
+        return clamped(request, self._average.get(request.tenant_id, 0.0))
+
+    def observed(self, request: Request, output_tokens: int) -> None:
+        output = output_tokens / request.choices
+        before = self._average.get(request.tenant_id)
+        self._average[request.tenant_id] = output if before is None else (MEMORY * before + output) / (MEMORY + 1)
+
+    def forget(self, tenant_id: str) -> None:
+        self._average.pop(tenant_id, None)

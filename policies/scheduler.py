@@ -1,0 +1,507 @@
+"""The scheduler of one pool: a state machine that is told facts and asked for decisions.
+
+    facts      submit, tokens, finished, returned, cancel, load_changed, tenants_changed  (each with `now`)
+    decisions  poll(now) -> [Dispatch | Reject]
+    time       next_wakeup() -> when poll has something to do although no fact arrived
+    view       snapshot(now)
+
+It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
+clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
+
+What is decided, in this order of precedence: limits make a tenant eligible; tiers compete by weighted VTC;
+inside the tier the pool's fairness picks the tenant; the head of its queue goes where placement says. If it fits
+nowhere the tier stops there: passing over the request for a smaller one would break the bound of VTC. Other
+tiers may then still enter their own reserve, and nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from policies.admission import Admission, BoundedQueues, DrainEstimate, Refusal, SlidingWindowRate
+from policies.capacity import KV_HEADROOM_RATIO, BackendCapacity
+from policies.cost import LinearPrice, Price
+from policies.fairness import Fairness, VirtualTokenCounter
+from policies.fairness.tiers import TieredFairness
+from policies.ledger import Charge, InFlight, Ledger
+from policies.placement import LeastReserved, Placement
+from policies.prediction import Prediction, TenantQuantile
+from policies.queues import Queues
+from policies.types import (
+    DEFAULT_TIER,
+    Action,
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    Reason,
+    Reject,
+    Request,
+    Snapshot,
+    Tenant,
+    TenantView,
+    Tier,
+    Usage,
+)
+
+SHARE_RATIO_MAX = 0.5  # phi: of what is in flight, while others wait
+WAIT_S_MAX = 300.0
+BACKEND_RETRY_S = 5.0  # no backend lives: about one health poll
+NO_USAGE = Usage(0, 0, 0)
+
+
+@dataclass(slots=True)
+class _TenantState:
+    tenant: Tenant
+    head_id: str | None = None  # the request it competes with for the next dispatch
+    active: bool = False  # has something queued or in flight: its weight counts
+    removed: bool = False  # goes when its last request has ended
+
+
+class Scheduler:
+    """Decides who is served next, and where. One instance per pool."""
+
+    def __init__(
+        self,
+        *,
+        tenants: Iterable[Tenant] = (),
+        tiers: Iterable[Tier] = (DEFAULT_TIER,),
+        fairness: Callable[[], Fairness] = VirtualTokenCounter,
+        price: Price | None = None,
+        prediction: Prediction | None = None,
+        placement: Placement | None = None,
+        admission: Sequence[Admission] | None = None,
+        share_ratio_max: float = SHARE_RATIO_MAX,
+        headroom_ratio_max: float = KV_HEADROOM_RATIO,
+        wait_s_max: float = WAIT_S_MAX,
+    ) -> None:
+        self._order = TieredFairness(fairness, tiers)
+        self._polled_at = float("-inf")
+        self._prediction = prediction or TenantQuantile()
+        self._placement = placement or LeastReserved()
+        self._admission = (BoundedQueues(), SlidingWindowRate()) if admission is None else tuple(admission)
+        self._share_ratio_max = share_ratio_max
+        self._headroom_ratio_max = headroom_ratio_max
+        self._wait_s_max = wait_s_max
+        self._tenants = {tenant.id: _TenantState(tenant) for tenant in tenants}
+        self._queues = Queues()
+        self._ledger = Ledger(price or LinearPrice())
+        self._drain = DrainEstimate()
+        self._backends: dict[str, BackendCapacity] = {}
+        self._refused: list[Action] = []  # by submit, until the next poll reports them
+        self._prepaid: dict[str, None] = {}  # ids of requests that came back, oldest first
+        self._retired: set[str] = set()  # backends no longer in the live set that still run something of ours
+        self._active_weights: dict[str, tuple[int, float]] = {}  # tier id -> tenants with anything here, their weight
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now: float) -> None:
+        """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""
+        assert request.id not in self._queues, "an id is in use once"
+        assert request.id not in self._ledger.in_flight, "an id is in use once"
+        refusal = self._refusal(request, now)
+        if refusal is not None:
+            self._refuse(request, refusal, now)
+            return
+        state = self._tenants[request.tenant_id]
+        for rule in self._admission:
+            rule.admitted(state.tenant, now)
+        self._queues.append(request, now + self._wait_s_max)
+        self._refresh(state)
+
+    def tokens(self, request_id: str, usage: Usage, now: float) -> None:
+        """A dispatched request has used this much so far. Facts about a request that ended are ignored."""
+        entry = self._ledger.in_flight.get(request_id)
+        if entry is None:
+            return
+        trued_up = usage.prompt_tokens != entry.usage.prompt_tokens
+        self._charge(entry.request.tenant_id, self._ledger.charge(entry, usage))
+        if trued_up or usage.output_tokens > entry.expected_output:
+            self._resize(entry)
+
+    def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
+        """A dispatched request ended. What it was charged stays; a failure before the first token is free."""
+        entry = self._ledger.in_flight.get(request_id)
+        if entry is None:
+            return
+        request, output = entry.request, entry.usage.output_tokens
+        if outcome is Outcome.BACKEND_FAILED and not output:
+            self._charge(request.tenant_id, self._ledger.charge(entry, NO_USAGE))
+        # An answer that was cut short says only that the whole would have been longer.
+        if output and (outcome is Outcome.COMPLETED or output > entry.expected_output):
+            self._prediction.observed(request, output)
+        self._charge(request.tenant_id, self._ledger.closed(entry))
+        self._leave_backend(entry)
+        self._refresh(self._tenants[request.tenant_id])
+
+    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+        """The backend did not take a dispatched request: it waits again at its tenant's head, prepaid, and
+        keeps the deadline it had. The backend is sent nothing for `hold_s` seconds.
+        """
+        entry = self._ledger.in_flight.get(request_id)
+        if entry is None:
+            return
+        self._ledger.returned(entry)
+        self._leave_backend(entry)
+        capacity = self._backends.get(entry.backend_id)
+        if capacity is not None:
+            capacity.held_until = max(capacity.held_until, now + hold_s)
+        self._prepaid[request_id] = None
+        self._queues.prepend(entry.request, entry.request.arrived_at + self._wait_s_max)
+        self._refresh(self._tenants[entry.request.tenant_id])
+
+    def cancel(self, request_id: str, now: float) -> None:
+        """The client of a queued request is gone. Unknown ids are ignored."""
+        request = self._queues.remove(request_id)
+        if request is not None:
+            self._left(request)
+
+    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
+        """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
+        held_tokens = self._held_tokens()
+        for load in loads:
+            capacity = self._backends.get(load.backend_id)
+            if capacity is None:
+                self._backends[load.backend_id] = BackendCapacity(load, self._headroom_ratio_max)
+            else:
+                capacity.measured(load, held_tokens.get(load.backend_id, 0))
+        live = {load.backend_id for load in loads}
+        self._retired = {backend_id for backend_id in self._backends if backend_id not in live}
+        for backend_id in sorted(self._retired):
+            self._retire(self._backends[backend_id])
+
+    def tenants_changed(
+        self,
+        *,
+        changed: Iterable[Tenant] = (),
+        removed: Iterable[str] = (),
+        tiers: Iterable[Tier] = (),
+        now: float,
+    ) -> None:
+        """Tenants and tiers that are new or different, and tenants that are gone (their queue is refused at the
+        next poll). Counters stay as they are when weights, limits or the tier change.
+        """
+        changed, tiers = list(changed), list(tiers)
+        reweighed = self._tenants.keys() if tiers else {tenant.id for tenant in changed} & self._tenants.keys()
+        # What is outstanding stands in the accounts over the old weights: take it out, put it back over the new.
+        outstanding = self._ledger.outstanding_by_tenant() if reweighed else {}
+        expected = {tenant_id: outstanding.get(tenant_id, 0.0) for tenant_id in reweighed}
+        for tenant_id, service in expected.items():
+            self._charge(tenant_id, Charge(0.0, -service))
+        self._order.set_tiers(tiers)
+        for tenant in changed:
+            self._change(tenant)
+        for tenant_id, service in expected.items():
+            self._charge(tenant_id, Charge(0.0, service))
+        for tenant_id in removed:
+            self._remove(tenant_id, now)
+
+    # -- decisions -----------------------------------------------------------------------------------------
+
+    def poll(self, now: float) -> list[Action]:
+        """All that can be decided now, in the order in which it was decided."""
+        actions, self._refused = self._refused, []
+        while (request := self._queues.pop_expired(now)) is not None:
+            self._left(request)
+            reason = Reason.QUEUE_TIMEOUT if self._any_available() else Reason.NO_BACKEND
+            actions.append(Reject(request.id, reason, self._retry_after_s(request.tenant_id, reason, now)))
+        if self._queues:
+            self._dispatch_all(now, actions)
+        assert sum(backend.requests for backend in self._backends.values()) == len(self._ledger.in_flight)
+        return actions
+
+    def next_wakeup(self) -> float | None:
+        """When to poll although no fact arrived: a deadline in the queue, or a held backend that opens."""
+        if not self._queues:
+            return None
+        deadline_at = self._queues.next_deadline()
+        opening = [backend.held_until for backend in self._backends.values() if backend.held_until > self._polled_at]
+        return min([deadline_at, *opening] if deadline_at is not None else opening, default=None)
+
+    # -- view ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, now: float) -> Snapshot:
+        """State for people and metrics; costs time in proportion to the number of tenants."""
+        return Snapshot(
+            now=now,
+            queued_requests=len(self._queues),
+            queued_bytes=self._queues.body_bytes,
+            in_flight_requests=len(self._ledger.in_flight),
+            tenants={tenant_id: self._view(state) for tenant_id, state in self._tenants.items()},
+            backends={backend_id: capacity.view() for backend_id, capacity in self._backends.items()},
+        )
+
+    # -- admission -----------------------------------------------------------------------------------------
+
+    def _refusal(self, request: Request, now: float) -> Refusal | None:
+        state = self._tenants.get(request.tenant_id)
+        if state is None:
+            return Refusal(Reason.TENANT_UNKNOWN)
+        if not self._any_available():
+            return Refusal(Reason.NO_BACKEND)
+        for rule in self._admission:
+            refusal = rule.refuse(request, state.tenant, self._queues, now)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _refuse(self, request: Request, refusal: Refusal, now: float) -> None:
+        retry_after_s = refusal.retry_after_s
+        if retry_after_s is None:
+            retry_after_s = self._retry_after_s(request.tenant_id, refusal.reason, now)
+        self._refused.append(Reject(request.id, refusal.reason, retry_after_s))
+
+    def _retry_after_s(self, tenant_id: str, reason: Reason, now: float) -> float:
+        if reason is Reason.NO_BACKEND:
+            return BACKEND_RETRY_S
+        tenant_queued = len(self._queues.of(tenant_id).requests)
+        return self._drain.wait_s(tenant_id, tenant_queued=tenant_queued, queued=len(self._queues), now=now)
+
+    def _any_available(self) -> bool:
+        return any(backend.load.available for backend in self._backends.values())
+
+    # -- dispatch ------------------------------------------------------------------------------------------
+
+    def _dispatch_all(self, now: float, actions: list[Action]) -> None:
+        """Dispatch until nobody who may go next fits."""
+        self._polled_at = now
+        candidates = [backend for backend in self._backends.values() if backend.open_at(now)]
+        blocked: set[str] = set()  # tiers whose next request fits nowhere: nobody takes the room it waits for
+        if not candidates:
+            return
+        actions.extend(self._dispatch_prepaid(candidates, blocked, now))
+        while (choice := self._next(blocked)) is not None:
+            tier_id, request = choice
+            action = self._dispatch(request, tier_id, candidates, blocked, now)
+            if action is None:
+                blocked.add(tier_id)
+            else:
+                actions.append(action)
+
+    def _dispatch_prepaid(self, candidates: list[BackendCapacity], blocked: set[str], now: float) -> Iterable[Action]:
+        """Requests that came back were chosen and charged already: they go before any new choice."""
+        for request_id in list(self._prepaid):
+            request = self._queues.get(request_id)
+            state = self._tenants[request.tenant_id]
+            tier_id = state.tenant.tier_id
+            if state.head_id is None or tier_id in blocked:
+                continue
+            action = self._dispatch(request, tier_id, candidates, blocked, now)
+            if action is None:
+                blocked.add(tier_id)
+            else:
+                yield action
+
+    def _next(self, blocked: set[str]) -> tuple[str, Request] | None:
+        """The request that is next, and its tier, among the tiers that are not blocked."""
+        within_share = self._within_share if self._order.waiting_count() > 1 else _anyone
+        choice = self._next_of(blocked, within_share)
+        # Where everybody who waits has more than his share in flight the rest of the room is for whoever is next.
+        return choice or self._next_of(blocked, _anyone)
+
+    def _next_of(self, blocked: set[str], eligible: Callable[[str], bool]) -> tuple[str, Request] | None:
+        passed_over = set(blocked)
+        while (tier_id := self._order.pick_tier(lambda tier_id: tier_id not in passed_over)) is not None:
+            tenant_id = self._order.pick_tenant(tier_id, eligible)
+            if tenant_id is not None:
+                return tier_id, self._queues.head(tenant_id)
+            passed_over.add(tier_id)
+        return None
+
+    def _dispatch(
+        self,
+        request: Request,
+        tier_id: str,
+        candidates: list[BackendCapacity],
+        blocked: set[str],
+        now: float,
+    ) -> Dispatch | None:
+        """Send the request where placement says; None if it fits nowhere."""
+        expected = self._prediction.predict(request)
+        tiers = self._order.tiers()
+        fitting = []
+        for capacity in candidates:
+            needed = capacity.reservation(request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=expected)
+            if capacity.fits(needed, tiers, reserve_only=bool(blocked)):
+                fitting.append((capacity, needed))
+        if not fitting:
+            return None
+        backend = self._placement.place(request, [capacity for capacity, _ in fitting])
+        reservation = next(needed for capacity, needed in fitting if capacity is backend)
+        backend.take(reservation)
+        usage = Usage(request.prompt_tokens, 0, 0)
+        entry = InFlight(request, backend.id, reservation, expected, usage)
+        self._charge(request.tenant_id, self._ledger.opened(entry))
+        self._queues.remove(request.id)
+        self._prepaid.pop(request.id, None)
+        self._drain.dispatched(request.tenant_id, now)
+        self._refresh(self._tenants[request.tenant_id])
+        return Dispatch(request.id, backend.id)
+
+    def _within_share(self, tenant_id: str) -> bool:
+        """Whether the tenant may have its next request in flight too while others wait: phi of the pool, or the
+        part that its weight entitles it to where that is more.
+        """
+        use = self._ledger.use(tenant_id)
+        if not use.requests:
+            return True
+        tenant = self._tenants[tenant_id].tenant
+        share = max(self._share_ratio_max, self._weight_ratio(tenant))
+        head = self._queues.head(tenant_id)
+        backends = [backend for backend in self._backends.values() if backend.load.available]
+        sequences_limit = sum(backend.sequences_limit for backend in backends)
+        if use.sequences + head.choices > share * sequences_limit:
+            return False
+        limits = [backend.tokens_limit for backend in backends]
+        tokens_limit = sum(limit for limit in limits if limit is not None)
+        tokens = use.tokens + head.prompt_tokens + self._prediction.predict(head)
+        return None in limits or tokens <= share * tokens_limit
+
+    def _weight_ratio(self, tenant: Tenant) -> float:
+        """The tenant's weight in its tier times the tier's weight, both among those with anything here."""
+        tier = self._order.tier(tenant.tier_id)
+        tiers_weight = sum(self._order.tier(tier_id).weight for tier_id in self._active_weights)
+        _, tenants_weight = self._active_weights[tier.id]
+        return tier.weight / tiers_weight * tenant.weight / tenants_weight
+
+    # -- books ---------------------------------------------------------------------------------------------
+
+    def _charge(self, tenant_id: str, charge: Charge) -> None:
+        tenant = self._tenants[tenant_id].tenant
+        self._order.charged(tenant.tier_id, tenant_id, tenant.weight, charge.service, charge.outstanding)
+
+    def _resize(self, entry: InFlight) -> None:
+        """Fit the entry's reservation to the prompt as reported and to an output that outgrew its prediction."""
+        capacity = self._backends[entry.backend_id]
+        output_tokens = max(entry.expected_output, entry.usage.output_tokens)
+        tokens = capacity.own_tokens(
+            entry.request,
+            entry.reservation.prefix,
+            prompt_tokens=entry.usage.prompt_tokens,
+            output_tokens=output_tokens,
+        )
+        if tokens != entry.reservation.tokens:
+            self._ledger.resized(entry, tokens)
+            capacity.resize(entry.reservation, tokens)
+
+    def _left(self, request: Request) -> None:
+        """A request has left the queue without being dispatched."""
+        self._prepaid.pop(request.id, None)
+        self._charge(request.tenant_id, self._ledger.refund(request))
+        self._refresh(self._tenants[request.tenant_id])
+
+    def _leave_backend(self, entry: InFlight) -> None:
+        capacity = self._backends[entry.backend_id]
+        capacity.release(entry.reservation)
+        if capacity.id in self._retired:
+            self._retire(capacity)
+
+    def _retire(self, capacity: BackendCapacity) -> None:
+        """A backend that left the live set stays in the books until its last request has ended."""
+        capacity.load = replace(capacity.load, available=False)
+        if not capacity.requests:
+            del self._backends[capacity.id]
+            self._retired.discard(capacity.id)
+
+    def _held_tokens(self) -> dict[str, int]:
+        """KV tokens that our requests hold by now at each backend, beyond what they share."""
+        held: dict[str, int] = {}
+        for entry in self._ledger.in_flight.values():
+            capacity = self._backends[entry.backend_id]
+            tokens = capacity.own_tokens(
+                entry.request,
+                entry.reservation.prefix,
+                prompt_tokens=entry.usage.prompt_tokens,
+                output_tokens=entry.usage.output_tokens,
+            )
+            held[capacity.id] = held.get(capacity.id, 0) + tokens
+        return held
+
+    # -- tenants -------------------------------------------------------------------------------------------
+
+    def _refresh(self, state: _TenantState) -> None:
+        """Bring the orders up to what the tenant's queue, requests in flight and limits now say."""
+        tenant = state.tenant
+        requests = self._queues.of(tenant.id).requests
+        in_flight = self._ledger.use(tenant.id).requests
+        self._set_active(state, active=bool(requests or in_flight))
+        waits = requests and (tenant.in_flight_max is None or in_flight < tenant.in_flight_max)
+        head = next(iter(requests.values())) if waits else None
+        before, state.head_id = state.head_id, head.id if head else None
+        # A tenant at its in-flight limit is not in the queue as far as fairness goes: it is lifted like one that
+        # was away, or it would save up credit that nobody else could use.
+        if head is None:
+            if before is not None:
+                self._order.left(tenant.tier_id, tenant.id)
+        elif before is None:
+            self._order.joined(tenant.tier_id, tenant.id, head)
+        elif before != head.id:
+            self._order.advanced(tenant.tier_id, tenant.id, head)
+        if state.removed and not state.active:
+            self._forget(tenant)
+
+    def _set_active(self, state: _TenantState, *, active: bool) -> None:
+        if active == state.active:
+            return
+        state.active = active
+        tier_id, weight = state.tenant.tier_id, state.tenant.weight
+        count, total = self._active_weights.get(tier_id, (0, 0.0))
+        count, total = (count + 1, total + weight) if active else (count - 1, total - weight)
+        if count:
+            self._active_weights[tier_id] = (count, total)
+        else:
+            del self._active_weights[tier_id]
+
+    def _change(self, tenant: Tenant) -> None:
+        assert self._order.has(tenant.tier_id), "a tenant's tier exists before the tenant"
+        state = self._tenants.get(tenant.id)
+        if state is None:
+            self._tenants[tenant.id] = _TenantState(tenant)
+            return
+        before = state.tenant
+        self._set_active(state, active=False)
+        if before.tier_id != tenant.tier_id:
+            if state.head_id is not None:
+                self._order.left(before.tier_id, tenant.id)
+                state.head_id = None
+            self._order.moved(tenant.id, before.tier_id, tenant.tier_id)
+        state.tenant, state.removed = tenant, False
+        self._refresh(state)
+
+    def _remove(self, tenant_id: str, now: float) -> None:
+        state = self._tenants.get(tenant_id)
+        if state is None:
+            return
+        state.removed = True
+        for request_id in list(self._queues.of(tenant_id).requests):
+            request = self._queues.remove(request_id)
+            assert request is not None, "it was just listed"
+            self._refuse(request, Refusal(Reason.TENANT_UNKNOWN), now)
+            self._left(request)
+        if tenant_id in self._tenants:
+            self._refresh(state)
+
+    def _forget(self, tenant: Tenant) -> None:
+        del self._tenants[tenant.id]
+        self._order.forget(tenant.tier_id, tenant.id)
+        self._ledger.forget(tenant.id)
+        self._prediction.forget(tenant.id)
+        self._drain.forget(tenant.id)
+        for rule in self._admission:
+            rule.forget(tenant.id)
+
+    def _view(self, state: _TenantState) -> TenantView:
+        tenant = state.tenant
+        queue, use = self._queues.of(tenant.id), self._ledger.use(tenant.id)
+        standing = self._order.standing(tenant.tier_id, tenant.id)
+        return TenantView(
+            queued_requests=len(queue.requests),
+            queued_bytes=queue.body_bytes,
+            in_flight_requests=use.requests,
+            in_flight_tokens=use.tokens,
+            service=use.service,
+            counter=standing.counter,
+            key=standing.key,
+        )
+
+
+def _anyone(tenant_id: str) -> bool:  # noqa: ARG001
+    return True

@@ -1,0 +1,183 @@
+"""The vocabulary of the scheduler: what it is told, what it decides, what it shows.
+
+Everything here is a value. Times are seconds on one monotonic clock, chosen by whoever drives the
+scheduler; amounts of work are tokens; "service" is tokens weighted by a price (policies/cost.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class SloEnvelope:
+    """Latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A class of tenants. Tiers share the pool by weight, whatever number of tenants they have.
+
+    `reserve_ratio` is the part of every backend's capacity that only this tier may enter, so that an
+    arrival finds a seat without anybody being preempted.
+    """
+
+    id: str
+    weight: float = 1.0
+    reserve_ratio: float = 0.0
+
+
+DEFAULT_TIER = Tier(id="default")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who is served fairly. A limit that is None does not exist."""
+
+    id: str
+    weight: float = 1.0
+    tier_id: str = DEFAULT_TIER.id
+    in_flight_max: int | None = None
+    queued_requests_max: int | None = None
+    queued_bytes_max: int | None = None
+    requests_per_minute_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call that generates tokens, as far as the scheduler needs to know it.
+
+    `choices` is the number of sequences it occupies (n, or the number of prompts times n);
+    `prompt_tokens` (an estimate until the backend reports) and `output_tokens_max` count all of them.
+    `prefix` are chained hashes of the prompt's leading blocks, `prefix_block_tokens` tokens each:
+    equal hashes at one backend share KV blocks. `output_tokens_known` is the true output length
+    where there is one (oracle prediction in a simulation).
+    """
+
+    id: str
+    tenant_id: str
+    model: str
+    arrived_at: float
+    prompt_tokens: int
+    output_tokens_max: int
+    choices: int = 1
+    body_bytes: int = 0
+    prefix: tuple[int, ...] = ()
+    prefix_block_tokens: float = 0.0
+    output_tokens_known: int | None = None
+    envelope: SloEnvelope | None = None
+
+
+class Usage(NamedTuple):
+    """What a request has used so far, in tokens: cumulative, never a difference.
+
+    A tuple because one is made for every chunk that passes: a third of the cost of a frozen dataclass.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendLoad:
+    """What is known of a backend: its size, and what it was last measured to be doing.
+
+    Several engines behind one URL are one backend of their summed capacity (`engines` of them).
+    None means not known: sizes are then learnt or bounded by defaults, measurements ignored.
+    `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching).
+    """
+
+    backend_id: str
+    available: bool = True
+    engines: int = 1
+    kv_tokens_max: int | None = None
+    kv_block_tokens: int = 1
+    prefixes_shared: bool = True
+    requests_running_max: int | None = None
+    requests_running: int | None = None
+    requests_waiting: int | None = None
+    kv_used_ratio: float | None = None
+    preemptions_total: int | None = None
+
+
+class Outcome(StrEnum):
+    """How a dispatched request ended; three kinds of evidence about its backend."""
+
+    COMPLETED = "completed"
+    CLIENT_GONE = "client_gone"
+    BACKEND_FAILED = "backend_failed"
+
+
+class Reason(StrEnum):
+    """Why a request was refused. gateway/openai.py has the one table from Reason to answer."""
+
+    TENANT_QUEUE_FULL = "tenant_queue_full"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    RATE_LIMITED = "rate_limited"
+    TENANT_UNKNOWN = "tenant_unknown"
+    NO_BACKEND = "no_backend"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send this request to this backend now."""
+
+    request_id: str
+    backend_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Answer this request with a refusal; a client that comes back sooner than `retry_after_s` gets another."""
+
+    request_id: str
+    reason: Reason
+    retry_after_s: float
+
+
+Action = Dispatch | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """One tenant in a snapshot. Service is charged since start; the key orders the tenants of a tier."""
+
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    in_flight_tokens: int
+    service: float
+    counter: float
+    key: float
+
+
+@dataclass(frozen=True, slots=True)
+class BackendView:
+    """One backend in a snapshot: what it holds of ours and of others, against its limits."""
+
+    available: bool
+    in_flight_requests: int
+    requests_limit: int
+    reserved_tokens: int
+    tokens_limit: int | None
+    foreign_requests: int
+    foreign_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The scheduler's state for people and metrics; never an input to a decision."""
+
+    now: float
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    tenants: Mapping[str, TenantView] = field(default_factory=dict)
+    backends: Mapping[str, BackendView] = field(default_factory=dict)
