@@ -1,0 +1,7 @@
+"""Configuration: YAML and environment, validated whole, read once, then gone."""
+
+from gateway.config.config import ANONYMOUS, OPEN_TENANT_PREFIX, Config
+from gateway.config.load import CONFIG_VARIABLE, load_config
+from gateway.config.problems import ConfigError, Problem
+
+__all__ = ["ANONYMOUS", "CONFIG_VARIABLE", "OPEN_TENANT_PREFIX", "Config", "ConfigError", "Problem", "load_config"]

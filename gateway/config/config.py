@@ -1,0 +1,180 @@
+"""The whole configuration, checked as a whole: one frozen value, and what the rooms below need of it.
+
+YAML and environment are merged by pydantic-settings: FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max
+and goes before the file. What cannot be seen in one section (a tenant's tier exists, names are unique,
+reserves leave room) is checked here, all of it, before anything is reported.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Self
+
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from backends.pool import BACKENDS_MAX, BackendSpec
+from gateway.config.sections import (
+    AccessLog,
+    Auth,
+    Backend,
+    Engine,
+    Health,
+    Limits,
+    Listen,
+    Name,
+    PromptTokens,
+    Queue,
+    Scheduling,
+    Shutdown,
+    Tenant,
+    Tier,
+)
+from gateway.openai import GenerationLimits
+from policies import types as policy
+from policies.cost import LinearPrice
+
+ENV_PREFIX = "FAIRLEAD_"
+ENV_DELIMITER = "__"
+TENANTS_MAX = 100_000
+ANONYMOUS = "anonymous"
+OPEN_TENANT_PREFIX = "key-"
+
+Path = tuple[str | int, ...]
+
+
+class Config(BaseSettings):
+    """Everything that can be configured. An empty one is valid: the embedded engine, open to all keys."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=ENV_DELIMITER,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    listen: Listen = Listen()
+    backends: tuple[Backend, ...] = ()
+    engine: Engine = Engine()
+    tiers: dict[Name, Tier] = {}
+    tenants: dict[Name, Tenant] = {}
+    scheduling: Scheduling = Scheduling()
+    queue: Queue = Queue()
+    limits: Limits = Limits()
+    auth: Auth = Auth()
+    health: Health = Health()
+    prompt_tokens: PromptTokens = PromptTokens()
+    access_log: AccessLog = AccessLog()
+    shutdown: Shutdown = Shutdown()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment before file (which comes as init values); no .env file is looked for."""
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        problems = list(_disagreements(self))
+        if problems:
+            raise PydanticCustomError(
+                "disagreement",
+                "{text}",
+                {"text": "; ".join(f"{_dotted(path)}: {text}" for path, text in problems), "problems": problems},
+            )
+        return self
+
+    def policy_tiers(self) -> list[policy.Tier]:
+        """Return the configured tiers, and the default one where it is not among them."""
+        tiers = [
+            policy.Tier(id=name, weight=tier.weight, reserve_ratio=tier.reserve_ratio)
+            for name, tier in self.tiers.items()
+        ]
+        return tiers if policy.DEFAULT_TIER.id in self.tiers else [policy.DEFAULT_TIER, *tiers]
+
+    def policy_tenants(self) -> list[policy.Tenant]:
+        return [
+            policy.Tenant(
+                id=name,
+                weight=tenant.weight,
+                tier_id=tenant.tier,
+                in_flight_max=tenant.in_flight_max,
+                queued_requests_max=tenant.queued_requests_max,
+                queued_bytes_max=tenant.queued_bytes_max,
+                requests_per_minute_max=tenant.requests_per_minute_max,
+            )
+            for name, tenant in self.tenants.items()
+        ]
+
+    def policy_price(self) -> LinearPrice:
+        price = self.scheduling.price
+        return LinearPrice(prompt=price.prompt, cached_prompt=price.cached_prompt, output=price.output)
+
+    def backend_specs(self) -> list[BackendSpec]:
+        """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""
+        return [_spec(backend) for backend in self.backends]
+
+    def generation_limits(self) -> GenerationLimits:
+        limits = self.limits
+        return GenerationLimits(
+            choices_max=limits.choices_max, prompts_max=limits.prompts_max, output_tokens_max=limits.output_tokens_max
+        )
+
+
+def _spec(backend: Backend) -> BackendSpec:
+    key = backend.credential()
+    return BackendSpec(
+        id=backend.id,
+        url=backend.url,
+        headers={} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"},
+        pool=backend.pool,
+        requests_running_max=backend.requests_running_max,
+        kv_tokens_max=backend.kv_tokens_max,
+    )
+
+
+def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+    yield from _backend_disagreements(config)
+    tiers = {policy.DEFAULT_TIER.id, *config.tiers}
+    for name, tenant in config.tenants.items():
+        if tenant.tier not in tiers:
+            yield ("tenants", name, "tier"), f"there is no tier '{tenant.tier}' (tiers: {', '.join(sorted(tiers))})"
+        if config.auth.mode == "open" and name != ANONYMOUS and not name.startswith(OPEN_TENANT_PREFIX):
+            yield ("tenants", name), "nobody can be this tenant while auth.mode is open (set it to keys)"
+    if config.auth.mode == "keys" and not config.tenants:
+        yield ("auth", "mode"), "is keys, but there are no tenants"
+    if len(config.tenants) > TENANTS_MAX:
+        yield ("tenants",), f"there are more than {TENANTS_MAX}"
+    if sum(tier.reserve_ratio for tier in config.tiers.values()) >= 1:
+        yield ("tiers",), "the reserve_ratio of all tiers together must be less than 1"
+    queue = config.queue
+    if queue.tenant_requests_max > queue.requests_max:
+        yield ("queue", "tenant_requests_max"), "must not be more than queue.requests_max"
+    if queue.tenant_bytes_max > queue.bytes_max:
+        yield ("queue", "tenant_bytes_max"), "must not be more than queue.bytes_max"
+    if config.limits.body_bytes_max > queue.tenant_bytes_max:
+        yield (
+            ("limits", "body_bytes_max"),
+            "must not be more than queue.tenant_bytes_max, or such a body could not wait",
+        )
+
+
+def _backend_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+    if len(config.backends) > BACKENDS_MAX:
+        yield ("backends",), f"there are more than {BACKENDS_MAX}"
+    names = Counter(backend.id for backend in config.backends)
+    for index, backend in enumerate(config.backends):
+        if names[backend.id] > 1:
+            yield ("backends", index, "name"), f"'{backend.id}' is the name of more than one backend"
+
+
+def _dotted(path: Path) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")

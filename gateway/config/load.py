@@ -1,0 +1,122 @@
+"""Reading the configuration, once: file and environment in, a Config or every problem out."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
+from gateway.config.problems import (
+    ConfigError,
+    Lines,
+    Loc,
+    Problem,
+    Variables,
+    did_you_mean,
+    locate,
+    read_yaml,
+    validation_problems,
+)
+
+FILE_BYTES_MAX = 16 << 20
+CONFIG_VARIABLE = "FAIRLEAD_CONFIG"
+
+# Kubernetes sets such variables in every pod for a Service that is called "fairlead" (or "fairlead-...").
+_SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+
+
+def load_config(path: Path | None = None, *, check_files: bool = True) -> Config:
+    """Read the file, if there is one, and the environment. Raises ConfigError with all that is wrong.
+
+    `check_files`: also see that every file and variable it names can be read.
+    """
+    data, lines, problems = _read(path)
+    variables, unknown = _variables(os.environ)
+    problems += unknown
+    config: Config | None = None
+    try:
+        # A section with nothing but comments is null in YAML, and means its defaults.
+        config = Config(**{name: value for name, value in data.items() if value is not None})
+    except ValidationError as error:
+        problems += validation_problems(error, Config, lines, variables)
+    except SettingsError as error:
+        problems.append(_json_problem(error, variables))
+    if config is not None and check_files:
+        problems += [locate(loc, text, lines, variables) for loc, text in _file_problems(config)]
+    if problems or config is None:
+        raise ConfigError(_once(problems), path)
+    return config
+
+
+def _read(path: Path | None) -> tuple[dict[str, Any], Lines, list[Problem]]:
+    if path is None:
+        return {}, {}, []
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_BYTES_MAX).decode()
+    except OSError as error:
+        raise ConfigError([Problem((), f"the file cannot be read: {error.strerror}")], path) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem((), "the file is not UTF-8")], path) from error
+    data, lines, problems = read_yaml(text)
+    odd = [name for name in data if not isinstance(name, str)]
+    problems += [Problem((), "the names of sections must be strings", line=lines.get((str(name),))) for name in odd]
+    if problems and not data:
+        raise ConfigError(problems, path)
+    return {name: value for name, value in data.items() if isinstance(name, str)}, lines, problems
+
+
+def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[Problem]]:
+    """Return which variable sets which path, and a problem for each that would be silently ignored."""
+    sections = list(Config.model_fields)
+    known: Variables = {}
+    unknown: list[Problem] = []
+    for name in sorted(environ):
+        rest = name.upper().removeprefix(ENV_PREFIX)
+        if rest == name.upper() or name.upper() == CONFIG_VARIABLE:
+            continue
+        path = tuple(part.lower() for part in rest.split(ENV_DELIMITER))
+        if path[0] in sections:
+            known[path] = name
+        elif len(path) > 1 or not _SERVICE_LINK.fullmatch(rest):
+            unknown.append(
+                Problem((), f"there is no section '{path[0]}'{did_you_mean(path[0], sections)}", variable=name)
+            )
+    return known, unknown
+
+
+def _json_problem(error: SettingsError, variables: Variables) -> Problem:
+    """Name the variable that holds a whole section, which is JSON; pydantic-settings names only its field."""
+    match = re.search(r'field "(\w+)"', str(error))
+    section = match.group(1) if match else ""
+    return Problem((section,), "must be JSON", variable=variables.get((section,)))
+
+
+def _file_problems(config: Config) -> list[tuple[Loc, str]]:
+    found: list[tuple[Loc, str]] = []
+    for index, backend in enumerate(config.backends):
+        try:
+            backend.credential()
+        except ValueError as error:
+            name = "api_key_env" if backend.api_key_env else "api_key_file"
+            found.append((("backends", index, name), str(error)))
+    try:
+        config.auth.secret_bytes()
+    except ValueError as error:
+        found.append((("auth", "secret_file"), f"{error} ('fairlead keys new TENANT' makes it)"))
+    if config.auth.mode == "keys" and not config.auth.keys_file.is_file():
+        text = f"there is no file {config.auth.keys_file} ('fairlead keys new TENANT' makes it)"
+        found.append((("auth", "keys_file"), text))
+    ranks = config.prompt_tokens.ranks_file
+    if ranks is not None and not ranks.is_file():
+        found.append((("prompt_tokens", "ranks_file"), f"there is no file {ranks}"))
+    return found
+
+
+def _once(problems: list[Problem]) -> list[Problem]:
+    """In the order of the file; what two sources say of one place, once."""
+    return sorted(dict.fromkeys(problems), key=lambda problem: (problem.line is None, problem.line or 0))

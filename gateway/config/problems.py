@@ -1,0 +1,161 @@
+"""What is wrong with a configuration, said so that a person can mend it at once.
+
+A problem has a path (queue.wait_s_max), a line where it came from the file or the variable where it came
+from the environment, and one sentence. pydantic knows paths; YAML nodes know lines; this file joins them.
+A sentence never repeats a value, because values may be secrets.
+"""
+
+import difflib
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+Loc = tuple[str | int, ...]
+
+MERGE_KEY = "<<"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    path: Loc
+    text: str
+    line: int | None = None
+    variable: str | None = None
+
+    def describe(self, source: Path | None) -> str:
+        """Return "file:line: path: text", or the variable in the place of the file."""
+        where = self.variable and f"environment variable {self.variable}"
+        if where is None and source is not None:
+            where = str(source) if self.line is None else f"{source}:{self.line}"
+        return ": ".join(part for part in (where, dotted(self.path), self.text) if part)
+
+
+class ConfigError(Exception):
+    """The configuration is wrong, in every way that `problems` tells."""
+
+    def __init__(self, problems: list[Problem], source: Path | None) -> None:
+        super().__init__("\n".join(problem.describe(source) for problem in problems))
+        self.problems = problems
+        self.source = source
+
+
+# Where every path is in the file: its parts as strings, because YAML nodes and pydantic differ about numbers.
+Lines = dict[tuple[str, ...], int]
+Variables = dict[tuple[str, ...], str]
+
+
+def dotted(path: Loc) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[Problem]]:
+    """Parse one YAML mapping. Returns it, the line of every path in it, and what is wrong with its form."""
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        data = None if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        return {}, {}, [Problem((), f"this is not YAML: {what}", line=mark.line + 1 if mark else None)]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return {}, {}, [Problem((), f"this is not YAML: {str(error).splitlines()[0]}")]
+    if node is None:
+        return {}, {}, []
+    if not isinstance(data, dict):
+        return {}, {}, [Problem((), "the file must hold sections (key: value), see 'fairlead example-config'", line=1)]
+    lines: Lines = {}
+    return data, lines, list(_walk(node, (), lines, set()))
+
+
+def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int]) -> Iterator[Problem]:
+    """Note the line of every path below, and yield duplicate keys. `above`: nodes that hold this one (aliases loop)."""
+    if id(node) in above:
+        return
+    above = above | {id(node)}
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[*path, str(index)] = item.start_mark.line + 1
+            yield from _walk(item, (*path, str(index)), lines, above)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in seen and name != MERGE_KEY:
+                yield Problem((*path, name), "this key is there twice", line=line)
+            seen.add(name)
+            lines[*path, name] = line
+            yield from _walk(value, (*path, name), lines, above)
+
+
+def validation_problems(
+    error: ValidationError, model: type[BaseModel], lines: Lines, variables: Variables
+) -> list[Problem]:
+    """Return one problem per error of pydantic, with its line or variable."""
+    found: list[tuple[Loc, str]] = []
+    for entry in error.errors(include_url=False, include_input=False):
+        if entry["type"] == "disagreement":
+            found.extend(entry["ctx"]["problems"])
+        else:
+            found.append(_sentence(entry["loc"], entry["type"], entry["msg"], model))
+    return [locate(path, text, lines, variables) for path, text in found]
+
+
+def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> Problem:
+    """Find where a path came from: the variable or the line that set it, or what is nearest to it."""
+    parts = tuple(map(str, path))
+    exact = variables.get(parts)
+    if exact is None and parts not in lines:
+        exact = next((name for set_path, name in variables.items() if set_path[: len(parts)] == parts), None)
+    if exact is not None:
+        return Problem(path, text, variable=exact)
+    for length in range(len(parts), 0, -1):
+        if (line := lines.get(parts[:length])) is not None:
+            return Problem(path, text, line=line)
+        if (variable := variables.get(parts[:length])) is not None:
+            return Problem(path, text, variable=variable)
+    return Problem(path, text)
+
+
+def _sentence(loc: Loc, kind: str, message: str, model: type[BaseModel]) -> tuple[Loc, str]:
+    if kind == "extra_forbidden":
+        return loc, f"there is no such key{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
+    if loc and loc[-1] == "[key]":
+        if kind == "string_type":
+            return loc[:-1], "a name must be a string: put it in quotes"
+        return loc[:-1], f"a name {_plain(message)}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return loc, "must hold keys (key: value)"
+    if kind == "missing":
+        return loc, "is missing"
+    return loc, _plain(message)
+
+
+def _plain(message: str) -> str:
+    text = message.removeprefix("Value error, ").replace("Input should be", "must be")
+    return text.replace("Field required", "is missing")
+
+
+def did_you_mean(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    if near:
+        return f" (did you mean '{near[0]}'?)"
+    return f" (there are: {', '.join(names)})" if names else ""
+
+
+def _keys(model: type[BaseModel], loc: Loc) -> list[str]:
+    """Return the keys that the section at `loc` knows."""
+    at: Any = model
+    for part in loc:
+        if isinstance(at, type) and issubclass(at, BaseModel):
+            field = at.model_fields.get(str(part))
+            at = None if field is None else field.annotation
+        else:
+            # A dict or a tuple: what follows the name or the index is one of its values.
+            at = next((kind for kind in reversed(typing.get_args(at)) if kind is not Ellipsis), None)
+    return list(at.model_fields) if isinstance(at, type) and issubclass(at, BaseModel) else []

@@ -1,0 +1,253 @@
+"""What can be configured: one class per section of the file, each default where its field is.
+
+Units are in the names. Every section forbids unknown keys, so that a misspelt limit is an error at start
+and not a limit that does not exist. Values are checked here one by one; what must agree between sections
+is checked in `config.py`.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+from backends.engine.coefficients import COEFFICIENTS
+from policies.fairness import FAIRNESS
+from policies.placement import PLACEMENT
+from policies.prediction import PREDICTION
+
+SECRET_BYTES_MIN = 16
+SECRET_FILE_BYTES_MAX = 64 << 10
+NAME_CHARS_MAX = 64
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}")
+# An oracle knows lengths that only a trace has.
+_PREDICTIONS = tuple(name for name in PREDICTION if name != "oracle")
+
+
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")  # noqa: TRY004 - pydantic collects ValueErrors
+    return value
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"must be 1 to {NAME_CHARS_MAX} letters, digits, '.', '_', '@' or '-'")
+    return value
+
+
+def _listed(names: tuple[str, ...], value: str) -> str:
+    if value not in names:
+        raise ValueError(f"must be one of {', '.join(names)}")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
+Bytes = Annotated[ByteSize, BeforeValidator(_not_bool), Field(ge=1)]
+Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0)]
+NotNegative = Annotated[float, BeforeValidator(_not_bool), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=86_400)]
+Wait = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
+Fairness = Annotated[str, AfterValidator(lambda value: _listed(tuple(FAIRNESS), value))]
+Prediction = Annotated[str, AfterValidator(lambda value: _listed(_PREDICTIONS, value))]
+Placement = Annotated[str, AfterValidator(lambda value: _listed(tuple(PLACEMENT), value))]
+Coefficients = Annotated[str, AfterValidator(lambda value: _listed(tuple(COEFFICIENTS), value))]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Listen(Section):
+    host: str = "127.0.0.1"
+    port: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)] = 8080
+
+
+class Backend(Section):
+    """One vLLM server. What is not known of it (None) is measured or learnt."""
+
+    url: str
+    name: Name | None = None
+    pool: Name | None = None
+    api_key: SecretStr | None = None
+    api_key_file: Path | None = None
+    api_key_env: str | None = None
+    requests_running_max: Count | None = None
+    kv_tokens_max: Count | None = None
+
+    @property
+    def id(self) -> str:
+        return self.name or urlsplit(self.url).netloc
+
+    @field_validator("url")
+    @classmethod
+    def _is_root(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be like http://host:port")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError("must not hold credentials, a query or a fragment (credentials: api_key_file)")
+        url = url.rstrip("/")
+        if url.endswith("/v1"):
+            raise ValueError("must be the server's root, without /v1")
+        return url
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> Self:
+        if sum(key is not None for key in (self.api_key, self.api_key_file, self.api_key_env)) > 1:
+            raise ValueError("set only one of api_key, api_key_file and api_key_env")
+        return self
+
+    def credential(self) -> SecretStr | None:
+        """Return the key that this backend wants. Raises ValueError where its file or variable has none."""
+        if self.api_key_file is not None:
+            return SecretStr(_file_text(self.api_key_file))
+        if self.api_key_env is not None:
+            value = os.environ.get(self.api_key_env, "").strip()
+            if not value:
+                raise ValueError(f"the environment variable {self.api_key_env} is not set")
+            return SecretStr(value)
+        return self.api_key
+
+
+class Engine(Section):
+    """The embedded engine, which is the backend where none is configured."""
+
+    model: Name = "fairlead-demo"
+    coefficients: Coefficients = "a10g-llama2-7b"
+    speed: Positive = 1.0
+    requests_running_max: Count = 32
+    kv_tokens_max: Count | None = None
+
+
+class Tier(Section):
+    weight: Positive = 1.0
+    reserve_ratio: Annotated[float, BeforeValidator(_not_bool), Field(ge=0, lt=1)] = 0.0
+
+
+class Tenant(Section):
+    """None: no such limit, except for queues, where the defaults of `queue` hold."""
+
+    tier: Name = "default"
+    weight: Positive = 1.0
+    in_flight_max: Count | None = None
+    requests_per_minute_max: Count | None = None
+    queued_requests_max: Count | None = None
+    queued_bytes_max: Bytes | None = None
+
+
+class Price(Section):
+    prompt: NotNegative = 1.0
+    cached_prompt: NotNegative = 0.1
+    output: Positive = 2.0
+
+
+class Scheduling(Section):
+    fairness: Fairness = "vtc"
+    prediction: Prediction = "quantile"
+    placement: Placement = "least-reserved"
+    share_ratio_max: Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)] = 0.5
+    kv_headroom_ratio: Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)] = 0.95
+    price: Price = Price()
+
+
+class Queue(Section):
+    requests_max: Count = 10_000
+    bytes_max: Bytes = ByteSize(1 << 30)
+    tenant_requests_max: Count = 2_000
+    tenant_bytes_max: Bytes = ByteSize(256 << 20)
+    wait_s_max: Seconds = 300.0
+
+
+class Limits(Section):
+    body_bytes_max: Bytes = ByteSize(16 << 20)
+    header_bytes_max: Bytes = ByteSize(32 << 10)
+    body_timeout_s: Seconds = 60.0
+    choices_max: Count = 16
+    prompts_max: Count = 128
+    output_tokens_max: Count = 131_072
+
+
+class Auth(Section):
+    """`secret` is the HMAC key of all API keys. Without one, mode "open" takes a random one at every start."""
+
+    mode: Literal["open", "keys"] = "open"
+    secret: SecretStr | None = None
+    secret_file: Path = Path("fairlead.secret")
+    keys_file: Path = Path("fairlead.keys")
+    open_tenants_max: Count = 10_000
+
+    @field_validator("secret")
+    @classmethod
+    def _is_long(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and len(secret.get_secret_value().encode()) < SECRET_BYTES_MIN:
+            raise ValueError(f"must have at least {SECRET_BYTES_MIN} bytes")
+        return secret
+
+    def secret_bytes(self) -> bytes | None:
+        """Return the configured secret; None means that mode "open" makes one up. Raises ValueError."""
+        if self.secret is not None:
+            return self.secret.get_secret_value().encode()
+        if self.mode == "open" and not self.secret_file.exists():
+            return None
+        secret = _file_text(self.secret_file).encode()
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"the file {self.secret_file} must hold at least {SECRET_BYTES_MIN} bytes")
+        return secret
+
+
+class Health(Section):
+    """How often backends are asked: `idle_s` while they have nothing of ours, `busy_s` while they have."""
+
+    idle_s: Seconds = 1.0
+    busy_s: Seconds = 0.25
+    timeout_s: Seconds = 3.0
+
+
+class PromptTokens(Section):
+    """Exact counting with a local tiktoken ranks file. `pattern` is for ranks that `encoding` does not name."""
+
+    ranks_file: Path | None = None
+    encoding: Literal["cl100k_base", "o200k_base"] = "cl100k_base"
+    pattern: str | None = None
+
+
+class AccessLog(Section):
+    enabled: bool = True
+    path: str = "-"
+
+
+class Shutdown(Section):
+    """At SIGTERM: say "not ready" but serve for `lame_duck_s`, then let at most `drain_s` finish what runs."""
+
+    lame_duck_s: Wait = 5.0
+    drain_s: Wait = 20.0
+
+
+def _file_text(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(SECRET_FILE_BYTES_MAX).strip()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"the file {path} cannot be read: {_cause(error)}") from error
+    if not text:
+        raise ValueError(f"the file {path} is empty")
+    return text
+
+
+def _cause(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8"
