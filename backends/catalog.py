@@ -7,7 +7,7 @@ counters of that pool hang on it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MODELS_MAX = 1024  # per backend: base model, aliases and adapters
@@ -22,7 +22,7 @@ class ModelCard:
     root: str | None
     parent: str | None
     max_model_len: int | None
-    entry: Mapping[str, Any]
+    entry: Mapping[str, Any] = field(compare=False)  # vLLM writes the time of day into `created`
 
 
 def read_models(body: Any) -> tuple[ModelCard, ...]:

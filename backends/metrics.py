@@ -70,6 +70,7 @@ class EngineMetrics:
             engines=max(self.engines, 1),
             kv_tokens_max=self.kv_tokens_max if kv_tokens_max is None else kv_tokens_max,
             kv_block_tokens=self.kv_block_tokens or 1,
+            prefixes_shared=self.prefix_caching is not False,
             requests_running_max=requests_running_max,
             requests_running=self.requests_running,
             requests_waiting=self.requests_waiting,
@@ -81,7 +82,7 @@ class EngineMetrics:
 def parse_metrics(text: str) -> EngineMetrics:
     """Read the facts of one scrape; never raises, reads at most SCRAPE_BYTES_MAX characters and ENGINES_MAX engines."""
     by_engine: defaultdict[str, _Values] = defaultdict(dict)
-    for line in text[:SCRAPE_BYTES_MAX].splitlines():
+    for line in text[:SCRAPE_BYTES_MAX].split("\n"):
         name, brace, _ = line.partition("{")
         if not brace:
             name = line.partition(" ")[0]
@@ -164,7 +165,7 @@ def _number(text: str | None) -> float | None:
 
 def _together(engines: list[_Values]) -> EngineMetrics:
     # a label set that only counts is the API process, not an engine
-    sized = [e for e in engines if e.keys() & {"requests_running", "kv_used_ratio", "kv_tokens_max"}]
+    sized = [e for e in engines if e.keys() & {"requests_running", "kv_used_ratio", "kv_block_tokens"}]
     facts: dict[str, Any] = {field: int(sum(_known(engines, field))) for field in _SUMMED if _known(engines, field)}
     if blocks := _known(sized, "kv_block_tokens"):
         facts["kv_block_tokens"] = int(max(blocks))  # a sequence wastes part of a block: the largest is the safe one

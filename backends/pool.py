@@ -182,7 +182,7 @@ class BackendPool:
                 why = str(error)
                 backend.health.poll_failed(self._clock())
                 backend.metrics = backend.metrics.sizes()
-            except Exception:  # noqa: BLE001 - whatever one answer does to us, its backend has to stay watched
+            except Exception:  # whatever one answer does to us, its backend has to stay watched
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
             self._settle(backend, was, why=why)
             answered.set()

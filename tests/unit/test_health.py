@@ -1,0 +1,196 @@
+"""The health of backends, fed with evidence and instants."""
+
+from backends.health import (
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
+    FAILURES_MAX,
+    TRIAL_POLLS,
+    BackendHealth,
+    Evidence,
+    State,
+    keep_one,
+)
+
+
+def healthy(backend_id="b", now=0.0):
+    health = BackendHealth(backend_id)
+    health.poll_answered(now)
+    assert health.state is State.HEALTHY
+    return health
+
+
+def broken(health, now, times=FAILURES_MAX):
+    for _ in range(times):
+        health.report(Evidence.BROKEN, now=now)
+
+
+def silent(health, now, times=FAILURES_MAX):
+    for _ in range(times):
+        health.poll_failed(now)
+
+
+def test_a_backend_is_not_available_before_it_answered():
+    health = BackendHealth("b")
+    assert not health.available
+    health.poll_answered(0.0)
+    assert health.available
+
+
+def test_a_backend_that_never_answered_is_down_after_as_many_failures_as_any():
+    health = BackendHealth("b")
+    silent(health, 0.0, FAILURES_MAX - 1)
+    assert health.state is State.UNKNOWN
+    silent(health, 0.0, 1)
+    assert health.state is State.DOWN
+
+
+def test_failures_in_a_row_take_a_backend_out():
+    for fail, state in ((broken, State.EJECTED), (silent, State.DOWN)):
+        health = healthy()
+        fail(health, 1.0, FAILURES_MAX - 1)
+        assert health.state is State.HEALTHY
+        fail(health, 1.0, 1)
+        assert health.state is state
+        assert not health.available
+
+
+def test_connections_that_are_refused_count_as_polls_that_fail():
+    health = healthy()
+    health.poll_failed(1.0)
+    for _ in range(FAILURES_MAX - 1):
+        health.report(Evidence.UNREACHABLE, now=1.0)
+    assert health.state is State.DOWN
+
+
+def test_a_success_in_between_starts_the_count_again():
+    health = healthy()
+    for _ in range(5):
+        broken(health, 1.0, FAILURES_MAX - 1)
+        health.report(Evidence.SERVED, now=1.0)
+        silent(health, 1.0, FAILURES_MAX - 1)
+        health.poll_answered(1.0)
+    assert health.state is State.HEALTHY
+
+
+def test_a_good_poll_does_not_excuse_broken_answers():
+    health = healthy()
+    for second in range(FAILURES_MAX):
+        health.poll_answered(float(second))
+        health.report(Evidence.BROKEN, now=float(second))
+    assert health.state is State.EJECTED
+
+
+def test_a_busy_engine_is_well():
+    health = healthy()
+    for _ in range(10 * FAILURES_MAX):
+        health.report(Evidence.BUSY, now=1.0)
+    assert health.state is State.HEALTHY
+    broken(health, 1.0, FAILURES_MAX - 1)
+    health.report(Evidence.BUSY, now=1.0)
+    broken(health, 1.0, 1)
+    assert health.state is State.EJECTED, "busy is no success either"
+
+
+def test_an_ejected_backend_is_on_trial_at_the_first_good_poll_after_its_backoff():
+    health = healthy()
+    broken(health, 10.0)
+    health.poll_answered(10.0 + BACKOFF_S_MIN - 0.01)
+    assert health.state is State.EJECTED
+    health.poll_answered(10.0 + BACKOFF_S_MIN)
+    assert health.state is State.TRIAL
+    assert health.available
+
+
+def test_a_trial_ends_well_with_one_request_or_several_polls():
+    for succeed in (
+        lambda h: h.report(Evidence.SERVED, now=20.0),
+        lambda h: [h.poll_answered(20.0) for _ in range(TRIAL_POLLS)],
+    ):
+        health = healthy()
+        broken(health, 10.0)
+        health.poll_answered(20.0)
+        assert health.state is State.TRIAL
+        succeed(health)
+        assert health.state is State.HEALTHY
+        broken(health, 21.0, FAILURES_MAX - 1)
+        assert health.state is State.HEALTHY, "healthy again means the full patience again"
+
+
+def test_one_failure_ends_a_trial_and_the_backoff_doubles_up_to_its_limit():
+    for fail in (broken, silent):
+        health, now = healthy(), 10.0
+        fail(health, now)
+        pauses = []
+        for _ in range(7):
+            pauses.append(health.retry_at - now)
+            now = health.retry_at
+            health.poll_answered(now)
+            assert health.state is State.TRIAL
+            fail(health, now, 1)
+            assert not health.available
+        assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]
+        assert max(pauses) == BACKOFF_S_MAX
+
+
+def test_a_long_healthy_time_is_rewarded_with_the_shortest_backoff():
+    def next_pause(healthy_s):
+        health = healthy()
+        broken(health, 10.0)
+        for _ in range(TRIAL_POLLS + 1):
+            health.poll_answered(20.0)
+        assert health.state is State.HEALTHY
+        broken(health, 20.0 + healthy_s)
+        return health.retry_at - (20.0 + healthy_s)
+
+    assert next_pause(1.0) == 2 * BACKOFF_S_MIN
+    assert next_pause(BACKOFF_S_MAX + 1.0) == BACKOFF_S_MIN
+
+
+def test_an_ejected_backend_that_falls_silent_is_down():
+    health = healthy()
+    broken(health, 1.0)
+    silent(health, 1.0)
+    assert health.state is State.DOWN
+
+
+def test_a_backend_that_is_down_comes_back_by_a_trial():
+    health = healthy()
+    silent(health, 1.0)
+    health.poll_answered(1.0 + BACKOFF_S_MIN)
+    assert health.state is State.TRIAL
+
+
+def test_the_last_backend_that_answers_is_not_ejected():
+    first, second, dead = healthy("a"), healthy("b"), BackendHealth("c")
+    silent(dead, 0.0)
+    broken(second, 1.0)
+    keep_one([first, second, dead])
+    assert (first.state, second.state) == (State.HEALTHY, State.EJECTED)
+    broken(first, 1.5)
+    keep_one([first, second, dead])
+    assert second.state is State.TRIAL, "the one that was ejected longest ago has had most time to recover"
+    assert (first.state, dead.state) == (State.EJECTED, State.DOWN)
+
+
+def test_an_ejected_backend_is_taken_back_when_the_others_go_down():
+    ejected, other = healthy("a"), healthy("b")
+    broken(ejected, 1.0)
+    silent(other, 1.0)
+    keep_one([ejected, other])
+    assert ejected.available
+
+
+def test_a_pool_whose_backends_are_all_down_stays_down():
+    healths = [healthy("a"), healthy("b")]
+    for health in healths:
+        silent(health, 1.0)
+    keep_one(healths)
+    assert not any(h.available for h in healths)
+
+
+def test_of_equals_the_first_by_id_is_taken_back():
+    healths = [healthy(backend_id) for backend_id in ("c", "a", "b")]
+    for health in healths:
+        broken(health, 1.0)
+    keep_one(healths)
+    assert [h.backend_id for h in healths if h.available] == ["a"]

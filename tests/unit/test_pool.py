@@ -1,0 +1,316 @@
+"""The live set, asking scripted servers on this machine."""
+
+import asyncio
+import logging
+import random
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from backends.health import FAILURES_MAX, Evidence, State
+from backends.metrics import SCRAPE_BYTES_MAX
+from backends.pool import BackendPool, BackendSpec, PollTimes
+from policies.types import BackendLoad
+
+SCRAPE = (Path(__file__).parent / "data" / "vllm_0.32_metrics.txt").read_text()
+FAST = PollTimes(idle_s=0.02, busy_s=0.02, models_s=0.05, timeout_s=0.3, start_s=1.0)
+SLOW = PollTimes(idle_s=60.0, busy_s=60.0, models_s=60.0, timeout_s=0.3, start_s=1.0)
+
+
+class Server:
+    """A backend whose answers are set by the test: path -> (status, body), or a delay in seconds before any answer."""
+
+    def __init__(self, model="tiny", scrape=SCRAPE):
+        self.answers = {
+            "/health": (200, ""),
+            "/metrics": (200, scrape),
+            "/v1/models": (200, f'{{"object":"list","data":[{{"id":"{model}","parent":null,"max_model_len":64}}]}}'),
+        }
+        self.asked = []
+        self.delay_s = 0.0
+
+    async def __call__(self, request):
+        self.asked.append(request)
+        await asyncio.sleep(self.delay_s)
+        status, body = self.answers.get(request.path, (404, ""))
+        return web.Response(status=status, text=body, headers={"Location": "/health"} if status == 302 else None)
+
+
+class Listener:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+
+
+@asynccontextmanager
+async def serving(*servers):
+    runners, urls = [], []
+    for server in servers:
+        runner = web.ServerRunner(web.Server(server), shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        runners.append(runner)
+        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    try:
+        yield urls
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def watching(specs, *, times=FAST, on_change=lambda: None):
+    pool = BackendPool(
+        specs, on_change=on_change, clock=asyncio.get_running_loop().time, rng=random.Random(1), times=times
+    )
+    await pool.start()
+    try:
+        yield pool
+    finally:
+        await pool.stop()
+
+
+async def until(condition, timeout_s=3.0):
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - a condition on the outside of what is tested
+            await asyncio.sleep(0.005)
+
+
+async def test_one_round_gives_the_load_the_models_and_the_pool():
+    async with serving(Server()) as (url,), watching([BackendSpec("a", url)], times=SLOW) as pool:
+        assert pool.loads() == {
+            "tiny": (
+                BackendLoad(
+                    backend_id="a",
+                    kv_tokens_max=131072,
+                    kv_block_tokens=128,
+                    requests_running=3,
+                    requests_waiting=0,
+                    kv_used_ratio=0.014662756598240456,
+                    preemptions_total=0,
+                ),
+            )
+        }
+        assert [entry["id"] for entry in pool.models()] == ["tiny"]
+        assert pool.model_card("tiny").max_model_len == 64
+        assert (pool.pool_of("tiny"), pool.pool_of("other")) == ("tiny", None)
+        assert pool.undiscovered() == []
+        assert pool.metrics("a").generation_tokens_total == 931
+
+
+async def test_backends_are_asked_with_their_own_credentials():
+    server = Server()
+    async with serving(server) as (url,), watching([BackendSpec("a", url, {"Authorization": "Bearer s3"})], times=SLOW):
+        assert [request.path for request in server.asked] == ["/health", "/metrics", "/v1/models"]
+        assert {request.headers["Authorization"] for request in server.asked} == {"Bearer s3"}
+
+
+def test_credentials_are_not_shown():
+    assert "s3" not in repr(BackendSpec("a", "http://x", {"Authorization": "Bearer s3"}))
+
+
+async def test_backends_of_one_model_are_one_pool_in_the_configured_order():
+    async with serving(Server(), Server("other"), Server()) as urls:
+        specs = [BackendSpec(name, url) for name, url in zip("cab", urls, strict=True)]
+        async with watching(specs, times=SLOW) as pool:
+            loads = {name: [load.backend_id for load in loads] for name, loads in pool.loads().items()}
+            assert loads == {"tiny": ["c", "b"], "other": ["a"]}
+
+
+async def test_configured_sizes_and_pools_go_before_what_is_read():
+    spec = {"pool": "big", "requests_running_max": 7, "kv_tokens_max": 500}
+    async with serving(Server()) as (url,), watching([BackendSpec("a", url, **spec)], times=SLOW) as pool:
+        (load,) = pool.loads()["big"]
+        assert (load.requests_running_max, load.kv_tokens_max) == (7, 500)
+        assert pool.pool_of("tiny") == "big"
+
+
+async def test_a_backend_that_is_down_at_the_start_is_kept_and_found_later(caplog):
+    caplog.set_level(logging.INFO)
+    server = Server()
+    server.answers["/health"] = (503, "")
+    listener = Listener()
+    async with (
+        serving(server) as (url,),
+        watching([BackendSpec("a", url), BackendSpec("gone", "http://127.0.0.1:9")], on_change=listener) as pool,
+    ):
+        assert pool.undiscovered() == ["a", "gone"]
+        await until(lambda: pool.states() == {"a": State.DOWN, "gone": State.DOWN})
+        assert pool.pool_of("tiny") is None
+        server.answers["/health"] = (200, "")
+        before = listener.calls
+        await until(lambda: pool.pool_of("tiny") and pool.loads()["tiny"][0].available)
+        assert listener.calls > before
+        assert pool.undiscovered() == ["gone"]
+    assert "a: down" in caplog.text
+
+
+async def test_start_does_not_wait_for_a_frozen_backend_longer_than_it_may():
+    frozen = Server()
+    frozen.delay_s = 1.0
+    times = PollTimes(timeout_s=5.0, start_s=0.1)
+    async with serving(frozen) as (url,):
+        began = asyncio.get_running_loop().time()
+        async with watching([BackendSpec("a", url)], times=times):
+            assert asyncio.get_running_loop().time() - began < 0.5
+
+
+async def test_a_frozen_backend_is_down_after_its_time_limits():
+    server = Server()
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        server.delay_s = 0.5
+        await until(lambda: pool.states()["a"] is State.DOWN)
+        assert pool.loads()["tiny"] == (BackendLoad("a", available=False, kv_tokens_max=131072, kv_block_tokens=128),)
+
+
+async def test_a_redirect_is_not_followed():
+    server = Server()
+    server.answers["/health"] = (302, "")
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        await until(lambda: pool.states()["a"] is State.DOWN)
+        assert {request.path for request in server.asked} == {"/health"}
+
+
+async def test_a_backend_without_metrics_is_served_without_measurements():
+    server = Server()
+    server.answers["/metrics"] = (404, "no")
+    async with serving(server) as (url,), watching([BackendSpec("a", url)], times=SLOW) as pool:
+        assert pool.loads() == {"tiny": (BackendLoad("a"),)}
+
+
+async def test_measurements_go_with_the_scrape_and_sizes_stay():
+    server = Server()
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        server.answers["/metrics"] = (500, "")
+        await until(lambda: pool.loads()["tiny"][0].requests_running is None)
+        assert pool.loads()["tiny"] == (BackendLoad("a", kv_tokens_max=131072, kv_block_tokens=128),)
+
+
+async def test_an_answer_over_the_size_limit_is_no_answer():
+    server = Server(scrape=SCRAPE + "#" * SCRAPE_BYTES_MAX)
+    async with serving(server) as (url,), watching([BackendSpec("a", url)], times=SLOW) as pool:
+        assert pool.loads() == {"tiny": (BackendLoad("a"),)}
+
+
+@pytest.mark.parametrize("body", ["", "[", "[]", '{"data": 1}', "[" * 100_000, "\x00"])
+async def test_a_backend_whose_models_make_no_sense_is_well_but_unknown(body, caplog):
+    server = Server()
+    server.answers["/v1/models"] = (200, body)
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        await until(lambda: len(server.asked) > 12)
+        assert pool.states() == {"a": State.HEALTHY}
+        assert pool.undiscovered() == ["a"]
+        assert caplog.text.count("its models are not known") == 1, "asked again, but said once"
+
+
+async def test_news_in_the_models_reaches_the_listener():
+    server, listener = Server(), Listener()
+    async with serving(server) as (url,), watching([BackendSpec("a", url)], on_change=listener) as pool:
+        before = listener.calls
+        server.answers["/v1/models"] = (200, '{"data":[{"id":"tiny"},{"id":"sql","parent":"tiny"}]}')
+        await until(lambda: pool.pool_of("sql") == "tiny")
+        assert listener.calls == before + 1
+
+
+async def test_the_listener_hears_only_news():
+    listener = Listener()
+    server = Server()
+    async with serving(server) as (url,), watching([BackendSpec("a", url)], on_change=listener):
+        before = listener.calls
+        await until(lambda: len(server.asked) > 12)
+        assert listener.calls == before
+        server.answers["/metrics"] = (200, SCRAPE.replace("running{", 'running{x="1",').replace("} 3.0", "} 4.0"))
+        await until(lambda: listener.calls > before)
+
+
+async def test_an_ejection_and_the_return_are_told_at_once():
+    listener = Listener()
+    async with serving(Server(), Server()) as urls:
+        specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
+        async with watching(specs, times=SLOW, on_change=listener) as pool:
+            before = listener.calls
+            for second in range(FAILURES_MAX):
+                assert listener.calls == before
+                pool.report("b", Evidence.BROKEN, float(second))
+            assert listener.calls == before + 1
+            assert [load.available for load in pool.loads()["tiny"]] == [True, False]
+
+
+async def test_a_backend_on_trial_gets_one_request_while_others_are_well():
+    listener = Listener()
+    async with serving(Server(), Server()) as urls:
+        specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
+        async with watching(specs, on_change=listener) as pool:
+            now = asyncio.get_running_loop().time() - 0.9
+            for _ in range(FAILURES_MAX):
+                pool.report("b", Evidence.BROKEN, now)
+            assert pool.states()["b"] is State.EJECTED
+            await until(lambda: pool.states()["b"] is State.TRIAL)
+            assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, 1]
+            before = listener.calls
+            pool.report("b", Evidence.SERVED, now + 1.0)
+            assert listener.calls == before + 1
+            assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, None]
+
+
+async def test_the_last_backend_that_answers_stays_in_service():
+    async with serving(Server(), Server("other")) as urls:
+        specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
+        async with watching(specs, times=SLOW) as pool:
+            for _ in range(10 * FAILURES_MAX):
+                pool.report("a", Evidence.BROKEN, 1.0)
+            (load,) = pool.loads()["tiny"]
+            assert load.available
+            assert load.requests_running_max is None
+
+
+async def test_a_busy_engine_is_not_ejected():
+    async with serving(Server(), Server()) as urls:
+        specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
+        async with watching(specs, times=SLOW) as pool:
+            for _ in range(10 * FAILURES_MAX):
+                pool.report("b", Evidence.BUSY, 1.0)
+            assert pool.states()["b"] is State.HEALTHY
+
+
+async def test_a_refused_connection_makes_the_next_poll_start_soon():
+    server = Server()
+    times = PollTimes(idle_s=1.0, busy_s=1.0, models_s=60.0)
+    async with serving(server) as (url,), watching([BackendSpec("a", url)], times=times) as pool:
+        asked = len(server.asked)
+        pool.report("a", Evidence.UNREACHABLE, 1.0)
+        await until(lambda: len(server.asked) > asked, timeout_s=0.5)
+
+
+async def test_the_seats_of_a_saturated_server_are_learnt():
+    def scrape(finished):
+        return (
+            'vllm:num_requests_running{engine="0"} 32\nvllm:num_requests_waiting{engine="0"} 4\n'
+            f'vllm:kv_cache_usage_perc{{engine="0"}} 0.3\nvllm:request_success_total{{engine="0"}} {finished}\n'
+        )
+
+    server = Server(scrape=scrape(1))
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        assert pool.loads()["tiny"][0].requests_running_max is None
+        server.answers["/metrics"] = (200, scrape(2))
+        await until(lambda: pool.loads()["tiny"][0].requests_running_max == 32)
+
+
+async def test_stopping_leaves_no_task_and_no_connection():
+    before = asyncio.all_tasks()
+    async with serving(Server()) as (url,):
+        during = asyncio.all_tasks()
+        async with watching([BackendSpec("a", url), BackendSpec("b", "http://127.0.0.1:9")]):
+            pass
+        assert {t for t in asyncio.all_tasks() - during if "poll" in t.get_name()} == set()
+    assert asyncio.all_tasks() == before
+
+
+async def test_no_backends_is_no_error():
+    async with watching([]) as pool:
+        assert (pool.loads(), pool.models(), pool.undiscovered()) == ({}, [], [])
