@@ -222,7 +222,7 @@ class PromptTokens(Section):
     """Exact counting with a local tiktoken ranks file. `pattern` is for ranks that `encoding` does not name."""
 
     ranks_file: Path | None = None
-    encoding: Literal["cl100k_base", "o200k_base"] = "cl100k_base"
+    encoding: Literal["cl100k_base", "o200k_base", "p50k_base", "r50k_base"] = "cl100k_base"
     pattern: str | None = None
 
 

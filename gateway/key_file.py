@@ -1,0 +1,126 @@
+"""API keys at rest: a file of HMACs, one JSON line per key, and the secret they were made with.
+
+A key is 256 random bits, so a fast HMAC is enough to keep it (a slow password hash would only help an
+attacker to keep the gateway busy). Neither file ever holds a key: whoever loses one makes a new one.
+Every change writes a new file beside the old one, syncs it and renames it over, under a lock on the
+folder: a crash leaves the old file or the new one, and two writers do not lose each other's keys.
+"""
+
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+KEY_PREFIX = "fl-"
+KEY_BYTES = 32
+KEYS_FILE_BYTES_MAX = 64 << 20
+HMAC_HEX_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """What is kept of a key. `hmac` is hex; `last_four` are characters for a person to know it by."""
+
+    tenant: str
+    hmac: str
+    last_four: str
+    created_at: str
+
+
+def key_hmac(secret: bytes, key: str) -> bytes:
+    return hmac.digest(secret, key.encode(errors="surrogateescape"), "sha256")
+
+
+def read_keys(path: Path) -> list[KeyRecord]:
+    """Return the keys in the file; none where there is no file. Raises ValueError that names file and line."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(KEYS_FILE_BYTES_MAX).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ValueError(f"the file {path} cannot be read: {error.strerror}") from error
+    return [_record(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
+    """Make a key for a tenant, keep its HMAC, and return it: the only time that anybody sees it."""
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    record = KeyRecord(tenant=tenant, hmac=key_hmac(secret, key).hex(), last_four=key[-4:], created_at=created_at)
+    with _locked(path.parent):
+        _write(path, [*read_keys(path), record])
+    return key
+
+
+def revoke_keys(path: Path, hmac_prefix: str) -> list[KeyRecord]:
+    """Remove the one key whose HMAC begins so, and return it; return several, or none, without removing any."""
+    with _locked(path.parent):
+        records = read_keys(path)
+        found = [record for record in records if record.hmac.startswith(hmac_prefix)]
+        if len(found) == 1:
+            _write(path, [record for record in records if record not in found])
+    return found
+
+
+def make_secret(path: Path) -> None:
+    """Write a random secret, readable by its owner only, unless the file exists."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(KEY_BYTES) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_folder(path.parent)
+
+
+def _record(line: bytes, path: Path, number: int) -> KeyRecord:
+    try:
+        record = KeyRecord(**json.loads(line))
+        valid = all(isinstance(value, str) for value in asdict(record).values())
+        valid = valid and len(record.hmac) == HMAC_HEX_CHARS and bytes.fromhex(record.hmac) != b""
+    except (ValueError, TypeError):
+        valid = False
+    if not valid:
+        raise ValueError(f"the file {path} has no valid key in line {number}")
+    return record
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, records: list[KeyRecord]) -> None:
+    # mkstemp makes the file with mode 0600.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+"""How many tokens has this prompt? Asked at arrival, before any backend has counted.
+
+Estimated: a tenant's prompts are alike in language and kind, so tokens per byte, averaged over what the
+backends reported for this tenant and model, is off by a few percent in the median where a fixed ratio is off
+by tens. It starts pessimistic (1/3). Whatever the answer, the first reported usage is what is charged.
+
+Exact, where configured: a tiktoken encoding built from a local ranks file; nothing is downloaded. Counting
+is too slow to hold up all other requests, so longer texts are counted in a thread, and the longest
+are estimated.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import tiktoken
+from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]
+
+TOKENS_PER_BYTE_AT_FIRST = 1 / 3
+TOKENS_PER_BYTE_MAX = 4.0
+# The average moves fast while it has seen little.
+FAST_ALPHA, FAST_OBSERVATIONS, SLOW_ALPHA = 0.3, 10, 0.1
+# A shorter prompt moves it less: most of its tokens are the chat template's.
+FULL_WEIGHT_BYTES = 512
+RATIOS_MAX = 20_000
+
+INLINE_BYTES_MAX = 16 << 10
+THREAD_BYTES_MAX = 256 << 10
+RANKS_FILE_BYTES_MAX = 64 << 20
+
+
+@dataclass(slots=True)
+class _Ratio:
+    tokens_per_byte: float = TOKENS_PER_BYTE_AT_FIRST
+    observations: int = 0
+
+    def observe(self, *, prompt_bytes: int, prompt_tokens: int) -> None:
+        alpha = FAST_ALPHA if self.observations < FAST_OBSERVATIONS else SLOW_ALPHA
+        alpha *= min(prompt_bytes / FULL_WEIGHT_BYTES, 1.0)
+        observed = min(prompt_tokens / prompt_bytes, TOKENS_PER_BYTE_MAX)
+        self.tokens_per_byte += alpha * (observed - self.tokens_per_byte)
+        self.observations += 1
+
+
+class LearntPromptTokens:
+    """Tokens per byte of each tenant and model, learnt from what backends report. Mutable.
+
+    Only the `RATIOS_MAX` pairs seen last are remembered.
+    """
+
+    def __init__(self, ratios_max: int = RATIOS_MAX) -> None:
+        self._ratios: OrderedDict[tuple[str, str], _Ratio] = OrderedDict()
+        self._ratios_max = ratios_max
+
+    def estimate(self, tenant_id: str, model: str, prompt_bytes: int) -> int:
+        ratio = self._ratios.get((tenant_id, model))
+        return max(ceil(prompt_bytes * (TOKENS_PER_BYTE_AT_FIRST if ratio is None else ratio.tokens_per_byte)), 1)
+
+    def observed(self, tenant_id: str, model: str, *, prompt_bytes: int, prompt_tokens: int) -> None:
+        """Learn from a report. Not for prompts that came as token ids: their bytes are no text."""
+        if prompt_bytes <= 0 or prompt_tokens <= 0:
+            return
+        key = (tenant_id, model)
+        ratio = self._ratios.get(key)
+        if ratio is None:
+            if len(self._ratios) >= self._ratios_max:
+                self._ratios.popitem(last=False)
+            ratio = self._ratios[key] = _Ratio()
+        else:
+            self._ratios.move_to_end(key)
+        ratio.observe(prompt_bytes=prompt_bytes, prompt_tokens=prompt_tokens)
+
+
+class ExactPromptTokens:
+    """Counts with one encoding, the right one where all models share a vocabulary."""
+
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
+        self._encoding = encoding
+
+    async def count(self, text: str) -> int | None:
+        """Return the tokens of the text, None where it is too long to count. Long ones are counted in a thread."""
+        if len(text) <= INLINE_BYTES_MAX:
+            return self._tokens(text)
+        if len(text) <= THREAD_BYTES_MAX:
+            return await asyncio.to_thread(self._tokens, text)
+        return None
+
+    def _tokens(self, text: str) -> int:
+        return len(self._encoding.encode_ordinary(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """A tiktoken ranks file as read: the merges, and its SHA-256 in hex to tell which file it was."""
+
+    merges: dict[bytes, int]
+    sha256: str
+
+
+def read_ranks(path: Path) -> Ranks:
+    """Read a .tiktoken file: a base64 token and its rank on each line. Raises ValueError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(RANKS_FILE_BYTES_MAX)
+        fields = [line.split() for line in data.splitlines() if line]
+        merges = {base64.b64decode(token, validate=True): int(rank) for token, rank in fields}
+    except OSError as error:
+        raise ValueError(f"the file {path} cannot be read: {error.strerror}") from error
+    except (ValueError, binascii.Error) as error:
+        raise ValueError(
+            f"the file {path} is not a tiktoken ranks file (base64 token and rank on each line)"
+        ) from error
+    # Without them there are texts that cannot be encoded at all.
+    if not all(bytes([byte]) in merges for byte in range(256)) or len(set(merges.values())) != len(merges):
+        raise ValueError(f"the file {path} is not a ranks file of all 256 bytes with distinct ranks")
+    return Ranks(merges=merges, sha256=hashlib.sha256(data).hexdigest())
+
+
+def make_encoding(ranks: Ranks, *, encoding: str, pattern: str | None) -> tiktoken.Encoding:
+    """Build the named encoding, or one of these ranks and the pattern where one is given. Raises ValueError."""
+    if pattern is not None:
+        return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks.merges, special_tokens={})
+    return tiktoken.Encoding(**_named(encoding, ranks))
+
+
+def _named(encoding: str, ranks: Ranks) -> dict[str, Any]:
+    def local_ranks(_url: str, expected_hash: str) -> dict[bytes, int]:
+        if ranks.sha256 != expected_hash:
+            raise ValueError(f"the ranks file is not that of {encoding}: its SHA-256 is {ranks.sha256}")
+        return ranks.merges
+
+    # tiktoken's own definition of the encoding, with our file in the place of its download.
+    constructor = ENCODING_CONSTRUCTORS[encoding]
+    offline = FunctionType(constructor.__code__, {**constructor.__globals__, "load_tiktoken_bpe": local_ranks})
+    definition: dict[str, Any] = offline()
+    return definition
