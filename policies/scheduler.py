@@ -15,13 +15,14 @@ tiers may then still enter their own reserve, and nothing else.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from policies.admission import Admission, BoundedQueues, DrainEstimate, Refusal, SlidingWindowRate
 from policies.capacity import KV_HEADROOM_RATIO, BackendCapacity
 from policies.cost import LinearPrice, Price
 from policies.fairness import Fairness, VirtualTokenCounter
 from policies.fairness.tiers import TieredFairness
+from policies.fleet import Fleet
 from policies.ledger import Charge, InFlight, Ledger
 from policies.placement import LeastReserved, Placement
 from policies.prediction import Prediction, TenantQuantile
@@ -76,19 +77,16 @@ class Scheduler:
         self._order = TieredFairness(fairness, tiers)
         self._polled_at = float("-inf")
         self._prediction = prediction or TenantQuantile()
-        self._placement = placement or LeastReserved()
         self._admission = (BoundedQueues(), SlidingWindowRate()) if admission is None else tuple(admission)
         self._share_ratio_max = share_ratio_max
-        self._headroom_ratio_max = headroom_ratio_max
         self._wait_s_max = wait_s_max
         self._tenants = {tenant.id: _TenantState(tenant) for tenant in tenants}
         self._queues = Queues()
         self._ledger = Ledger(price or LinearPrice())
         self._drain = DrainEstimate()
-        self._backends: dict[str, BackendCapacity] = {}
+        self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
         self._refused: list[Action] = []  # by submit, until the next poll reports them
         self._prepaid: dict[str, None] = {}  # ids of requests that came back, oldest first
-        self._retired: set[str] = set()  # backends no longer in the live set that still run something of ours
         self._active_weights: dict[str, tuple[int, float]] = {}  # tier id -> tenants with anything here, their weight
 
     # -- facts ---------------------------------------------------------------------------------------------
@@ -129,7 +127,7 @@ class Scheduler:
         if output and (outcome is Outcome.COMPLETED or output > entry.expected_output):
             self._prediction.observed(request, output)
         self._charge(request.tenant_id, self._ledger.closed(entry))
-        self._leave_backend(entry)
+        self._fleet.release(entry)
         self._refresh(self._tenants[request.tenant_id])
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
@@ -140,10 +138,8 @@ class Scheduler:
         if entry is None:
             return
         self._ledger.returned(entry)
-        self._leave_backend(entry)
-        capacity = self._backends.get(entry.backend_id)
-        if capacity is not None:
-            capacity.held_until = max(capacity.held_until, now + hold_s)
+        self._fleet.release(entry)
+        self._fleet.hold(entry.backend_id, now + hold_s)
         self._prepaid[request_id] = None
         self._queues.prepend(entry.request, entry.request.arrived_at + self._wait_s_max)
         self._refresh(self._tenants[entry.request.tenant_id])
@@ -156,17 +152,7 @@ class Scheduler:
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
-        held_tokens = self._held_tokens()
-        for load in loads:
-            capacity = self._backends.get(load.backend_id)
-            if capacity is None:
-                self._backends[load.backend_id] = BackendCapacity(load, self._headroom_ratio_max)
-            else:
-                capacity.measured(load, held_tokens.get(load.backend_id, 0))
-        live = {load.backend_id for load in loads}
-        self._retired = {backend_id for backend_id in self._backends if backend_id not in live}
-        for backend_id in sorted(self._retired):
-            self._retire(self._backends[backend_id])
+        self._fleet.measured(loads, self._ledger.in_flight.values())
 
     def tenants_changed(
         self,
@@ -201,20 +187,19 @@ class Scheduler:
         actions, self._refused = self._refused, []
         while (request := self._queues.pop_expired(now)) is not None:
             self._left(request)
-            reason = Reason.QUEUE_TIMEOUT if self._any_available() else Reason.NO_BACKEND
+            reason = Reason.QUEUE_TIMEOUT if self._fleet.any_available() else Reason.NO_BACKEND
             actions.append(Reject(request.id, reason, self._retry_after_s(request.tenant_id, reason, now)))
         if self._queues:
             self._dispatch_all(now, actions)
-        assert sum(backend.requests for backend in self._backends.values()) == len(self._ledger.in_flight)
+        assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
     def next_wakeup(self) -> float | None:
         """When to poll although no fact arrived: a deadline in the queue, or a held backend that opens."""
         if not self._queues:
             return None
-        deadline_at = self._queues.next_deadline()
-        opening = [backend.held_until for backend in self._backends.values() if backend.held_until > self._polled_at]
-        return min([deadline_at, *opening] if deadline_at is not None else opening, default=None)
+        times = (self._queues.next_deadline(), self._fleet.next_opening(self._polled_at))
+        return min((at for at in times if at is not None), default=None)
 
     # -- view ----------------------------------------------------------------------------------------------
 
@@ -226,7 +211,7 @@ class Scheduler:
             queued_bytes=self._queues.body_bytes,
             in_flight_requests=len(self._ledger.in_flight),
             tenants={tenant_id: self._view(state) for tenant_id, state in self._tenants.items()},
-            backends={backend_id: capacity.view() for backend_id, capacity in self._backends.items()},
+            backends=self._fleet.views(),
         )
 
     # -- admission -----------------------------------------------------------------------------------------
@@ -235,7 +220,7 @@ class Scheduler:
         state = self._tenants.get(request.tenant_id)
         if state is None:
             return Refusal(Reason.TENANT_UNKNOWN)
-        if not self._any_available():
+        if not self._fleet.any_available():
             return Refusal(Reason.NO_BACKEND)
         for rule in self._admission:
             refusal = rule.refuse(request, state.tenant, self._queues, now)
@@ -255,15 +240,12 @@ class Scheduler:
         tenant_queued = len(self._queues.of(tenant_id).requests)
         return self._drain.wait_s(tenant_id, tenant_queued=tenant_queued, queued=len(self._queues), now=now)
 
-    def _any_available(self) -> bool:
-        return any(backend.load.available for backend in self._backends.values())
-
     # -- dispatch ------------------------------------------------------------------------------------------
 
     def _dispatch_all(self, now: float, actions: list[Action]) -> None:
         """Dispatch until nobody who may go next fits."""
         self._polled_at = now
-        candidates = [backend for backend in self._backends.values() if backend.open_at(now)]
+        candidates = self._fleet.open_at(now)
         blocked: set[str] = set()  # tiers whose next request fits nowhere: nobody takes the room it waits for
         if not candidates:
             return
@@ -316,25 +298,24 @@ class Scheduler:
     ) -> Dispatch | None:
         """Send the request where placement says; None if it fits nowhere."""
         expected = self._prediction.predict(request)
-        tiers = self._order.tiers()
-        fitting = []
-        for capacity in candidates:
-            needed = capacity.reservation(request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=expected)
-            if capacity.fits(needed, tiers, reserve_only=bool(blocked)):
-                fitting.append((capacity, needed))
-        if not fitting:
+        seat = self._fleet.seat(
+            request,
+            tier_id,
+            candidates,
+            expected_output=expected,
+            tiers=self._order.tiers(),
+            reserve_only=bool(blocked),
+        )
+        if seat is None:
             return None
-        backend = self._placement.place(request, [capacity for capacity, _ in fitting])
-        reservation = next(needed for capacity, needed in fitting if capacity is backend)
-        backend.take(reservation)
-        usage = Usage(request.prompt_tokens, 0, 0)
-        entry = InFlight(request, backend.id, reservation, expected, usage)
+        backend_id, reservation = seat
+        entry = InFlight(request, backend_id, reservation, expected, Usage(request.prompt_tokens, 0, 0))
         self._charge(request.tenant_id, self._ledger.opened(entry))
         self._queues.remove(request.id)
         self._prepaid.pop(request.id, None)
         self._drain.dispatched(request.tenant_id, now)
         self._refresh(self._tenants[request.tenant_id])
-        return Dispatch(request.id, backend.id)
+        return Dispatch(request.id, backend_id)
 
     def _within_share(self, tenant_id: str) -> bool:
         """Whether the tenant may have its next request in flight too while others wait: phi of the pool, or the
@@ -346,14 +327,11 @@ class Scheduler:
         tenant = self._tenants[tenant_id].tenant
         share = max(self._share_ratio_max, self._weight_ratio(tenant))
         head = self._queues.head(tenant_id)
-        backends = [backend for backend in self._backends.values() if backend.load.available]
-        sequences_limit = sum(backend.sequences_limit for backend in backends)
+        sequences_limit, tokens_limit = self._fleet.limits()
         if use.sequences + head.choices > share * sequences_limit:
             return False
-        limits = [backend.tokens_limit for backend in backends]
-        tokens_limit = sum(limit for limit in limits if limit is not None)
         tokens = use.tokens + head.prompt_tokens + self._prediction.predict(head)
-        return None in limits or tokens <= share * tokens_limit
+        return tokens_limit is None or tokens <= share * tokens_limit
 
     def _weight_ratio(self, tenant: Tenant) -> float:
         """The tenant's weight in its tier times the tier's weight, both among those with anything here."""
@@ -370,50 +348,16 @@ class Scheduler:
 
     def _resize(self, entry: InFlight) -> None:
         """Fit the entry's reservation to the prompt as reported and to an output that outgrew its prediction."""
-        capacity = self._backends[entry.backend_id]
-        output_tokens = max(entry.expected_output, entry.usage.output_tokens)
-        tokens = capacity.own_tokens(
-            entry.request,
-            entry.reservation.prefix,
-            prompt_tokens=entry.usage.prompt_tokens,
-            output_tokens=output_tokens,
-        )
+        tokens = self._fleet.tokens_needed(entry)
         if tokens != entry.reservation.tokens:
             self._ledger.resized(entry, tokens)
-            capacity.resize(entry.reservation, tokens)
+            self._fleet.resize(entry, tokens)
 
     def _left(self, request: Request) -> None:
         """A request has left the queue without being dispatched."""
         self._prepaid.pop(request.id, None)
         self._charge(request.tenant_id, self._ledger.refund(request))
         self._refresh(self._tenants[request.tenant_id])
-
-    def _leave_backend(self, entry: InFlight) -> None:
-        capacity = self._backends[entry.backend_id]
-        capacity.release(entry.reservation)
-        if capacity.id in self._retired:
-            self._retire(capacity)
-
-    def _retire(self, capacity: BackendCapacity) -> None:
-        """A backend that left the live set stays in the books until its last request has ended."""
-        capacity.load = replace(capacity.load, available=False)
-        if not capacity.requests:
-            del self._backends[capacity.id]
-            self._retired.discard(capacity.id)
-
-    def _held_tokens(self) -> dict[str, int]:
-        """KV tokens that our requests hold by now at each backend, beyond what they share."""
-        held: dict[str, int] = {}
-        for entry in self._ledger.in_flight.values():
-            capacity = self._backends[entry.backend_id]
-            tokens = capacity.own_tokens(
-                entry.request,
-                entry.reservation.prefix,
-                prompt_tokens=entry.usage.prompt_tokens,
-                output_tokens=entry.usage.output_tokens,
-            )
-            held[capacity.id] = held.get(capacity.id, 0) + tokens
-        return held
 
     # -- tenants -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,128 @@
+"""The backends of one pool and what they hold of ours.
+
+A backend that leaves the live set gets nothing more, but stays in the books until its last request has ended.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from policies.capacity import BackendCapacity, Reservation
+from policies.ledger import InFlight
+from policies.placement import Placement
+from policies.types import BackendLoad, BackendView, Request, Tier
+
+
+class Fleet:
+    """Who has room for this request, and how large are all of them together?"""
+
+    def __init__(self, placement: Placement, headroom_ratio_max: float) -> None:
+        self._placement = placement
+        self._headroom_ratio_max = headroom_ratio_max
+        self._backends: dict[str, BackendCapacity] = {}
+        self._retired: set[str] = set()
+
+    def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight]) -> None:
+        """Take in the whole live set, newly measured while these requests of ours were in flight."""
+        held_tokens = self._held_tokens(in_flight)
+        for load in loads:
+            capacity = self._backends.get(load.backend_id)
+            if capacity is None:
+                self._backends[load.backend_id] = BackendCapacity(load, self._headroom_ratio_max)
+            else:
+                capacity.measured(load, held_tokens.get(load.backend_id, 0))
+        self._retired = self._backends.keys() - {load.backend_id for load in loads}
+        for backend_id in sorted(self._retired):
+            self._retire(self._backends[backend_id])
+
+    def any_available(self) -> bool:
+        return any(capacity.load.available for capacity in self._backends.values())
+
+    def open_at(self, now: float) -> list[BackendCapacity]:
+        """The backends that may be sent something now."""
+        return [capacity for capacity in self._backends.values() if capacity.open_at(now)]
+
+    def next_opening(self, now: float) -> float | None:
+        """When the first backend that is held at `now` opens."""
+        held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
+        return min(held, default=None)
+
+    def hold(self, backend_id: str, until: float) -> None:
+        capacity = self._backends.get(backend_id)
+        if capacity is not None:
+            capacity.held_until = max(capacity.held_until, until)
+
+    def seat(
+        self,
+        request: Request,
+        tier_id: str,
+        candidates: Iterable[BackendCapacity],
+        *,
+        expected_output: float,
+        tiers: Iterable[Tier],
+        reserve_only: bool,
+    ) -> tuple[str, Reservation] | None:
+        """Reserve the request's place where placement says, among the candidates that have room; None if none has."""
+        fitting: dict[str, Reservation] = {}
+        for capacity in candidates:
+            needed = capacity.reservation(
+                request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=expected_output
+            )
+            if capacity.fits(needed, tiers, reserve_only=reserve_only):
+                fitting[capacity.id] = needed
+        if not fitting:
+            return None
+        chosen = self._placement.place(request, [self._backends[backend_id] for backend_id in fitting])
+        chosen.take(fitting[chosen.id])
+        return chosen.id, fitting[chosen.id]
+
+    def tokens_needed(self, entry: InFlight) -> int:
+        """What the entry's own tokens come to, by its prompt as reported and an output that may have outgrown
+        its prediction.
+        """
+        return self._own_tokens(entry, max(entry.expected_output, entry.usage.output_tokens))
+
+    def resize(self, entry: InFlight, tokens: int) -> None:
+        self._backends[entry.backend_id].resize(entry.reservation, tokens)
+
+    def release(self, entry: InFlight) -> None:
+        capacity = self._backends[entry.backend_id]
+        capacity.release(entry.reservation)
+        if capacity.id in self._retired:
+            self._retire(capacity)
+
+    def limits(self) -> tuple[int, float | None]:
+        """Sequences and KV tokens that may be in flight at all available backends together."""
+        available = [capacity for capacity in self._backends.values() if capacity.load.available]
+        tokens = [capacity.tokens_limit for capacity in available]
+        known = [limit for limit in tokens if limit is not None]
+        sequences = sum(capacity.sequences_limit for capacity in available)
+        return sequences, sum(known) if len(known) == len(tokens) else None
+
+    def requests(self) -> int:
+        """How many requests of ours all backends hold."""
+        return sum(capacity.requests for capacity in self._backends.values())
+
+    def views(self) -> Mapping[str, BackendView]:
+        return {backend_id: capacity.view() for backend_id, capacity in self._backends.items()}
+
+    def _own_tokens(self, entry: InFlight, output_tokens: float) -> int:
+        return self._backends[entry.backend_id].own_tokens(
+            entry.request,
+            entry.reservation.prefix,
+            prompt_tokens=entry.usage.prompt_tokens,
+            output_tokens=output_tokens,
+        )
+
+    def _held_tokens(self, in_flight: Iterable[InFlight]) -> dict[str, int]:
+        """KV tokens that our requests hold by now at each backend, beyond what they share."""
+        held: dict[str, int] = {}
+        for entry in in_flight:
+            tokens = self._own_tokens(entry, entry.usage.output_tokens)
+            held[entry.backend_id] = held.get(entry.backend_id, 0) + tokens
+        return held
+
+    def _retire(self, capacity: BackendCapacity) -> None:
+        capacity.load = replace(capacity.load, available=False)
+        if not capacity.requests:
+            del self._backends[capacity.id]
+            self._retired.discard(capacity.id)

@@ -1,0 +1,83 @@
+"""A pool in miniature: builders with defaults, so that a test says only what it is about."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+
+from policies.cost import LinearPrice
+from policies.prediction import NoPrediction
+from policies.scheduler import Scheduler
+from policies.types import Action, BackendLoad, Dispatch, Outcome, Reject, Request, Tenant, Tier, Usage
+
+
+class Pool:
+    """A scheduler with one backend by default, driven with short calls at a time that the test moves."""
+
+    def __init__(
+        self,
+        *,
+        tenants: Sequence[Tenant] = (Tenant("A"), Tenant("B"), Tenant("C")),
+        tiers: Sequence[Tier] = (Tier("default"),),
+        loads: Iterable[BackendLoad] = (BackendLoad("gpu", requests_running_max=2),),
+        **options,
+    ) -> None:
+        options.setdefault("prediction", NoPrediction())
+        options.setdefault("price", LinearPrice(prompt=1, cached_prompt=1, output=2))
+        options.setdefault("share_ratio_max", 1.0)
+        self.now = 0.0
+        self.scheduler = Scheduler(tenants=tenants, tiers=tiers, **options)
+        self.prompts: dict[str, int] = {}
+        self.outputs: dict[str, int] = {}
+        self.measure(*loads)
+
+    def measure(self, *loads: BackendLoad) -> None:
+        self.scheduler.load_changed(loads, self.now)
+
+    def send(self, tenant_id: str, request_id: str, prompt: int = 1, output_max: int = 100, **fields) -> None:
+        self.prompts[request_id], self.outputs[request_id] = prompt, 0
+        request = Request(
+            id=request_id,
+            tenant_id=tenant_id,
+            model="m",
+            arrived_at=self.now,
+            prompt_tokens=prompt,
+            output_tokens_max=output_max,
+            **fields,
+        )
+        self.scheduler.submit(request, self.now)
+
+    def poll(self) -> list[Action]:
+        return self.scheduler.poll(self.now)
+
+    def dispatched(self) -> list[str]:
+        """Ids dispatched by one poll, in order; nothing may be refused in it."""
+        actions = self.poll()
+        assert all(isinstance(action, Dispatch) for action in actions), actions
+        return [action.request_id for action in actions]
+
+    def refused(self) -> dict[str, str]:
+        return {action.request_id: action.reason for action in self.poll() if isinstance(action, Reject)}
+
+    def emit(self, request_id: str, tokens: int = 1) -> None:
+        """The request produces tokens one by one."""
+        for _ in range(tokens):
+            self.outputs[request_id] += 1
+            usage = Usage(self.prompts[request_id], 0, self.outputs[request_id])
+            self.scheduler.tokens(request_id, usage, self.now)
+
+    def end(self, request_id: str, outcome: Outcome = Outcome.COMPLETED) -> None:
+        self.scheduler.finished(request_id, outcome, self.now)
+
+    def counter(self, tenant_id: str) -> float:
+        return self.scheduler.snapshot(self.now).tenants[tenant_id].counter
+
+    def key(self, tenant_id: str) -> float:
+        return self.scheduler.snapshot(self.now).tenants[tenant_id].key
+
+    def service(self, tenant_id: str) -> float:
+        return self.scheduler.snapshot(self.now).tenants[tenant_id].service
+
+
+@pytest.fixture
+def make_pool() -> Callable[..., Pool]:
+    return Pool
