@@ -1,0 +1,137 @@
+"""What one step computes.
+
+`SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests
+stand still meanwhile. `ChunkedPrefill` is vLLM: every step decodes all that run and fills what is
+left of its token budget with prompts, cut where the budget ends. Both stop at the first waiting
+request that does not fit.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from backends.engine.seats import Seats
+from backends.engine.sequence import Sequence
+
+CHUNK_TOKENS_MAX = 2048
+"""vLLM's max_num_batched_tokens: tokens of one step."""
+DECODE_STEPS_MIN = 10
+"""Decode steps the S-LoRA engine runs between two admissions."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The sequences of one step. How much each computes is its `scheduled`."""
+
+    sequences: list[Sequence] = field(default_factory=list)
+    prefill_alone: bool = False
+    new_tokens: int = 0
+    context_tokens: int = 0
+    """KV tokens that are read: for each sequence, what is in the pool once its part is computed."""
+    preempted: list[Sequence] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, tokens: int) -> None:
+        sequence.scheduled = tokens
+        self.sequences.append(sequence)
+        self.new_tokens += tokens
+        self.context_tokens += sequence.computed + tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Undo `add`, before the step has begun."""
+        self.sequences.remove(sequence)
+        self.new_tokens -= sequence.scheduled
+        self.context_tokens -= sequence.computed + sequence.scheduled
+
+
+class Batching(Protocol):
+    """Which tokens does the next step compute?"""
+
+    def form(self, seats: Seats) -> Batch:
+        """Admit, preempt and schedule; an empty batch means that nothing can run."""
+        ...
+
+
+class SeparatePrefill:
+    """Admit when the batch is empty or after `decode_steps_min` decodes, then every step until one succeeds.
+
+    A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer prompt goes alone.
+    The published engine uses max(M // 6, 3072) for a pool of M tokens: `for_pool`.
+    """
+
+    def __init__(self, *, prefill_tokens_max: int, decode_steps_min: int = DECODE_STEPS_MIN) -> None:
+        self.prefill_tokens_max = prefill_tokens_max
+        self.decode_steps_min = decode_steps_min
+        self._decode_steps = 0
+
+    @classmethod
+    def for_pool(cls, kv_tokens_max: int) -> Self:
+        return cls(prefill_tokens_max=max(kv_tokens_max // 6, 3072))
+
+    def form(self, seats: Seats) -> Batch:
+        if not seats.running or self._decode_steps >= self.decode_steps_min:
+            batch = self._prefill(seats)
+            if batch.sequences:
+                self._decode_steps = 0
+                return batch
+        self._decode_steps += 1
+        return _decode_all(seats)
+
+    def _prefill(self, seats: Seats) -> Batch:
+        batch = Batch(prefill_alone=True)
+        prompt_tokens = 0
+        while (head := seats.waiting.peek()) is not None:
+            prompt_tokens += head.present
+            if batch.sequences and prompt_tokens > self.prefill_tokens_max:
+                break
+            if seats.admit() is None:
+                break
+            grown = seats.memory.grow(head, head.missing)
+            assert grown, "what was admitted can be prefilled"
+            batch.add(head, head.missing)
+        return batch
+
+
+class ChunkedPrefill:
+    """vLLM's order: what runs, in order of admission; then, unless somebody was preempted, what waits."""
+
+    def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
+        self.tokens_max = tokens_max
+
+    def form(self, seats: Seats) -> Batch:
+        batch = Batch()
+        _schedule_running(seats, batch, self.tokens_max)
+        while not batch.preempted and batch.new_tokens < self.tokens_max:
+            sequence = seats.admit()
+            if sequence is None:
+                break
+            tokens = min(sequence.missing, self.tokens_max - batch.new_tokens)
+            grown = seats.memory.grow(sequence, tokens)
+            assert grown, "what was admitted can be prefilled"
+            batch.add(sequence, tokens)
+        return batch
+
+
+def _decode_all(seats: Seats) -> Batch:
+    batch = Batch()
+    _schedule_running(seats, batch, tokens_max=len(seats.running))
+    return batch
+
+
+def _schedule_running(seats: Seats, batch: Batch, tokens_max: int) -> None:
+    """Take what runs in order, preempting from the end of the order while there is no room."""
+    running, grow = seats.running, seats.memory.grow
+    position = 0
+    while position < len(running) and batch.new_tokens < tokens_max:
+        sequence = running[position]
+        tokens = min(sequence.present - sequence.computed, tokens_max - batch.new_tokens)
+        if grow(sequence, tokens):
+            batch.add(sequence, tokens)
+            position += 1
+            continue
+        victim = seats.waiting.victim(running)
+        if victim.scheduled:
+            batch.drop(victim)
+            position -= 1
+        seats.preempt(victim)
+        batch.preempted.append(victim)
+        if victim is sequence:
+            break

@@ -1,0 +1,195 @@
+"""Continuous batching as arithmetic: requests in, steps out.
+
+An engine computes one step at a time. `step_begin` decides what the next step computes and says how
+long that takes; whoever owns the clock waits so long and calls `step_end`, which says what came out.
+There is no clock here and no chance: equal calls give equal steps, in real time or in a simulation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backends.engine.batching import Batch, Batching, ChunkedPrefill
+from backends.engine.coefficients import StepCoefficients
+from backends.engine.memory import BlockMemory, Memory
+from backends.engine.seats import ORDERS, Order, Seats
+from backends.engine.sequence import EngineRequest, Sequence
+
+BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step that has begun. Tokens to compute, KV tokens to read, requests in it."""
+
+    begun_at: float
+    duration_s: float
+    new_tokens: int
+    context_tokens: int
+    requests: int
+    preempted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a step produced. `emitted` names every request that got one more token, in batch order."""
+
+    plan: StepPlan
+    emitted: tuple[str, ...]
+    finished: tuple[str, ...]
+    prefilled: Mapping[str, int]
+    """Requests whose first token this is, with the prompt tokens that the prefix cache supplied."""
+    prompt_tokens: int
+    """Prompts of `prefilled`, whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """Gauges of now, and totals since the start. Tokens unless the name says requests."""
+
+    requests_running: int
+    requests_waiting: int
+    kv_used_ratio: float
+    preemptions_total: int
+    prefix_queries_total: int
+    prefix_hits_total: int
+    steps_total: int
+    new_tokens_total: int
+    prompt_tokens_total: int
+    emitted_tokens_total: int
+
+
+class Engine:
+    """One model replica. The memory rule defaults to vLLM's blocks, the batching to chunked prefill."""
+
+    def __init__(
+        self,
+        coefficients: StepCoefficients,
+        *,
+        kv_tokens_max: int | None = None,
+        block_tokens: int = BLOCK_TOKENS,
+        requests_running_max: int = 256,
+        batching: Batching | None = None,
+        memory: Memory | None = None,
+        order: Order | None = None,
+    ) -> None:
+        self.coefficients = coefficients
+        self.kv_tokens_max = kv_tokens_max or coefficients.kv_tokens_max
+        self.block_tokens = block_tokens
+        self._batching = batching or ChunkedPrefill()
+        self._seats = Seats(
+            memory=memory or BlockMemory(blocks_max=self.kv_tokens_max // block_tokens, block_tokens=block_tokens),
+            order=order or ORDERS["fcfs"](),
+            requests_running_max=requests_running_max,
+        )
+        self._sequences: dict[str, Sequence] = {}
+        self._submitted = 0
+        self._step: tuple[StepPlan, Batch] | None = None
+        self._steps_total = 0
+        self._new_tokens_total = 0
+        self._prompt_tokens_total = 0
+        self._emitted_tokens_total = 0
+
+    def submit(self, request: EngineRequest, now: float) -> None:
+        """Queue a request.
+
+        ValueError: its id is in flight, it has no tokens, or it could not even run alone in this pool.
+        """
+        if request.id in self._sequences:
+            raise ValueError(f"request {request.id!r} is already in flight")
+        if request.prompt_tokens < 1 or request.output_tokens < 1:
+            raise ValueError(f"request {request.id!r} needs at least one prompt token and one output token")
+        if not self._seats.memory.fits_alone(request):
+            tokens = request.prompt_tokens + request.output_tokens
+            raise ValueError(f"request {request.id!r} of {tokens} tokens exceeds the KV pool")
+        sequence = Sequence(request, now, self._submitted)
+        self._submitted += 1
+        self._sequences[request.id] = sequence
+        self._seats.waiting.push(sequence)
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request; its room and its seat are free at once. False if it is not in flight."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return False
+        if sequence.running:
+            self._seats.leave(sequence)
+        else:
+            self._seats.waiting.remove(sequence)
+        return True
+
+    def step_begin(self, now: float) -> StepPlan | None:
+        """Decide the next step, or None when nothing is in flight. The last one must have ended."""
+        assert self._step is None, "one step at a time"
+        if not self._sequences:
+            return None
+        batch = self._batching.form(self._seats)
+        assert batch.sequences, "an engine with work makes progress"
+        plan = StepPlan(
+            begun_at=now,
+            duration_s=self._duration_s(batch),
+            new_tokens=batch.new_tokens,
+            context_tokens=batch.context_tokens,
+            requests=len(batch.sequences),
+            preempted=tuple(victim.request.id for victim in batch.preempted),
+        )
+        self._step = plan, batch
+        return plan
+
+    def step_end(self) -> StepReport:
+        """Collect what the step produced. What was aborted meanwhile produced nothing."""
+        assert self._step is not None, "no step has begun"
+        (plan, batch), self._step = self._step, None
+        emitted: list[str] = []
+        finished: list[str] = []
+        prefilled: dict[str, int] = {}
+        prompt_tokens = 0
+        for sequence in batch.sequences:
+            if not sequence.running:
+                continue
+            sequence.computed += sequence.scheduled
+            sequence.scheduled = 0
+            if sequence.computed < sequence.present:
+                continue
+            sequence.present += 1
+            sequence.emitted += 1
+            request = sequence.request
+            emitted.append(request.id)
+            if sequence.emitted == 1:
+                prompt_tokens += request.prompt_tokens
+                prefilled[request.id] = sequence.cached
+            if sequence.emitted == request.output_tokens:
+                finished.append(request.id)
+                del self._sequences[request.id]
+                self._seats.leave(sequence)
+        self._steps_total += 1
+        self._new_tokens_total += plan.new_tokens
+        self._prompt_tokens_total += prompt_tokens
+        self._emitted_tokens_total += len(emitted)
+        assert len(self._seats.running) + len(self._seats.waiting) == len(self._sequences)
+        return StepReport(plan, tuple(emitted), tuple(finished), prefilled, prompt_tokens)
+
+    def snapshot(self) -> EngineSnapshot:
+        seats = self._seats
+        return EngineSnapshot(
+            requests_running=len(seats.running),
+            requests_waiting=len(seats.waiting),
+            kv_used_ratio=seats.memory.used_ratio,
+            preemptions_total=seats.preemptions_total,
+            prefix_queries_total=seats.prefix_queries_total,
+            prefix_hits_total=seats.prefix_hits_total,
+            steps_total=self._steps_total,
+            new_tokens_total=self._new_tokens_total,
+            prompt_tokens_total=self._prompt_tokens_total,
+            emitted_tokens_total=self._emitted_tokens_total,
+        )
+
+    def _duration_s(self, batch: Batch) -> float:
+        if batch.prefill_alone:
+            return self.coefficients.prefill_s(
+                new_tokens=batch.new_tokens,
+                cached_tokens=batch.context_tokens - batch.new_tokens,
+                requests=len(batch.sequences),
+            )
+        return self.coefficients.mixed_s(
+            new_tokens=batch.new_tokens, context_tokens=batch.context_tokens, requests=len(batch.sequences)
+        )

@@ -1,0 +1,91 @@
+"""An engine that runs beside the event loop: steps take as long as the arithmetic says.
+
+A step ends when the one before it ended plus its duration, not when a timer happened to fire, so a
+late loop does not slow the engine down; steps that are overdue are delivered one per loop turn. Only
+a loop that is late by more than `LAG_S_MAX` costs the engine time.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from backends.engine.engine import Engine, StepReport
+from backends.engine.sequence import EngineRequest
+
+LAG_S_MAX = 0.1
+
+
+class Listener(Protocol):
+    """Who waits for the tokens of a request."""
+
+    def prefilled(self, cached_tokens: int) -> None:
+        """The prompt is done, that much of it from the prefix cache; the first token follows at once."""
+        ...
+
+    def token(self) -> None:
+        """One more token was produced."""
+        ...
+
+
+class PacedEngine:
+    """Drives one engine by the running loop's clock, `speed` times as fast as the model it stands for."""
+
+    def __init__(self, engine: Engine, *, speed: float, on_step: Callable[[StepReport], None]) -> None:
+        self.engine = engine
+        self._speed = speed
+        self._on_step = on_step
+        self._loop = asyncio.get_running_loop()
+        self._listeners: dict[str, Listener] = {}
+        self._timer: asyncio.Handle | None = None
+        self._ends_at = 0.0
+
+    def submit(self, request: EngineRequest, listener: Listener) -> None:
+        """Start a request. ValueError: see Engine.submit."""
+        self.engine.submit(request, self._loop.time())
+        self._listeners[request.id] = listener
+        if self._timer is None:
+            # What arrives in one turn of the loop shares the first step.
+            self._timer = self._loop.call_soon(self._begin, self._loop.time())
+
+    def abort(self, request_id: str) -> None:
+        """Stop a request if it is still in flight."""
+        if self.engine.abort(request_id):
+            del self._listeners[request_id]
+
+    @property
+    def requests_in_flight(self) -> int:
+        return len(self._listeners)
+
+    def stop(self) -> None:
+        """Take no further step."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _begin(self, begun_at: float) -> None:
+        plan = self.engine.step_begin(begun_at)
+        if plan is None:
+            self._timer = None
+            return
+        self._ends_at = begun_at + plan.duration_s / self._speed
+        self._timer = self._loop.call_at(self._ends_at, self._end)
+
+    def _end(self) -> None:
+        report = self.engine.step_end()
+        self._on_step(report)
+        finished = set(report.finished)
+        for request_id in report.emitted:
+            listener = self._listeners.pop(request_id) if request_id in finished else self._listeners[request_id]
+            if request_id in report.prefilled:
+                listener.prefilled(report.prefilled[request_id])
+            listener.token()
+        self._begin(max(self._ends_at, self._loop.time() - LAG_S_MAX))
+
+
+def least_loaded(engines: Iterable[PacedEngine]) -> PacedEngine:
+    """Choose as vLLM's data-parallel front end does: a waiting request weighs as much as four running."""
+
+    def load(paced: PacedEngine) -> int:
+        now = paced.engine.snapshot()
+        return 4 * now.requests_waiting + now.requests_running
+
+    return min(engines, key=load)

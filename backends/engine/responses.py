@@ -1,0 +1,283 @@
+"""Answers in the shapes of vLLM 0.32, field by field and in its order.
+
+Two faces (chat and completions) differ in names and nesting only; both are built from one `Shape`.
+Fields that vLLM leaves out are left out here, fields that it sends as null are null.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from backends.engine.requests import Call
+from backends.engine.text import FIRST_WORD_ID, WORDS, Answer, Prompt, token_text
+
+VLLM_VERSION = "0.32.0"
+DONE = b"data: [DONE]\n\n"
+Json = dict[str, Any]
+
+
+def event(body: Json) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(body) + b"\n\n"
+
+
+def usage(prompt_tokens: int, completion_tokens: int, **details: Any) -> Json:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        **details,
+    }
+
+
+def fingerprint(model: str) -> str:
+    return f"vllm-{VLLM_VERSION}-{zlib.crc32(model.encode()):08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape(ABC):
+    """The answer to one call. `cached_tokens` is None where the server does not tell."""
+
+    id: str
+    created: int
+    model: str
+    call: Call
+    answers: tuple[Answer, ...]
+
+    def prompt(self, choice: int) -> Prompt:
+        return self.call.prompts[choice // self.call.n]
+
+    @abstractmethod
+    def opening(self) -> list[Json]:
+        """Chunks before the first token."""
+
+    @abstractmethod
+    def chunk(self, choice: int, begin: int, end: int) -> Json:
+        """A chunk of tokens begin..end-1 of one choice, the last one when end is its length."""
+
+    def closing(self, cached_tokens: int | None) -> Json:
+        """The chunk that sums the usage of all choices."""
+        details = {} if cached_tokens is None else {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
+        total = usage(self._prompt_tokens(), self._completion_tokens(), **details)
+        return {**self._head(chunk=True), "choices": [], "usage": total, "system_fingerprint": fingerprint(self.model)}
+
+    @abstractmethod
+    def whole(self, cached_tokens: int | None) -> Json:
+        """The body of an answer that is not streamed."""
+
+    @abstractmethod
+    def _head(self, *, chunk: bool) -> Json: ...
+
+    def _prompt_tokens(self) -> int:
+        return sum(prompt.tokens for prompt in self.call.prompts)
+
+    def _completion_tokens(self) -> int:
+        return sum(answer.tokens for answer in self.answers)
+
+    def _body(self, choices: list[Json], cached_tokens: int | None, **more: Any) -> Json:
+        cached = None if cached_tokens is None else _prompt_details(cached_tokens)
+        details = {"prompt_tokens_details": cached, "completion_tokens_details": None}
+        return {
+            **self._head(chunk=False),
+            "choices": choices,
+            "service_tier": None,
+            "system_fingerprint": fingerprint(self.model),
+            "usage": usage(self._prompt_tokens(), self._completion_tokens(), **details),
+            **more,
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        }
+
+    def _finish(self, body: Json, choice: int, end: int, **usage_details: Any) -> Json:
+        """Add what vLLM puts after the choices: usage on every chunk, or a fingerprint on the last."""
+        if self.call.continuous_usage:
+            body["usage"] = usage(self.prompt(choice).tokens, end, **usage_details)
+        if end == self.answers[choice].tokens and not self.call.include_usage:
+            body["system_fingerprint"] = fingerprint(self.model)
+        return body
+
+    def _ids(self, answer: Answer, begin: int, end: int) -> list[int] | None:
+        return answer.ids(begin, end) if self.call.token_ids else None
+
+
+class ChatShape(Shape):
+    def opening(self) -> list[Json]:
+        return [self._role(choice) for choice in range(len(self.answers))]
+
+    def chunk(self, choice: int, begin: int, end: int) -> Json:
+        answer = self.answers[choice]
+        last = end == answer.tokens
+        body = {
+            "index": choice,
+            "delta": {"content": answer.text(begin, end)},
+            "logprobs": self._logprobs(answer, begin, end),
+            "finish_reason": answer.finish_reason if last else None,
+            **({"stop_reason": answer.stop_reason} if last else {}),
+            "token_ids": self._ids(answer, begin, end),
+        }
+        return self._finish({**self._head(chunk=True), "choices": [body]}, choice, end, completion_tokens_details=None)
+
+    def whole(self, cached_tokens: int | None) -> Json:
+        choices = [self._whole_choice(choice) for choice in range(len(self.answers))]
+        ids = self.call.prompts[0].ids() if self.call.token_ids else None
+        return self._body(choices, cached_tokens, prompt_logprobs=None, prompt_token_ids=ids, prompt_text=None)
+
+    def _head(self, *, chunk: bool) -> Json:
+        name = "chat.completion.chunk" if chunk else "chat.completion"
+        return {"id": self.id, "object": name, "created": self.created, "model": self.model}
+
+    def _role(self, choice: int) -> Json:
+        delta = {"role": "assistant", "content": ""}
+        body = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
+        chunk = {**self._head(chunk=True), "choices": [body]}
+        if self.call.continuous_usage:
+            chunk["usage"] = usage(self.prompt(choice).tokens, 0, completion_tokens_details=None)
+        chunk["prompt_token_ids"] = self.prompt(choice).ids() if self.call.token_ids else None
+        chunk["prompt_text"] = None
+        return chunk
+
+    def _whole_choice(self, choice: int) -> Json:
+        answer = self.answers[choice]
+        message = {
+            "role": "assistant",
+            "content": answer.text(0, answer.tokens),
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        }
+        return {
+            "index": choice,
+            "message": message,
+            "logprobs": self._logprobs(answer, 0, answer.tokens),
+            "finish_reason": answer.finish_reason,
+            "stop_reason": answer.stop_reason,
+            "token_ids": self._ids(answer, 0, answer.tokens),
+            "routed_experts": None,
+        }
+
+    def _logprobs(self, answer: Answer, begin: int, end: int) -> Json | None:
+        top = self.call.top_logprobs
+        if top is None:
+            return None
+        content = []
+        for word in answer.words[begin:end]:
+            alternatives = [_logprob(other) for other in _alternatives(word, top)]
+            content.append({**_logprob(word), "top_logprobs": alternatives})
+        return {"content": content}
+
+
+class CompletionShape(Shape):
+    def opening(self) -> list[Json]:
+        return []
+
+    def chunk(self, choice: int, begin: int, end: int) -> Json:
+        answer = self.answers[choice]
+        first = begin == 0
+        body = {
+            "index": choice,
+            "text": self._text(choice, begin, end),
+            "logprobs": self._logprobs(answer, begin, end),
+            "finish_reason": answer.finish_reason if end == answer.tokens else None,
+            "stop_reason": answer.stop_reason if end == answer.tokens else None,
+            "prompt_token_ids": self.prompt(choice).ids()
+            if first and (self.call.echo or self.call.token_ids)
+            else None,
+            "token_ids": self._ids(answer, begin, end),
+        }
+        return self._finish({**self._head(chunk=True), "choices": [body]}, choice, end)
+
+    def whole(self, cached_tokens: int | None) -> Json:
+        return self._body([self._whole_choice(choice) for choice in range(len(self.answers))], cached_tokens)
+
+    def _head(self, *, chunk: bool) -> Json:
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+
+    def _whole_choice(self, choice: int) -> Json:
+        answer = self.answers[choice]
+        return {
+            "index": choice,
+            "text": self._text(choice, 0, answer.tokens),
+            "logprobs": self._logprobs(answer, 0, answer.tokens),
+            "finish_reason": answer.finish_reason,
+            "stop_reason": answer.stop_reason,
+            "token_ids": self._ids(answer, 0, answer.tokens),
+            "prompt_logprobs": None,
+            "prompt_token_ids": self.prompt(choice).ids() if self.call.token_ids else None,
+            "routed_experts": None,
+        }
+
+    def _text(self, choice: int, begin: int, end: int) -> str:
+        echoed = self.prompt(choice).text if self.call.echo and begin == 0 else ""
+        return echoed if self.call.prompt_only else echoed + self.answers[choice].text(begin, end)
+
+    def _logprobs(self, answer: Answer, begin: int, end: int) -> Json | None:
+        top = self.call.top_logprobs
+        if top is None:
+            return None
+        words = answer.words[begin:end]
+        offset = sum(len(WORDS[word]) for word in answer.words[:begin])
+        offsets = []
+        for word in words:
+            offsets.append(offset)
+            offset += len(WORDS[word])
+        return {
+            "text_offset": offsets,
+            "token_logprobs": [_log(word) for word in words],
+            "tokens": [WORDS[word] for word in words],
+            "top_logprobs": [
+                {WORDS[other]: _log(other) for other in [word, *_alternatives(word, top)[1:]]} for word in words
+            ],
+        }
+
+
+def model_list(model: str, max_model_len: int, created: int) -> Json:
+    """Body of /v1/models."""
+    permission = {
+        "id": f"modelperm-{zlib.crc32(model.encode()):016x}",
+        "object": "model_permission",
+        "created": created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    card = {
+        "id": model,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": model,
+        "parent": None,
+        "max_model_len": max_model_len,
+        "permission": [permission],
+    }
+    return {"object": "list", "data": [card]}
+
+
+def _prompt_details(cached_tokens: int) -> Json:
+    return {"cached_tokens": cached_tokens, "created_cache_tokens": None, "multimodal_tokens": None}
+
+
+def _log(word: int) -> float:
+    """A made-up log probability, fixed per word."""
+    return -(1 + word) / 16
+
+
+def _alternatives(word: int, top: int) -> list[int]:
+    return [(word + step) % len(WORDS) for step in range(min(top, len(WORDS)))]
+
+
+def _logprob(word: int) -> Json:
+    text = token_text(FIRST_WORD_ID + word)
+    return {"token": text, "logprob": _log(word), "bytes": list(text.encode())}

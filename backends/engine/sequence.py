@@ -1,0 +1,65 @@
+"""A request as the engine sees it: so many prompt tokens, so many output tokens, at most one seat.
+
+One rule covers prefill, decode and recomputation after a preemption, as in vLLM: a sequence wants
+all tokens it has (prompt and what it produced) in the KV pool; the step that computes the last of
+them produces the next one. A decode is the case in which exactly one is missing.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What is submitted. The engine is told how long the answer will be; only oracle memory looks at it.
+
+    `prefix` are chained hashes of the prompt's leading blocks, `block_tokens` of the engine each.
+    `priority` counts under priority order only (lower first); `tenant_id` under oracle memory only.
+    """
+
+    id: str
+    prompt_tokens: int
+    output_tokens: int
+    prefix: tuple[int, ...] = ()
+    priority: int = 0
+    tenant_id: str = ""
+
+
+NO_BLOCK_LEFT = sys.maxsize
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The mutable state of one request inside the engine. Counts are tokens unless they say blocks."""
+
+    request: EngineRequest
+    submitted_at: float
+    order: int
+    """Position in the order of submission: breaks ties, and survives a preemption."""
+
+    present: int = field(init=False)
+    """Prompt tokens plus emitted tokens: what must be in the KV pool before the next token comes."""
+    computed: int = 0
+    scheduled: int = 0
+    emitted: int = 0
+    cached: int = 0
+    """Prompt tokens found in the prefix cache when it was first admitted."""
+    preemptions: int = 0
+    running: bool = False
+
+    # What the block memory holds for it.
+    capacity: int = 0
+    blocks_private: int = 0
+    blocks_shared: list[int] = field(default_factory=list)
+    blocks_hashed: int = 0
+    """Leading prompt blocks that were offered to the prefix cache."""
+    hash_due: int = NO_BLOCK_LEFT
+    """Tokens at which the next prompt block is full and can be shared."""
+
+    def __post_init__(self) -> None:
+        self.present = self.request.prompt_tokens
+
+    @property
+    def missing(self) -> int:
+        """Tokens to compute before the next one is produced."""
+        return self.present - self.computed

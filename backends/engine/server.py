@@ -1,0 +1,423 @@
+"""The embedded engine behind vLLM's HTTP face, in real time: the default backend and every test's fake.
+
+It answers with made-up words, and means everything else: queueing, batching, memory, preemption,
+metrics and errors are those of a vLLM server with the same limits.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from hmac import compare_digest
+from http import HTTPStatus
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from backends.engine import exposition
+from backends.engine.batching import CHUNK_TOKENS_MAX, ChunkedPrefill
+from backends.engine.coefficients import COEFFICIENTS
+from backends.engine.engine import BLOCK_TOKENS, Engine, EngineSnapshot
+from backends.engine.realtime import PacedEngine, least_loaded
+from backends.engine.requests import Call, Limits, WireError, parse_chat, parse_completion
+from backends.engine.responses import (
+    DONE,
+    VLLM_VERSION,
+    ChatShape,
+    CompletionShape,
+    Json,
+    Shape,
+    event,
+    model_list,
+)
+from backends.engine.seats import ORDERS
+from backends.engine.sequence import EngineRequest
+from backends.engine.text import Answer, make_answer
+
+BODY_BYTES_MAX = 64 * 2**20
+KEEPALIVE_S = 5.0
+"""Idle connections are closed after as long as vLLM's (uvicorn's) are."""
+STOP_S_MAX = 0.05
+"""What handlers get to end by themselves when the server stops."""
+GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What the server is. Sizes are of all engines together and split evenly; faults are for tests."""
+
+    model: str = "embedded"
+    coefficients: str = "a10g-llama3.2-3b"
+    """A name in COEFFICIENTS."""
+    max_model_len: int = 8192
+    kv_tokens_max: int | None = None
+    """KV pool; None for what the coefficients say."""
+    block_tokens: int = BLOCK_TOKENS
+    requests_running_max: int = 256
+    chunk_tokens_max: int = CHUNK_TOKENS_MAX
+    order: str = "fcfs"
+    """Scheduling policy, a name in ORDERS: fcfs or priority."""
+    engines: int = 1
+    speed: float = 1.0
+    """How many times faster than the model it stands for."""
+    seed: int = 0
+    output_tokens_mean: int | None = 128
+    """Mean of exponential answer lengths; None: every answer runs to its max_tokens."""
+    api_key: str | None = None
+    max_num_queued_reqs: int | None = None
+    """Most sequences in flight, waiting or running, before requests are answered with 503."""
+    prompt_tokens_details: bool = False
+    """Report cached_tokens."""
+    stream_interval: int = 1
+    """Tokens per chunk after the first."""
+    continuous_usage: bool = True
+    """False: ignore continuous_usage_stats, as other servers do."""
+    cut_stream_after_tokens: int | None = None
+    """Drop the connection of a stream once it carried so many tokens."""
+
+    def __post_init__(self) -> None:
+        """ValueError: an option that no server could start with."""
+        if self.coefficients not in COEFFICIENTS:
+            raise ValueError(f"no coefficients {self.coefficients!r}; there are {', '.join(COEFFICIENTS)}")
+        if self.order not in ORDERS:
+            raise ValueError(f"no order {self.order!r}; there are {', '.join(ORDERS)}")
+        if self.engines < 1 or self.requests_running_max < self.engines:
+            raise ValueError("every engine needs at least one seat")
+        if self.speed <= 0:
+            raise ValueError(f"speed must be positive, got {self.speed}")
+        if self.blocks_per_engine * self.block_tokens < self.max_model_len:
+            raise ValueError(f"a KV pool must hold one request of max_model_len={self.max_model_len} tokens")
+
+    @property
+    def blocks_per_engine(self) -> int:
+        tokens = self.kv_tokens_max or COEFFICIENTS[self.coefficients].kv_tokens_max
+        return tokens // self.engines // self.block_tokens
+
+
+@dataclass(slots=True)
+class Choice:
+    """One sequence of an exchange: how far it is, where it runs."""
+
+    exchange: "Exchange"
+    index: int
+    tokens_max: int
+    finish_reason: str
+    engine: PacedEngine
+    engine_id: str
+    meters: exposition.EngineMeters
+    tokens: int = 0
+
+    def prefilled(self, cached_tokens: int) -> None:
+        self.exchange.prefilled(cached_tokens)
+
+    def token(self) -> None:
+        self.tokens += 1
+        if self.tokens == self.tokens_max:
+            self.meters.finished[self.finish_reason] += 1
+        self.exchange.progressed(self)
+
+
+class Exchange:
+    """One HTTP request in the engines: what has happened since its handler last looked."""
+
+    def __init__(self, *, streaming: bool) -> None:
+        self.choices: list[Choice] = []
+        self.cached_tokens: int | None = None
+        self._streaming = streaming
+        self._events: list[tuple[int, int]] = []
+        self._unfinished = 0
+        self._wake: asyncio.Future[None] | None = None
+
+    def add(self, choice: Choice) -> None:
+        self.choices.append(choice)
+        self._unfinished += 1
+
+    def prefilled(self, cached_tokens: int) -> None:
+        if self.cached_tokens is None:
+            self.cached_tokens = cached_tokens
+
+    def progressed(self, choice: Choice) -> None:
+        self._events.append((choice.index, choice.tokens))
+        self._unfinished -= choice.tokens == choice.tokens_max
+        if self._wake is not None and not self._wake.done() and (self._streaming or not self._unfinished):
+            self._wake.set_result(None)
+
+    @property
+    def done(self) -> bool:
+        return not self._unfinished and not self._events
+
+    async def events(self) -> list[tuple[int, int]]:
+        """Wait for (choice, its tokens so far), one entry per token; for all of them when not streaming."""
+        if self._unfinished and not (self._streaming and self._events):
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        events, self._events = self._events, []
+        return events
+
+
+class EngineFace:
+    """Engines, and the handlers that speak for them. Created on the loop that serves it."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.options = options
+        self.limits = Limits((options.model,), options.max_model_len, options.block_tokens)
+        self.rejections: Counter[str] = Counter()
+        self.engines: dict[PacedEngine, exposition.EngineMeters] = {}
+        for _ in range(options.engines):
+            meters = exposition.EngineMeters()
+            self.engines[PacedEngine(_engine(options), speed=options.speed, on_step=meters.step)] = meters
+        self._exchanges = 0
+
+    def snapshots(self) -> list[EngineSnapshot]:
+        """Look at the engines, in the order of their labels."""
+        return [paced.engine.snapshot() for paced in self.engines]
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        call = parse_chat(await request.read(), request.headers.get("Content-Type", ""), self.limits)
+        return await self._answer(request, call, ChatShape, "chatcmpl")
+
+    async def completion(self, request: web.Request) -> web.StreamResponse:
+        call = parse_completion(await request.read(), request.headers.get("Content-Type", ""), self.limits)
+        return await self._answer(request, call, CompletionShape, "cmpl")
+
+    async def models(self, _: web.Request) -> web.Response:
+        return _json(model_list(self.options.model, self.options.max_model_len, int(time.time())))
+
+    async def healthy(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def version(self, _: web.Request) -> web.Response:
+        return _json({"version": VLLM_VERSION})
+
+    async def load(self, _: web.Request) -> web.Response:
+        return _json({"server_load": 0})  # vLLM counts only when it is told to
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        options = self.options
+        text = exposition.render(
+            [(paced.engine.snapshot(), meters) for paced, meters in self.engines.items()],
+            model=options.model,
+            cache=exposition.CacheConfig(options.block_tokens, options.blocks_per_engine, options.max_model_len),
+            rejections=self.rejections,
+        )
+        return web.Response(body=text.encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
+
+    async def _answer(
+        self, request: web.Request, call: Call, shape_of: type[Shape], id_prefix: str
+    ) -> web.StreamResponse:
+        if not self.options.continuous_usage:
+            call = replace(call, continuous_usage=False)
+        candidates = self._candidates(request)
+        self._check_busy(call)
+        self._exchanges += 1
+        base = request.headers.get("X-Request-Id") or call.request_id or self._made_up_id()
+        shape = shape_of(
+            id=f"{id_prefix}-{base}",
+            created=int(time.time()),
+            model=self.options.model,
+            call=call,
+            answers=tuple(self._answers(call)),
+        )
+        priority = _integer(request.headers.get("X-Vllm-Priority"))
+        with self._running(shape, candidates, call.priority if priority is None else priority) as exchange:
+            if call.stream:
+                return await self._stream(request, shape, exchange)
+            await exchange.events()
+            return _json(shape.whole(self._cached_tokens(exchange)))
+
+    async def _stream(self, request: web.Request, shape: Shape, exchange: Exchange) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        chunks = Chunks(shape, interval=max(shape.call.stream_interval, self.options.stream_interval))
+        cut_after = self.options.cut_stream_after_tokens
+        await response.prepare(request)
+        while not exchange.done:
+            await response.write(b"".join(chunks.take(await exchange.events())))
+            if cut_after is not None and sum(chunks.sent) >= cut_after and request.transport is not None:
+                request.transport.abort()
+        if shape.call.include_usage:
+            await response.write(event(shape.closing(self._cached_tokens(exchange))))
+        await response.write(DONE)
+        return response
+
+    @contextmanager
+    def _running(self, shape: Shape, candidates: list[PacedEngine], priority: int) -> Iterator[Exchange]:
+        """Submit every choice; whatever is unfinished when the handler leaves is aborted at once."""
+        exchange = Exchange(streaming=shape.call.stream)
+        try:
+            for index, answer in enumerate(shape.answers):
+                paced = least_loaded(candidates)
+                prompt = shape.prompt(index)
+                engine_id = f"{shape.id}-{index}-{self._exchanges}"
+                choice = Choice(
+                    exchange, index, answer.tokens, answer.finish_reason, paced, engine_id, self.engines[paced]
+                )
+                exchange.add(choice)
+                paced.submit(EngineRequest(engine_id, prompt.tokens, answer.tokens, prompt.prefix, priority), choice)
+            yield exchange
+        finally:
+            for choice in exchange.choices:
+                choice.engine.abort(choice.engine_id)
+
+    def _answers(self, call: Call) -> Iterator[Answer]:
+        for index in range(len(call.prompts) * call.n):
+            yield make_answer(
+                call.prompts[index // call.n],
+                seed=f"{self.options.seed}/{call.seed}/{index}",
+                tokens_max=call.tokens_max[index // call.n],
+                tokens_min=call.tokens_min,
+                tokens_mean=None if call.ignore_eos else self.options.output_tokens_mean,
+                stops=call.stops,
+            )
+
+    def _candidates(self, request: web.Request) -> list[PacedEngine]:
+        """List the engines a request may go to: the one its header names, or all."""
+        engines = list(self.engines)
+        rank = _integer(request.headers.get("X-data-parallel-rank"))
+        if rank is None:
+            return engines
+        if not 0 <= rank < len(engines):
+            raise WireError(f"data_parallel_rank {rank} is out of range [0, {len(engines)}).")
+        return [engines[rank]]
+
+    def _check_busy(self, call: Call) -> None:
+        limit = self.options.max_num_queued_reqs
+        if limit is not None and sum(paced.requests_in_flight for paced in self.engines) + call.n > limit:
+            self.rejections["max_num_queued_reqs"] += 1
+            raise WireError(BUSY, kind="Service Unavailable", status=503)
+
+    def _cached_tokens(self, exchange: Exchange) -> int | None:
+        return exchange.cached_tokens if self.options.prompt_tokens_details else None
+
+    def _made_up_id(self) -> str:
+        return blake2b(f"{self.options.seed}/{self._exchanges}".encode(), digest_size=8).hexdigest()
+
+
+class Chunks:
+    """Turns tokens into events: the first token alone, then `interval` at a time, the rest at the end."""
+
+    def __init__(self, shape: Shape, *, interval: int) -> None:
+        self._shape = shape
+        self._interval = interval
+        self._opened = False
+        self.sent = [0] * len(shape.answers)
+
+    def take(self, events: list[tuple[int, int]]) -> Iterator[bytes]:
+        if events and not self._opened:
+            self._opened = True
+            yield from map(event, self._shape.opening())
+        for choice, tokens in events:
+            sent = self.sent[choice]
+            if not sent or tokens - sent >= self._interval or tokens == self._shape.answers[choice].tokens:
+                self.sent[choice] = tokens
+                yield event(self._shape.chunk(choice, sent, tokens))
+
+
+def make_app(face: EngineFace) -> web.Application:
+    """Routes of a vLLM server. Whatever else is asked gets its 404 or 405."""
+    app = web.Application(middlewares=[_authenticate(face.options.api_key), _errors], client_max_size=BODY_BYTES_MAX)
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", face.chat),
+            web.post("/v1/completions", face.completion),
+            web.get("/v1/models", face.models, allow_head=False),
+            web.get("/health", face.healthy, allow_head=False),
+            web.get("/ping", face.healthy, allow_head=False),
+            web.post("/ping", face.healthy),
+            web.get("/version", face.version, allow_head=False),
+            web.get("/load", face.load, allow_head=False),
+            web.get("/metrics", face.metrics, allow_head=False),
+        ]
+    )
+    return app
+
+
+class EngineServer:
+    """A running server: `start` it on the loop that uses it, `stop` it to drop what is in flight."""
+
+    def __init__(self, options: EngineOptions | None = None) -> None:
+        self._options = options or EngineOptions()
+        self._runner: web.AppRunner | None = None
+        self._face: EngineFace | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve, and say where: the URL without a slash at its end. OSError: the port is taken."""
+        self._face = EngineFace(self._options)
+        self._runner = web.AppRunner(
+            make_app(self._face),
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=STOP_S_MAX,
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        bound_host, bound_port = self._runner.addresses[0][:2]
+        return f"http://{bound_host}:{bound_port}"
+
+    async def stop(self) -> None:
+        """Close all connections, whatever they are in the middle of."""
+        if self._face is None or self._runner is None:
+            return
+        for paced in self._face.engines:
+            paced.stop()
+        await self._runner.cleanup()
+
+    def snapshots(self) -> list[EngineSnapshot]:
+        """Look at the engines of a started server."""
+        assert self._face is not None, "start the server first"
+        return self._face.snapshots()
+
+
+def _engine(options: EngineOptions) -> Engine:
+    return Engine(
+        COEFFICIENTS[options.coefficients],
+        kv_tokens_max=options.blocks_per_engine * options.block_tokens,
+        block_tokens=options.block_tokens,
+        requests_running_max=options.requests_running_max // options.engines,
+        batching=ChunkedPrefill(tokens_max=options.chunk_tokens_max),
+        order=ORDERS[options.order](),
+    )
+
+
+def _authenticate(api_key: str | None) -> Middleware:
+    expected = (api_key or "").encode()
+
+    @web.middleware
+    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        guarded = api_key is not None and request.path.startswith(GUARDED_PREFIXES) and request.method != "OPTIONS"
+        if guarded:
+            scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not compare_digest(token.encode(errors="replace"), expected):
+                return _json({"error": "Unauthorized"}, status=401)
+        return await handler(request)
+
+    return authenticate
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except WireError as error:
+        return _json(error.body, status=error.status)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed, web.HTTPRequestEntityTooLarge) as error:
+        response = _json({"detail": HTTPStatus(error.status).phrase}, status=error.status)
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+
+
+def _json(body: Json, *, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, headers={"Content-Type": "application/json"})
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

@@ -1,0 +1,147 @@
+"""Text without a model: how many tokens a prompt has, and which words answer it.
+
+A token is four bytes of prompt, and one word of answer. An answer depends only on the server's seed,
+the request's seed and the prompt, so that equal questions get equal bytes whatever else is going on.
+"""
+
+import json
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+BYTES_PER_TOKEN = 4
+VOCABULARY = 32_000
+_WORD_LIST = """
+the of and to in is that it was for on are as with they be at one have this from by hot word but what some we can out
+other were all there when up use your how said an each she which do their time if will way about many then them write
+would like so these her long make thing see him two has look more day could go come did number sound no most people my
+over know water than call first who may down side been now find
+"""
+WORDS = tuple(" " + word for word in _WORD_LIST.split())
+FIRST_WORD_ID = 1000
+"""Token id of the first word; the others follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the engine and the wire need it. `prefix` are hashes of its leading full blocks."""
+
+    text: str
+    tokens: int
+    token_ids: tuple[int, ...] | None
+    """None for text: ids are made up only when somebody asks, by `ids`."""
+    prefix: tuple[int, ...]
+    digest: bytes
+
+    def ids(self) -> list[int]:
+        if self.token_ids is not None:
+            return list(self.token_ids)
+        data = self.text.encode(errors="surrogatepass")
+        pieces = (data[start : start + BYTES_PER_TOKEN] for start in range(0, len(data), BYTES_PER_TOKEN))
+        return [zlib.crc32(piece) % VOCABULARY for piece in pieces] or [0]
+
+
+def text_prompt(text: str, *, block_tokens: int, salt: str = "") -> Prompt:
+    data = text.encode(errors="surrogatepass")  # a lone surrogate is valid JSON
+    tokens = max(1, -(-len(data) // BYTES_PER_TOKEN))
+    prefix, digest = _hash_blocks(data, block_tokens * BYTES_PER_TOKEN, salt)
+    return Prompt(text, tokens, None, prefix, digest)
+
+
+def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> Prompt:
+    data = b"".join((token % 2**32).to_bytes(4) for token in ids)
+    prefix, digest = _hash_blocks(data, block_tokens * 4, salt)
+    return Prompt("".join(map(token_text, ids)), len(ids), tuple(ids), prefix, digest)
+
+
+def render_chat(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+    """Put a conversation on one string; a longer conversation begins with the shorter one's."""
+    lines = [json.dumps(tools)] if tools else []
+    for message in messages:
+        lines += [f"<|{message.get('role', 'user')}|>", _content_text(message.get("content"))]
+    return "\n".join([*lines, "<|assistant|>"])
+
+
+def _content_text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+
+
+def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, ...], bytes]:
+    """Chained hashes of the full blocks (equal hash: equal prompt up to there), and a hash of it all."""
+    link = blake2b(salt.encode(errors="surrogatepass"), digest_size=8).digest()
+    hashes = []
+    for end in range(block_bytes, len(data) + 1, block_bytes):
+        link = blake2b(link + data[end - block_bytes : end], digest_size=8).digest()
+        hashes.append(int.from_bytes(link))
+    rest = data[len(hashes) * block_bytes :]
+    return tuple(hashes), blake2b(link + rest, digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All of one choice, known before its first token is due. `words` are indices into WORDS."""
+
+    words: Sequence[int]
+    finish_reason: str
+    stop_reason: str | None = None
+    text_end: int | None = None
+    """Characters of text before a stop string; None when nothing is cut."""
+
+    @property
+    def tokens(self) -> int:
+        return len(self.words)
+
+    def text(self, begin: int, end: int) -> str:
+        """Text of tokens begin..end-1."""
+        text = "".join(WORDS[word] for word in self.words[begin:end])
+        if self.text_end is None or end < len(self.words):
+            return text
+        before = sum(len(WORDS[word]) for word in self.words[:begin])
+        return text[: max(0, self.text_end - before)]
+
+    def ids(self, begin: int, end: int) -> list[int]:
+        return [FIRST_WORD_ID + word for word in self.words[begin:end]]
+
+
+def make_answer(
+    prompt: Prompt,
+    *,
+    seed: str,
+    tokens_max: int,
+    tokens_min: int,
+    tokens_mean: int | None,
+    stops: Sequence[str] = (),
+) -> Answer:
+    """Draw an answer. Its length is exponential around `tokens_mean`, or `tokens_max` where that is None."""
+    rng = random.Random(prompt.digest + seed.encode(errors="surrogatepass"))  # noqa: S311  text, not secrets
+    drawn = tokens_max if tokens_mean is None else 1 + int(rng.expovariate(1 / tokens_mean))
+    tokens = min(max(drawn, tokens_min), tokens_max)
+    words = rng.choices(range(len(WORDS)), k=tokens)
+    answer = Answer(words, "stop" if drawn < tokens_max else "length")
+    return _stopped(answer, stops, tokens_min) if stops else answer
+
+
+def _stopped(answer: Answer, stops: Sequence[str], tokens_min: int) -> Answer:
+    """End the answer with the token that completes the first stop string."""
+    text = ""
+    for position, word in enumerate(answer.words, start=1):
+        searched_from = max(0, len(text) - max(map(len, stops)))
+        text += WORDS[word]
+        if position < tokens_min:
+            continue
+        hits = [(at, stop) for stop in stops if (at := text.find(stop, searched_from)) >= 0]
+        if hits:
+            at, stop = min(hits)
+            return Answer(answer.words[:position], "stop", stop, at)
+    return answer
+
+
+def token_text(token_id: int) -> str:
+    """Text of any token id, ours or a client's."""
+    return WORDS[(token_id - FIRST_WORD_ID) % len(WORDS)]
