@@ -22,10 +22,10 @@ REQUEST_ID_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "request
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 
 
-def upstream_headers(headers: Mapping[str, str], *, request_id: str, authorization: str | None) -> dict[str, str]:
+def upstream_headers(headers: Mapping[str, str], *, request_id: str, credentials: Mapping[str, str]) -> dict[str, str]:
     """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
 
-    `authorization` is the whole value for this backend, such as "Bearer ...", or None.
+    `credentials` are the headers of this backend, in lower case, and win over all others.
     """
     # RFC 9110, 7.6.1: a header that Connection names is for us alone.
     nominated = {name.strip().lower() for name in headers.get("connection", "").split(",")}
@@ -40,8 +40,7 @@ def upstream_headers(headers: Mapping[str, str], *, request_id: str, authorizati
     sent["x-request-id"] = request_id
     # This header wins over a `priority` in the body, by which a tenant could overtake others in the engine.
     sent["x-vllm-priority"] = "0"
-    if authorization is not None:
-        sent["authorization"] = authorization
+    sent.update(credentials)
     return sent
 
 

@@ -58,11 +58,14 @@ def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
     return key
 
 
-def revoke_keys(path: Path, hmac_prefix: str) -> list[KeyRecord]:
-    """Remove the one key whose HMAC begins so, and return it; return several, or none, without removing any."""
+def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
+    """Remove the one key whose HMAC begins with `mark`, or that ends with it, and return it.
+
+    Where there are several such keys, they are returned and none is removed.
+    """
     with _locked(path.parent):
         records = read_keys(path)
-        found = [record for record in records if record.hmac.startswith(hmac_prefix)]
+        found = [record for record in records if record.hmac.startswith(mark) or record.last_four == mark]
         if len(found) == 1:
             _write(path, [record for record in records if record not in found])
     return found

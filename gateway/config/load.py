@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from gateway.config.problems import (
     read_yaml,
     validation_problems,
 )
+from gateway.key_file import read_keys
 
 FILE_BYTES_MAX = 16 << 20
 CONFIG_VARIABLE = "FAIRLEAD_CONFIG"
@@ -97,24 +98,49 @@ def _json_problem(error: SettingsError, variables: Variables) -> Problem:
 
 
 def _file_problems(config: Config) -> list[tuple[Loc, str]]:
-    found: list[tuple[Loc, str]] = []
+    """What is wrong with the files and variables that the configuration names."""
+    checks: list[tuple[Loc, Callable[[], object]]] = []
     for index, backend in enumerate(config.backends):
-        try:
-            backend.credential()
-        except ValueError as error:
-            name = "api_key_env" if backend.api_key_env else "api_key_file"
-            found.append((("backends", index, name), str(error)))
+        checks.append(
+            (("backends", index, "api_key_env" if backend.api_key_env else "api_key_file"), backend.credential)
+        )
+    checks.append((("auth", "secret_file"), lambda: _secret(config)))
+    if config.auth.mode == "keys":
+        checks.append((("auth", "keys_file"), lambda: _keys(config)))
+    if config.prompt_tokens.ranks_file is not None:
+        checks.append((("prompt_tokens", "ranks_file"), lambda: _encoding(config)))
+    return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]
+
+
+def _complaint(check: Callable[[], object]) -> str | None:
     try:
-        config.auth.secret_bytes()
+        check()
     except ValueError as error:
-        found.append((("auth", "secret_file"), f"{error} ('fairlead keys new TENANT' makes it)"))
-    if config.auth.mode == "keys" and not config.auth.keys_file.is_file():
-        text = f"there is no file {config.auth.keys_file} ('fairlead keys new TENANT' makes it)"
-        found.append((("auth", "keys_file"), text))
-    ranks = config.prompt_tokens.ranks_file
-    if ranks is not None and not ranks.is_file():
-        found.append((("prompt_tokens", "ranks_file"), f"there is no file {ranks}"))
-    return found
+        return str(error)
+    return None
+
+
+def _secret(config: Config) -> None:
+    auth = config.auth
+    if auth.mode == "keys" and auth.secret is None and not auth.secret_file.exists():
+        raise ValueError(f"there is no file {auth.secret_file} ('fairlead keys new TENANT' makes it)")
+    auth.secret_bytes()
+
+
+def _keys(config: Config) -> None:
+    path = config.auth.keys_file
+    if not path.exists():
+        raise ValueError(f"there is no file {path} ('fairlead keys new TENANT' makes it)")
+    read_keys(path)
+
+
+def _encoding(config: Config) -> None:
+    # tiktoken is worth its import only where it is used.
+    from gateway.prompt_tokens import make_encoding, read_ranks  # noqa: PLC0415
+
+    settings = config.prompt_tokens
+    assert settings.ranks_file is not None, "asked only where one is configured"
+    make_encoding(read_ranks(settings.ranks_file), encoding=settings.encoding, pattern=settings.pattern)
 
 
 def _once(problems: list[Problem]) -> list[Problem]:

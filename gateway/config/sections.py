@@ -115,13 +115,18 @@ class Backend(Section):
     def credential(self) -> SecretStr | None:
         """Return the key that this backend wants. Raises ValueError where its file or variable has none."""
         if self.api_key_file is not None:
-            return SecretStr(_file_text(self.api_key_file))
-        if self.api_key_env is not None:
-            value = os.environ.get(self.api_key_env, "").strip()
-            if not value:
+            key = _file_text(self.api_key_file)
+        elif self.api_key_env is not None:
+            key = os.environ.get(self.api_key_env, "").strip()
+            if not key:
                 raise ValueError(f"the environment variable {self.api_key_env} is not set")
-            return SecretStr(value)
-        return self.api_key
+        elif self.api_key is not None:
+            key = self.api_key.get_secret_value()
+        else:
+            return None
+        if not key.isascii() or not key.isprintable():
+            raise ValueError("the key must be one line of printable ASCII")
+        return SecretStr(key)
 
 
 class Engine(Section):

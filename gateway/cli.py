@@ -1,0 +1,239 @@
+"""The command line. Every command imports what it needs when it runs, so that --help is quick."""
+
+from datetime import UTC, datetime
+from importlib import metadata, resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.key_file import KeyRecord
+
+HMAC_CHARS_SHOWN = 12
+REVOKE_CHARS_MIN = 4
+
+app = typer.Typer(
+    name="fairlead",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    help="A fair-queueing reverse proxy for shared vLLM servers.\n\n"
+    "Clients change one URL. Every tenant gets its own queue, and is charged token by token while answers stream.",
+    epilog="Try it: **fairlead serve**. Then: **fairlead example-config > fairlead.yaml**",
+)
+keys_app = typer.Typer(
+    no_args_is_help=True,
+    help="Make, list and revoke API keys.\n\n"
+    "Only the HMAC of a key is kept. The gateway reads the keys when it starts: restart it after a change.",
+)
+app.add_typer(keys_app, name="keys")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar="FAIRLEAD_CONFIG",
+        metavar="FILE",
+        help="The YAML file. Without one, only defaults and environment hold.",
+    ),
+]
+
+
+def main() -> None:
+    app()
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        typer.echo(f"fairlead {metadata.version('fairlead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _fairlead(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Listen here, whatever the configuration says.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Listen there; 0 takes a free port.")] = None,
+) -> None:
+    """Serve the API, until SIGTERM or Ctrl-C.
+
+    With no configured backend an embedded engine answers, and with no configuration at all every API key is
+    its own tenant: good for trying out. Any setting can come from the environment:
+    FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max, and goes before the file.
+    """
+    settings = _load(config)
+    listen = settings.listen.model_copy(
+        update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    )
+    from gateway.app import serve as run  # noqa: PLC0415
+
+    run(settings.model_copy(update={"listen": listen}))
+
+
+@app.command("check-config")
+def check_config(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file.", show_default=False)],
+) -> None:
+    """Say everything that is wrong with a configuration, or what was understood.
+
+    Each line names the file and line, or the environment variable, the setting, and what is wrong with it.
+    The exit code is 1 when anything is wrong. Files that it names (keys, secrets) are read too.
+    """
+    settings = _load(file)
+    typer.echo(f"{file}: valid")
+    for line in _summary(settings):
+        typer.echo(f"  {line}")
+
+
+@app.command("example-config")
+def example_config() -> None:
+    """Print a configuration with every setting, its default and its meaning."""
+    typer.echo(resources.files("gateway").joinpath("fairlead.example.yaml").read_text(encoding="utf-8"), nl=False)
+
+
+@keys_app.command("new")
+def keys_new(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose key it is.", show_default=False)],
+    config: ConfigOption = None,
+) -> None:
+    """Make a key for a tenant and print it, once.
+
+    It is kept as an HMAC in auth.keys_file. The secret of the HMACs is made in auth.secret_file when there is none;
+    keep it: without it no key is known any more.
+    """
+    from gateway.key_file import add_key  # noqa: PLC0415
+
+    settings = _load(config, check_files=False)
+    _check_tenant(tenant, settings)
+    path = settings.auth.keys_file
+    try:
+        secret = _secret(settings)
+        key = add_key(path, tenant=tenant, secret=secret, created_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    except (OSError, ValueError) as error:
+        _fail(str(error))
+    typer.echo(key)
+    typer.echo(f"This is the only time the key is shown. Its HMAC is in {path}.", err=True)
+    if settings.auth.mode == "open":
+        typer.echo("Keys are not checked until the configuration says auth.mode: keys.", err=True)
+    else:
+        typer.echo("A running gateway knows it after a restart.", err=True)
+
+
+@keys_app.command("list")
+def keys_list(config: ConfigOption = None) -> None:
+    """List the keys by tenant: their last four characters, the start of their HMAC, and when they were made."""
+    from gateway.key_file import read_keys  # noqa: PLC0415
+
+    try:
+        records = read_keys(_load(config, check_files=False).auth.keys_file)
+    except ValueError as error:
+        _fail(str(error))
+    for record in sorted(records, key=lambda record: (record.tenant, record.created_at)):
+        typer.echo(_shown(record))
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    mark: Annotated[
+        str,
+        typer.Argument(metavar="KEY", help="The start of its HMAC, or its last four characters.", show_default=False),
+    ],
+    config: ConfigOption = None,
+) -> None:
+    """Remove one key. A running gateway accepts it until it is restarted."""
+    from gateway.key_file import revoke_key  # noqa: PLC0415
+
+    if len(mark) < REVOKE_CHARS_MIN:
+        _fail(f"give at least {REVOKE_CHARS_MIN} characters")
+    try:
+        found = revoke_key(_load(config, check_files=False).auth.keys_file, mark)
+    except (OSError, ValueError) as error:
+        _fail(str(error))
+    if not found:
+        _fail("there is no such key, see 'fairlead keys list'")
+    if len(found) > 1:
+        _fail("more than one key is like that:\n" + "\n".join(map(_shown, found)))
+    typer.echo(f"revoked: {_shown(found[0])}")
+
+
+def _load(path: Path | None, *, check_files: bool = True) -> "Config":
+    from gateway.config import ConfigError, load_config  # noqa: PLC0415
+
+    try:
+        return load_config(path, check_files=check_files)
+    except ConfigError as error:
+        _fail(str(error))
+
+
+def _check_tenant(tenant: str, settings: "Config") -> None:
+    if settings.tenants and tenant not in settings.tenants:
+        from gateway.config.problems import did_you_mean  # noqa: PLC0415
+
+        _fail(f"there is no tenant '{tenant}' in the configuration{did_you_mean(tenant, list(settings.tenants))}")
+
+
+def _secret(settings: "Config") -> bytes:
+    """The secret of the HMACs, made if need be. Raises ValueError, and OSError where it cannot be written."""
+    from gateway.key_file import make_secret, read_keys  # noqa: PLC0415
+
+    auth = settings.auth
+    if auth.secret is None and not auth.secret_file.exists():
+        if read_keys(auth.keys_file):
+            raise ValueError(f"{auth.keys_file} has keys, but their secret {auth.secret_file} is gone: restore it")
+        make_secret(auth.secret_file)
+    secret = auth.secret_bytes()
+    assert secret is not None, "it was there, or was just made"
+    return secret
+
+
+def _summary(settings: "Config") -> list[str]:
+    from gateway.key_file import read_keys  # noqa: PLC0415
+
+    backends = ", ".join(backend.id for backend in settings.backends)
+    embedded = f"the embedded engine, as {settings.engine.coefficients}"
+    lines = [
+        f"listen: {settings.listen.host}:{settings.listen.port}",
+        f"backends: {len(settings.backends)} ({backends})" if backends else f"backends: none, so {embedded}",
+        f"tiers: {', '.join(tier.id for tier in settings.policy_tiers())}",
+        f"tenants: {len(settings.tenants)}",
+        f"fairness: {settings.scheduling.fairness}, prediction: {settings.scheduling.prediction}",
+    ]
+    if settings.prompt_tokens.ranks_file is not None:
+        from gateway.prompt_tokens import read_ranks  # noqa: PLC0415
+
+        ranks = read_ranks(settings.prompt_tokens.ranks_file)
+        lines.append(f"prompt tokens: exact, with {len(ranks.merges)} ranks of SHA-256 {ranks.sha256}")
+    if settings.auth.mode == "open":
+        return [*lines, "auth: open, every API key is its own tenant (for trying out)"]
+    records = read_keys(settings.auth.keys_file)
+    lines.append(f"auth: keys, {len(records)} in {settings.auth.keys_file}")
+    strangers = sorted({record.tenant for record in records} - set(settings.tenants))
+    if strangers:
+        lines.append(f"note: keys of tenants that are not configured are refused: {', '.join(strangers)}")
+    keyless = sorted(set(settings.tenants) - {record.tenant for record in records})
+    if keyless:
+        lines.append(f"note: tenants without a key: {', '.join(keyless)}")
+    return lines
+
+
+def _shown(record: "KeyRecord") -> str:
+    return f"{record.tenant}  ...{record.last_four}  {record.hmac[:HMAC_CHARS_SHOWN]}  {record.created_at}"
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)
