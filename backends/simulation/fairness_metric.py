@@ -12,29 +12,24 @@ prices the service, as in the paper; compare quadratic figures only with each ot
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-Price = Callable[[int, int], float]
+from policies.cost import LinearPrice, Price
+from policies.types import Reason
 
+LINEAR = LinearPrice()  # an output token is worth two prompt tokens
 SPAN_S_MIN = 1e-5  # a shorter answer has no rate; the paper's code gives it no service
-
-
-def linear_price(prompt_tokens: int, output_tokens: int) -> float:
-    """Service of a request in weighted tokens: an output token is worth two prompt tokens (section 5.1)."""
-    return prompt_tokens + 2.0 * output_tokens
-
-
-def profiled_price(prompt_tokens: int, output_tokens: int) -> float:
-    """Service of a request in milliseconds of an A10G that serves Llama-7B (appendix B.2, refitted from its profile)."""
-    p, q = prompt_tokens, output_tokens
-    return 0.21001891 * p + 0.10075395 * q + 0.0039868 * p * q + 0.00324733 * q * q + 1.14601454
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What became of one request; latencies count from its arrival and are None where it was never served."""
+    """What became of one request.
+
+    Latencies count from its arrival and are None where that never happened; a request without a last
+    token was not served. `refused` says why the scheduler did not let it in, where it did not.
+    """
 
     tenant_id: str
     arrived_at: float
@@ -42,6 +37,7 @@ class RequestRecord:
     output_tokens: int
     first_token_latency_s: float | None
     total_latency_s: float | None
+    refused: Reason | None = None
 
     @property
     def served(self) -> bool:
@@ -63,7 +59,7 @@ class Windows:
     ends_at_min_s: float = 1.0
 
     def scaled(self, factor: float) -> "Windows":
-        """The same windows for a run whose time was multiplied by `factor`."""
+        """Return the same windows for a run whose time was multiplied by `factor`."""
         return Windows(
             duration_s=self.duration_s * factor,
             warm_up_s=self.warm_up_s * factor,
@@ -92,7 +88,7 @@ class ServiceDifference:
 
 
 def service_difference(
-    records: Iterable[RequestRecord], *, price: Price = linear_price, windows: Windows = PAPER_WINDOWS
+    records: Iterable[RequestRecord], *, price: Price = LINEAR, windows: Windows = PAPER_WINDOWS
 ) -> ServiceDifference:
     """Judge a run. Records that were not served count neither as service nor as demand."""
     served = [record for record in records if record.served]
@@ -106,7 +102,7 @@ def service_difference(
 
 
 def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> float:
-    """What the tenants of one window are owed, summed, from their rates of service and demand."""
+    """Sum what the tenants of one window are owed, from their rates of service and demand."""
     tenants = sorted(service.keys() | demand.keys())
     best = max((service.get(tenant, 0.0) for tenant in tenants), default=0.0)
     return sum(
@@ -124,7 +120,7 @@ def service_rates(records: Iterable[RequestRecord], *, price: Price, windows: Wi
         if answer is None:
             continue
         start, end = answer
-        rate = price(record.prompt_tokens, record.output_tokens) / (end - start)
+        rate = price.service(record.prompt_tokens, 0, record.output_tokens) / (end - start)
         for rates_here, (opens, closes) in zip(rates, spans, strict=True):
             overlap_s = min(end, closes) - max(start, opens)
             if overlap_s > 0:
@@ -137,7 +133,7 @@ def demand_rates(records: Iterable[RequestRecord], *, windows: Windows) -> list[
     spans = windows.spans()
     rates: list[dict[str, float]] = [defaultdict(float) for _ in spans]
     for record in records:
-        asked = linear_price(record.prompt_tokens, record.output_tokens) / windows.window_s
+        asked = LINEAR.service(record.prompt_tokens, 0, record.output_tokens) / windows.window_s
         for rates_here, (opens, closes) in zip(rates, spans, strict=True):
             if opens <= record.arrived_at < closes:
                 rates_here[record.tenant_id] += asked
@@ -145,7 +141,7 @@ def demand_rates(records: Iterable[RequestRecord], *, windows: Windows) -> list[
 
 
 def accumulated_service(
-    records: Iterable[RequestRecord], times: Sequence[float], *, price: Price = linear_price
+    records: Iterable[RequestRecord], times: Sequence[float], *, price: Price = LINEAR
 ) -> dict[str, list[float]]:
     """Every tenant's service from the start of the run to each of `times` (ascending), in weighted tokens."""
     totals: dict[str, list[float]] = {}
@@ -155,7 +151,7 @@ def accumulated_service(
         if answer is None:
             continue
         start, end = answer
-        worth = price(record.prompt_tokens, record.output_tokens)
+        worth = price.service(record.prompt_tokens, 0, record.output_tokens)
         for number, time in enumerate(times):
             series[number] += worth * min(1.0, max(0.0, (time - start) / (end - start)))
     return totals

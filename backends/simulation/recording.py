@@ -28,7 +28,14 @@ class SchedulerLike(Protocol):
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None: ...
     def cancel(self, request_id: str, now: float) -> None: ...
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None: ...
-    def tenants_changed(self, tenants: Iterable[Tenant], tiers: Iterable[Tier], now: float) -> None: ...
+    def tenants_changed(
+        self,
+        *,
+        changed: Iterable[Tenant] = (),
+        removed: Iterable[str] = (),
+        tiers: Iterable[Tier] = (),
+        now: float,
+    ) -> None: ...
     def poll(self, now: float) -> list[Action]: ...
     def next_wakeup(self) -> float | None: ...
     def snapshot(self, now: float) -> Snapshot: ...
@@ -100,12 +107,13 @@ class LoadChanged:
 @dataclass(frozen=True, slots=True)
 class TenantsChanged:
     now: float
-    tenants: tuple[Tenant, ...]
+    changed: tuple[Tenant, ...]
+    removed: tuple[str, ...]
     tiers: tuple[Tier, ...]
     call: Literal["tenants_changed"] = "tenants_changed"
 
     def tell(self, scheduler: SchedulerLike) -> None:
-        scheduler.tenants_changed(self.tenants, self.tiers, self.now)
+        scheduler.tenants_changed(changed=self.changed, removed=self.removed, tiers=self.tiers, now=self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +160,15 @@ class Recorder:
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         self._record(LoadChanged(now, tuple(loads)))
 
-    def tenants_changed(self, tenants: Iterable[Tenant], tiers: Iterable[Tier], now: float) -> None:
-        self._record(TenantsChanged(now, tuple(tenants), tuple(tiers)))
+    def tenants_changed(
+        self,
+        *,
+        changed: Iterable[Tenant] = (),
+        removed: Iterable[str] = (),
+        tiers: Iterable[Tier] = (),
+        now: float,
+    ) -> None:
+        self._record(TenantsChanged(now, tuple(changed), tuple(removed), tuple(tiers)))
 
     def poll(self, now: float) -> list[Action]:
         actions = self._scheduler.poll(now)
@@ -193,14 +208,14 @@ def replay(entries: Iterable[Entry], scheduler: SchedulerLike) -> Iterator[Misma
 
 
 def write_to(sink: BinaryIO) -> Listener:
-    """A listener that appends each entry to `sink` as one JSON line; floats survive to the last bit."""
+    """Make a listener that appends each entry to `sink` as one JSON line; floats survive to the last bit."""
 
     def write(entry: Entry) -> None:
-        sink.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+        sink.write(orjson.dumps(entry, default=tuple, option=orjson.OPT_APPEND_NEWLINE))  # a Usage is a named tuple
 
     return write
 
 
 def read_from(lines: Iterable[bytes]) -> Iterator[Entry]:
-    """The entries of a recording, in order; raises pydantic.ValidationError at a line that is none."""
+    """Yield the entries of a recording, in order; raises pydantic.ValidationError at a line that is none."""
     return (_ENTRY.validate_json(line) for line in lines)

@@ -1,0 +1,222 @@
+"""A gateway and its engines under a virtual clock: the real Scheduler, the real engine, no waiting.
+
+The world keeps a heap of what happens next and jumps from instant to instant. At each instant it first lets
+everything happen that happens then, tells the Scheduler, polls once, hands what was dispatched to the engines,
+and lets every idle engine begin its next step. That is what the gateway does in one tick of its loop, so the
+decisions are the ones the gateway would take. What it leaves out is the network: a fact is known when it
+happens, and a dispatch arrives at once.
+
+A Scheduler that leaves a request waiting for ever is a bug: the world asserts that there is always a next
+instant while anything lives.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+
+from backends.engine.engine import Engine, StepPlan
+from backends.engine.sequence import EngineRequest
+from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.recording import SchedulerLike
+from backends.simulation.workload import Arrival
+from policies.types import BackendLoad, Dispatch, Outcome, Reason, Request, Usage
+
+METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
+MODEL = "simulated"
+
+Happening = Callable[[float], None]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A request between its arrival and its end."""
+
+    request: Request
+    arrival: Arrival
+    seat: "_Seat | None" = None
+    cached_tokens: int = 0
+    emitted: int = 0
+    first_token_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One engine and the step it computes."""
+
+    backend_id: str
+    engine: Engine
+    plan: StepPlan | None = None
+
+
+class World:
+    """Runs one pool: arrivals in, records out, each as soon as its request has ended.
+
+    `requests_running_max` is max_num_seqs of every engine where the operator has configured it.
+    """
+
+    def __init__(
+        self,
+        scheduler: SchedulerLike,
+        engines: Mapping[str, Engine],
+        *,
+        requests_running_max: int | None = None,
+        metrics_every_s: float = METRICS_EVERY_S,
+    ) -> None:
+        self._scheduler = scheduler
+        self._seats = {backend_id: _Seat(backend_id, engine) for backend_id, engine in engines.items()}
+        self._requests_running_max = requests_running_max
+        self._metrics_every_s = metrics_every_s
+        self._happenings: list[tuple[float, int, Happening]] = []
+        self._numbers = count()
+        self._calls: dict[str, _Call] = {}
+        self._arrivals: Iterator[Arrival] = iter(())
+        self._upcoming: Arrival | None = None
+        self._ended: list[RequestRecord] = []
+        self.now = 0.0
+
+    def run(self, arrivals: Iterable[Arrival]) -> Iterator[RequestRecord]:
+        """Let the arrivals (in order of time) happen and go on until the last of them has ended."""
+        self._arrivals = iter(arrivals)
+        self._expect_arrival()
+        self._measure(self.now)
+        while (now := self._next_instant()) is not None:
+            assert now >= self.now, "time goes forward"
+            self.now = now
+            while self._happenings and self._happenings[0][0] == now:
+                heappop(self._happenings)[2](now)
+            self._decide(now)
+            self._begin_steps(now)
+            yield from self._ended
+            self._ended.clear()
+
+    def _next_instant(self) -> float | None:
+        times = [self._happenings[0][0]] if self._happenings else []
+        wakeup = self._scheduler.next_wakeup()
+        if wakeup is not None and self._calls:
+            assert wakeup > self.now, "a poll leaves nothing to do at its own instant"
+            times.append(wakeup)
+        assert times or not self._calls, "something lives and nothing will ever happen"
+        return min(times, default=None)
+
+    def _at(self, at: float, happening: Happening) -> None:
+        heappush(self._happenings, (at, next(self._numbers), happening))
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def _expect_arrival(self) -> None:
+        self._upcoming = next(self._arrivals, None)
+        if self._upcoming is not None:
+            self._at(self._upcoming.at_s, self._arrive)
+
+    def _arrive(self, now: float) -> None:
+        arrival = self._upcoming
+        assert arrival is not None
+        request = Request(
+            id=f"r{next(self._numbers)}",
+            tenant_id=arrival.tenant_id,
+            model=MODEL,
+            arrived_at=now,
+            prompt_tokens=arrival.prompt_tokens,
+            output_tokens_max=arrival.output_tokens_max,
+            prefix=arrival.prefix,
+            prefix_block_tokens=self._block_tokens() if arrival.prefix else 0.0,
+            output_tokens_known=arrival.output_tokens,
+        )
+        self._calls[request.id] = _Call(request, arrival)
+        self._scheduler.submit(request, now)
+        if arrival.patience_s is not None:
+            self._at(now + arrival.patience_s, partial(self._give_up, request.id))
+        self._expect_arrival()
+
+    def _give_up(self, request_id: str, now: float) -> None:
+        call = self._calls.get(request_id)
+        if call is None:
+            return
+        if call.seat is None:
+            self._scheduler.cancel(request_id, now)
+        else:
+            call.seat.engine.abort(request_id)
+            self._scheduler.finished(request_id, Outcome.CLIENT_GONE, now)
+        self._end(call, total_latency_s=None)
+
+    def _end_step(self, seat: _Seat, now: float) -> None:
+        report = seat.engine.step_end()
+        seat.plan = None
+        for request_id in report.emitted:
+            call = self._calls[request_id]
+            if call.first_token_at is None:
+                call.first_token_at, call.cached_tokens = now, report.prefilled[request_id]
+            call.emitted += 1
+            usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
+            self._scheduler.tokens(request_id, usage, now)
+        for request_id in report.finished:
+            self._scheduler.finished(request_id, Outcome.COMPLETED, now)
+            call = self._calls[request_id]
+            self._end(call, total_latency_s=now - call.request.arrived_at)
+
+    def _measure(self, now: float) -> None:
+        self._scheduler.load_changed([self._load(seat) for seat in self._seats.values()], now)
+        if self._calls or self._upcoming is not None:
+            self._at(now + self._metrics_every_s, self._measure)
+
+    # -- what is decided -------------------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> None:
+        for action in self._scheduler.poll(now):
+            call = self._calls[action.request_id]
+            if isinstance(action, Dispatch):
+                self._dispatch(call, self._seats[action.backend_id], now)
+            else:
+                self._end(call, total_latency_s=None, refused=action.reason)
+
+    def _dispatch(self, call: _Call, seat: _Seat, now: float) -> None:
+        call.seat = seat
+        request = EngineRequest(
+            id=call.request.id,
+            prompt_tokens=call.request.prompt_tokens,
+            output_tokens=call.arrival.output_tokens,
+            prefix=call.request.prefix,
+            tenant_id=call.request.tenant_id,
+        )
+        seat.engine.submit(request, now)
+
+    def _begin_steps(self, now: float) -> None:
+        for seat in self._seats.values():
+            if seat.plan is None:
+                seat.plan = seat.engine.step_begin(now)
+                if seat.plan is not None:
+                    self._at(now + seat.plan.duration_s, partial(self._end_step, seat))
+
+    def _end(self, call: _Call, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
+        del self._calls[call.request.id]
+        arrived_at, first_at = call.request.arrived_at, call.first_token_at
+        self._ended.append(
+            RequestRecord(
+                tenant_id=call.request.tenant_id,
+                arrived_at=arrived_at,
+                prompt_tokens=call.request.prompt_tokens,
+                output_tokens=call.emitted,
+                first_token_latency_s=None if first_at is None else first_at - arrived_at,
+                total_latency_s=total_latency_s,
+                refused=refused,
+            )
+        )
+
+    def _block_tokens(self) -> float:
+        return float(next(iter(self._seats.values())).engine.block_tokens)
+
+    def _load(self, seat: _Seat) -> BackendLoad:
+        """What the gateway would know of this engine from its configuration and from /metrics."""
+        gauges = seat.engine.snapshot()
+        return BackendLoad(
+            backend_id=seat.backend_id,
+            kv_tokens_max=seat.engine.kv_tokens_max,
+            kv_block_tokens=seat.engine.block_tokens,
+            requests_running_max=self._requests_running_max,
+            requests_running=gauges.requests_running,
+            requests_waiting=gauges.requests_waiting,
+            kv_used_ratio=gauges.kv_used_ratio,
+            preemptions_total=gauges.preemptions_total,
+        )
