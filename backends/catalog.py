@@ -68,6 +68,11 @@ class Catalog:
         self._regroup()
         return True
 
+    @property
+    def pools(self) -> list[str]:
+        """Return the names of all pools there ever were: one that lost its last backend has to hear of it."""
+        return list(dict.fromkeys([*self._configured.values(), *self._pool_of_base.values()]))
+
     def pool_of_backend(self, backend_id: str) -> str | None:
         """Return its pool, None while it is not known what it serves and no pool is configured."""
         return self._pool_of_backend.get(backend_id)

@@ -12,7 +12,6 @@ measurements. Nothing of a round outlives its time limit, and no answer is read 
 import asyncio
 import json
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -127,8 +126,11 @@ class BackendPool:
         return self._backends[backend_id].spec
 
     def loads(self) -> dict[str, tuple[BackendLoad, ...]]:
-        """Return the load of every backend whose pool is known, by pool, in the configured order."""
-        pools: defaultdict[str, list[BackendLoad]] = defaultdict(list)
+        """Return the load of every backend whose pool is known, by pool, in the configured order.
+
+        A pool whose backends have all come to serve something else is there with none.
+        """
+        pools: dict[str, list[BackendLoad]] = {pool: [] for pool in self._catalog.pools}
         for backend_id, backend in self._backends.items():
             pool = self._catalog.pool_of_backend(backend_id)
             if pool is not None:

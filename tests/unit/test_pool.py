@@ -217,6 +217,17 @@ async def test_news_in_the_models_reaches_the_listener():
         assert listener.calls == before + 1
 
 
+async def test_a_pool_that_lost_its_last_backend_hears_of_it():
+    server, listener = Server(), Listener()
+    async with serving(server) as (url,), watching([BackendSpec("a", url)], on_change=listener) as pool:
+        before = listener.calls
+        server.answers["/v1/models"] = Server("other").answers["/v1/models"]
+        await until(lambda: pool.pool_of("other"))
+        assert listener.calls > before
+        assert {name: len(loads) for name, loads in pool.loads().items()} == {"tiny": 0, "other": 1}
+        assert pool.pool_of("tiny") is None
+
+
 async def test_the_listener_hears_only_news():
     listener = Listener()
     server = Server()
