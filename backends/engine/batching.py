@@ -117,7 +117,10 @@ def _decode_all(seats: Seats) -> Batch:
 
 
 def _schedule_running(seats: Seats, batch: Batch, tokens_max: int) -> None:
-    """Take what runs in order, preempting from the end of the order while there is no room."""
+    """Take what runs in order, preempting from the end of the order while there is no room.
+
+    A sequence that is its own victim leaves its place to the next one; whoever is left alone fits.
+    """
     running, grow = seats.running, seats.memory.grow
     position = 0
     while position < len(running) and batch.new_tokens < tokens_max:
@@ -133,5 +136,3 @@ def _schedule_running(seats: Seats, batch: Batch, tokens_max: int) -> None:
             position -= 1
         seats.preempt(victim)
         batch.preempted.append(victim)
-        if victim is sequence:
-            break

@@ -75,10 +75,11 @@ class Engine:
         self.coefficients = coefficients
         self.kv_tokens_max = kv_tokens_max or coefficients.kv_tokens_max
         self.block_tokens = block_tokens
-        self._batching = batching or ChunkedPrefill()
+        blocks_max = self.kv_tokens_max // block_tokens
+        self._batching = ChunkedPrefill() if batching is None else batching
         self._seats = Seats(
-            memory=memory or BlockMemory(blocks_max=self.kv_tokens_max // block_tokens, block_tokens=block_tokens),
-            order=order or ORDERS["fcfs"](),
+            memory=BlockMemory(blocks_max=blocks_max, block_tokens=block_tokens) if memory is None else memory,
+            order=ORDERS["fcfs"]() if order is None else order,
             requests_running_max=requests_running_max,
         )
         self._sequences: dict[str, Sequence] = {}
