@@ -64,8 +64,9 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_choices", "_choices_per_prompt", "_continuous", "_estimated", "_finished", "_held", "_outputs", "_partial",
-        "_prompts", "_scanned", "_wants_usage", "aborted", "done", "error", "fingerprint", "usage",
+        "_cached_tokens", "_choices", "_choices_per_prompt", "_continuous", "_estimated", "_finished", "_held",
+        "_outputs", "_partial", "_plain", "_prompts", "_scanned", "_wants_usage", "aborted", "done", "error",
+        "fingerprint", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -82,11 +83,13 @@ class StreamMeter:
         self._continuous = client_wants_usage and client_wants_continuous
         self._choices = choices
         self._choices_per_prompt = max(1, choices // prompts)
+        self._plain = choices == 1  # nothing is held back, estimated, or to be told apart by choice
         self._partial = bytearray()
         self._scanned = 0
         self._held: tuple[bytes, bytes] | None = None
         self._outputs: dict[int, int] = {}
         self._prompts: dict[int, int] = {}
+        self._cached_tokens = 0
         self._estimated: set[int] = set()
         self._finished: set[int] = set()
         self.fingerprint = fingerprint
@@ -102,9 +105,17 @@ class StreamMeter:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the body; return bytes for the client, whole events only. Raises EventTooLongError."""
-        if not self._partial and data.find(b"\n") == len(data) - 2 and data[-1] == _LF:
-            return self._event(data)
-        return self._split(data)
+        # An event that is one token of the only choice is done with here: a call costs as much as a search.
+        if self._plain and data.find(b"\n") == len(data) - 2 and data[-1] == _LF:
+            at = data.rfind(b'],"usage":{') + 1
+            match = _USAGE_TAIL.match(data, at)
+            if match is not None and data.find(b'"finish_reason":null') > 0 and data.startswith(b"data: {"):
+                prompt_tokens, output_tokens = match.groups()
+                self.usage = Usage(int(prompt_tokens), self._cached_tokens, int(output_tokens))
+                return data if self._continuous else data[:at] + data[match.end() :]
+        out = self._split(data)
+        self._plain = self._choices == 1 and not self._partial and self._held is None and not self._estimated
+        return out
 
     def finish(self) -> bytes:
         """The body ended or broke off: return what is held back. Half an event is dropped, as a client would."""
@@ -112,7 +123,7 @@ class StreamMeter:
         self._partial.clear()
         payload = _payload(rest)
         if payload == b"[DONE]" or _json_object(payload) is not None:  # only its blank line is missing
-            return self._event(rest.rstrip(b"\r\n") + b"\n\n")
+            return self._parsed(rest.rstrip(b"\r\n") + b"\n\n")
         return self._flush()
 
     def _split(self, data: bytes) -> bytes:
@@ -121,7 +132,7 @@ class StreamMeter:
         out, start = [], 0
         ends = [match.end() for match in _EVENT_END.finditer(partial, self._scanned)]
         for end in ends:
-            out.append(self._event(bytes(partial[start:end])))
+            out.append(self._parsed(bytes(partial[start:end])))
             start = end
         del partial[:start]
         self._scanned = max(0, len(partial) - 2)  # an event end is up to 3 bytes, cut anywhere
@@ -129,29 +140,8 @@ class StreamMeter:
             raise EventTooLongError(f"an event of more than {EVENT_BYTES_MAX} bytes")
         return b"".join(out)
 
-    def _event(self, event: bytes) -> bytes:
-        """One whole event: the common case here, everything else in _parsed()."""
-        if self._choices == 1 and self._held is None:
-            at = event.rfind(b'],"usage":{') + 1
-            match = _USAGE_TAIL.match(event, at) if at else None
-            if match is not None and b'"finish_reason":null' in event and event.startswith(b"data: {"):
-                prompt_tokens, output_tokens = match.groups()
-                self._count_choice(0, int(prompt_tokens), int(output_tokens))
-                return event if self._continuous else event[:at] + event[match.end() :]
-        return self._parsed(event)
-
-    def _count_choice(self, index: int, prompt_tokens: int, output_tokens: int) -> None:
-        """Continuous usage: absolute, of one choice."""
-        self._outputs[index] = output_tokens
-        self._prompts[index // self._choices_per_prompt] = prompt_tokens
-        self._estimated.discard(index)
-        self._sum_up()
-
-    def _sum_up(self) -> None:
-        cached_tokens = self.usage.cached_tokens if self.usage is not None else 0
-        self.usage = Usage(sum(self._prompts.values()), cached_tokens, sum(self._outputs.values()))
-
     def _parsed(self, event: bytes) -> bytes:
+        """One whole event of any kind."""
         payload = _payload(event)
         if payload == b"[DONE]":
             return self._flush() + self._end(event)
@@ -178,14 +168,13 @@ class StreamMeter:
 
     def _choice_event(self, event: bytes, payload: bytes, message: dict[str, Any]) -> bytes:
         choices = [choice for choice in message["choices"] if isinstance(choice, dict)]
+        finished = [_count(choice.get("index")) for choice in choices if choice.get("finish_reason") is not None]
+        self.aborted = self.aborted or any(choice.get("finish_reason") == "abort" for choice in choices)
         usage = usage_of(message)
         if usage is None:
             self._estimate(choices)
             return event
-        index = _count(choices[0].get("index")) if choices else 0
-        self._count_choice(index, usage.prompt_tokens, usage.output_tokens)
-        finished = [_count(choice.get("index")) for choice in choices if choice.get("finish_reason") is not None]
-        self.aborted = self.aborted or any(choice.get("finish_reason") == "abort" for choice in choices)
+        self._count_choice(_count(choices[0].get("index")) if choices else 0, usage)
         if self._continuous:
             return event
         before, after = _cut_usage(event, payload, message)
@@ -197,15 +186,27 @@ class StreamMeter:
         self._held = before, after
         return b""
 
+    def _count_choice(self, index: int, usage: Usage) -> None:
+        """Continuous usage: absolute, of one choice and its prompt."""
+        self._outputs[index] = usage.output_tokens
+        self._prompts[index // self._choices_per_prompt] = usage.prompt_tokens
+        self._cached_tokens = max(self._cached_tokens, usage.cached_tokens)
+        self._estimated.discard(index)
+        self._sum_up()
+
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
         """No usage came with this event: count one token for each choice that has content."""
+        if self._choices == 1 and self.usage is not None:  # events that feed() does leave their count nowhere else
+            self._outputs[0], self._prompts[0] = self.usage.output_tokens, self.usage.prompt_tokens
         for choice in choices:
-            index = _count(choice.get("index"))
-            self.aborted = self.aborted or choice.get("finish_reason") == "abort"
             if _has_content(choice):
+                index = _count(choice.get("index"))
                 self._outputs[index] = self._outputs.get(index, 0) + 1
                 self._estimated.add(index)
                 self._sum_up()
+
+    def _sum_up(self) -> None:
+        self.usage = Usage(sum(self._prompts.values()), self._cached_tokens, sum(self._outputs.values()))
 
     def _usage_event(self, event: bytes, message: dict[str, Any]) -> bytes:
         """The last event but [DONE]: usage of all choices together."""

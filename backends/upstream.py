@@ -1,8 +1,8 @@
 """Connections to one backend: a request goes out in one write, the response's bytes go to a callback.
 
 Between the socket and the callback there is no stream object, no future and no task switch: a token
-costs one `data_received`. httptools (llhttp) finds the framing: chunks, content-length, 1xx, trailers;
-a body without either ends with the connection.
+costs one `data_received`, and the chunks of one read go out as one piece. httptools (llhttp) finds the
+framing: chunks, content-length, 1xx, trailers; a body without either ends with the connection.
 
 Idle connections wait in a LIFO pool, so that few are kept busy and the rest grow old and are closed.
 An exchange gives its connection back by `release()`: to the pool when the response ended cleanly, else
@@ -43,7 +43,10 @@ class UpstreamProtocolError(UpstreamError):
 
 
 class UpstreamClosed(UpstreamError):  # noqa: N818
-    """The connection ended before the response did."""
+    """The connection ended before the response did.
+
+    `bytes_received` counts head and body up to where the body was asked for; 0 means not a byte came.
+    """
 
     def __init__(self, message: str, *, head_received: bool, bytes_received: int) -> None:
         super().__init__(message)
@@ -252,7 +255,17 @@ class Exchange:
 
 
 class _Connection(asyncio.Protocol):
-    """One socket and the exchange it carries, if any. Both event loops set TCP_NODELAY."""
+    """One socket and the exchange it carries, if any. Both event loops set TCP_NODELAY.
+
+    httptools appends pieces of the body to `_pieces`, which costs no Python call; `data_received` hands
+    them on. While nobody has asked for the body (`_sink` is None) they wait there, within a limit.
+    """
+
+    __slots__ = (
+        "_bytes_received", "_complete", "_error", "_exchange", "_framed", "_head_received", "_parse", "_parser",
+        "_paused", "_pieces", "_reusable", "_sink", "_upstream", "_waiter", "idle_since", "loop", "lost", "on_body",
+        "transport",
+    )  # fmt: skip
 
     def __init__(self, upstream: Upstream, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -260,14 +273,15 @@ class _Connection(asyncio.Protocol):
         self.lost: asyncio.Future[None] = loop.create_future()
         self.transport: asyncio.Transport
         self._upstream = upstream
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
+        self._parse = self._parser.feed_data
         self._exchange: Exchange | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        self._sink: Callable[[bytes], None] = _discard
-        self._held: list[bytes] = []
+        self._sink: Callable[[bytes], None] | None = None
         self._bytes_received = 0
-        self._bytes_held = 0
         self._head_received = False
         self._complete = True
         self._framed = False
@@ -280,8 +294,7 @@ class _Connection(asyncio.Protocol):
         self._exchange = exchange = Exchange(self)
         self._waiter = self.loop.create_future()
         self._error = None
-        self._sink = self._hold
-        self._bytes_received = self._bytes_held = 0
+        self._bytes_received = 0
         self._head_received = self._complete = self._framed = self._reusable = False
         return exchange
 
@@ -294,9 +307,8 @@ class _Connection(asyncio.Protocol):
             self._waiter = None
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
-        held, self._held = self._held, []
-        for data in held:
-            on_body(data)
+        if self._pieces:
+            on_body(self._take())
         if self._error is not None:
             raise self._error
         if self._complete:
@@ -317,11 +329,9 @@ class _Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def end(self) -> None:
-        reusable = self._complete and self._reusable and self._error is None and not self.is_closing()
-        self._exchange = None
-        self._sink = _discard
-        self._held.clear()
-        if not reusable:
+        self._exchange = self._sink = None
+        self._pieces.clear()
+        if not self._complete or not self._reusable or self.is_closing():
             self._fail(self._closed("released"))
             return
         self.resume()  # back-pressure may have paused it: in the pool it would stay so
@@ -341,15 +351,18 @@ class _Connection(asyncio.Protocol):
         _probe_when_silent(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        self._bytes_received += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError as error:
-            self._fail(error.__context__ or error)
+            self._parse(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(UpstreamProtocolError(f"not HTTP: {error}"))
-        if not self._head_received and self._bytes_received > HEAD_BYTES_MAX:
-            self._fail(UpstreamProtocolError(f"a response head of more than {HEAD_BYTES_MAX} bytes"))
+        sink = self._sink
+        if sink is None:
+            self._wait_for_sink(len(data))
+        elif self._pieces:
+            try:
+                sink(self._pieces.pop() if len(self._pieces) == 1 else self._take())
+            except Exception as error:  # noqa: BLE001 - it is raised where the body is awaited
+                self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_received and not self._framed and exc is None and self._error is None:
@@ -360,7 +373,7 @@ class _Connection(asyncio.Protocol):
         self._upstream._lost(self)  # noqa: SLF001
         self.lost.set_result(None)
 
-    # The parser's side.
+    # The parser's side, with `on_body`. What is raised here comes out of feed_data as HttpParserError.
 
     def on_message_begin(self) -> None:
         if self._complete:
@@ -386,9 +399,6 @@ class _Connection(asyncio.Protocol):
         self._head_received = True
         self._wake(None)
 
-    def on_body(self, data: bytes) -> None:
-        self._sink(data)
-
     def on_message_complete(self) -> None:
         if self._head_received:
             self._complete = True
@@ -397,16 +407,21 @@ class _Connection(asyncio.Protocol):
 
     # Inside.
 
-    def _hold(self, data: bytes) -> None:
-        self._held.append(data)
-        self._bytes_held += len(data)
-        if self._bytes_held > HELD_BYTES_MAX:
+    def _take(self) -> bytes:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    def _wait_for_sink(self, received: int) -> None:
+        self._bytes_received += received
+        if not self._head_received and self._bytes_received > HEAD_BYTES_MAX:
+            self._fail(UpstreamProtocolError(f"a response head of more than {HEAD_BYTES_MAX} bytes"))
+        elif self._bytes_received > HELD_BYTES_MAX:
             self.pause()
 
     def _fail(self, error: BaseException) -> None:
-        """The connection is of no more use; nor is the exchange, unless it was complete."""
+        """Give the connection up, and the exchange too unless it was complete."""
         self._reusable = False
-        self._sink = _discard
         if not self._complete and self._error is None:
             self._error = error
             self._wake(error)
@@ -423,10 +438,6 @@ class _Connection(asyncio.Protocol):
 
     def _closed(self, reason: str) -> UpstreamClosed:
         return UpstreamClosed(reason, head_received=self._head_received, bytes_received=self._bytes_received)
-
-
-def _discard(data: bytes) -> None:
-    """The sink of a connection whose exchange is over."""
 
 
 def _probe_when_silent(sock: socket.socket | None) -> None:

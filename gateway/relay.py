@@ -25,6 +25,8 @@ from policies.types import Outcome, Usage
 
 # A client that takes nothing for this long holds a seat of the backend for nobody.
 CLIENT_STALL_S_MAX = 60.0
+# The high-water mark of both event loops: over it, aiohttp's drain() waits.
+CLIENT_BUFFER_BYTES_MAX = 64 * 1024
 
 _PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})
 
@@ -60,7 +62,7 @@ async def relay_body(exchange: Exchange, *, headers: Iterable[tuple[str, str]] =
 
 
 async def relay_stream(
-    request: web.Request,
+    request: web.BaseRequest,
     exchange: Exchange,
     meter: StreamMeter,
     on_usage: Callable[[Usage], None],
@@ -96,13 +98,13 @@ class _StreamRelay:
     """The callback between the two sockets of one stream."""
 
     __slots__ = (
-        "_chunked", "_drain", "_exchange", "_meter", "_on_usage", "_protocol", "_transport", "_usage", "_writer",
-        "client_gone",
+        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_usage", "_transport", "_usage",
+        "_writer", "client_gone",
     )  # fmt: skip
 
     def __init__(
         self,
-        request: web.Request,
+        request: web.BaseRequest,
         exchange: Exchange,
         meter: StreamMeter,
         on_usage: Callable[[Usage], None],
@@ -111,10 +113,10 @@ class _StreamRelay:
         if request.transport is None:
             raise ConnectionResetError
         self._transport = request.transport
-        self._protocol = request.protocol
         self._chunked = request.version >= HttpVersion11
         self._exchange = exchange
         self._meter = meter
+        self._feed = meter.feed
         self._on_usage = on_usage
         self._writer = writer
         self._usage: Usage | None = None
@@ -134,9 +136,12 @@ class _StreamRelay:
         return None if self.client_gone else self._end(reason)
 
     def _end(self, reason: str) -> str | None:
+        """Write what the meter held back, and what the end of the stream means."""
         meter = self._meter
-        self._write(meter.finish())
-        self._tell()
+        if rest := meter.finish():
+            self._write(rest)
+        if meter.usage is not None and meter.usage is not self._usage:
+            self._on_usage(meter.usage)
         if meter.done:  # the answer is whole, whatever became of the connection
             return None
         if meter.error:
@@ -145,26 +150,21 @@ class _StreamRelay:
         return reason
 
     def _on_body(self, data: bytes) -> None:
-        out = self._meter.feed(data)
+        out = self._feed(data)
         if out:
             self._write(out)
-        if self._meter.usage is not self._usage:
-            self._tell()
-
-    def _tell(self) -> None:
         usage = self._meter.usage
-        if usage is not None and usage is not self._usage:
+        if usage is not self._usage and usage is not None:
             self._usage = usage
             self._on_usage(usage)
 
     def _write(self, data: bytes) -> None:
-        if not data:
-            return
-        if self._transport.is_closing():
+        transport = self._transport
+        if transport.is_closing():
             self._leave()
             return
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        if self._protocol.writing_paused and self._drain is None:
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if transport.get_write_buffer_size() > CLIENT_BUFFER_BYTES_MAX and self._drain is None:
             self._exchange.pause()
             self._drain = asyncio.ensure_future(self._resume_when_drained())
 
