@@ -15,9 +15,9 @@ tiers may then still enter their own reserve, and nothing else.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from policies.admission import Admission, BoundedQueues, DrainEstimate, Refusal, SlidingWindowRate
+from policies.admission import Admission, BoundedQueues, Gate, SlidingWindowRate
 from policies.capacity import KV_HEADROOM_RATIO, BackendCapacity
 from policies.cost import LinearPrice, Price
 from policies.fairness import Fairness, VirtualTokenCounter
@@ -27,6 +27,7 @@ from policies.ledger import Charge, InFlight, Ledger
 from policies.placement import LeastReserved, Placement
 from policies.prediction import Prediction, TenantQuantile
 from policies.queues import Queues
+from policies.share import SHARE_RATIO_MAX, ShareCap
 from policies.types import (
     DEFAULT_TIER,
     Action,
@@ -43,9 +44,7 @@ from policies.types import (
     Usage,
 )
 
-SHARE_RATIO_MAX = 0.5  # phi: of what is in flight, while others wait
 WAIT_S_MAX = 300.0
-BACKEND_RETRY_S = 5.0  # no backend lives: about one health poll
 NO_USAGE = Usage(0, 0, 0)
 
 
@@ -53,8 +52,18 @@ NO_USAGE = Usage(0, 0, 0)
 class _TenantState:
     tenant: Tenant
     head_id: str | None = None  # the request it competes with for the next dispatch
-    active: bool = False  # has something queued or in flight: its weight counts
+    active: bool = False  # has something queued or in flight: its weight counts in the share cap
     removed: bool = False  # goes when its last request has ended
+
+
+@dataclass(slots=True)
+class _Round:
+    """The dispatching of one poll."""
+
+    now: float
+    candidates: list[BackendCapacity]
+    actions: list[Action]
+    blocked: set[str] = field(default_factory=set)  # tiers whose next fits nowhere: nobody takes the room it waits for
 
 
 class Scheduler:
@@ -77,17 +86,15 @@ class Scheduler:
         self._order = TieredFairness(fairness, tiers)
         self._polled_at = float("-inf")
         self._prediction = prediction or TenantQuantile()
-        self._admission = (BoundedQueues(), SlidingWindowRate()) if admission is None else tuple(admission)
-        self._share_ratio_max = share_ratio_max
+        self._share = ShareCap(share_ratio_max, self._order.tier)
         self._wait_s_max = wait_s_max
         self._tenants = {tenant.id: _TenantState(tenant) for tenant in tenants}
         self._queues = Queues()
         self._ledger = Ledger(price or LinearPrice())
-        self._drain = DrainEstimate()
+        self._gate = Gate((BoundedQueues(), SlidingWindowRate()) if admission is None else admission, self._queues)
         self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
         self._refused: list[Action] = []  # by submit, until the next poll reports them
         self._prepaid: dict[str, None] = {}  # ids of requests that came back, oldest first
-        self._active_weights: dict[str, tuple[int, float]] = {}  # tier id -> tenants with anything here, their weight
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -97,13 +104,10 @@ class Scheduler:
         assert request.id not in self._ledger.in_flight, "an id is in use once"
         refusal = self._refusal(request, now)
         if refusal is not None:
-            self._refuse(request, refusal, now)
+            self._refused.append(refusal)
             return
-        state = self._tenants[request.tenant_id]
-        for rule in self._admission:
-            rule.admitted(state.tenant, now)
         self._queues.append(request, now + self._wait_s_max)
-        self._refresh(state)
+        self._refresh(self._tenants[request.tenant_id])
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         """A dispatched request has used this much so far. Facts about a request that ended are ignored."""
@@ -188,7 +192,7 @@ class Scheduler:
         while (request := self._queues.pop_expired(now)) is not None:
             self._left(request)
             reason = Reason.QUEUE_TIMEOUT if self._fleet.any_available() else Reason.NO_BACKEND
-            actions.append(Reject(request.id, reason, self._retry_after_s(request.tenant_id, reason, now)))
+            actions.append(self._gate.reject(request, reason, now))
         if self._queues:
             self._dispatch_all(now, actions)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
@@ -214,63 +218,31 @@ class Scheduler:
             backends=self._fleet.views(),
         )
 
-    # -- admission -----------------------------------------------------------------------------------------
+    # -- decisions, in parts -------------------------------------------------------------------------------
 
-    def _refusal(self, request: Request, now: float) -> Refusal | None:
+    def _refusal(self, request: Request, now: float) -> Reject | None:
         state = self._tenants.get(request.tenant_id)
         if state is None:
-            return Refusal(Reason.TENANT_UNKNOWN)
+            return self._gate.reject(request, Reason.TENANT_UNKNOWN, now)
         if not self._fleet.any_available():
-            return Refusal(Reason.NO_BACKEND)
-        for rule in self._admission:
-            refusal = rule.refuse(request, state.tenant, self._queues, now)
-            if refusal is not None:
-                return refusal
-        return None
-
-    def _refuse(self, request: Request, refusal: Refusal, now: float) -> None:
-        retry_after_s = refusal.retry_after_s
-        if retry_after_s is None:
-            retry_after_s = self._retry_after_s(request.tenant_id, refusal.reason, now)
-        self._refused.append(Reject(request.id, refusal.reason, retry_after_s))
-
-    def _retry_after_s(self, tenant_id: str, reason: Reason, now: float) -> float:
-        if reason is Reason.NO_BACKEND:
-            return BACKEND_RETRY_S
-        tenant_queued = len(self._queues.of(tenant_id).requests)
-        return self._drain.wait_s(tenant_id, tenant_queued=tenant_queued, queued=len(self._queues), now=now)
-
-    # -- dispatch ------------------------------------------------------------------------------------------
+            return self._gate.reject(request, Reason.NO_BACKEND, now)
+        return self._gate.refuse(request, state.tenant, now)
 
     def _dispatch_all(self, now: float, actions: list[Action]) -> None:
         """Dispatch until nobody who may go next fits."""
         self._polled_at = now
         candidates = self._fleet.open_at(now)
-        blocked: set[str] = set()  # tiers whose next request fits nowhere: nobody takes the room it waits for
         if not candidates:
             return
-        actions.extend(self._dispatch_prepaid(candidates, blocked, now))
-        while (choice := self._next(blocked)) is not None:
-            tier_id, request = choice
-            action = self._dispatch(request, tier_id, candidates, blocked, now)
-            if action is None:
-                blocked.add(tier_id)
-            else:
-                actions.append(action)
-
-    def _dispatch_prepaid(self, candidates: list[BackendCapacity], blocked: set[str], now: float) -> Iterable[Action]:
-        """Requests that came back were chosen and charged already: they go before any new choice."""
+        this_round = _Round(now, candidates, actions)
+        # Requests that came back were chosen and charged already: they go before any new choice.
         for request_id in list(self._prepaid):
             request = self._queues.get(request_id)
             state = self._tenants[request.tenant_id]
-            tier_id = state.tenant.tier_id
-            if state.head_id is None or tier_id in blocked:
-                continue
-            action = self._dispatch(request, tier_id, candidates, blocked, now)
-            if action is None:
-                blocked.add(tier_id)
-            else:
-                yield action
+            if state.head_id is not None and state.tenant.tier_id not in this_round.blocked:
+                self._dispatch(state.tenant.tier_id, request, this_round)
+        while (choice := self._next(this_round.blocked)) is not None:
+            self._dispatch(*choice, this_round)
 
     def _next(self, blocked: set[str]) -> tuple[str, Request] | None:
         """The request that is next, and its tier, among the tiers that are not blocked."""
@@ -288,57 +260,38 @@ class Scheduler:
             passed_over.add(tier_id)
         return None
 
-    def _dispatch(
-        self,
-        request: Request,
-        tier_id: str,
-        candidates: list[BackendCapacity],
-        blocked: set[str],
-        now: float,
-    ) -> Dispatch | None:
-        """Send the request where placement says; None if it fits nowhere."""
+    def _dispatch(self, tier_id: str, request: Request, this_round: _Round) -> None:
+        """Send the request where placement says; if it fits nowhere its tier is blocked."""
         expected = self._prediction.predict(request)
         seat = self._fleet.seat(
             request,
             tier_id,
-            candidates,
+            this_round.candidates,
             expected_output=expected,
             tiers=self._order.tiers(),
-            reserve_only=bool(blocked),
+            reserve_only=bool(this_round.blocked),
         )
         if seat is None:
-            return None
+            this_round.blocked.add(tier_id)
+            return
         backend_id, reservation = seat
         entry = InFlight(request, backend_id, reservation, expected, Usage(request.prompt_tokens, 0, 0))
         self._charge(request.tenant_id, self._ledger.opened(entry))
         self._queues.remove(request.id)
         self._prepaid.pop(request.id, None)
-        self._drain.dispatched(request.tenant_id, now)
+        self._gate.dispatched(request.tenant_id, this_round.now)
         self._refresh(self._tenants[request.tenant_id])
-        return Dispatch(request.id, backend_id)
+        this_round.actions.append(Dispatch(request.id, backend_id))
 
     def _within_share(self, tenant_id: str) -> bool:
-        """Whether the tenant may have its next request in flight too while others wait: phi of the pool, or the
-        part that its weight entitles it to where that is more.
-        """
-        use = self._ledger.use(tenant_id)
-        if not use.requests:
-            return True
-        tenant = self._tenants[tenant_id].tenant
-        share = max(self._share_ratio_max, self._weight_ratio(tenant))
         head = self._queues.head(tenant_id)
-        sequences_limit, tokens_limit = self._fleet.limits()
-        if use.sequences + head.choices > share * sequences_limit:
-            return False
-        tokens = use.tokens + head.prompt_tokens + self._prediction.predict(head)
-        return tokens_limit is None or tokens <= share * tokens_limit
-
-    def _weight_ratio(self, tenant: Tenant) -> float:
-        """The tenant's weight in its tier times the tier's weight, both among those with anything here."""
-        tier = self._order.tier(tenant.tier_id)
-        tiers_weight = sum(self._order.tier(tier_id).weight for tier_id in self._active_weights)
-        _, tenants_weight = self._active_weights[tier.id]
-        return tier.weight / tiers_weight * tenant.weight / tenants_weight
+        return self._share.allows(
+            self._tenants[tenant_id].tenant,
+            self._ledger.use(tenant_id),
+            head,
+            expected_output=self._prediction.predict(head),
+            limits=self._fleet.limits(),
+        )
 
     # -- books ---------------------------------------------------------------------------------------------
 
@@ -383,16 +336,9 @@ class Scheduler:
             self._forget(tenant)
 
     def _set_active(self, state: _TenantState, *, active: bool) -> None:
-        if active == state.active:
-            return
-        state.active = active
-        tier_id, weight = state.tenant.tier_id, state.tenant.weight
-        count, total = self._active_weights.get(tier_id, (0, 0.0))
-        count, total = (count + 1, total + weight) if active else (count - 1, total - weight)
-        if count:
-            self._active_weights[tier_id] = (count, total)
-        else:
-            del self._active_weights[tier_id]
+        if active != state.active:
+            state.active = active
+            (self._share.entered if active else self._share.left)(state.tenant)
 
     def _change(self, tenant: Tenant) -> None:
         assert self._order.has(tenant.tier_id), "a tenant's tier exists before the tenant"
@@ -418,7 +364,7 @@ class Scheduler:
         for request_id in list(self._queues.of(tenant_id).requests):
             request = self._queues.remove(request_id)
             assert request is not None, "it was just listed"
-            self._refuse(request, Refusal(Reason.TENANT_UNKNOWN), now)
+            self._refused.append(self._gate.reject(request, Reason.TENANT_UNKNOWN, now))
             self._left(request)
         if tenant_id in self._tenants:
             self._refresh(state)
@@ -428,9 +374,7 @@ class Scheduler:
         self._order.forget(tenant.tier_id, tenant.id)
         self._ledger.forget(tenant.id)
         self._prediction.forget(tenant.id)
-        self._drain.forget(tenant.id)
-        for rule in self._admission:
-            rule.forget(tenant.id)
+        self._gate.forget(tenant.id)
 
     def _view(self, state: _TenantState) -> TenantView:
         tenant = state.tenant

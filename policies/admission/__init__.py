@@ -3,6 +3,7 @@
 from policies.admission.base import Admission, Refusal
 from policies.admission.bounded import BoundedQueues
 from policies.admission.drain import DrainEstimate
+from policies.admission.gate import Gate
 from policies.admission.rate import FixedWindowRate, SlidingWindowRate
 
-__all__ = ["Admission", "BoundedQueues", "DrainEstimate", "FixedWindowRate", "Refusal", "SlidingWindowRate"]
+__all__ = ["Admission", "BoundedQueues", "DrainEstimate", "FixedWindowRate", "Gate", "Refusal", "SlidingWindowRate"]

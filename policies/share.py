@@ -1,0 +1,77 @@
+"""How much may one tenant have in flight while others wait? At most phi of the pool.
+
+Counters move only by what was dispatched already, so a tenant that is behind may fill the whole pool before it
+has paid for one output. A cap of phi * F on what it has in flight (F: what the pool may hold of ours) bounds two
+backlogged tenants' difference by U = max(price of the longest prompt, price of phi * F output tokens), for
+almost nothing: the cap is lifted when the tenant is alone, and when everybody who waits is over it the room goes
+to whoever is next, so no seat stays empty (the scheduler sees to both). It is never below the part of the pool
+that the tenant's weight entitles it to, or a weight of 4 against 1 would come out as 1 against 1.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from policies.ledger import TenantUse
+from policies.types import Request, Tenant, Tier
+
+SHARE_RATIO_MAX = 0.5  # phi
+
+
+class _Active(NamedTuple):
+    """The tenants of a tier that have anything queued or in flight: their number and their summed weight."""
+
+    tenants: int
+    weight: float
+
+
+NOBODY = _Active(0, 0.0)
+
+
+class ShareCap:
+    """May this tenant have its next request in flight too, while others wait?"""
+
+    def __init__(self, ratio_max: float, tier: Callable[[str], Tier]) -> None:
+        """`ratio_max` is phi; `tier` gives the tier of an id as it is now."""
+        self._ratio_max = ratio_max
+        self._tier = tier
+        self._active: dict[str, _Active] = {}  # tier id -> who competes in it
+
+    def entered(self, tenant: Tenant) -> None:
+        """The tenant, which had nothing queued or in flight, has: its weight counts from now on."""
+        tenants, weight = self._active.get(tenant.tier_id, NOBODY)
+        self._active[tenant.tier_id] = _Active(tenants + 1, weight + tenant.weight)
+
+    def left(self, tenant: Tenant) -> None:
+        """The tenant (the very value that entered) has nothing queued or in flight any more."""
+        tenants, weight = self._active[tenant.tier_id]
+        if tenants == 1:
+            del self._active[tenant.tier_id]
+        else:
+            self._active[tenant.tier_id] = _Active(tenants - 1, weight - tenant.weight)
+
+    def allows(
+        self,
+        tenant: Tenant,
+        use: TenantUse,
+        head: Request,
+        *,
+        expected_output: float,
+        limits: tuple[int, float | None],
+    ) -> bool:
+        """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences, and KV
+        tokens where they are known) when its head is sent. The first request is always within.
+        """
+        if not use.requests:
+            return True
+        share = max(self._ratio_max, self._weight_ratio(tenant))
+        sequences_limit, tokens_limit = limits
+        if use.sequences + head.choices > share * sequences_limit:
+            return False
+        tokens = use.tokens + head.prompt_tokens + expected_output
+        return tokens_limit is None or tokens <= share * tokens_limit
+
+    def _weight_ratio(self, tenant: Tenant) -> float:
+        """The tenant's weight in its tier times the tier's weight, both among those with anything here."""
+        weights = {tier_id: self._tier(tier_id).weight for tier_id in self._active}
+        tier_ratio = weights[tenant.tier_id] / sum(weights.values())
+        return tier_ratio * tenant.weight / self._active[tenant.tier_id].weight
