@@ -49,7 +49,7 @@ class GenerationLimits:
 class ParsedCall:
     """What the gateway knows of a generation call before anything is counted.
 
-    `choices` is the number of sequences (n or best_of, times prompts). `output_tokens_max` counts all of
+    `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` counts all of
     them, and is None where the call sets no limit. `prompt_bytes` is the text that becomes prompt;
     `prompt_token_ids` its exact tokens where it came as token ids. A block of `prefix` has
     `PREFIX_BLOCK_BYTES` of those bytes.
@@ -58,6 +58,7 @@ class ParsedCall:
     model: str | None
     stream: bool
     choices: int
+    prompts: int
     output_tokens_max: int | None
     client_wants_usage: bool
     client_wants_continuous_usage: bool
@@ -106,6 +107,7 @@ def parse_generation(endpoint: Endpoint, body: bytes, limits: GenerationLimits) 
         model=model,
         stream=stream,
         choices=choices,
+        prompts=prompt.prompts,
         output_tokens_max=None if output_tokens is None else output_tokens * choices,
         client_wants_usage=wants_usage,
         client_wants_continuous_usage=wants_continuous,

@@ -16,14 +16,9 @@ EVICTION_TRIES_MAX = 16
 class TenantDirectory(Protocol):
     """Who is this tenant?"""
 
-    changes: int
-    """Grows whenever `all` has become different, so that whoever copied it knows when to copy it again."""
-
     def find(self, tenant_id: str) -> Tenant | None:
         """Return the tenant, None where there is no such tenant, or no room for one more."""
         ...
-
-    def all(self) -> list[Tenant]: ...
 
 
 class ConfiguredTenants:
@@ -31,25 +26,22 @@ class ConfiguredTenants:
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:
         self._tenants = {tenant.id: tenant for tenant in tenants}
-        self.changes = 0
 
     def find(self, tenant_id: str) -> Tenant | None:
         return self._tenants.get(tenant_id)
-
-    def all(self) -> list[Tenant]:
-        return list(self._tenants.values())
 
 
 class OpenTenants:
     """Everybody, with weight 1 unless configured otherwise. Mutable."""
 
-    def __init__(self, tenants: Iterable[Tenant], *, open_tenants_max: int, is_idle: Callable[[str], bool]) -> None:
-        """`is_idle`: has this tenant nothing queued and nothing in flight?"""
+    def __init__(
+        self, tenants: Iterable[Tenant], *, open_tenants_max: int, forget_if_idle: Callable[[str], bool]
+    ) -> None:
+        """`forget_if_idle`: forget this tenant everywhere, unless it has anything queued or in flight; did it?"""
         self._configured = {tenant.id: tenant for tenant in tenants}
         self._open: dict[str, Tenant] = {}  # the one that came longest ago is first
         self._open_tenants_max = open_tenants_max
-        self._is_idle = is_idle
-        self.changes = 0
+        self._forget_if_idle = forget_if_idle
 
     def find(self, tenant_id: str) -> Tenant | None:
         tenant = self._configured.get(tenant_id)
@@ -60,19 +52,15 @@ class OpenTenants:
             if len(self._open) >= self._open_tenants_max and not self._evict():
                 return None
             tenant = Tenant(id=tenant_id)
-            self.changes += 1
         self._open[tenant_id] = tenant
         return tenant
-
-    def all(self) -> list[Tenant]:
-        return [*self._configured.values(), *self._open.values()]
 
     def _evict(self) -> bool:
         """Forget the tenant that was idle longest. Busy ones on the way count as having just come."""
         for _ in range(min(EVICTION_TRIES_MAX, len(self._open))):
             tenant_id = next(iter(self._open))
             tenant = self._open.pop(tenant_id)
-            if self._is_idle(tenant_id):
+            if self._forget_if_idle(tenant_id):
                 return True
             self._open[tenant_id] = tenant
         return False

@@ -75,6 +75,7 @@ class Section(BaseModel):
 class Listen(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)] = 8080
+    debug_state: bool = False
 
 
 class Backend(Section):

@@ -1,0 +1,247 @@
+"""The composition root: which parts there are, and how they are put together. Reads as the architecture.
+
+    client -> GatewayServer -> Generation: Intake -> Dispatcher (Scheduler) -> Upstream -> relay -> client
+                                  BackendPool -> Pools -> Dispatcher.load_changed
+
+Nothing else in the gateway names a concrete policy or reads the configuration.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from random import Random
+
+import uvloop
+from aiohttp import web
+
+from backends.engine.server import EngineOptions, EngineServer
+from backends.pool import BackendPool, BackendSpec, PollTimes
+from backends.simulation.recording import SchedulerLike
+from backends.upstream import Upstream
+from gateway.access_log import AccessLog
+from gateway.auth import make_authenticator
+from gateway.config import Config
+from gateway.dispatcher import Dispatcher
+from gateway.generation import Generation
+from gateway.handlers import DebugState, Models, Probes
+from gateway.intake import Intake
+from gateway.openai import Endpoint
+from gateway.pools import Pools
+from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, make_encoding, read_ranks
+from gateway.server import GatewayServer, Handler, Routes
+from gateway.telemetry import Telemetry
+from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
+from policies.admission import BoundedQueues, SlidingWindowRate
+from policies.fairness import FAIRNESS
+from policies.placement import PLACEMENT
+from policies.prediction import PREDICTION
+from policies.scheduler import Scheduler
+
+CONNECT_TIMEOUT_S = 3.0
+# Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
+IDLE_CONNECTION_S = 4.0
+IDLE_CONNECTIONS_MAX = 1024
+BACKLOG = 4096
+DRAIN_POLL_S = 0.05
+
+log = logging.getLogger(__name__)
+
+Wrap = Callable[[str, SchedulerLike], SchedulerLike]
+
+
+class Gateway:
+    """All parts of one running gateway. Make it on the loop that runs it, `start` it, `stop` it."""
+
+    def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None) -> None:
+        """`wrap_scheduler` may put something (a recorder) before the Scheduler of the named pool."""
+        self._config = config
+        self._wrap_scheduler = wrap_scheduler or (lambda _pool, scheduler: scheduler)
+        self._engine: EngineServer | None = None
+        self._upstreams: dict[str, Upstream] = {}
+        self._runner: web.ServerRunner | None = None
+        self.pools = Pools(self._make_dispatcher)
+        self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
+
+    async def start(self) -> str:
+        """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
+        config = self._config
+        specs = config.backend_specs() or [await self._embedded_engine()]
+        times = PollTimes(idle_s=config.health.idle_s, busy_s=config.health.busy_s, timeout_s=config.health.timeout_s)
+        loop = asyncio.get_running_loop()
+        rng = Random()  # noqa: S311 - jitter
+        self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
+        self.pools.watch(self.backends)
+        self._upstreams = {
+            spec.id: Upstream(
+                spec.url,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+                idle_s_max=IDLE_CONNECTION_S,
+                idle_connections_max=IDLE_CONNECTIONS_MAX,
+            )
+            for spec in specs
+        }
+        self._intake = self._make_intake()
+        self._probes = Probes(self.pools)
+        self._server = GatewayServer(
+            self._routes(),
+            body_bytes_max=config.limits.body_bytes_max,
+            header_bytes_max=config.limits.header_bytes_max,
+        )
+        await self.backends.start()
+        self._runner = web.ServerRunner(self._server)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
+        host, port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def drain(self) -> None:
+        """Say "not ready" but serve for a while; then refuse what is new and let what runs end."""
+        shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
+        self._probes.draining = self._server.closing = True
+        await asyncio.sleep(shutdown.lame_duck_s)
+        self._intake.draining = True
+        give_up_at = loop.time() + shutdown.drain_s
+        while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - many may be the last to end
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    async def stop(self) -> None:
+        """End everything, whatever it is in the middle of."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            await self.backends.stop()
+        for upstream in self._upstreams.values():
+            await upstream.aclose()
+        if self._engine is not None:
+            await self._engine.stop()
+        if self._access_log is not None:
+            self._access_log.close()
+
+    def _routes(self) -> Routes:
+        """Every path there is. What generates is queued and charged; the rest answers at once."""
+        generation = Generation(
+            intake=self._intake,
+            backends=self.backends,
+            upstreams=self._upstreams,
+            telemetry=Telemetry(self._access_log),
+        )
+
+        def generate(endpoint: Endpoint) -> Handler:
+            return lambda request: generation.answer(request, endpoint)
+
+        routes: dict[str, dict[str, Handler]] = {
+            Endpoint.CHAT: {"POST": generate(Endpoint.CHAT)},
+            Endpoint.COMPLETIONS: {"POST": generate(Endpoint.COMPLETIONS)},
+            "/v1/models": {"GET": Models(self._intake, self.backends).answer},
+            "/health": {"GET": self._probes.ready},
+            "/livez": {"GET": self._probes.alive},
+            "/readyz": {"GET": self._probes.ready},
+            "/version": {"GET": self._probes.version},
+        }
+        if self._config.listen.debug_state:
+            routes["/debug/state"] = {"GET": DebugState(self.pools).answer}
+        return routes
+
+    def _make_intake(self) -> Intake:
+        config = self._config
+        ranks_file = config.prompt_tokens.ranks_file
+        exact = None
+        if ranks_file is not None:
+            options = config.prompt_tokens
+            encoding = make_encoding(read_ranks(ranks_file), encoding=options.encoding, pattern=options.pattern)
+            exact = ExactPromptTokens(encoding)
+        return Intake(
+            auth=make_authenticator(config.auth),
+            tenants=self._make_tenants(),
+            pools=self.pools,
+            limits=config.generation_limits(),
+            body_timeout_s=config.limits.body_timeout_s,
+            prompt_tokens=LearntPromptTokens(),
+            exact_prompt_tokens=exact,
+        )
+
+    def _make_tenants(self) -> TenantDirectory:
+        tenants, auth = self._config.policy_tenants(), self._config.auth
+        if auth.mode == "keys":
+            return ConfiguredTenants(tenants)
+        return OpenTenants(tenants, open_tenants_max=auth.open_tenants_max, forget_if_idle=self.pools.forget_if_idle)
+
+    def _make_dispatcher(self, pool: str) -> Dispatcher:
+        scheduling, queue = self._config.scheduling, self._config.queue
+        scheduler = Scheduler(
+            tiers=self._config.policy_tiers(),
+            fairness=FAIRNESS[scheduling.fairness],
+            price=self._config.policy_price(),
+            prediction=PREDICTION[scheduling.prediction](),
+            placement=PLACEMENT[scheduling.placement](),
+            admission=(
+                BoundedQueues(
+                    requests_max=queue.requests_max,
+                    bytes_max=queue.bytes_max,
+                    tenant_requests_max=queue.tenant_requests_max,
+                    tenant_bytes_max=queue.tenant_bytes_max,
+                ),
+                SlidingWindowRate(),
+            ),
+            share_ratio_max=scheduling.share_ratio_max,
+            headroom_ratio_max=scheduling.kv_headroom_ratio,
+            wait_s_max=queue.wait_s_max,
+        )
+        return Dispatcher(self._wrap_scheduler(pool, scheduler))
+
+    async def _embedded_engine(self) -> BackendSpec:
+        options = self._config.engine
+        self._engine = EngineServer(
+            EngineOptions(
+                model=options.model,
+                coefficients=options.coefficients,
+                speed=options.speed,
+                kv_tokens_max=options.kv_tokens_max,
+                requests_running_max=options.requests_running_max,
+            )
+        )
+        url = await self._engine.start()
+        return BackendSpec(id="embedded", url=url, requests_running_max=options.requests_running_max)
+
+
+def serve(config: Config) -> None:
+    """Serve until SIGTERM (which drains first) or SIGINT. Raises what `Gateway.start` raises."""
+    uvloop.run(_serve(config))
+
+
+async def _serve(config: Config) -> None:
+    loop, gateway = asyncio.get_running_loop(), Gateway(config)
+    terminated, interrupted = asyncio.Event(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, terminated.set)
+    loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    try:
+        url = await gateway.start()
+        print(greeting(url, [entry["id"] for entry in gateway.backends.models()]), flush=True)  # noqa: T201
+        interruption = asyncio.ensure_future(interrupted.wait())
+        termination = asyncio.ensure_future(_drained(terminated, gateway))
+        await asyncio.wait((interruption, termination), return_when=asyncio.FIRST_COMPLETED)
+        interruption.cancel()
+        termination.cancel()
+    finally:
+        await gateway.stop()
+
+
+async def _drained(terminated: asyncio.Event, gateway: Gateway) -> None:
+    await terminated.wait()
+    await gateway.drain()
+
+
+def greeting(url: str, models: list[str]) -> str:
+    """What a person who starts the gateway wants to see: two ways to try it that work as pasted."""
+    if not models:
+        return f"fairlead serves {url}. No backend has answered yet."
+    model = models[0]
+    return f"""fairlead serves {url}. Try it:
+
+curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d '{{"model": "{model}", "stream": true, "max_tokens": 32, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+
+from openai import OpenAI
+chat = OpenAI(base_url="{url}/v1", api_key="alice").chat.completions
+print(chat.create(model="{model}", max_tokens=32, messages=[{{"role": "user", "content": "Hello"}}]))
+"""

@@ -1,0 +1,229 @@
+"""One pool's Scheduler on the event loop: leases in, decisions out.
+
+The Scheduler is told every fact with the loop's time and asked once per loop tick (`_pump_soon` once, however
+many facts arrived), so facts of one tick are decided together. One timer stands for everything it wants to be
+woken for. A request holds a Lease from its arrival to its end, on every path: waiting for a backend, sent to
+one, put back, refused, finished, or left by its client.
+
+Usage that passes per token is kept, newest only, and told before the next decision, end or view: nobody reads a
+counter in between, so every token counts from the moment it passed, and a token costs one dict entry.
+"""
+
+import asyncio
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from backends.simulation.recording import SchedulerLike
+from backends.upstream import UpstreamError
+from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Snapshot, Tenant, Usage
+
+NO_USAGE = Usage(0, 0, 0)
+
+
+class Rejected(Exception):  # noqa: N818 - a decision, not an error
+    """The scheduler refused the request."""
+
+    def __init__(self, reason: Reason, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class Dispatcher:
+    """Drives one Scheduler. All methods are called on the loop that runs it."""
+
+    def __init__(self, scheduler: SchedulerLike) -> None:
+        self._scheduler = scheduler
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self._in_flight: set[str] = set()
+        self._usages: dict[str, Usage] = {}  # passed since the scheduler was last told
+        self._tenants: dict[str, Tenant] = {}
+        self._leases: Counter[str] = Counter()  # by tenant
+        self._pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def lease(self, request: Request, tenant: Tenant) -> "Lease":
+        """A place for the request, to be entered; raises Rejected there."""
+        if self._tenants.get(tenant.id) is not tenant:
+            self._tenants[tenant.id] = tenant
+            self._scheduler.tenants_changed(changed=[tenant], now=self.now())
+        return Lease(self, request)
+
+    def now(self) -> float:
+        """Seconds on the clock that all facts are told with; requests arrive at this time too."""
+        return self._loop.time()
+
+    def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
+        self._scheduler.load_changed(loads, self.now())
+        self._pump_soon()
+
+    def forget(self, tenant_id: str) -> None:
+        """The tenant is gone; what it has queued is refused."""
+        if self._tenants.pop(tenant_id, None) is not None:
+            self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
+            self._pump_soon()
+
+    def snapshot(self) -> Snapshot:
+        self._tell_usages()
+        return self._scheduler.snapshot(self.now())
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody holds a lease."""
+        return bool(self._leases)
+
+    def serves(self, tenant_id: str) -> bool:
+        """Whether this tenant has anything queued or in flight."""
+        return tenant_id in self._leases
+
+    # -- the leases' side ------------------------------------------------------------------------------------
+
+    def opened(self, tenant_id: str) -> None:
+        self._leases[tenant_id] += 1
+
+    def closed(self, tenant_id: str) -> None:
+        self._leases[tenant_id] -= 1
+        if not self._leases[tenant_id]:
+            del self._leases[tenant_id]
+
+    async def submit(self, request: Request) -> str:
+        self._scheduler.submit(request, self.now())
+        return await self._backend_for(request.id)
+
+    async def returned(self, request_id: str, hold_s: float) -> str:
+        """Put a dispatched request back and wait for the next backend."""
+        self._in_flight.discard(request_id)
+        self._usages.pop(request_id, None)
+        self._scheduler.returned(request_id, self.now(), hold_s)
+        return await self._backend_for(request_id)
+
+    def tokens(self, request_id: str, usage: Usage) -> None:
+        self._usages[request_id] = usage
+
+    def trued_up(self) -> None:
+        """A prompt's true size is known: the reservation that shrinks may let somebody in."""
+        if self._waiting:
+            self._pump_soon()
+
+    def finished(self, request_id: str, outcome: Outcome) -> None:
+        self._in_flight.discard(request_id)
+        usage = self._usages.pop(request_id, None)
+        if usage is not None:
+            self._scheduler.tokens(request_id, usage, self.now())
+        self._scheduler.finished(request_id, outcome, self.now())
+        if self._waiting:
+            self._pump_soon()
+
+    async def _backend_for(self, request_id: str) -> str:
+        decided: asyncio.Future[str] = self._loop.create_future()
+        self._waiting[request_id] = decided
+        self._pump_soon()
+        try:
+            return await decided
+        except asyncio.CancelledError:
+            if request_id in self._in_flight:  # its dispatch crossed with the client's leaving: nothing was sent
+                self._usages[request_id] = NO_USAGE
+                self.finished(request_id, Outcome.CLIENT_GONE)
+            else:
+                self._waiting.pop(request_id, None)
+                self._scheduler.cancel(request_id, self.now())
+                self._pump_soon()
+            raise
+
+    # -- the scheduler's side --------------------------------------------------------------------------------
+
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        # A timer may fire a little early by the loop's own clock: what it was set for is due all the same.
+        self._decide(max(self.now(), self._timer_at))
+
+    def _pump(self) -> None:
+        self._pumping = False
+        self._decide(self.now())
+
+    def _decide(self, now: float) -> None:
+        self._tell_usages()
+        for action in self._scheduler.poll(now):
+            decided = self._waiting.pop(action.request_id, None)
+            assert decided is not None, "only what waits is decided"
+            if isinstance(action, Dispatch):
+                self._in_flight.add(action.request_id)
+            if decided.cancelled():
+                continue  # its task is on the way to _backend_for's except
+            if isinstance(action, Reject):
+                decided.set_exception(Rejected(action.reason, action.retry_after_s))
+            else:
+                decided.set_result(action.backend_id)
+        self._arm(self._scheduler.next_wakeup())
+
+    def _tell_usages(self) -> None:
+        if self._usages:
+            usages, self._usages = self._usages, {}
+            now, tokens = self.now(), self._scheduler.tokens
+            for request_id, usage in usages.items():
+                tokens(request_id, usage, now)
+
+    def _arm(self, wakeup_at: float | None) -> None:
+        if self._timer is not None:
+            if wakeup_at == self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if wakeup_at is not None:
+            self._timer_at = wakeup_at
+            self._timer = self._loop.call_at(wakeup_at, self._on_timer)
+
+
+class Lease:
+    """One request's claim on the pool: entered when it was given a backend, left when it ended.
+
+    An exception that leaves the block says how it ended; without one the handler sets `outcome`.
+    """
+
+    __slots__ = ("_dispatcher", "_trued_up", "backend_id", "outcome", "request")
+
+    def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
+        self._dispatcher = dispatcher
+        self._trued_up = False
+        self.request = request
+        self.backend_id = ""
+        self.outcome = Outcome.COMPLETED
+
+    async def __aenter__(self) -> Self:
+        self._dispatcher.opened(self.request.tenant_id)
+        try:
+            self.backend_id = await self._dispatcher.submit(self.request)
+        except BaseException:
+            self._dispatcher.closed(self.request.tenant_id)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._dispatcher.closed(self.request.tenant_id)
+        if not self.backend_id:
+            return  # it was put back and refused then: it ended in the queue
+        if error is not None:
+            self.outcome = Outcome.BACKEND_FAILED if isinstance(error, UpstreamError) else Outcome.CLIENT_GONE
+        self._dispatcher.finished(self.request.id, self.outcome)
+
+    def tokens(self, usage: Usage) -> None:
+        """So much has been used so far. Called for every chunk that passes."""
+        self._dispatcher.tokens(self.request.id, usage)
+        if not self._trued_up:
+            self._trued_up = True
+            self._dispatcher.trued_up()
+
+    async def returned(self, hold_s: float) -> None:
+        """The backend did not take it: wait for the next one. Raises Rejected."""
+        self.backend_id = ""
+        self.backend_id = await self._dispatcher.returned(self.request.id, hold_s)

@@ -1,0 +1,112 @@
+"""The client side of HTTP: aiohttp's low-level server, with our table of paths and our answers to bad HTTP.
+
+Paths are an allow-list: what is not in the table does not exist here, whatever the backend has at it.
+aiohttp's own error pages repeat what was sent and are not JSON; all of them are replaced.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import StreamReader, hdrs, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+
+from gateway import openai
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Routes = Mapping[str, Mapping[str, Handler]]  # path -> method -> handler
+
+KEEPALIVE_S = 30.0  # aiohttp's timer for idle connections and for slow request heads, one and the same
+HEADERS_MAX = 128
+SERVER = {hdrs.SERVER: "fairlead"}
+
+log = logging.getLogger(__name__)
+
+
+class GatewayServer(web.Server):
+    """Serves a table of paths."""
+
+    def __init__(self, routes: Routes, *, body_bytes_max: int, header_bytes_max: int) -> None:
+        super().__init__(
+            self._handle,
+            request_factory=self._request,
+            handler_cancellation=True,
+            keepalive_timeout=KEEPALIVE_S,
+            access_log=None,
+            logger=log,
+            max_line_size=header_bytes_max,
+            max_field_size=header_bytes_max,
+            max_headers=HEADERS_MAX,
+            auto_decompress=False,
+        )
+        self._routes = routes
+        self._body_bytes_max = body_bytes_max
+        self._protocol_options = dict(self._kwargs)
+        self.closing = False  # answers say `Connection: close` while the gateway shuts down
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._protocol_options)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        methods = self._routes.get(request.path)
+        if methods is None:
+            response = to_response(openai.NOT_FOUND)
+        else:
+            handler = methods.get(request.method)
+            if handler is None:
+                response = to_response(openai.method_not_allowed(", ".join(methods)))
+            else:
+                return await handler(request)
+        return response
+
+    def _request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> web.BaseRequest:
+        if self.closing:
+            protocol.force_close()
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, self._loop, client_max_size=self._body_bytes_max
+        )
+
+
+class _Connection(RequestHandler):
+    """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status >= 500 and not isinstance(exc, HttpProcessingError):
+            log.error("a handler failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the response has begun: it cannot become an error")
+        response = to_response(openai.failed(_fault(status, exc)))
+        response.force_close()
+        return response
+
+
+def _fault(status: int, error: BaseException | None) -> openai.Fault:
+    if isinstance(error, LineTooLong):
+        return openai.HEADER_TOO_LARGE
+    if status >= 500 and not isinstance(error, BadHttpMethod | HttpProcessingError):
+        return openai.INTERNAL
+    return openai.MALFORMED_HTTP
+
+
+def to_response(answer: openai.Answer, **headers: str) -> web.Response:
+    """A whole JSON response of our own."""
+    sent: dict[str, Any] = {**answer.headers, **headers}
+    return web.Response(status=answer.status, body=answer.body, headers={hdrs.CONTENT_TYPE: "application/json", **sent})
