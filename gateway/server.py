@@ -108,5 +108,5 @@ def _fault(status: int, error: BaseException | None) -> openai.Fault:
 
 def to_response(answer: openai.Answer, **headers: str) -> web.Response:
     """A whole JSON response of our own."""
-    sent: dict[str, Any] = {**answer.headers, **headers}
-    return web.Response(status=answer.status, body=answer.body, headers={hdrs.CONTENT_TYPE: "application/json", **sent})
+    sent = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
+    return web.Response(status=answer.status, body=answer.body, headers=sent)
