@@ -1,0 +1,136 @@
+"""What a person types, and what comes back."""
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from multidict import CIMultiDict
+from typer.testing import CliRunner
+
+from gateway.auth import make_authenticator
+from gateway.cli import app
+from gateway.config import load_config
+
+KEYS_YAML = "auth: {mode: keys}\ntenants: {alice: {weight: 2}, bob: {}}\n"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FAIRLEAD_CONFIG", raising=False)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def keys_config(tmp_path):
+    path = tmp_path / "fairlead.yaml"
+    path.write_text(KEYS_YAML)
+    return str(path)
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["check-config"], ["example-config"], ["keys"], ["keys", "new"]])
+def test_every_command_explains_itself(command):
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert run("--version").output.startswith("fairlead 0.")
+
+
+def test_help_does_not_load_the_server():
+    code = (
+        "import sys; from gateway.cli import app; "
+        "sys.exit(bool({'aiohttp', 'pydantic', 'tiktoken', 'orjson'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_example_can_be_written_to_a_file_and_checked(tmp_path):
+    (tmp_path / "fairlead.yaml").write_text(run("example-config").output)
+    result = run("check-config", "fairlead.yaml")
+    assert result.exit_code == 0
+    assert "fairlead.yaml: valid" in result.output
+    assert "embedded engine" in result.output
+
+
+def test_a_wrong_configuration_is_told_with_exit_code_1(tmp_path):
+    (tmp_path / "bad.yaml").write_text("listen:\n  prot: 1\nqueue: {wait_s_max: x}\n")
+    result = run("check-config", "bad.yaml")
+    assert result.exit_code == 1
+    assert "bad.yaml:2: listen.prot: there is no such key (did you mean 'port'?)\n" in result.stderr
+    assert "bad.yaml:3: queue.wait_s_max: " in result.stderr
+
+
+def test_a_new_key_is_printed_once_and_opens_the_gateway(keys_config):
+    result = run("keys", "new", "alice", "--config", keys_config)
+    assert result.exit_code == 0
+    key = result.stdout.strip()
+    assert key.startswith("fl-")
+    authenticator = make_authenticator(load_config(Path(keys_config)).auth)
+    assert authenticator.identify(CIMultiDict({"Authorization": f"Bearer {key}"})).tenant_id == "alice"
+    listed = run("keys", "list", "--config", keys_config).stdout
+    assert f"...{key[-4:]}" in listed
+    assert key not in listed
+
+
+def test_check_config_tells_whose_keys_are_missing_or_refused(keys_config, tmp_path):
+    run("keys", "new", "alice", "--config", keys_config)
+    result = run("check-config", keys_config)
+    assert "auth: keys, 1 in fairlead.keys" in result.output
+    assert "tenants without a key: bob" in result.output
+    (tmp_path / "fairlead.yaml").write_text("auth: {mode: keys}\ntenants: {bob: {}}\n")
+    assert "refused: alice" in run("check-config", keys_config).output
+
+
+def test_a_key_for_a_tenant_that_is_not_configured_is_refused(keys_config, tmp_path):
+    result = run("keys", "new", "alcie", "--config", keys_config)
+    assert result.exit_code == 1
+    assert "did you mean 'alice'?" in result.stderr
+    assert not (tmp_path / "fairlead.keys").exists()
+
+
+def test_a_key_in_open_mode_comes_with_a_warning():
+    result = run("keys", "new", "alice")
+    assert result.exit_code == 0
+    assert "not checked" in result.stderr
+
+
+def test_a_lost_secret_is_told_and_not_replaced(keys_config, tmp_path):
+    run("keys", "new", "alice", "--config", keys_config)
+    (tmp_path / "fairlead.secret").unlink()
+    result = run("keys", "new", "bob", "--config", keys_config)
+    assert result.exit_code == 1
+    assert "restore it" in result.stderr
+    assert not (tmp_path / "fairlead.secret").exists()
+
+
+def test_a_revoked_key_is_gone(keys_config):
+    key = run("keys", "new", "alice", "--config", keys_config).stdout.strip()
+    assert run("keys", "revoke", "zzzz", "-c", keys_config).exit_code == 1
+    assert run("keys", "revoke", key[-2:], "-c", keys_config).exit_code == 1
+    assert run("keys", "revoke", key[-4:], "-c", keys_config).exit_code == 0
+    assert run("keys", "list", "-c", keys_config).stdout == ""
+
+
+def test_serve_passes_the_configuration_with_host_and_port_from_the_command_line(keys_config, monkeypatch):
+    run("keys", "new", "alice", "--config", keys_config)
+    served = []
+    monkeypatch.setitem(sys.modules, "gateway.app", types.SimpleNamespace(serve=served.append))
+    result = run("serve", "--config", keys_config, "--port", "9000")
+    assert result.exit_code == 0
+    (config,) = served
+    assert (config.listen.host, config.listen.port) == ("127.0.0.1", 9000)
+    assert set(config.tenants) == {"alice", "bob"}
+
+
+def test_serve_does_not_start_with_a_wrong_configuration(keys_config):
+    result = run("serve", "--config", keys_config)
+    assert result.exit_code == 1
+    assert "auth.keys_file" in result.stderr

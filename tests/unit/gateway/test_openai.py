@@ -1,0 +1,294 @@
+"""What a body means to the gateway, and that nothing but BadRequest comes of a bad one."""
+
+import contextlib
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.openai import (
+    MODEL_CHARS_MAX,
+    NESTING_MAX,
+    Endpoint,
+    GenerationLimits,
+    ParsedCall,
+    parse_generation,
+    prompt_text,
+)
+from gateway.prompts import BadRequest
+
+LIMITS = GenerationLimits(choices_max=4, prompts_max=3, output_tokens_max=1000)
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+COMPLETION = {"model": "m", "prompt": "hello"}
+
+
+def chat(**fields: Any) -> ParsedCall:
+    return parse_generation(Endpoint.CHAT, orjson.dumps(CHAT | fields), LIMITS)
+
+
+def completion(**fields: Any) -> ParsedCall:
+    return parse_generation(Endpoint.COMPLETIONS, orjson.dumps(COMPLETION | fields), LIMITS)
+
+
+def refusal(endpoint: Endpoint, body: bytes) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        parse_generation(endpoint, body, LIMITS)
+    return caught.value
+
+
+def chat_refusal(**fields: Any) -> BadRequest:
+    return refusal(Endpoint.CHAT, json.dumps(CHAT | fields).encode())
+
+
+def completion_refusal(**fields: Any) -> BadRequest:
+    return refusal(Endpoint.COMPLETIONS, json.dumps(COMPLETION | fields).encode())
+
+
+def test_a_plain_chat_is_one_choice_without_a_limit_and_passes_byte_for_byte():
+    body = b' {"messages": [{"role":"user","content":"hello"}],\n "temperature": 0.70 } '
+    call = parse_generation(Endpoint.CHAT, body, LIMITS)
+    assert (call.model, call.stream, call.choices, call.output_tokens_max) == (None, False, 1, None)
+    assert call.upstream_body is body
+
+
+def test_output_tokens_count_all_choices():
+    call = chat(n=3, max_tokens=50)
+    assert (call.choices, call.output_tokens_max) == (3, 150)
+    call = completion(prompt=["a", "b"], n=2, max_tokens=10)
+    assert (call.choices, call.output_tokens_max) == (4, 40)
+
+
+def test_best_of_occupies_as_many_sequences_as_n_would():
+    assert completion(n=1, best_of=3).choices == 3
+    assert completion(n=3, best_of=2).choices == 3
+
+
+def test_of_the_two_chat_limits_the_newer_one_wins_as_in_vllm():
+    assert chat(max_tokens=5, max_completion_tokens=7).output_tokens_max == 7
+    assert chat(max_tokens=5, max_completion_tokens=None).output_tokens_max == 5
+
+
+def test_completions_without_a_limit_decode_16_tokens():
+    assert completion().output_tokens_max == 16
+    assert completion(max_tokens=None).output_tokens_max == 16
+
+
+def test_max_tokens_zero_is_for_scoring_a_prompt_with_echo_and_decodes_one():
+    assert completion(echo=True, max_tokens=0).output_tokens_max == 1
+    assert completion_refusal(max_tokens=0).param == "max_tokens"
+
+
+def test_a_whole_float_is_an_integer():
+    assert chat(max_tokens=16.0).output_tokens_max == 16
+
+
+@pytest.mark.parametrize("name", ["n", "best_of", "max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 10**6, 10**30, 1.5, True, False, "2", [2], {}, 1e300])
+def test_a_count_that_is_no_count_or_over_its_limit_is_refused_by_name(name, value):
+    assert chat_refusal(**{name: value}).param == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": 7}, "model"),
+        ({"model": "m" * (MODEL_CHARS_MAX + 1)}, "model"),
+        ({"stream": "true"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": ["hi"]}, "messages"),
+        ({"messages": [{"content": "hi"}]}, "messages"),
+        ({"messages": [{"role": 1, "content": "hi"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [7]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
+        ({"tools": {}}, "tools"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": [1]}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": "yes"}}, "include_usage"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": 1}}, "continuous_usage_stats"),
+    ],
+)
+def test_a_mistyped_chat_field_is_refused_by_name(fields, param):
+    assert chat_refusal(**fields).param == param
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        None,
+        "",
+        [],
+        {},
+        7,
+        ["a", 1],
+        [1, True],
+        [1, -1],
+        [1, 2**32],
+        [[1], "a"],
+        [[1], [True]],
+        [["a"]],
+        [1.5],
+        list("abcd"),
+    ],
+)
+def test_a_prompt_that_is_none_of_its_four_forms_or_too_many_is_refused(prompt):
+    assert completion_refusal(prompt=prompt).param == "prompt"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"{",
+        b'{"messages": NaN}',
+        b'{"messages": [{"role":"user","content":"\xff"}]}',
+        b'\xef\xbb\xbf{"messages":[{"role":"user","content":"x"}]}',
+        b'{"messages":[{"role":"user","content":"x"}]} {}',
+        '{"messages":[{"role":"user","content":"x"}]}'.encode("utf-16"),
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_not_one_json_object_in_utf8_is_refused(body):
+    assert refusal(Endpoint.CHAT, body).code == "invalid_json"
+
+
+def test_nesting_is_limited_wherever_it_is():
+    def nested(levels: int) -> bytes:
+        value = b"[" * levels + b"]" * levels
+        return b'{"messages":[{"role":"user","content":"x"}],"extra":' + value + b"}"
+
+    # The object itself is one level.
+    assert parse_generation(Endpoint.CHAT, nested(NESTING_MAX - 1), LIMITS).choices == 1
+    assert refusal(Endpoint.CHAT, nested(NESTING_MAX)).code == "invalid_json"
+
+
+def test_brackets_in_a_text_are_no_nesting():
+    assert chat(messages=[{"role": "user", "content": "[" * 1000}]).choices == 1
+
+
+def test_messages_never_repeat_what_was_sent():
+    for fields in ({"n": "SENTINEL"}, {"model": ["SENTINEL"]}, {"messages": "SENTINEL"}, {"stream": "SENTINEL"}):
+        assert "SENTINEL" not in chat_refusal(**fields).message
+    assert "SENTINEL" not in refusal(Endpoint.CHAT, b'{"SENTINEL"}').message
+
+
+def test_of_duplicate_keys_the_last_one_counts_as_in_the_backend():
+    body = b'{"n":1,"stream":true,"messages":[{"role":"user","content":"x"}],"n":3,"stream":false}'
+    call = parse_generation(Endpoint.CHAT, body, LIMITS)
+    assert (call.choices, call.stream) == (3, False)
+    assert json.loads(call.upstream_body)["n"] == 3
+
+
+def test_duplicate_stream_options_cannot_hide_the_usage_that_we_ask_for():
+    body = (
+        b'{"stream":true,"stream_options":{"include_usage":true},"prompt":"x","stream_options":{"include_usage":false}}'
+    )
+    call = parse_generation(Endpoint.COMPLETIONS, body, LIMITS)
+    assert json.loads(call.upstream_body)["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert not call.client_wants_usage
+
+
+def test_a_stream_is_made_to_report_usage_and_is_otherwise_left_alone():
+    body = b'{"messages":[{"role":"user","content":"x"}], "stream":true, "seed":12345678901234567890123 }\n'
+    call = parse_generation(Endpoint.CHAT, body, LIMITS)
+    sent = json.loads(call.upstream_body)
+    assert sent.pop("stream_options") == {"include_usage": True, "continuous_usage_stats": True}
+    assert sent == json.loads(body)
+    assert (call.client_wants_usage, call.client_wants_continuous_usage) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "wants"),
+    [
+        (None, (False, False)),
+        ({}, (False, False)),
+        ({"include_usage": True}, (True, False)),
+        ({"include_usage": None}, (False, False)),
+        ({"include_usage": False, "continuous_usage_stats": True}, (False, False)),
+        ({"include_usage": True, "continuous_usage_stats": True}, (True, True)),
+    ],
+)
+def test_stream_options_are_completed_and_what_the_client_asked_for_is_remembered(options, wants):
+    call = chat(stream=True, stream_options=options)
+    sent = json.loads(call.upstream_body)["stream_options"]
+    assert sent == {"include_usage": True, "continuous_usage_stats": True}
+    assert (call.client_wants_usage, call.client_wants_continuous_usage) == wants
+
+
+def test_other_stream_options_are_kept():
+    call = chat(stream=True, stream_options={"include_obfuscation": False})
+    assert json.loads(call.upstream_body)["stream_options"]["include_obfuscation"] is False
+
+
+def test_empty_stream_options_without_a_stream_pass_as_in_vllm():
+    assert chat(stream_options={}).upstream_body == orjson.dumps(CHAT | {"stream_options": {}})
+
+
+def test_token_ids_are_counted_exactly():
+    assert completion(prompt=[1, 2, 3]).prompt_token_ids == 3
+    call = completion(prompt=[[1, 2], [3]])
+    assert (call.prompt_token_ids, call.choices) == (3, 2)
+    assert completion().prompt_token_ids is None
+
+
+def test_the_prompt_of_a_passed_body_can_be_read_again_as_text():
+    text = prompt_text(Endpoint.CHAT, orjson.dumps(CHAT))
+    assert text == "user\nhello"
+    assert len(text) == chat().prompt_bytes
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = ["model", "messages", "prompt", "stream", "stream_options", "n", "best_of", "max_tokens", "tools"]
+FIELDS += ["max_completion_tokens", "prompt_embeds", "echo", "cache_salt", "documents", "chat_template_kwargs"]
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.text(max_size=4) | JSON}, optional={"content": JSON, "tool_calls": JSON, "name": JSON}
+    ),
+    max_size=3,
+)
+STREAM_OPTIONS = st.dictionaries(st.sampled_from(["include_usage", "continuous_usage_stats", "x"]), JSON)
+CALLS = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(FIELDS, JSON) | {"messages": MESSAGES | JSON, "stream_options": STREAM_OPTIONS | JSON},
+)
+
+
+@settings(deadline=None)  # machines under test are busy
+@given(st.sampled_from(Endpoint), CALLS)
+@example(Endpoint.COMPLETIONS, {"prompt": [[]], "prompt_embeds": [[]]})
+@example(Endpoint.COMPLETIONS, {"prompt": [[1], [2]], "prompt_embeds": ["AA=="], "stream": True})
+def test_any_json_object_is_a_call_within_limits_or_a_bad_request(endpoint, call):
+    body = json.dumps(call).encode()
+    try:
+        parsed = parse_generation(endpoint, body, LIMITS)
+    except BadRequest:
+        return
+    assert 1 <= parsed.choices <= LIMITS.choices_max * LIMITS.prompts_max
+    assert parsed.output_tokens_max is None or 1 <= parsed.output_tokens_max <= 1000 * parsed.choices
+    sent = json.loads(parsed.upstream_body)
+    if parsed.stream:
+        assert sent["stream_options"]["include_usage"] is True
+        assert sent["stream_options"]["continuous_usage_stats"] is True
+    else:
+        assert parsed.upstream_body == body
+
+
+@settings(deadline=None)
+@given(st.sampled_from(Endpoint), st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_are_a_call_or_a_bad_request(endpoint, body):
+    with contextlib.suppress(BadRequest):
+        parse_generation(endpoint, body, LIMITS)

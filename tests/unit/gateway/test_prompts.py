@@ -1,0 +1,90 @@
+"""The canonical text of a prompt, and the hashes of how it begins."""
+
+import pytest
+
+from gateway.prompts import (
+    MEDIA_PART_BYTES,
+    PREFIX_BLOCK_BYTES,
+    PREFIX_BLOCKS_MAX,
+    chat_prompt,
+    completion_prompt,
+    prefix_hashes,
+)
+
+
+def chat_text(*messages, **fields):
+    return chat_prompt({"messages": list(messages), **fields}).text
+
+
+def hashes(text, **fields):
+    call = {"model": "m", "prompt": text, **fields}
+    return prefix_hashes(completion_prompt(call), call)
+
+
+def test_a_chat_is_its_tools_then_each_role_and_content():
+    text = chat_text(
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]},
+        tools=[{"type": "function"}],
+    )
+    assert text == b'[{"type":"function"}]\nsystem\nbe kind\nuser\nhi\nthere'
+
+
+def test_what_an_assistant_message_says_beside_its_content_is_prompt_and_nulls_are_not():
+    text = chat_text({"role": "assistant", "content": None, "refusal": None, "tool_calls": [{"id": "1"}], "name": "bo"})
+    assert text == b'assistant\nbo\n[{"id":"1"}]'
+
+
+def test_an_image_counts_as_much_as_any_other_and_is_known_by_its_content():
+    def picture(data):
+        return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": data}}]}
+
+    small, large = chat_text(picture("a")), chat_text(picture("a" * 10**6))
+    assert len(small) == len(large) == len(b"user\n") + MEDIA_PART_BYTES
+    assert small != large
+    assert small == chat_text(picture("a"))
+
+
+def test_equal_beginnings_have_equal_hashes_up_to_the_block_where_they_differ():
+    common = "x" * (3 * PREFIX_BLOCK_BYTES)
+    one, other = hashes(common + "a" * PREFIX_BLOCK_BYTES), hashes(common + "b" * PREFIX_BLOCK_BYTES)
+    assert len(one) == len(other) == 4
+    assert one[:3] == other[:3]
+    assert one[3] != other[3]
+
+
+def test_a_hash_stands_for_all_blocks_before_it():
+    block = "x" * PREFIX_BLOCK_BYTES
+    assert len(set(hashes(block * 5))) == 5
+
+
+def test_a_part_of_a_block_has_no_hash():
+    assert hashes("x" * (PREFIX_BLOCK_BYTES - 1)) == ()
+    assert len(hashes("x" * (2 * PREFIX_BLOCK_BYTES - 1))) == 1
+
+
+@pytest.mark.parametrize("fields", [{"model": "other"}, {"cache_salt": "s"}, {"chat_template": "t"}])
+def test_what_separates_kv_blocks_separates_hashes(fields):
+    text = "x" * PREFIX_BLOCK_BYTES
+    assert hashes(text) != hashes(text, **fields)
+
+
+def test_of_several_prompts_only_the_first_is_a_prefix():
+    text = "x" * PREFIX_BLOCK_BYTES
+    assert hashes([text, text]) == hashes(text)
+    assert hashes(["short", text]) == ()
+
+
+def test_hashes_are_bounded():
+    assert len(hashes("x" * (PREFIX_BLOCK_BYTES * (PREFIX_BLOCKS_MAX + 5)))) == PREFIX_BLOCKS_MAX
+
+
+def test_token_ids_have_hashes_too():
+    ids = list(range(1000))
+    assert len(hashes(ids)) == 3  # four bytes each
+    assert hashes(ids)[:2] == hashes([*ids[:512], 7])[:2]
+
+
+def test_embeddings_are_sized_like_media_and_share_nothing():
+    prompt = completion_prompt({"prompt": "beside", "prompt_embeds": ["AAAA", "BBBB"]})
+    assert (len(prompt.text), prompt.leading_bytes, prompt.prompts) == (6 + 2 * MEDIA_PART_BYTES, 0, 3)
