@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 
-.PHONY: run test check format clean
+.PHONY: help run test check format test-vllm demo-fairness bench bench-relay bench-decision clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -26,6 +26,22 @@ check: $(STAMP)  ## ruff and mypy
 
 test: check  ## ruff, mypy and all tests that need no real vLLM
 	$(BIN)/python -m pytest -n 2
+
+test-vllm: $(STAMP)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
+	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
+	$(BIN)/python -m pytest tests/vllm
+
+demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
+	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
+	$(BIN)/python tests/benchmarks/fairness/demo.py
+
+bench: bench-relay bench-decision  ## all benchmarks
+
+bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx and a naive relay
+	$(BIN)/python tests/benchmarks/relay/bench.py
+
+bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenants
+	$(BIN)/python tests/benchmarks/decision/bench.py
 
 format: $(STAMP)  ## format and fix what ruff can fix
 	$(BIN)/ruff format .

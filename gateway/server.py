@@ -21,7 +21,7 @@ Routes = Mapping[str, Mapping[str, Handler]]  # path -> method -> handler
 
 KEEPALIVE_S = 30.0  # aiohttp's timer for idle connections and for slow request heads, one and the same
 HEADERS_MAX = 128
-SERVER = {hdrs.SERVER: "fairlead"}
+SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
 
 log = logging.getLogger(__name__)
 
@@ -108,5 +108,5 @@ def _fault(status: int, error: BaseException | None) -> openai.Fault:
 
 def to_response(answer: openai.Answer, **headers: str) -> web.Response:
     """A whole JSON response of our own."""
-    sent = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
+    sent: dict[str, str] = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
     return web.Response(status=answer.status, body=answer.body, headers=sent)
