@@ -1,0 +1,172 @@
+"""The two programs under test as child processes: a real vLLM, and the gateway in front of one.
+
+Both listen on 127.0.0.1 and on a port that was free, write their output to a file, and are ended by
+the handle that started them.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from wire import fetch
+
+from backends.metrics import EngineMetrics, parse_metrics
+
+HERE = Path(__file__).parent
+INSTALLED = HERE.parents[1] / ".vllm"  # by install.sh
+VLLM_START_S_MAX = 180.0
+GATEWAY_START_S_MAX = 20.0
+STOP_S_MAX = 20.0
+
+
+class Server:
+    """One program that serves HTTP. `ready` is the path that answers 200 when it can be used."""
+
+    ready = "/health"
+
+    def __init__(self, log: Path, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def text(self, path: str) -> str:
+        status, body = fetch(self.url, path)
+        assert status == 200, f"{path}: {status} {body[:200]!r}"
+        return body.decode()
+
+    def log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def kill(self) -> None:
+        """End it and its children at once, as a power cut would."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self.alive:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def _start(self, command: list[str], start_s_max: float) -> None:
+        assert not self.alive
+        with self._log.open("ab") as output:
+            # a session of its own: what it starts has its process id as group
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        try:
+            until(self._is_ready, timeout_s=start_s_max, what=f"{command[0]} is ready", pause_s=0.1)
+        except BaseException:
+            sys.stderr.write(self.log_tail())  # pytest shows it with the failure
+            self.stop()
+            raise
+
+    def _is_ready(self) -> bool:
+        assert self.alive, f"exit {self._process.returncode}"
+        try:
+            return fetch(self.url, self.ready)[0] == 200
+        except OSError:
+            return False
+
+
+class Vllm(Server):
+    """A real vLLM; `options` go to `vllm serve`."""
+
+    def __init__(self, log: Path, *options: str) -> None:
+        super().__init__(log)
+        self._options = options
+
+    def start(self) -> "Vllm":
+        self._start([str(HERE / "serve.sh"), str(INSTALLED), str(self.port), *self._options], VLLM_START_S_MAX)
+        return self
+
+    def metrics(self) -> EngineMetrics:
+        return parse_metrics(self.text("/metrics"))
+
+    def kill_engine(self) -> None:
+        """End its engine and leave its API process: what a crash on the device looks like from outside."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        (engine,) = [pid for pid in children if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(int(engine), signal.SIGKILL)
+
+    def wait_dead(self) -> None:
+        """Wait until it has noticed that its engine is gone, and has ended itself."""
+        self._process.wait(STOP_S_MAX)
+
+
+class Gateway(Server):
+    """`fairlead serve` in front of one vLLM. `backend` are further keys of its backend, `config` further sections."""
+
+    ready = "/readyz"
+
+    def __init__(
+        self,
+        directory: Path,
+        vllm: Vllm,
+        *,
+        backend: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(directory / "gateway.log")
+        self._config = directory / "fairlead.yaml"
+        sections = {
+            "listen": {"port": self.port, "debug_state": True},
+            "backends": [{"name": "vllm", "url": vllm.url, **(backend or {})}],
+            "shutdown": {"lame_duck_s": 0.0, "drain_s": 1.0},
+            **(config or {}),
+        }
+        self._config.write_text(yaml.safe_dump(sections))
+
+    def start(self) -> "Gateway":
+        self._start(
+            [str(Path(sys.executable).parent / "fairlead"), "serve", "--config", str(self._config)], GATEWAY_START_S_MAX
+        )
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """Return the snapshot of the one pool's scheduler, as JSON."""
+        (pool,) = json.loads(self.text("/debug/state"))["pools"].values()
+        return pool
+
+    def queued(self) -> int:
+        return self.state()["queued_requests"]
+
+    def in_flight(self) -> int:
+        return self.state()["in_flight_requests"]
+
+    def service(self) -> float:
+        """Return what all tenants were charged since the start, in priced tokens."""
+        return sum(tenant["service"] for tenant in self.state()["tenants"].values())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(condition: Callable[[], bool], *, timeout_s: float = 10.0, what: str = "", pause_s: float = 0.02) -> None:
+    """Wait until the condition holds. Fails after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(pause_s)

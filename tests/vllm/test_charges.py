@@ -1,0 +1,98 @@
+"""The gateway charges what vLLM counted, token by token."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from processes import until
+from wire import CHAT, COMPLETIONS, Call, fetch
+
+# the default price (policies/cost.py): tokens of the prompt, of it those found in the prefix cache, and generated
+PROMPT, CACHED, OUTPUT = 1.0, 0.1, 2.0
+
+CALLS = {
+    "a whole answer": [(CHAT, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 30})],
+    "a stream": [(CHAT, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 30, "stream": True})],
+    "a stream that shows usage": [
+        (COMPLETIONS, {"prompt": "a b", "max_tokens": 30, "stream": True, "stream_options": {"include_usage": True}})
+    ],
+    "a stream of two choices": [(COMPLETIONS, {"prompt": "a b c", "max_tokens": 30, "n": 2, "stream": True})],
+    "two whole choices": [(COMPLETIONS, {"prompt": "a b c d", "max_tokens": 30, "n": 2})],
+    "a stream of three prompts": [(COMPLETIONS, {"prompt": ["a", "b b", "c c c"], "max_tokens": 30, "stream": True})],
+    "token ids": [(COMPLETIONS, {"prompt": list(range(300, 600)), "max_tokens": 5, "stream": True})],
+    "several tokens in an event": [
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 50, "stream": True, "stream_interval": 7})
+    ],
+    "a prompt that is cached the second time": [
+        (COMPLETIONS, {"prompt": list(range(700, 1400)), "max_tokens": 3, "stream": stream}) for stream in (True, False)
+    ],
+    "a refused call": [(CHAT, {"messages": [{"role": "user", "content": "Hello"}], "temperature": -3})],
+}
+
+
+class Meter:
+    """What vLLM counted and what the gateway charged since it was made."""
+
+    def __init__(self, vllm, gateway):
+        self._vllm, self._gateway = vllm, gateway
+        self._before = vllm.metrics()
+        self._service = gateway.service()
+
+    def charged(self):
+        return self._gateway.service() - self._service
+
+    def generated(self):
+        return self._vllm.metrics().generation_tokens_total - self._before.generation_tokens_total
+
+    def counted(self):
+        now, before = self._vllm.metrics(), self._before
+        prompt = now.prompt_tokens_total - before.prompt_tokens_total
+        cached = now.prefix_hit_tokens_total - before.prefix_hit_tokens_total
+        return PROMPT * (prompt - cached) + CACHED * cached + OUTPUT * self.generated()
+
+
+def run(gateway, path, body):
+    status, answer = fetch(gateway.url, path, {"model": "tiny", "ignore_eos": True, **body})
+    assert status == (400 if "temperature" in body else 200), answer
+
+
+@pytest.fixture
+def meter(vllm, gateway):
+    until(lambda: gateway.in_flight() == 0 and vllm.metrics().requests_running == 0)
+    return Meter(vllm, gateway)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_charged_is_what_vllm_counted(gateway, meter, name):
+    for path, body in CALLS[name]:
+        run(gateway, path, body)
+    until(lambda: gateway.in_flight() == 0)
+    assert meter.charged() == pytest.approx(meter.counted(), abs=1e-6)
+
+
+def test_what_is_charged_is_what_vllm_counted_for_many_calls_at_once(gateway, meter):
+    calls = [call for calls in CALLS.values() for call in calls] * 3
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda call: run(gateway, *call), calls))
+    until(lambda: gateway.in_flight() == 0)
+    assert meter.charged() == pytest.approx(meter.counted(), abs=1e-6)
+
+
+def test_a_stream_is_charged_while_it_runs(gateway, meter):
+    body = {"model": "tiny", "prompt": "go on", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with Call(gateway.url, COMPLETIONS, body) as call:
+        events = call.events()
+        for _ in range(200):
+            next(events)
+        assert gateway.in_flight() == 1
+        assert meter.charged() >= OUTPUT * 200
+
+
+def test_a_client_that_leaves_is_charged_what_the_gateway_received(vllm, gateway, meter):
+    body = {"model": "tiny", "prompt": "go on", "max_tokens": 3500, "ignore_eos": True, "stream": True}
+    with Call(gateway.url, COMPLETIONS, body) as call:
+        events = call.events()
+        for _ in range(100):
+            next(events)
+    until(lambda: gateway.in_flight() == 0 and vllm.metrics().requests_running == 0)
+    assert OUTPUT * 100 <= meter.charged() <= meter.counted()
+    assert meter.generated() < 3000, "vLLM went on although the client was gone"

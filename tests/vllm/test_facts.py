@@ -1,0 +1,87 @@
+"""What the live set learns of a real vLLM is what that vLLM does."""
+
+import asyncio
+import random
+import re
+from contextlib import asynccontextmanager
+from threading import Event
+
+from conftest import SMALL_SEATS
+from wire import COMPLETIONS, Call
+
+from backends.health import State
+from backends.pool import BackendPool, BackendSpec, PollTimes
+
+LONG = {"model": "tiny", "prompt": "Once", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+
+
+@asynccontextmanager
+async def watching(server):
+    pool = BackendPool(
+        [BackendSpec("vllm", server.url)],
+        on_change=lambda: None,
+        clock=asyncio.get_running_loop().time,
+        rng=random.Random(1),
+        times=PollTimes(idle_s=0.1, busy_s=0.05),
+    )
+    await pool.start()
+    try:
+        yield pool
+    finally:
+        await pool.stop()
+
+
+async def until(condition, timeout_s=10.0):
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - a condition on the outside of what is tested
+            await asyncio.sleep(0.02)
+
+
+def load(pool):
+    ((load,),) = pool.loads().values()
+    return load
+
+
+async def test_the_kv_pool_has_the_size_that_vllm_says(vllm):
+    (size,) = re.findall(r'kv_cache_size_tokens="(\d+)"', vllm.text("/metrics"))
+    async with watching(vllm) as pool:
+        assert load(pool).kv_tokens_max == int(size) == 131072
+        assert load(pool).kv_block_tokens == 128
+        assert pool.states() == {"vllm": State.HEALTHY}
+        assert [entry["id"] for entry in pool.models()] == ["tiny"]
+
+
+def test_the_gateway_fills_the_part_of_the_kv_pool_that_it_may(vllm, gateway):
+    (backend,) = gateway.state()["backends"].values()
+    assert backend["tokens_limit"] == int(0.95 * vllm.metrics().kv_tokens_max)
+
+
+async def test_running_requests_and_their_memory_are_seen_while_they_run(vllm):
+    async with watching(vllm) as pool:
+        await until(lambda: load(pool).requests_running == 0)
+        calls = [Call(vllm.url, COMPLETIONS, LONG) for _ in range(4)]
+        await until(lambda: load(pool).requests_running == 4)
+        await until(lambda: load(pool).kv_used_ratio >= 4 * 128 / load(pool).kv_tokens_max)
+        for call in calls:
+            call.close()
+        await until(lambda: load(pool).requests_running == 0 and load(pool).kv_used_ratio == 0)
+
+
+async def test_the_number_of_seats_is_learnt_from_a_saturated_vllm(small):
+    """One long request holds a seat; two clients with short ones take turns on the other, and one of them waits."""
+
+    def keep_asking():
+        while not done.is_set():
+            with Call(small.url, COMPLETIONS, {**LONG, "max_tokens": 60}) as call:
+                call.response.read()
+
+    done = Event()
+    async with watching(small) as pool:
+        with Call(small.url, COMPLETIONS, {**LONG, "max_tokens": 4000}):
+            clients = [asyncio.create_task(asyncio.to_thread(keep_asking)) for _ in range(2)]
+            try:
+                await until(lambda: load(pool).requests_running_max is not None)
+            finally:
+                done.set()
+                await asyncio.gather(*clients)
+        assert load(pool).requests_running_max == SMALL_SEATS
