@@ -1,15 +1,15 @@
 """Bodies of /v1/chat/completions and /v1/completions: vLLM's types, defaults, checks and complaints.
 
 Unknown fields are ignored, as vLLM does. Every refusal is a `WireError` with vLLM's own message, in
-vLLM's order: JSON, types, combinations of fields, model, context length, values.
+vLLM's order: JSON, types, combinations of fields, model, a busy engine, context length, values.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from math import isfinite
+from typing import Annotated, Any, TypeVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.engine.text import Prompt, render_chat, text_prompt, token_prompt
@@ -17,6 +17,8 @@ from backends.engine.text import Prompt, render_chat, text_prompt, token_prompt
 CHOICES_MAX = 16_384
 """vLLM's VLLM_MAX_N_SEQUENCES."""
 COMPLETION_TOKENS_DEFAULT = 16
+LOGPROBS_MAX = 20
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
 class WireError(Exception):
@@ -27,7 +29,18 @@ class WireError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+class UnreadableBodyError(WireError):
+    """A body that is not even text: refused by vLLM's framework, in its own shape."""
+
+    def __init__(self) -> None:
+        super().__init__("There was an error parsing the body")
+        self.body = {"detail": str(self)}
+
+
+TokenId = Annotated[int, Field(ge=0)]
 
 
 class StreamOptions(BaseModel):
@@ -46,7 +59,7 @@ class _Body(BaseModel):
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
     ignore_eos: bool = False
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     temperature: float | None = None
     top_p: float | None = None
     priority: int = 0
@@ -57,8 +70,13 @@ class _Body(BaseModel):
     echo: bool | None = False
 
 
+class Message(BaseModel):
+    role: str
+    content: str | list[Any] | None = None
+
+
 class ChatBody(_Body):
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     max_completion_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     logprobs: bool | None = False
@@ -66,7 +84,7 @@ class ChatBody(_Body):
 
 
 class CompletionBody(_Body):
-    prompt: list[int] | list[list[int]] | str | list[str]
+    prompt: list[TokenId] | list[list[TokenId]] | str | list[str]
     logprobs: int | None = None
 
 
@@ -80,6 +98,8 @@ class Limits:
     models: tuple[str, ...]
     max_model_len: int
     block_tokens: int
+    choices_free: int | None = None
+    """Sequences that may still be queued; None for any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +131,16 @@ def parse_chat(data: bytes, content_type: str, limits: Limits) -> Call:
     """WireError: whatever vLLM refuses."""
     raw = _load(data, content_type)
     _check_stream_options(raw)
+    _check_logprobs(raw, "top_logprobs")
     if raw.get("top_logprobs") and not raw.get("logprobs"):
         raise _invalid("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+    _check_salt(raw)
     body = _validate(ChatBody, raw)
     _check_model(body, limits)
+    _check_busy(body, limits)
     if not body.messages:
         raise WireError("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    text = render_chat(body.messages, body.tools)
+    text = render_chat([(message.role, message.content) for message in body.messages], body.tools)
     prompt = text_prompt(text, block_tokens=limits.block_tokens, salt=body.cache_salt or "")
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -130,8 +153,11 @@ def parse_completion(data: bytes, content_type: str, limits: Limits) -> Call:
     if raw.get("prompt") is None or raw["prompt"] == "":
         raise _invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     _check_stream_options(raw)
+    _check_logprobs(raw, "logprobs")
+    _check_salt(raw)
     body = _validate(CompletionBody, raw)
     _check_model(body, limits)
+    _check_busy(body, limits)
     prompts = tuple(_prompts(body.prompt, limits.block_tokens, body.cache_salt or ""))
     if not prompts:
         raise WireError("You must pass at least one prompt")
@@ -149,7 +175,7 @@ def _call(
 ) -> Call:
     prompt_only = isinstance(body, CompletionBody) and bool(body.echo) and asked == 0
     tokens_max = tuple(_tokens_max(1 if prompt_only else asked, prompt, limits) for prompt in prompts)
-    _check_values(body, min(tokens_max))
+    _check_values(body, tokens_max=min(tokens_max), top_logprobs=top_logprobs)
     options = body.stream_options or StreamOptions()
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return Call(
@@ -180,30 +206,33 @@ def _load(data: bytes, content_type: str) -> dict[str, Any]:
     if not data:
         raise _type_error([{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
     try:
-        raw = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        raw = _load_slowly(data)
+        raw = json.loads(data)
+    except json.JSONDecodeError as error:
+        problem = {"type": "json_invalid", "loc": (error.pos,), "msg": "JSON decode error", "input": {}}
+        raise _type_error([{**problem, "ctx": {"error": error.msg}}]) from None
+    except (ValueError, RecursionError):
+        raise UnreadableBodyError from None
     if not isinstance(raw, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
         raise _type_error([{"type": "model_attributes_type", "loc": (), "msg": message, "input": raw}])
+    if rb"\ud" in data.lower():
+        _check_surrogates(raw)
     return raw
 
 
-def _load_slowly(data: bytes) -> Any:
-    """What orjson refuses: NaN, which vLLM takes, or an error, which it words like this parser."""
+def _check_surrogates(raw: dict[str, Any]) -> None:
+    """Refuse half of a surrogate pair: JSON can spell it, no tokenizer takes it."""
     try:
-        return json.loads(data)
-    except UnicodeDecodeError:
-        raise WireError("There was an error parsing the body", kind="Bad Request") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        position, reason = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, "nested too deep")
-        problem = {"type": "json_invalid", "loc": (position,), "msg": "JSON decode error", "input": {}}
-        raise _type_error([{**problem, "ctx": {"error": reason}}]) from None
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise WireError(
+            "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+        ) from None
 
 
 def _validate(model: type[BodyT], raw: dict[str, Any]) -> BodyT:
     try:
-        return model.model_validate(raw)
+        return model.model_validate(raw, from_attributes=True)  # as FastAPI does, which shows in its messages
     except ValidationError as error:
         raise _type_error(error.errors(include_url=False)) from None
 
@@ -242,22 +271,37 @@ def _check_stream_options(raw: dict[str, Any]) -> None:
         raise _invalid("Stream options can only be defined when `stream=True`.", "stream_options")
 
 
+def _check_logprobs(raw: dict[str, Any], name: str) -> None:
+    value = raw.get(name)
+    if value is not None and not isinstance(value, int | float):
+        raise _invalid(f"`{name}` must be an integer.", name, value)
+    if value is not None and value < 0 and value != -1:
+        raise _invalid(f"`{name}` must be a positive value or -1.", name, value)
+
+
+def _check_salt(raw: dict[str, Any]) -> None:
+    if raw.get("cache_salt") == "":
+        raise _invalid("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
+
+
 def _check_model(body: _Body, limits: Limits) -> None:
     if body.model and body.model not in limits.models:
         message = f"The model `{body.model}` does not exist. Valid aliases: {', '.join(limits.models)}."
         raise WireError(message, kind="NotFoundError", status=404, param="model")
 
 
-def _check_values(body: _Body, tokens_max: int) -> None:
+def _check_busy(body: _Body, limits: Limits) -> None:
+    if limits.choices_free is not None and (body.n or 1) > limits.choices_free:
+        raise WireError(BUSY, kind="Service Unavailable", status=503)
+
+
+def _check_values(body: _Body, *, tokens_max: int, top_logprobs: int | None) -> None:
     if body.n is not None and body.n < 1:
         raise WireError(f"n must be at least 1, got {body.n}.")
     if body.n is not None and body.n > CHOICES_MAX:
         limit = f"n must be at most {CHOICES_MAX}, got {body.n}."
         raise WireError(f"{limit} To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.")
-    if body.temperature is not None and not body.temperature >= 0:
-        raise _invalid(f"temperature must be non-negative, got {body.temperature}.", "temperature", body.temperature)
-    if body.top_p is not None and not 0 < body.top_p <= 1:
-        raise _invalid(f"top_p must be in (0, 1], got {body.top_p}.", "top_p", body.top_p)
+    _check_sampling(body)
     if tokens_max < 1:
         raise _invalid(f"max_tokens must be at least 1, got {tokens_max}.", "max_tokens", tokens_max)
     if body.min_tokens < 0:
@@ -265,6 +309,21 @@ def _check_values(body: _Body, tokens_max: int) -> None:
     if body.min_tokens > tokens_max:
         message = f"min_tokens must be less than or equal to max_tokens={tokens_max}, got {body.min_tokens}."
         raise WireError(message)
+    if body.stop is not None and not all([body.stop] if isinstance(body.stop, str) else body.stop):
+        raise WireError("stop cannot contain an empty string.")
+    if top_logprobs is not None and top_logprobs > LOGPROBS_MAX:
+        message = f"Requested sample logprobs of {top_logprobs}, which is greater than max allowed: {LOGPROBS_MAX}"
+        raise _invalid(message, "logprobs", top_logprobs)
+
+
+def _check_sampling(body: _Body) -> None:
+    if body.temperature is not None and not isfinite(body.temperature):
+        message = f"temperature must be a finite number, got {body.temperature}."
+        raise _invalid(message, "temperature", body.temperature)
+    if body.temperature is not None and body.temperature < 0:
+        raise _invalid(f"temperature must be non-negative, got {body.temperature}.", "temperature", body.temperature)
+    if body.top_p is not None and not 0 < body.top_p <= 1:
+        raise _invalid(f"top_p must be in (0, 1], got {body.top_p}.", "top_p", body.top_p)
 
 
 def _tokens_max(asked: int | None, prompt: Prompt, limits: Limits) -> int:
@@ -292,7 +351,7 @@ def _prompts(prompt: list[int] | list[list[int]] | str | list[str], block_tokens
     listed: list[Any] = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else list(prompt)
     for item in listed:
         if not item:
-            raise _invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+            raise WireError("The decoder prompt cannot be empty")
         if isinstance(item, str):
             yield text_prompt(item, block_tokens=block_tokens, salt=salt)
         else:

@@ -60,7 +60,7 @@ class Shape(ABC):
 
     def closing(self, cached_tokens: int | None) -> Json:
         """The chunk that sums the usage of all choices."""
-        details = {} if cached_tokens is None else {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
+        details = {} if cached_tokens is None else {"prompt_tokens_details": self._cached(cached_tokens)}
         total = usage(self._prompt_tokens(), self._completion_tokens(), **details)
         return {**self._head(chunk=True), "choices": [], "usage": total, "system_fingerprint": fingerprint(self.model)}
 
@@ -71,6 +71,9 @@ class Shape(ABC):
     @abstractmethod
     def _head(self, *, chunk: bool) -> Json: ...
 
+    def _cached(self, cached_tokens: int) -> Json:
+        return {"cached_tokens": cached_tokens}
+
     def _prompt_tokens(self) -> int:
         return sum(prompt.tokens for prompt in self.call.prompts)
 
@@ -78,7 +81,8 @@ class Shape(ABC):
         return sum(answer.tokens for answer in self.answers)
 
     def _body(self, choices: list[Json], cached_tokens: int | None, **more: Any) -> Json:
-        cached = None if cached_tokens is None else _prompt_details(cached_tokens)
+        fields = {"cached_tokens": None, "created_cache_tokens": None, "multimodal_tokens": None}
+        cached = None if cached_tokens is None else {**fields, **self._cached(cached_tokens)}
         details = {"prompt_tokens_details": cached, "completion_tokens_details": None}
         return {
             **self._head(chunk=False),
@@ -129,6 +133,11 @@ class ChatShape(Shape):
     def _head(self, *, chunk: bool) -> Json:
         name = "chat.completion.chunk" if chunk else "chat.completion"
         return {"id": self.id, "object": name, "created": self.created, "model": self.model}
+
+    def _cached(self, cached_tokens: int) -> Json:
+        prompt = self.call.prompts[0]
+        blocks_tokens = len(prompt.prefix) * prompt.block_tokens
+        return {"cached_tokens": cached_tokens, "created_cache_tokens": max(0, blocks_tokens - cached_tokens)}
 
     def _role(self, choice: int) -> Json:
         delta = {"role": "assistant", "content": ""}
@@ -263,10 +272,6 @@ def model_list(model: str, max_model_len: int, created: int) -> Json:
         "permission": [permission],
     }
     return {"object": "list", "data": [card]}
-
-
-def _prompt_details(cached_tokens: int) -> Json:
-    return {"cached_tokens": cached_tokens, "created_cache_tokens": None, "multimodal_tokens": None}
 
 
 def _log(word: int) -> float:

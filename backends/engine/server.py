@@ -4,7 +4,6 @@ It answers with made-up words, and means everything else: queueing, batching, me
 metrics and errors are those of a vLLM server with the same limits.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from backends.engine import exposition
 from backends.engine.batching import CHUNK_TOKENS_MAX, ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS, Engine, EngineSnapshot
+from backends.engine.exchange import Choice, Chunks, Exchange
 from backends.engine.realtime import PacedEngine, least_loaded
 from backends.engine.requests import Call, Limits, WireError, parse_chat, parse_completion
 from backends.engine.responses import (
@@ -44,7 +44,16 @@ KEEPALIVE_S = 5.0
 STOP_S_MAX = 0.05
 """What handlers get to end by themselves when the server stops."""
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
-BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+
+
+ENGINE_DEAD: Json = {
+    "error": {
+        "message": "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        "type": "InternalServerError",
+        "param": None,
+        "code": 500,
+    }
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +88,8 @@ class EngineOptions:
     """False: ignore continuous_usage_stats, as other servers do."""
     cut_stream_after_tokens: int | None = None
     """Drop the connection of a stream once it carried so many tokens."""
+    fail_stream_after_tokens: int | None = None
+    """End a stream as vLLM does when its engine process dies: an error event, then [DONE]."""
 
     def __post_init__(self) -> None:
         """ValueError: an option that no server could start with."""
@@ -99,73 +110,12 @@ class EngineOptions:
         return tokens // self.engines // self.block_tokens
 
 
-@dataclass(slots=True)
-class Choice:
-    """One sequence of an exchange: how far it is, where it runs."""
-
-    exchange: "Exchange"
-    index: int
-    tokens_max: int
-    finish_reason: str
-    engine: PacedEngine
-    engine_id: str
-    meters: exposition.EngineMeters
-    tokens: int = 0
-
-    def prefilled(self, cached_tokens: int) -> None:
-        self.exchange.prefilled(cached_tokens)
-
-    def token(self) -> None:
-        self.tokens += 1
-        if self.tokens == self.tokens_max:
-            self.meters.finished[self.finish_reason] += 1
-        self.exchange.progressed(self)
-
-
-class Exchange:
-    """One HTTP request in the engines: what has happened since its handler last looked."""
-
-    def __init__(self, *, streaming: bool) -> None:
-        self.choices: list[Choice] = []
-        self.cached_tokens: int | None = None
-        self._streaming = streaming
-        self._events: list[tuple[int, int]] = []
-        self._unfinished = 0
-        self._wake: asyncio.Future[None] | None = None
-
-    def add(self, choice: Choice) -> None:
-        self.choices.append(choice)
-        self._unfinished += 1
-
-    def prefilled(self, cached_tokens: int) -> None:
-        if self.cached_tokens is None:
-            self.cached_tokens = cached_tokens
-
-    def progressed(self, choice: Choice) -> None:
-        self._events.append((choice.index, choice.tokens))
-        self._unfinished -= choice.tokens == choice.tokens_max
-        if self._wake is not None and not self._wake.done() and (self._streaming or not self._unfinished):
-            self._wake.set_result(None)
-
-    @property
-    def done(self) -> bool:
-        return not self._unfinished and not self._events
-
-    async def events(self) -> list[tuple[int, int]]:
-        """Wait for (choice, its tokens so far), one entry per token; for all of them when not streaming."""
-        if self._unfinished and not (self._streaming and self._events):
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
-        events, self._events = self._events, []
-        return events
-
-
 class EngineFace:
     """Engines, and the handlers that speak for them. Created on the loop that serves it."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
-        self.limits = Limits((options.model,), options.max_model_len, options.block_tokens)
+        self._limits_idle = Limits((options.model,), options.max_model_len, options.block_tokens)
         self.rejections: Counter[str] = Counter()
         self.engines: dict[PacedEngine, exposition.EngineMeters] = {}
         for _ in range(options.engines):
@@ -178,11 +128,15 @@ class EngineFace:
         return [paced.engine.snapshot() for paced in self.engines]
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        call = parse_chat(await request.read(), request.headers.get("Content-Type", ""), self.limits)
+        body = await request.read()
+        with self._limits() as limits:
+            call = parse_chat(body, request.headers.get("Content-Type", ""), limits)
         return await self._answer(request, call, ChatShape, "chatcmpl")
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
-        call = parse_completion(await request.read(), request.headers.get("Content-Type", ""), self.limits)
+        body = await request.read()
+        with self._limits() as limits:
+            call = parse_completion(body, request.headers.get("Content-Type", ""), limits)
         return await self._answer(request, call, CompletionShape, "cmpl")
 
     async def models(self, _: web.Request) -> web.Response:
@@ -213,9 +167,8 @@ class EngineFace:
         if not self.options.continuous_usage:
             call = replace(call, continuous_usage=False)
         candidates = self._candidates(request)
-        self._check_busy(call)
         self._exchanges += 1
-        base = request.headers.get("X-Request-Id") or call.request_id or self._made_up_id()
+        base = _header(request, "X-Request-Id") or call.request_id or self._made_up_id()
         shape = shape_of(
             id=f"{id_prefix}-{base}",
             created=int(time.time()),
@@ -233,12 +186,16 @@ class EngineFace:
     async def _stream(self, request: web.Request, shape: Shape, exchange: Exchange) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         chunks = Chunks(shape, interval=max(shape.call.stream_interval, self.options.stream_interval))
-        cut_after = self.options.cut_stream_after_tokens
         await response.prepare(request)
         while not exchange.done:
             await response.write(b"".join(chunks.take(await exchange.events())))
-            if cut_after is not None and sum(chunks.sent) >= cut_after and request.transport is not None:
-                request.transport.abort()
+            if _reached(self.options.cut_stream_after_tokens, chunks.sent):
+                if request.transport is not None:
+                    request.transport.abort()
+                return response
+            if _reached(self.options.fail_stream_after_tokens, chunks.sent):
+                await response.write(event(ENGINE_DEAD) + DONE)
+                return response
         if shape.call.include_usage:
             await response.write(event(shape.closing(self._cached_tokens(exchange))))
         await response.write(DONE)
@@ -284,37 +241,23 @@ class EngineFace:
             raise WireError(f"data_parallel_rank {rank} is out of range [0, {len(engines)}).")
         return [engines[rank]]
 
-    def _check_busy(self, call: Call) -> None:
-        limit = self.options.max_num_queued_reqs
-        if limit is not None and sum(paced.requests_in_flight for paced in self.engines) + call.n > limit:
-            self.rejections["max_num_queued_reqs"] += 1
-            raise WireError(BUSY, kind="Service Unavailable", status=503)
+    @contextmanager
+    def _limits(self) -> Iterator[Limits]:
+        """Lend the limits of this moment, and count what they turn away."""
+        queued_max = self.options.max_num_queued_reqs
+        in_flight = sum(paced.requests_in_flight for paced in self.engines)
+        choices_free = None if queued_max is None else max(0, queued_max - in_flight)
+        try:
+            yield replace(self._limits_idle, choices_free=choices_free)
+        except WireError as error:
+            self.rejections["max_num_queued_reqs"] += error.status == HTTPStatus.SERVICE_UNAVAILABLE
+            raise
 
     def _cached_tokens(self, exchange: Exchange) -> int | None:
         return exchange.cached_tokens if self.options.prompt_tokens_details else None
 
     def _made_up_id(self) -> str:
         return blake2b(f"{self.options.seed}/{self._exchanges}".encode(), digest_size=8).hexdigest()
-
-
-class Chunks:
-    """Turns tokens into events: the first token alone, then `interval` at a time, the rest at the end."""
-
-    def __init__(self, shape: Shape, *, interval: int) -> None:
-        self._shape = shape
-        self._interval = interval
-        self._opened = False
-        self.sent = [0] * len(shape.answers)
-
-    def take(self, events: list[tuple[int, int]]) -> Iterator[bytes]:
-        if events and not self._opened:
-            self._opened = True
-            yield from map(event, self._shape.opening())
-        for choice, tokens in events:
-            sent = self.sent[choice]
-            if not sent or tokens - sent >= self._interval or tokens == self._shape.answers[choice].tokens:
-                self.sent[choice] = tokens
-                yield event(self._shape.chunk(choice, sent, tokens))
 
 
 def make_app(face: EngineFace) -> web.Application:
@@ -414,6 +357,15 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 def _json(body: Json, *, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, headers={"Content-Type": "application/json"})
+
+
+def _reached(tokens_max: int | None, sent: list[int]) -> bool:
+    return tokens_max is not None and sum(sent) >= tokens_max
+
+
+def _header(request: web.Request, name: str) -> str:
+    """Read a header as vLLM's framework does: any byte is a letter."""
+    return request.headers.get(name, "").encode(errors="surrogateescape").decode("latin-1")
 
 
 def _integer(text: str | None) -> int | None:

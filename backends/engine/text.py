@@ -7,7 +7,7 @@ the request's seed and the prompt, so that equal questions get equal bytes whate
 import json
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -21,6 +21,7 @@ would like so these her long make thing see him two has look more day could go c
 over know water than call first who may down side been now find
 """
 WORDS = tuple(" " + word for word in _WORD_LIST.split())
+_BYTE_TO_WORD = bytes(byte % len(WORDS) for byte in range(256))
 FIRST_WORD_ID = 1000
 """Token id of the first word; the others follow."""
 
@@ -35,33 +36,34 @@ class Prompt:
     """None for text: ids are made up only when somebody asks, by `ids`."""
     prefix: tuple[int, ...]
     digest: bytes
+    block_tokens: int
 
     def ids(self) -> list[int]:
         if self.token_ids is not None:
             return list(self.token_ids)
-        data = self.text.encode(errors="surrogatepass")
+        data = self.text.encode()
         pieces = (data[start : start + BYTES_PER_TOKEN] for start in range(0, len(data), BYTES_PER_TOKEN))
         return [zlib.crc32(piece) % VOCABULARY for piece in pieces] or [0]
 
 
 def text_prompt(text: str, *, block_tokens: int, salt: str = "") -> Prompt:
-    data = text.encode(errors="surrogatepass")  # a lone surrogate is valid JSON
+    data = text.encode()
     tokens = max(1, -(-len(data) // BYTES_PER_TOKEN))
     prefix, digest = _hash_blocks(data, block_tokens * BYTES_PER_TOKEN, salt)
-    return Prompt(text, tokens, None, prefix, digest)
+    return Prompt(text, tokens, None, prefix, digest, block_tokens)
 
 
 def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> Prompt:
     data = b"".join((token % 2**32).to_bytes(4) for token in ids)
     prefix, digest = _hash_blocks(data, block_tokens * 4, salt)
-    return Prompt("".join(map(token_text, ids)), len(ids), tuple(ids), prefix, digest)
+    return Prompt("".join(map(token_text, ids)), len(ids), tuple(ids), prefix, digest, block_tokens)
 
 
-def render_chat(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
-    """Put a conversation on one string; a longer conversation begins with the shorter one's."""
+def render_chat(messages: Iterable[tuple[str, Any]], tools: Any = None) -> str:
+    """Put a conversation of (role, content) on one string; a longer one begins with the shorter one's."""
     lines = [json.dumps(tools)] if tools else []
-    for message in messages:
-        lines += [f"<|{message.get('role', 'user')}|>", _content_text(message.get("content"))]
+    for role, content in messages:
+        lines += [f"<|{role}|>", _content_text(content)]
     return "\n".join([*lines, "<|assistant|>"])
 
 
@@ -74,7 +76,7 @@ def _content_text(content: Any) -> str:
 
 def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, ...], bytes]:
     """Chained hashes of the full blocks (equal hash: equal prompt up to there), and a hash of it all."""
-    link = blake2b(salt.encode(errors="surrogatepass"), digest_size=8).digest()
+    link = blake2b(salt.encode(), digest_size=8).digest()
     hashes = []
     for end in range(block_bytes, len(data) + 1, block_bytes):
         link = blake2b(link + data[end - block_bytes : end], digest_size=8).digest()
@@ -87,7 +89,7 @@ def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, .
 class Answer:
     """All of one choice, known before its first token is due. `words` are indices into WORDS."""
 
-    words: Sequence[int]
+    words: bytes
     finish_reason: str
     stop_reason: str | None = None
     text_end: int | None = None
@@ -119,10 +121,10 @@ def make_answer(
     stops: Sequence[str] = (),
 ) -> Answer:
     """Draw an answer. Its length is exponential around `tokens_mean`, or `tokens_max` where that is None."""
-    rng = random.Random(prompt.digest + seed.encode(errors="surrogatepass"))  # noqa: S311  text, not secrets
+    rng = random.Random(prompt.digest + seed.encode())  # noqa: S311  text, not secrets
     drawn = tokens_max if tokens_mean is None else 1 + int(rng.expovariate(1 / tokens_mean))
     tokens = min(max(drawn, tokens_min), tokens_max)
-    words = rng.choices(range(len(WORDS)), k=tokens)
+    words = rng.randbytes(tokens).translate(_BYTE_TO_WORD)
     answer = Answer(words, "stop" if drawn < tokens_max else "length")
     return _stopped(answer, stops, tokens_min) if stops else answer
 
