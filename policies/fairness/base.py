@@ -64,9 +64,12 @@ class Fairness(Protocol):
 
 
 class Account:
-    """One tenant's account inside an order; `stamp` names its newest entry in the order's heap."""
+    """One tenant's account inside an order.
 
-    __slots__ = ("counter", "outstanding", "stamp", "tenant_id", "waiting")
+    `stamp` names its current entry in the order's heap (0: none), `entry_key` the key which that entry has.
+    """
+
+    __slots__ = ("counter", "entry_key", "outstanding", "stamp", "tenant_id", "waiting")
 
     def __init__(self, tenant_id: str) -> None:
         self.tenant_id = tenant_id
@@ -74,6 +77,7 @@ class Account:
         self.outstanding = 0.0
         self.waiting = False
         self.stamp = 0
+        self.entry_key = 0.0
 
 
 class Accounts:
@@ -121,6 +125,6 @@ class Accounts:
         account = self._account(tenant_id)
         assert account.waiting, "left without waiting"
         account.waiting = False
-        account.stamp += 1  # disowns what the heap still holds of it
+        account.stamp = 0  # disowns what the heap still holds of it
         self._waiting -= 1
         return account

@@ -1,9 +1,9 @@
 """First come, first served over all tenants: what an engine does by itself, and the baseline to beat."""
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 
-from policies.fairness.base import Accounts
+from policies.fairness.base import Account, Accounts
+from policies.fairness.heap import TenantHeap
 from policies.types import Request
 
 
@@ -12,35 +12,24 @@ class Fifo(Accounts):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heap: list[tuple[float, str, int]] = []
+        self._arrived_at: dict[str, float] = {}  # of the heads
+        self._heap = TenantHeap(self._head_arrived_at)
 
     def joined(self, tenant_id: str, head: Request) -> None:
-        self._began(tenant_id)
-        self._enter(tenant_id, head)
+        self._arrived_at[tenant_id] = head.arrived_at
+        self._heap.push(self._began(tenant_id), self._waiting)
 
     def advanced(self, tenant_id: str, head: Request) -> None:
-        self._enter(tenant_id, head)
+        self._arrived_at[tenant_id] = head.arrived_at
+        self._heap.push(self._account(tenant_id), self._waiting)
 
     def left(self, tenant_id: str) -> None:
         self._ended(tenant_id)
+        del self._arrived_at[tenant_id]
 
     def pick(self, eligible: Callable[[str], bool]) -> str | None:
-        passed_over = []
-        while self._heap:
-            _, tenant_id, stamp = self._heap[0]
-            current = self._accounts.get(tenant_id)
-            if current is None or stamp != current.stamp:
-                heappop(self._heap)
-            elif eligible(tenant_id):
-                break
-            else:
-                passed_over.append(heappop(self._heap))
-        picked = self._heap[0][1] if self._heap else None
-        for entry in passed_over:
-            heappush(self._heap, entry)
-        return picked
+        account = self._heap.first_of(eligible)
+        return account.tenant_id if account else None
 
-    def _enter(self, tenant_id: str, head: Request) -> None:
-        account = self._account(tenant_id)
-        account.stamp += 1
-        heappush(self._heap, (head.arrived_at, tenant_id, account.stamp))
+    def _head_arrived_at(self, account: Account) -> float:
+        return self._arrived_at[account.tenant_id]

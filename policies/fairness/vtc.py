@@ -17,11 +17,17 @@ from policies.fairness.base import Account, Accounts
 from policies.fairness.heap import TenantHeap
 from policies.types import Request
 
-KEY_RESOLUTION = 1e-6  # a key that falls by less than this has only been rounded
+KEY_RESOLUTION_RATIO = 1e-12  # a key that is lower by less than this part of it has only been rounded
 
 
 def _key(account: Account) -> float:
     return account.counter + account.outstanding
+
+
+def _fell(account: Account) -> bool:
+    """Whether the account belongs before its place in the heap."""
+    entry_key = account.entry_key
+    return account.counter + account.outstanding < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
 
 
 class LeastCounterFirst(Accounts):
@@ -43,7 +49,7 @@ class LeastCounterFirst(Accounts):
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
-        if account.waiting and service + outstanding < -KEY_RESOLUTION:
+        if account.waiting and _fell(account):
             self._heap.push(account, self._waiting)
 
     def pick(self, eligible: Callable[[str], bool]) -> str | None:
