@@ -9,12 +9,13 @@ off. An engine that preempts says that the pool was overbooked: its headroom shr
 A tier's reserve is a part of each backend that only this tier may enter: for all others it is as if occupied.
 """
 
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from math import ceil
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, inf
+from types import MappingProxyType
 
-from policies.types import BackendLoad, BackendView, Request, Tier
+from policies.types import BackendLoad, BackendView, Request
 
 KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond the pool requests would queue in the engine
 PREEMPTION_SHRINK_RATIO = 0.9
@@ -22,6 +23,8 @@ HEADROOM_RATIO_MIN = 0.5
 HEADROOM_RECOVERY_RATIO = 0.005  # a measurement
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs where none is configured or learnt
 FOREIGN_OBSERVATIONS = 3
+ROUNDING = 1e-9  # 0.07 of 100 seats are 7, although the product is 7.000000000000001
+NO_RESERVES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -45,6 +48,9 @@ class _Use:
     tokens: float = 0.0
 
 
+NOTHING = _Use()
+
+
 @dataclass(slots=True)
 class _SharedBlock:
     """A prompt block that running requests hold, accounted to the tier that brought it."""
@@ -54,55 +60,44 @@ class _SharedBlock:
     holders: int = 0
 
 
-@dataclass(slots=True)
 class BackendCapacity:
-    """One backend's books: what it holds of ours, what of others, and what still fits."""
+    """One backend's books: what it holds of ours, what of others, and what still fits.
 
-    load: BackendLoad
-    headroom_ratio_max: float = KV_HEADROOM_RATIO
-    held_until: float = 0.0  # the backend refused a request: nothing is sent before
-    requests: int = 0
-    _total: _Use = field(default_factory=_Use)
-    _tiers: dict[str, _Use] = field(default_factory=dict)
-    _shared: dict[int, _SharedBlock] = field(default_factory=dict)
-    _shared_tokens: float = 0.0
-    _headroom_ratio: float = 0.0
-    _foreign_requests: deque[int] = field(default_factory=lambda: deque([0], FOREIGN_OBSERVATIONS))
-    _foreign_tokens: deque[float] = field(default_factory=lambda: deque([0.0], FOREIGN_OBSERVATIONS))
+    Limits change with measurements and are computed then; what fits is asked for every decision.
+    """
 
-    def __post_init__(self) -> None:
-        self._headroom_ratio = self.headroom_ratio_max
-
-    @property
-    def id(self) -> str:
-        return self.load.backend_id
-
-    @property
-    def sequences_limit(self) -> int:
-        """Sequences that may run there at once, ours and others'."""
-        return self.load.requests_running_max or RUNNING_MAX_UNKNOWN * self.load.engines
-
-    @property
-    def tokens_limit(self) -> float | None:
-        """KV tokens that may be reserved there, ours and others'; None where the pool's size is not known."""
-        return None if self.load.kv_tokens_max is None else self.load.kv_tokens_max * self._headroom_ratio
-
-    @property
-    def foreign_requests(self) -> int:
-        # The least of the last observations: a count of ours that moved between the measurement and its
-        # arrival looks like foreign load once, a foreign request stays.
-        return min(self._foreign_requests)
-
-    @property
-    def foreign_tokens(self) -> float:
-        return min(self._foreign_tokens)
+    def __init__(
+        self,
+        load: BackendLoad,
+        headroom_ratio_max: float = KV_HEADROOM_RATIO,
+        reserve_ratios: Mapping[str, float] = NO_RESERVES,
+    ) -> None:
+        self.load = load
+        self.held_until = -inf  # the backend refused a request: nothing is sent before
+        self.requests = 0
+        self.sequences = 0
+        self.tokens = 0.0
+        self._tiers: defaultdict[str, _Use] = defaultdict(_Use)
+        self._shared: dict[int, _SharedBlock] = {}
+        self._shared_tokens = 0.0
+        self._headroom_ratio_max = headroom_ratio_max
+        self._headroom_ratio = headroom_ratio_max
+        self._reserve_ratios = reserve_ratios
+        self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
+        self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
+        self._set_limits()
 
     @property
     def reserved_ratio(self) -> float:
         """How full it is, by whichever limit is nearer."""
-        sequences = (self._total.sequences + self.foreign_requests) / self.sequences_limit
+        sequences = (self.sequences + self.foreign_requests) / self.sequences_limit
         limit = self.tokens_limit
-        return sequences if not limit else max(sequences, (self._total.tokens + self.foreign_tokens) / limit)
+        return max(sequences, (self.tokens + self.foreign_tokens) / limit) if limit else sequences
+
+    @property
+    def has_seat(self) -> bool:
+        """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
+        return self.sequences < self.sequences_max or not self.sequences
 
     def open_at(self, now: float) -> bool:
         return self.load.available and now >= self.held_until
@@ -117,22 +112,23 @@ class BackendCapacity:
         """KV tokens, in whole blocks, beyond the shareable prefix: the choices share the prompt, not the output."""
         block = self.load.kv_block_tokens
         tail = max(0.0, prompt_tokens - len(prefix) * request.prefix_block_tokens)
+        if request.choices == 1:
+            return ceil((tail + output_tokens) / block) * block
         output = output_tokens / request.choices
-        first = ceil((tail + output) / block)
-        return (first + (request.choices - 1) * ceil(output / block)) * block
+        return (ceil((tail + output) / block) + (request.choices - 1) * ceil(output / block)) * block
 
-    def fits(self, reservation: Reservation, tiers: Iterable[Tier], *, reserve_only: bool) -> bool:
+    def fits(self, reservation: Reservation, *, reserve_only: bool) -> bool:
         """Whether the reservation fits beside what runs; with `reserve_only` only into its own tier's reserve."""
-        if not self._total.sequences:
+        if not self.sequences:
             return True  # an idle backend always takes one, whatever is foreign there and however large it is
-        sequences, tokens = reservation.sequences, self._new_tokens(reservation)
-        if reserve_only and not self._fits_own_reserve(reservation.tier_id, sequences, tokens, tiers):
+        sequences, tokens = reservation.sequences, reservation.tokens + self._unheld_tokens(reservation)
+        if reserve_only and not self._fits_own_reserve(reservation.tier_id, sequences, tokens):
             return False
-        kept_sequences, kept_tokens = self._kept_for_others(reservation.tier_id, tiers)
-        if self._total.sequences + sequences + self.foreign_requests + kept_sequences > self.sequences_limit:
-            return False
-        limit = self.tokens_limit
-        return limit is None or self._total.tokens + tokens + self.foreign_tokens + kept_tokens <= limit
+        kept = self._kept_for_others(reservation.tier_id) if self._reserves else NOTHING
+        return (
+            self.sequences + sequences + kept.sequences <= self.sequences_max
+            and self.tokens + tokens + kept.tokens <= self.tokens_max
+        )
 
     def take(self, reservation: Reservation) -> None:
         self.requests += 1
@@ -162,8 +158,10 @@ class BackendCapacity:
                 self._add(block.tier_id, 0, -block.tokens)
         assert self.requests >= 0, "released what was not taken"
         if not self.requests:
-            assert not self._total.sequences, "an idle backend holds nothing"
-            self._total.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
+            assert not self.sequences, "an idle backend holds nothing"
+            assert not self._shared, "an idle backend holds nothing"
+            self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
+            self._tiers.clear()
 
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
         """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
@@ -172,55 +170,74 @@ class BackendCapacity:
                 self._headroom_ratio = max(self._headroom_ratio * PREEMPTION_SHRINK_RATIO, HEADROOM_RATIO_MIN)
             else:
                 recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
-                self._headroom_ratio = min(recovered, self.headroom_ratio_max)
+                self._headroom_ratio = min(recovered, self._headroom_ratio_max)
         if load.requests_running is not None:
-            theirs = load.requests_running + (load.requests_waiting or 0) - self._total.sequences
+            theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences
             self._foreign_requests.append(max(0, theirs))
         if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
-            self._foreign_tokens.append(
-                max(0.0, load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens)
-            )
+            theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens
+            self._foreign_tokens.append(max(0.0, theirs_tokens))
         self.load = load
+        self._set_limits()
+
+    def set_reserves(self, reserve_ratios: Mapping[str, float]) -> None:
+        """From now on these tiers have this part of the backend to themselves."""
+        self._reserve_ratios = reserve_ratios
+        self._set_limits()
 
     def view(self) -> BackendView:
-        limit = self.tokens_limit
         return BackendView(
             available=self.load.available,
             in_flight_requests=self.requests,
             requests_limit=self.sequences_limit,
-            reserved_tokens=round(self._total.tokens),
-            tokens_limit=None if limit is None else int(limit),
+            reserved_tokens=round(self.tokens),
+            tokens_limit=None if self.tokens_limit == inf else int(self.tokens_limit),
             foreign_requests=self.foreign_requests,
             foreign_tokens=round(self.foreign_tokens),
         )
 
-    def _new_tokens(self, reservation: Reservation) -> float:
-        """What the pool would hold more than now."""
-        blocks = sum(1 for block_hash in reservation.prefix if block_hash not in self._shared)
-        return reservation.tokens + blocks * reservation.block_tokens
+    def _set_limits(self) -> None:
+        load = self.load
+        self.id = load.backend_id
+        self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
+        # What may run there at once, ours and others'; infinitely many tokens where the pool's size is not known.
+        self.sequences_limit = load.requests_running_max or RUNNING_MAX_UNKNOWN * load.engines
+        self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom_ratio
+        # The least of the last observations: a count of ours that moved between the measurement and its
+        # arrival looks like foreign load once, a foreign request stays.
+        self.foreign_requests = min(self._foreign_requests)
+        self.foreign_tokens = min(self._foreign_tokens)
+        # What may be ours.
+        self.sequences_max = max(0, self.sequences_limit - self.foreign_requests)
+        self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens)
+        self._reserves = {
+            tier_id: _Use(ceil(ratio * self.sequences_limit - ROUNDING), ratio * self.tokens_limit)
+            for tier_id, ratio in self._reserve_ratios.items()
+        }
 
-    def _fits_own_reserve(self, tier_id: str, sequences: int, tokens: float, tiers: Iterable[Tier]) -> bool:
-        used = self._tiers.get(tier_id) or _Use()
-        reserve = next((tier.reserve_ratio for tier in tiers if tier.id == tier_id), 0.0)
-        limit = self.tokens_limit
-        return used.sequences + sequences <= ceil(reserve * self.sequences_limit) and (
-            limit is None or used.tokens + tokens <= reserve * limit
-        )
+    def _unheld_tokens(self, reservation: Reservation) -> float:
+        """Tokens of the reservation's prefix that no running request holds yet."""
+        if not reservation.prefix:
+            return 0.0
+        return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
 
-    def _kept_for_others(self, tier_id: str, tiers: Iterable[Tier]) -> tuple[int, float]:
-        """The unused part of the other tiers' reserves: sequences and tokens."""
-        sequences, tokens = 0, 0.0
-        limit = self.tokens_limit or 0.0
-        for tier in tiers:
-            if tier.reserve_ratio and tier.id != tier_id:
-                used = self._tiers.get(tier.id) or _Use()
-                sequences += max(0, ceil(tier.reserve_ratio * self.sequences_limit) - used.sequences)
-                tokens += max(0.0, tier.reserve_ratio * limit - used.tokens)
-        return sequences, tokens
+    def _fits_own_reserve(self, tier_id: str, sequences: int, tokens: float) -> bool:
+        used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
+        return used.sequences + sequences <= reserve.sequences and used.tokens + tokens <= reserve.tokens
+
+    def _kept_for_others(self, tier_id: str) -> _Use:
+        """The unused part of the other tiers' reserves."""
+        kept = _Use()
+        for other_id, reserve in self._reserves.items():
+            if other_id != tier_id:
+                used = self._tiers[other_id]
+                kept.sequences += max(0, reserve.sequences - used.sequences)
+                kept.tokens += max(0.0, reserve.tokens - used.tokens)
+        return kept
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
-        use = self._tiers.setdefault(tier_id, _Use())
+        use = self._tiers[tier_id]
         use.sequences += sequences
         use.tokens += tokens
-        self._total.sequences += sequences
-        self._total.tokens += tokens
+        self.sequences += sequences
+        self.tokens += tokens

@@ -18,6 +18,8 @@ class Fleet:
     def __init__(self, placement: Placement, headroom_ratio_max: float) -> None:
         self._placement = placement
         self._headroom_ratio_max = headroom_ratio_max
+        self._reserve_ratios: dict[str, float] = {}
+        self._limits = (0, 0.0)
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
 
@@ -27,19 +29,28 @@ class Fleet:
         for load in loads:
             capacity = self._backends.get(load.backend_id)
             if capacity is None:
-                self._backends[load.backend_id] = BackendCapacity(load, self._headroom_ratio_max)
+                capacity = BackendCapacity(load, self._headroom_ratio_max, self._reserve_ratios)
+                self._backends[load.backend_id] = capacity
             else:
                 capacity.measured(load, held_tokens.get(load.backend_id, 0))
         self._retired = self._backends.keys() - {load.backend_id for load in loads}
         for backend_id in sorted(self._retired):
             self._retire(self._backends[backend_id])
+        available = [capacity for capacity in self._backends.values() if capacity.load.available]
+        self._limits = (sum(each.sequences_max for each in available), sum(each.tokens_max for each in available))
+
+    def set_reserves(self, tiers: Iterable[Tier]) -> None:
+        """These are all the tiers, each with the part of every backend that only it may enter."""
+        self._reserve_ratios = {tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}
+        for capacity in self._backends.values():
+            capacity.set_reserves(self._reserve_ratios)
 
     def any_available(self) -> bool:
         return any(capacity.load.available for capacity in self._backends.values())
 
     def open_at(self, now: float) -> list[BackendCapacity]:
-        """The backends that may be sent something now."""
-        return [capacity for capacity in self._backends.values() if capacity.open_at(now)]
+        """The backends that may be sent something now and have a seat for it."""
+        return [each for each in self._backends.values() if each.has_seat and each.open_at(now)]
 
     def next_opening(self, now: float) -> float | None:
         """When the first backend that is held at `now` opens."""
@@ -58,22 +69,25 @@ class Fleet:
         candidates: Iterable[BackendCapacity],
         *,
         expected_output: float,
-        tiers: Iterable[Tier],
         reserve_only: bool,
-    ) -> tuple[str, Reservation] | None:
+    ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's place where placement says, among the candidates that have room; None if none has."""
-        fitting: dict[str, Reservation] = {}
+        fitting: list[BackendCapacity] = []
+        layouts: dict[tuple[int, bool], Reservation] = {}
         for capacity in candidates:
-            needed = capacity.reservation(
-                request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=expected_output
-            )
-            if capacity.fits(needed, tiers, reserve_only=reserve_only):
-                fitting[capacity.id] = needed
+            needed = layouts.get(capacity.layout)
+            if needed is None:
+                needed = layouts[capacity.layout] = capacity.reservation(
+                    request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=expected_output
+                )
+            if capacity.fits(needed, reserve_only=reserve_only):
+                fitting.append(capacity)
         if not fitting:
             return None
-        chosen = self._placement.place(request, [self._backends[backend_id] for backend_id in fitting])
-        chosen.take(fitting[chosen.id])
-        return chosen.id, fitting[chosen.id]
+        chosen = fitting[0] if len(fitting) == 1 else self._placement.place(request, fitting)
+        reservation = layouts[chosen.layout]
+        chosen.take(reservation)
+        return chosen, reservation
 
     def tokens_needed(self, entry: InFlight) -> int:
         """What the entry's own tokens come to, by its prompt as reported and an output that may have outgrown
@@ -90,13 +104,11 @@ class Fleet:
         if capacity.id in self._retired:
             self._retire(capacity)
 
-    def limits(self) -> tuple[int, float | None]:
-        """Sequences and KV tokens that may be in flight at all available backends together."""
-        available = [capacity for capacity in self._backends.values() if capacity.load.available]
-        tokens = [capacity.tokens_limit for capacity in available]
-        known = [limit for limit in tokens if limit is not None]
-        sequences = sum(capacity.sequences_limit for capacity in available)
-        return sequences, sum(known) if len(known) == len(tokens) else None
+    def limits(self) -> tuple[int, float]:
+        """Sequences and KV tokens that we may have in flight at all available backends together; infinitely
+        many tokens where the size of a pool is not known.
+        """
+        return self._limits
 
     def requests(self) -> int:
         """How many requests of ours all backends hold."""

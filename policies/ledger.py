@@ -92,6 +92,13 @@ class Ledger:
         """The entry's reservation is about to become this many tokens."""
         self._uses[entry.request.tenant_id].tokens += tokens - entry.reservation.tokens
 
+    def forgiven(self, entry: InFlight) -> Charge:
+        """The request was not served: take back what it was charged."""
+        charge = Charge(-entry.service, 0.0)
+        self._uses[entry.request.tenant_id].service -= entry.service
+        entry.service = 0.0
+        return charge
+
     def closed(self, entry: InFlight) -> Charge:
         """The request ended: nothing more is expected of it."""
         self._remove(entry)

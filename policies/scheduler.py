@@ -45,7 +45,6 @@ from policies.types import (
 )
 
 WAIT_S_MAX = 300.0
-NO_USAGE = Usage(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -93,6 +92,7 @@ class Scheduler:
         self._ledger = Ledger(price or LinearPrice())
         self._gate = Gate((BoundedQueues(), SlidingWindowRate()) if admission is None else admission, self._queues)
         self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
+        self._fleet.set_reserves(self._order.tiers())
         self._refused: list[Action] = []  # by submit, until the next poll reports them
         self._prepaid: dict[str, None] = {}  # ids of requests that came back, oldest first
 
@@ -106,7 +106,7 @@ class Scheduler:
         if refusal is not None:
             self._refused.append(refusal)
             return
-        self._queues.append(request, now + self._wait_s_max)
+        self._queues.append(request, request.arrived_at + self._wait_s_max)
         self._refresh(self._tenants[request.tenant_id])
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
@@ -126,7 +126,7 @@ class Scheduler:
             return
         request, output = entry.request, entry.usage.output_tokens
         if outcome is Outcome.BACKEND_FAILED and not output:
-            self._charge(request.tenant_id, self._ledger.charge(entry, NO_USAGE))
+            self._charge(request.tenant_id, self._ledger.forgiven(entry))
         # An answer that was cut short says only that the whole would have been longer.
         if output and (outcome is Outcome.COMPLETED or output > entry.expected_output):
             self._prediction.observed(request, output)
@@ -170,13 +170,14 @@ class Scheduler:
         next poll). Counters stay as they are when weights, limits or the tier change.
         """
         changed, tiers = list(changed), list(tiers)
-        reweighed = self._tenants.keys() if tiers else {tenant.id for tenant in changed} & self._tenants.keys()
+        reweighed = list(self._tenants) if tiers else [each.id for each in changed if each.id in self._tenants]
         # What is outstanding stands in the accounts over the old weights: take it out, put it back over the new.
         outstanding = self._ledger.outstanding_by_tenant() if reweighed else {}
         expected = {tenant_id: outstanding.get(tenant_id, 0.0) for tenant_id in reweighed}
         for tenant_id, service in expected.items():
             self._charge(tenant_id, Charge(0.0, -service))
         self._order.set_tiers(tiers)
+        self._fleet.set_reserves(self._order.tiers())
         for tenant in changed:
             self._change(tenant)
         for tenant_id, service in expected.items():
@@ -222,7 +223,7 @@ class Scheduler:
 
     def _refusal(self, request: Request, now: float) -> Reject | None:
         state = self._tenants.get(request.tenant_id)
-        if state is None:
+        if state is None or state.removed:
             return self._gate.reject(request, Reason.TENANT_UNKNOWN, now)
         if not self._fleet.any_available():
             return self._gate.reject(request, Reason.NO_BACKEND, now)
@@ -232,16 +233,14 @@ class Scheduler:
         """Dispatch until nobody who may go next fits."""
         self._polled_at = now
         candidates = self._fleet.open_at(now)
-        if not candidates:
-            return
         this_round = _Round(now, candidates, actions)
         # Requests that came back were chosen and charged already: they go before any new choice.
-        for request_id in list(self._prepaid):
+        for request_id in list(self._prepaid) if candidates else ():
             request = self._queues.get(request_id)
             state = self._tenants[request.tenant_id]
             if state.head_id is not None and state.tenant.tier_id not in this_round.blocked:
                 self._dispatch(state.tenant.tier_id, request, this_round)
-        while (choice := self._next(this_round.blocked)) is not None:
+        while this_round.candidates and (choice := self._next(this_round.blocked)) is not None:
             self._dispatch(*choice, this_round)
 
     def _next(self, blocked: set[str]) -> tuple[str, Request] | None:
@@ -268,30 +267,29 @@ class Scheduler:
             tier_id,
             this_round.candidates,
             expected_output=expected,
-            tiers=self._order.tiers(),
             reserve_only=bool(this_round.blocked),
         )
         if seat is None:
             this_round.blocked.add(tier_id)
             return
-        backend_id, reservation = seat
-        entry = InFlight(request, backend_id, reservation, expected, Usage(request.prompt_tokens, 0, 0))
+        backend, reservation = seat
+        entry = InFlight(request, backend.id, reservation, expected, Usage(request.prompt_tokens, 0, 0))
         self._charge(request.tenant_id, self._ledger.opened(entry))
         self._queues.remove(request.id)
         self._prepaid.pop(request.id, None)
-        self._gate.dispatched(request.tenant_id, this_round.now)
+        self._gate.dispatched(request, this_round.now)
         self._refresh(self._tenants[request.tenant_id])
-        this_round.actions.append(Dispatch(request.id, backend_id))
+        this_round.actions.append(Dispatch(request.id, backend.id))
+        if not backend.has_seat:
+            this_round.candidates.remove(backend)
 
     def _within_share(self, tenant_id: str) -> bool:
-        head = self._queues.head(tenant_id)
-        return self._share.allows(
-            self._tenants[tenant_id].tenant,
-            self._ledger.use(tenant_id),
-            head,
-            expected_output=self._prediction.predict(head),
-            limits=self._fleet.limits(),
-        )
+        use = self._ledger.use(tenant_id)
+        if not use.requests:
+            return True
+        tenant, head = self._tenants[tenant_id].tenant, self._queues.head(tenant_id)
+        expected = self._prediction.predict(head)
+        return self._share.allows(tenant, use, head, expected_output=expected, limits=self._fleet.limits())
 
     # -- books ---------------------------------------------------------------------------------------------
 

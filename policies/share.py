@@ -56,19 +56,17 @@ class ShareCap:
         head: Request,
         *,
         expected_output: float,
-        limits: tuple[int, float | None],
+        limits: tuple[int, float],
     ) -> bool:
-        """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences, and KV
-        tokens where they are known) when its head is sent. The first request is always within.
+        """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences and KV
+        tokens) when its head is sent.
         """
-        if not use.requests:
-            return True
-        share = max(self._ratio_max, self._weight_ratio(tenant))
-        sequences_limit, tokens_limit = limits
-        if use.sequences + head.choices > share * sequences_limit:
-            return False
-        tokens = use.tokens + head.prompt_tokens + expected_output
-        return tokens_limit is None or tokens <= share * tokens_limit
+        ratio = max(self._ratio_max, self._weight_ratio(tenant))
+        if ratio >= 1.0:
+            return True  # the whole pool is no cap: a request too large for it is stopped at, not passed over
+        sequences, tokens = use.sequences + head.choices, use.tokens + head.prompt_tokens + expected_output
+        sequences_max, tokens_max = limits
+        return sequences <= ratio * sequences_max and tokens <= ratio * tokens_max
 
     def _weight_ratio(self, tenant: Tenant) -> float:
         """The tenant's weight in its tier times the tier's weight, both among those with anything here."""

@@ -1,58 +1,74 @@
 """How long until a refused tenant's queue has room: the honest Retry-After.
 
 A queue of n requests that sends one every s seconds needs about n * s until a newcomer at its end would be
-sent. The interval is averaged over recent dispatches, and a dispatch that is overdue counts at once, so the
-answer grows while nothing moves.
+sent. s is the time in which something waited over the dispatches in it, both fading with the time waited: many
+dispatches at one instant count as many, an hour without work counts nothing, and a dispatch that is overdue
+counts at once, so the answer grows while nothing moves.
 """
+
+from math import exp
 
 RETRY_AFTER_S_MIN = 1.0
 RETRY_AFTER_S_MAX = 600.0
-SMOOTHING = 0.2  # weight of the newest interval
+MEMORY_S = 60.0  # of waiting, after which a dispatch counts 1/e
 
 
 class DrainEstimate:
     """How soon will this tenant's queue have drained?"""
 
     def __init__(self) -> None:
-        self._tenants: dict[str, _Intervals] = {}
-        self._all = _Intervals()
+        self._tenants: dict[str, _Pace] = {}
+        self._all = _Pace()
 
-    def dispatched(self, tenant_id: str, now: float) -> None:
-        self._tenants.setdefault(tenant_id, _Intervals()).happened(now)
-        self._all.happened(now)
+    def dispatched(self, tenant_id: str, *, arrived_at: float, queued: int, now: float) -> None:
+        """A request of the tenant, the oldest it had, was sent; `queued` requests of anybody wait on."""
+        pace = self._tenants.get(tenant_id)
+        if pace is None:
+            pace = self._tenants[tenant_id] = _Pace()
+        pace.happened(arrived_at, now)
+        pace.waits = False  # its next head says itself since when it waits
+        self._all.happened(arrived_at, now)
+        self._all.waits = queued > 0
 
-    def wait_s(self, tenant_id: str, *, tenant_queued: int, queued: int, now: float) -> float:
-        """Seconds until `tenant_queued` requests of the tenant are sent; judged by the whole
-        queue's pace (`queued` requests) for a tenant that has not been served yet.
+    def wait_s(self, tenant_id: str, *, tenant_queued: int, queued: int, head_arrived_at: float, now: float) -> float:
+        """Seconds until `tenant_queued` requests of the tenant, whose oldest arrived at `head_arrived_at`, are
+        sent; judged by the whole queue's pace (`queued` requests) for a tenant that has not been served yet.
         """
-        intervals = self._tenants.get(tenant_id)
-        interval_s = intervals.interval_s(now) if intervals else None
-        own_wait_s = None if interval_s is None else interval_s * tenant_queued
-        wait_s = (self._all.interval_s(now) or 0.0) * queued if own_wait_s is None else own_wait_s
+        pace = self._tenants.get(tenant_id)
+        if pace is None:
+            wait_s = self._all.interval_s(head_arrived_at, now) * queued
+        else:
+            wait_s = pace.interval_s(head_arrived_at, now) * tenant_queued
         return min(max(wait_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)
 
     def forget(self, tenant_id: str) -> None:
         self._tenants.pop(tenant_id, None)
 
 
-class _Intervals:
-    """Smoothed seconds between events."""
+class _Pace:
+    """Dispatches, and the time in which one was waited for, over about the last minute of waiting."""
 
-    __slots__ = ("_average_s", "_last_at")
+    __slots__ = ("_dispatches", "_last_at", "_waited_s", "waits")
 
     def __init__(self) -> None:
-        self._last_at: float | None = None
-        self._average_s: float | None = None
+        self._dispatches = 0.0
+        self._waited_s = 0.0
+        self._last_at = float("-inf")
+        self.waits = False  # something has waited ever since the last dispatch
 
-    def happened(self, now: float) -> None:
-        if self._last_at is not None:
-            interval_s = now - self._last_at
-            before = self._average_s
-            self._average_s = interval_s if before is None else before + SMOOTHING * (interval_s - before)
+    def happened(self, arrived_at: float, now: float) -> None:
+        waited_s = self._waiting_s(arrived_at, now)
+        fade = exp(-waited_s / MEMORY_S)
+        self._dispatches = self._dispatches * fade + 1.0
+        self._waited_s = self._waited_s * fade + waited_s
         self._last_at = now
 
-    def interval_s(self, now: float) -> float | None:
-        if self._last_at is None:
-            return None
-        overdue_s = now - self._last_at
-        return overdue_s if self._average_s is None else max(self._average_s, overdue_s)
+    def interval_s(self, arrived_at: float, now: float) -> float:
+        """Seconds per dispatch, if the next one's request arrived at `arrived_at`."""
+        overdue_s = self._waiting_s(arrived_at, now)
+        fade = exp(-overdue_s / MEMORY_S)
+        return (self._waited_s * fade + overdue_s) / max(self._dispatches * fade, 1.0)
+
+    def _waiting_s(self, arrived_at: float, now: float) -> float:
+        """How long the next dispatch has been waited for."""
+        return max(0.0, now - (self._last_at if self.waits else max(self._last_at, arrived_at)))

@@ -34,9 +34,10 @@ class Gate:
             retry_after_s = BACKEND_RETRY_S if reason is Reason.NO_BACKEND else self._drained_s(request.tenant_id, now)
         return Reject(request.id, reason, retry_after_s)
 
-    def dispatched(self, tenant_id: str, now: float) -> None:
-        """The tenant's queue drained by one request."""
-        self._drain.dispatched(tenant_id, now)
+    def dispatched(self, request: Request, now: float) -> None:
+        """The request has left the queue for a backend."""
+        queued = len(self._queues)
+        self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=queued, now=now)
 
     def forget(self, tenant_id: str) -> None:
         self._drain.forget(tenant_id)
@@ -44,5 +45,11 @@ class Gate:
             rule.forget(tenant_id)
 
     def _drained_s(self, tenant_id: str, now: float) -> float:
-        tenant_queued = len(self._queues.of(tenant_id).requests)
-        return self._drain.wait_s(tenant_id, tenant_queued=tenant_queued, queued=len(self._queues), now=now)
+        requests = self._queues.of(tenant_id).requests
+        return self._drain.wait_s(
+            tenant_id,
+            tenant_queued=len(requests),
+            queued=len(self._queues),
+            head_arrived_at=self._queues.head(tenant_id).arrived_at if requests else now,
+            now=now,
+        )

@@ -19,6 +19,7 @@ class TieredFairness:
         self._tiers: dict[str, Tier] = {}
         self._tier_order = VirtualTokenCounter()
         self._tenant_orders: dict[str, Fairness] = {}
+        self._waiting = 0
         self.set_tiers(tiers)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
@@ -41,6 +42,7 @@ class TieredFairness:
         if not order.waiting_count():
             self._tier_order.joined(tier_id, head)
         order.joined(tenant_id, head)
+        self._waiting += 1
 
     def advanced(self, tier_id: str, tenant_id: str, head: Request) -> None:
         self._tenant_orders[tier_id].advanced(tenant_id, head)
@@ -48,6 +50,7 @@ class TieredFairness:
     def left(self, tier_id: str, tenant_id: str) -> None:
         order = self._tenant_orders[tier_id]
         order.left(tenant_id)
+        self._waiting -= 1
         if not order.waiting_count():
             self._tier_order.left(tier_id)
 
@@ -65,7 +68,7 @@ class TieredFairness:
 
     def waiting_count(self) -> int:
         """How many tenants wait, over all tiers."""
-        return sum(order.waiting_count() for order in self._tenant_orders.values())
+        return self._waiting
 
     def standing(self, tier_id: str, tenant_id: str) -> Standing:
         return self._tenant_orders[tier_id].standing(tenant_id)

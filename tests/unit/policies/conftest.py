@@ -7,7 +7,19 @@ import pytest
 from policies.cost import LinearPrice
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
-from policies.types import Action, BackendLoad, Dispatch, Outcome, Reject, Request, Tenant, Tier, Usage
+from policies.types import (
+    Action,
+    BackendLoad,
+    BackendView,
+    Dispatch,
+    Outcome,
+    Reject,
+    Request,
+    Tenant,
+    TenantView,
+    Tier,
+    Usage,
+)
 
 
 class Pool:
@@ -65,17 +77,39 @@ class Pool:
             usage = Usage(self.prompts[request_id], 0, self.outputs[request_id])
             self.scheduler.tokens(request_id, usage, self.now)
 
+    def report(self, request_id: str, prompt: int, output: int, cached: int = 0) -> None:
+        """The backend reports the request's usage so far."""
+        self.prompts[request_id], self.outputs[request_id] = prompt, output
+        self.scheduler.tokens(request_id, Usage(prompt, cached, output), self.now)
+
+    def come_back(self, request_id: str, hold_s: float = 0.0) -> None:
+        """The backend did not take the request."""
+        self.scheduler.returned(request_id, self.now, hold_s)
+
+    def change(self, *changed: Tenant, removed: Sequence[str] = (), tiers: Sequence[Tier] = ()) -> None:
+        self.scheduler.tenants_changed(changed=changed, removed=removed, tiers=tiers, now=self.now)
+
     def end(self, request_id: str, outcome: Outcome = Outcome.COMPLETED) -> None:
         self.scheduler.finished(request_id, outcome, self.now)
 
+    def placed(self) -> dict[str, str]:
+        """Where one poll sends what, by request id."""
+        return {action.request_id: action.backend_id for action in self.poll() if isinstance(action, Dispatch)}
+
+    def backend(self, backend_id: str = "gpu") -> BackendView:
+        return self.scheduler.snapshot(self.now).backends[backend_id]
+
+    def tenant(self, tenant_id: str) -> TenantView:
+        return self.scheduler.snapshot(self.now).tenants[tenant_id]
+
     def counter(self, tenant_id: str) -> float:
-        return self.scheduler.snapshot(self.now).tenants[tenant_id].counter
+        return self.tenant(tenant_id).counter
 
     def key(self, tenant_id: str) -> float:
-        return self.scheduler.snapshot(self.now).tenants[tenant_id].key
+        return self.tenant(tenant_id).key
 
     def service(self, tenant_id: str) -> float:
-        return self.scheduler.snapshot(self.now).tenants[tenant_id].service
+        return self.tenant(tenant_id).service
 
 
 @pytest.fixture

@@ -1,0 +1,167 @@
+"""The in-flight share cap phi, and the rule that nobody is let past a request that does not fit."""
+
+import pytest
+
+from policies.cost import LinearPrice
+from policies.ledger import TenantUse
+from policies.share import ShareCap
+from policies.types import BackendLoad, Request, Tenant, Tier
+
+
+def send_many(pool, tenant_id: str, count: int, **fields) -> None:
+    for number in range(count):
+        pool.send(tenant_id, f"{tenant_id}{number}", **fields)
+
+
+def in_flight(pool) -> dict[str, int]:
+    tenants = pool.scheduler.snapshot(pool.now).tenants
+    return {tenant_id: view.in_flight_requests for tenant_id, view in tenants.items() if view.in_flight_requests}
+
+
+def test_a_tenant_that_is_alone_has_no_cap(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=10)], share_ratio_max=0.5)
+    send_many(pool, "A", 12)
+    assert len(pool.dispatched()) == 10
+
+
+def test_of_two_that_wait_neither_gets_more_than_half_of_the_seats_though_one_is_far_behind(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=10)], share_ratio_max=0.5)
+    send_many(pool, "A", 20, prompt=1000)
+    send_many(pool, "B", 20, prompt=1)
+    pool.dispatched()
+    assert in_flight(pool) == {"A": 5, "B": 5}
+
+
+def test_of_two_that_wait_neither_gets_more_than_half_of_the_tokens(make_pool):
+    pool = make_pool(
+        loads=[BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=1000)],
+        share_ratio_max=0.5,
+        price=LinearPrice(prompt=0, cached_prompt=0, output=2),  # nothing moves at dispatch: A stays first
+    )
+    send_many(pool, "A", 20, prompt=50)
+    send_many(pool, "B", 20, prompt=50)
+    order = pool.dispatched()
+    assert order[:9] == [f"A{number}" for number in range(9)], "450 of 950"
+    assert order[9:18] == [f"B{number}" for number in range(9)]
+    assert order[18:] == ["A9"], "both are at their share: the rest of the room is for whoever is next"
+
+
+def test_when_all_who_wait_are_over_their_share_no_seat_stays_empty(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=11)], share_ratio_max=0.25)
+    send_many(pool, "A", 20)
+    send_many(pool, "B", 20)
+    pool.dispatched()
+    assert sum(in_flight(pool).values()) == 11
+
+
+def test_the_cap_is_never_below_what_the_weight_entitles_to(make_pool):
+    pool = make_pool(
+        tenants=[Tenant("A", weight=4.0), Tenant("B", weight=1.0)],
+        loads=[BackendLoad("gpu", requests_running_max=10)],
+        share_ratio_max=0.5,
+    )
+    send_many(pool, "A", 20, prompt=100)
+    send_many(pool, "B", 20, prompt=100)
+    pool.dispatched()
+    assert in_flight(pool) == {"A": 8, "B": 2}
+
+
+def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
+    tiers = {"gold": Tier("gold", weight=3.0), "bronze": Tier("bronze", weight=1.0)}
+    cap = ShareCap(0.1, tiers.__getitem__)
+    a, b, c = Tenant("a", 2.0, "gold"), Tenant("b", 1.0, "gold"), Tenant("c", 1.0, "bronze")
+    for tenant in (a, b, c):
+        cap.entered(tenant)
+
+    def seats(tenant: Tenant) -> int:
+        """How many of 100 seats the tenant may have."""
+        head = Request("r", tenant.id, "m", 0.0, 1, 1)
+        count = 1
+        while count < 100 and cap.allows(
+            tenant, TenantUse(1, 0, count), head, expected_output=0.0, limits=(100, float("inf"))
+        ):
+            count += 1
+        return count
+
+    assert (seats(a), seats(b), seats(c)) == (50, 25, 25)
+    cap.left(c)
+    assert (seats(a), seats(b)) == (66, 33)
+    cap.left(b)
+    assert seats(a) == 100
+
+
+@pytest.mark.parametrize("choices", [1, 5])
+def test_a_tenant_with_nothing_in_flight_may_always_send_one(make_pool, choices):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=6)], share_ratio_max=0.01)
+    pool.send("A", "a", choices=choices)
+    pool.send("B", "b")
+    assert sorted(pool.dispatched()) == ["a", "b"]
+
+
+def test_the_share_is_of_what_may_be_ours_where_others_send_to_the_same_backend(make_pool):
+    def load(running: int) -> BackendLoad:
+        return BackendLoad("gpu", requests_running_max=20, requests_running=running)
+
+    pool = make_pool(loads=[load(0)], share_ratio_max=0.5)
+    for _ in range(3):
+        pool.measure(load(10))
+    send_many(pool, "A", 1, prompt=1000)
+    send_many(pool, "B", 20)
+    pool.dispatched()
+    pool.send("A", "late")
+    assert in_flight(pool)["B"] == 9, "alone once A had sent its only one"
+    for number in range(5):
+        pool.end(f"B{number}")
+    for number in range(5):
+        pool.send("A", f"late{number}")
+    pool.dispatched()
+    assert in_flight(pool) == {"A": 5, "B": 5}, "half of the 10 seats that are ours, not of 20"
+
+
+def test_nobody_is_let_past_the_first_request_that_does_not_fit(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", kv_tokens_max=100, requests_running_max=10)])
+    pool.send("C", "running", prompt=50)
+    assert pool.dispatched() == ["running"]
+    pool.send("A", "large", prompt=60)
+    pool.send("B", "small", prompt=10)
+    assert pool.dispatched() == [], "A is next by id at equal counters; the smaller request of B would fit"
+    pool.end("running")
+    assert pool.dispatched() == ["large", "small"]
+
+
+def test_with_a_cap_of_the_whole_pool_a_tenants_own_running_requests_do_not_let_others_past_it(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", kv_tokens_max=100, requests_running_max=10)], share_ratio_max=1.0)
+    pool.send("A", "running", prompt=50)
+    assert pool.dispatched() == ["running"]
+    pool.send("A", "large", prompt=60)
+    pool.send("B", "small", prompt=10)
+    assert pool.dispatched() == []
+
+
+def test_a_tenant_at_its_in_flight_limit_does_not_wait_and_blocks_nobody(make_pool):
+    pool = make_pool(
+        tenants=[Tenant("A", in_flight_max=2), Tenant("B")],
+        loads=[BackendLoad("gpu", requests_running_max=10)],
+    )
+    send_many(pool, "A", 4)
+    send_many(pool, "B", 4)
+    pool.dispatched()
+    assert in_flight(pool) == {"A": 2, "B": 4}
+    pool.end("A0")
+    assert pool.dispatched() == ["A2"]
+
+
+def test_a_tenant_leaves_its_in_flight_limit_without_credit_for_the_time_at_it(make_pool):
+    pool = make_pool(
+        tenants=[Tenant("A", in_flight_max=1), Tenant("B")],
+        loads=[BackendLoad("gpu", requests_running_max=2)],
+    )
+    send_many(pool, "A", 5, prompt=10)
+    send_many(pool, "B", 30, prompt=10)
+    assert pool.dispatched() == ["A0", "B0"]
+    for number in range(10):
+        pool.end(f"B{number}")
+        assert pool.dispatched() == [f"B{number + 1}"]
+    assert (pool.counter("A"), pool.counter("B")) == (10, 110)
+    pool.end("A0")
+    assert pool.counter("A") == 110, "lifted like one that was away"
