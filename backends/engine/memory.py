@@ -44,6 +44,9 @@ class OracleMemory:
     request ends: then k sequences have grown by its remaining output. Every such moment must stay
     under the pool. `tenant_tokens` of the pool go to each distinct tenant in the batch: that code
     keeps 4 x rank 8 tokens of adapter bookkeeping even with adapters switched off.
+
+    This holds while all sequences advance together, as they do when prompts are prefilled alone. Beside
+    a prompt that is prefilled in chunks the others run ahead of the plan, and may have to be preempted.
     """
 
     def __init__(self, *, kv_tokens_max: int, tenant_tokens: int = 32) -> None:
@@ -64,8 +67,9 @@ class OracleMemory:
         return 0
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
+        if self._used_tokens + tokens > self.kv_tokens_max:
+            return False
         self._used_tokens += tokens
-        assert self._used_tokens <= self.kv_tokens_max, "a reservation to the end cannot overflow"
         return True
 
     def release(self, sequence: Sequence) -> None:

@@ -28,13 +28,20 @@ class Listener(Protocol):
 
 
 class PacedEngine:
-    """Drives one engine by the running loop's clock, `speed` times as fast as the model it stands for."""
+    """Drives one engine by a loop's clock, `speed` times as fast as the model it stands for."""
 
-    def __init__(self, engine: Engine, *, speed: float, on_step: Callable[[StepReport], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        speed: float,
+        on_step: Callable[[StepReport], None],
+    ) -> None:
         self.engine = engine
         self._speed = speed
         self._on_step = on_step
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._listeners: dict[str, Listener] = {}
         self._timer: asyncio.Handle | None = None
         self._ends_at = 0.0

@@ -4,6 +4,7 @@ It answers with made-up words, and means everything else: queueing, batching, me
 metrics and errors are those of a vLLM server with the same limits.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -118,9 +119,11 @@ class EngineFace:
         self._limits_idle = Limits((options.model,), options.max_model_len, options.block_tokens)
         self.rejections: Counter[str] = Counter()
         self.engines: dict[PacedEngine, exposition.EngineMeters] = {}
+        loop = asyncio.get_running_loop()
         for _ in range(options.engines):
             meters = exposition.EngineMeters()
-            self.engines[PacedEngine(_engine(options), speed=options.speed, on_step=meters.step)] = meters
+            paced = PacedEngine(_engine(options), loop=loop, speed=options.speed, on_step=meters.step)
+            self.engines[paced] = meters
         self._exchanges = 0
 
     def snapshots(self) -> list[EngineSnapshot]:

@@ -113,6 +113,17 @@ def test_every_request_that_is_not_aborted_gets_exactly_its_tokens_and_the_pool_
     assert snapshot.emitted_tokens_total == run.emitted.total()
 
 
+@settings(max_examples=100, deadline=None)
+@given(operations)
+def test_a_reservation_to_the_end_never_preempts_when_prompts_are_prefilled_alone(script):
+    run = Run(make_engine("oracle", "separate", "fcfs"))
+    for operation in script:
+        run.apply(operation)
+    while run.step():
+        pass
+    assert run.engine.snapshot().preemptions_total == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(operations, st.sampled_from(sorted(MEMORIES)), st.sampled_from(sorted(BATCHINGS)))
 def test_equal_calls_give_equal_steps(script, memory, batching):
