@@ -73,7 +73,8 @@ class Generation:
         except Rejected as rejected:
             trace.reason = rejected.reason
             response = _own(openai.refused(rejected.reason, rejected.retry_after_s), trace)
-        except UpstreamError:
+        except UpstreamError as error:
+            trace.reason = str(error)
             response = _own(openai.failed(openai.BACKEND_FAILED), trace)
         except asyncio.CancelledError:  # the client left
             trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
@@ -97,7 +98,7 @@ class Generation:
                 result = await self._send_until_taken(request, call, lease, trace)
                 lease.outcome = result.outcome
         finally:
-            if trace.dispatched_s is not None:
+            if lease.backend_id:  # else it ended in the queue
                 trace.outcome = lease.outcome
         return result.response
 
@@ -142,7 +143,8 @@ class Generation:
             if exchange.status == 503:
                 await _raise_if_busy(exchange)
             result = await self._relay(request, exchange, call, lease, trace)
-        self._report(backend_id, _evidence(exchange, result), call)
+        if result.outcome is not Outcome.CLIENT_GONE:
+            self._report(backend_id, _evidence(exchange, result), call)
         return result
 
     async def _relay(
@@ -153,8 +155,12 @@ class Generation:
         settle = _Settlement(self._intake, call, lease, trace)
         if not is_stream:
             result = await relay_body(exchange, headers=own_headers, bytes_max=ANSWER_BYTES_MAX)
-            # An answer without usage, an error for instance, has cost no tokens.
-            settle.tokens(result.usage or NO_USAGE)
+            if result.usage is not None:
+                settle.tokens(result.usage)
+            elif exchange.status == 200:  # a server that counts nothing: what the prompt was charged stands
+                trace.estimated = True
+            else:
+                settle.tokens(NO_USAGE)
             return result
         meter = StreamMeter(
             client_wants_usage=call.parsed.client_wants_usage,
@@ -164,7 +170,7 @@ class Generation:
             fingerprint=self._fingerprints.get(lease.backend_id),
         )
         result = await relay_stream(request, exchange, meter, settle.tokens, headers=own_headers)
-        trace.estimated = meter.tokens_estimated
+        trace.estimated, trace.reason = meter.tokens_estimated, result.failure
         if meter.fingerprint is not None:
             self._fingerprints[lease.backend_id] = meter.fingerprint
         return result

@@ -21,6 +21,7 @@ from gateway.openai import Endpoint, GenerationLimits, ParsedCall, parse_generat
 from gateway.pools import Pools
 from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens
 from gateway.prompts import PREFIX_BLOCK_BYTES, BadRequest
+from gateway.server import read_body
 from gateway.telemetry import CallTrace
 from gateway.tenants import TenantDirectory
 from policies.types import Reason, Request, Tenant
@@ -125,9 +126,11 @@ class Intake:
     async def _body(self, request: web.BaseRequest) -> bytes:
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                return await request.read()
+                return await read_body(request)
         except web.HTTPRequestEntityTooLarge:
             raise _failed(openai.BODY_TOO_LARGE) from None
+        except web.RequestPayloadError:
+            raise _failed(openai.MALFORMED_HTTP) from None
         except TimeoutError:
             raise _failed(openai.BODY_TIMEOUT) from None
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
@@ -21,6 +21,8 @@ Routes = Mapping[str, Mapping[str, Handler]]  # path -> method -> handler
 
 KEEPALIVE_S = 30.0  # aiohttp's timer for idle connections and for slow request heads, one and the same
 HEADERS_MAX = 128
+TOO_MANY_HEADERS = "Too many headers"  # how aiohttp says so: it has no type of its own
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
 
 log = logging.getLogger(__name__)
@@ -52,14 +54,16 @@ class GatewayServer(web.Server):
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         methods = self._routes.get(request.path)
+        handler = None if methods is None else methods.get(request.method)
+        response: web.StreamResponse
         if methods is None:
             response = to_response(openai.NOT_FOUND)
+        elif handler is None:
+            response = to_response(openai.method_not_allowed(", ".join(methods)))
         else:
-            handler = methods.get(request.method)
-            if handler is None:
-                response = to_response(openai.method_not_allowed(", ".join(methods)))
-            else:
-                return await handler(request)
+            response = await handler(request)
+        if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
+            response.force_close()
         return response
 
     def _request(
@@ -71,7 +75,7 @@ class GatewayServer(web.Server):
         task: "asyncio.Task[None]",
     ) -> web.BaseRequest:
         if self.closing:
-            protocol.force_close()
+            message = message._replace(should_close=True)
         return web.BaseRequest(
             message, payload, protocol, writer, task, self._loop, client_max_size=self._body_bytes_max
         )
@@ -98,8 +102,21 @@ class _Connection(RequestHandler):
         return response
 
 
+async def read_body(request: web.BaseRequest) -> bytes:
+    """The whole body. Raises HTTPRequestEntityTooLarge, at once where its length is declared, and RequestPayloadError.
+
+    Expect: 100-continue (RFC 9110, 10.1.1) is aiohttp's application's to answer, which is not used here.
+    """
+    if (request.content_length or 0) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+    if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and not request.content.is_eof():
+        await request.writer.write(CONTINUE)
+        request.writer.output_size = 0  # it is no part of the response
+    return await request.read()
+
+
 def _fault(status: int, error: BaseException | None) -> openai.Fault:
-    if isinstance(error, LineTooLong):
+    if isinstance(error, LineTooLong) or (isinstance(error, BadHttpMessage) and TOO_MANY_HEADERS in error.message):
         return openai.HEADER_TOO_LARGE
     if status >= 500 and not isinstance(error, BadHttpMethod | HttpProcessingError):
         return openai.INTERNAL
