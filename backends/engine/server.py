@@ -45,8 +45,6 @@ KEEPALIVE_S = 5.0
 STOP_S_MAX = 0.05
 """What handlers get to end by themselves when the server stops."""
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
-
-
 ENGINE_DEAD: Json = {
     "error": {
         "message": "EngineCore encountered an issue. See stack trace (above) for the root cause.",
@@ -98,7 +96,12 @@ class EngineOptions:
             raise ValueError(f"no coefficients {self.coefficients!r}; there are {', '.join(COEFFICIENTS)}")
         if self.order not in ORDERS:
             raise ValueError(f"no order {self.order!r}; there are {', '.join(ORDERS)}")
-        if self.engines < 1 or self.requests_running_max < self.engines:
+        for name in ("engines", "max_model_len", "block_tokens", "chunk_tokens_max", "stream_interval"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.output_tokens_mean is not None and self.output_tokens_mean < 1:
+            raise ValueError(f"output_tokens_mean must be at least 1, got {self.output_tokens_mean}")
+        if self.requests_running_max < self.engines:
             raise ValueError("every engine needs at least one seat")
         if self.speed <= 0:
             raise ValueError(f"speed must be positive, got {self.speed}")
