@@ -1,0 +1,176 @@
+"""What a request is charged on every way out, and how its reservation follows what is known of it."""
+
+import pytest
+
+from policies.cost import LinearPrice, ProfiledQuadraticPrice
+from policies.prediction import Oracle, TenantQuantile
+from policies.types import BackendLoad, Outcome
+
+ROOMY = [BackendLoad("gpu", requests_running_max=10, kv_tokens_max=10_000, kv_block_tokens=16)]
+
+
+def test_a_completed_request_costs_what_it_used(make_pool):
+    pool = make_pool(loads=ROOMY)
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    pool.emit("a", 30)
+    pool.end("a")
+    assert pool.service("A") == pool.counter("A") == pool.key("A") == 160
+
+
+def test_a_client_that_goes_mid_stream_is_charged_what_was_received(make_pool):
+    pool = make_pool(loads=ROOMY, prediction=TenantQuantile())
+    pool.send("A", "a", prompt=100, output_max=50)
+    pool.dispatched()
+    assert pool.key("A") == 200, "50 tokens are expected"
+    pool.emit("a", 7)
+    pool.end("a", Outcome.CLIENT_GONE)
+    assert pool.service("A") == pool.key("A") == 114
+
+
+def test_a_client_that_goes_before_the_first_token_has_had_its_prefill(make_pool):
+    pool = make_pool(loads=ROOMY)
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    pool.end("a", Outcome.CLIENT_GONE)
+    assert pool.service("A") == 100
+
+
+@pytest.mark.parametrize("price", [LinearPrice(1, 1, 2), ProfiledQuadraticPrice()])
+def test_a_backend_that_fails_before_the_first_token_costs_the_tenant_nothing(make_pool, price):
+    pool = make_pool(loads=ROOMY, price=price, prediction=TenantQuantile())
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    assert pool.key("A") > 0
+    pool.end("a", Outcome.BACKEND_FAILED)
+    assert (pool.service("A"), pool.counter("A")) == (0, 0)
+    assert pool.key("A") == pytest.approx(0, abs=1e-9)
+
+
+def test_a_backend_that_fails_mid_stream_leaves_the_tenant_charged_for_what_it_got(make_pool):
+    pool = make_pool(loads=ROOMY)
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    pool.emit("a", 5)
+    pool.end("a", Outcome.BACKEND_FAILED)
+    assert pool.service("A") == 110
+
+
+@pytest.mark.parametrize("true_prompt", [40, 100, 250])
+def test_an_estimated_prompt_is_trued_up_by_the_first_usage(make_pool, true_prompt):
+    pool = make_pool(loads=ROOMY)
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    assert pool.counter("A") == 100
+    pool.report("a", prompt=true_prompt, output=1)
+    assert pool.counter("A") == true_prompt + 2
+    assert pool.backend().reserved_tokens == 16 * -(-(true_prompt + 1) // 16)
+    assert pool.tenant("A").in_flight_tokens == pool.backend().reserved_tokens
+    pool.end("a")
+    assert pool.backend().reserved_tokens == pool.tenant("A").in_flight_tokens == 0
+
+
+def test_a_prompt_that_was_estimated_too_long_makes_room_for_others(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=10, kv_tokens_max=1000)], headroom_ratio_max=1.0)
+    pool.send("A", "a", prompt=900)
+    pool.send("B", "b", prompt=500)
+    assert pool.dispatched() == ["a"]
+    pool.report("a", prompt=400, output=1)
+    assert pool.dispatched() == ["b"]
+
+
+def test_cached_prompt_tokens_are_charged_at_their_own_price_when_they_are_reported(make_pool):
+    pool = make_pool(loads=ROOMY, price=LinearPrice(prompt=1.0, cached_prompt=0.1, output=2.0))
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    pool.report("a", prompt=100, cached=80, output=1)
+    assert pool.counter("A") == pytest.approx(20 + 8 + 2)
+    pool.report("a", prompt=100, cached=80, output=2)
+    assert pool.counter("A") == pytest.approx(20 + 8 + 4)
+
+
+def test_usage_may_arrive_merged_and_charges_the_same(make_pool):
+    services = []
+    for parts in ([1] * 12, [5, 7], [12]):
+        pool = make_pool(loads=ROOMY, prediction=TenantQuantile())
+        pool.send("A", "a", prompt=10)
+        pool.dispatched()
+        output = 0
+        for part in parts:
+            output += part
+            pool.report("a", prompt=10, output=output)
+        pool.end("a")
+        services.append((pool.service("A"), pool.key("A")))
+    assert services == [(34, 34)] * 3
+
+
+def test_a_reservation_is_what_was_predicted_until_the_output_outgrows_it(make_pool):
+    pool = make_pool(loads=ROOMY, prediction=Oracle())
+    pool.send("A", "a", prompt=10, output_tokens_known=20)
+    pool.dispatched()
+    reserved = []
+    for output in (1, 19, 20, 22, 23, 38, 39):
+        pool.report("a", prompt=10, output=output)
+        reserved.append(pool.backend().reserved_tokens)
+    assert reserved == [32, 32, 32, 32, 48, 48, 64]
+
+
+def test_an_outgrown_prediction_keeps_later_requests_out(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=10, kv_tokens_max=100)], headroom_ratio_max=1.0)
+    pool.send("A", "a", prompt=10)
+    pool.dispatched()
+    pool.report("a", prompt=10, output=50)
+    pool.send("B", "b", prompt=41)
+    assert pool.dispatched() == []
+    pool.send("C", "c", prompt=40)
+    pool.scheduler.cancel("b", pool.now)
+    assert pool.dispatched() == ["c"]
+
+
+def test_choices_are_seats_and_their_outputs_are_charged_together(make_pool):
+    pool = make_pool(
+        loads=[BackendLoad("gpu", requests_running_max=4, kv_block_tokens=16)], prediction=TenantQuantile()
+    )
+    pool.send("A", "a", prompt=20, output_max=120, choices=3)
+    pool.send("B", "b", choices=2)
+    pool.send("B", "b2")
+    assert pool.dispatched() == ["a"], "3 of 4 seats; b needs 2, and b2 waits behind it"
+    assert pool.key("A") == 20 + 2 * 120, "min(3 * 256, 120) over all choices"
+    assert pool.backend().reserved_tokens == 64 + 48 + 48, "40 tokens each, the prompt once"
+    pool.report("a", prompt=20, output=90)
+    pool.end("a")
+    assert pool.service("A") == 20 + 180
+    assert pool.dispatched() == ["b", "b2"]
+
+
+def test_predictions_are_per_choice_so_that_n_does_not_mislead_them(make_pool):
+    pool = make_pool(loads=ROOMY, prediction=TenantQuantile())
+    pool.send("A", "a", prompt=1, output_max=1000, choices=4)
+    pool.dispatched()
+    pool.report("a", prompt=1, output=80)
+    pool.end("a")
+    pool.send("A", "b", prompt=1, output_max=1000)
+    before = pool.key("A")
+    pool.dispatched()
+    assert pool.key("A") == before + 1 + 2 * 20
+
+
+@pytest.mark.parametrize(
+    ("outcome", "output", "expected"),
+    [
+        (Outcome.COMPLETED, 5, 5),  # the whole answer
+        (Outcome.CLIENT_GONE, 5, 256),  # cut short: says nothing
+        (Outcome.CLIENT_GONE, 300, 300),  # at least so long
+        (Outcome.BACKEND_FAILED, 5, 256),
+    ],
+)
+def test_only_what_ended_by_itself_or_outgrew_its_prediction_is_learnt_from(make_pool, outcome, output, expected):
+    pool = make_pool(loads=ROOMY, prediction=TenantQuantile())
+    pool.send("A", "a", prompt=1, output_max=1000)
+    pool.dispatched()
+    pool.report("a", prompt=1, output=output)
+    pool.end("a", outcome)
+    pool.send("A", "b", prompt=1, output_max=1000)
+    before = pool.key("A")
+    pool.dispatched()
+    assert pool.key("A") - before == 1 + 2 * expected

@@ -1,0 +1,178 @@
+"""Tenants and tiers that change while requests wait and run."""
+
+import pytest
+
+from policies.prediction import TenantQuantile
+from policies.types import BackendLoad, Outcome, Reason, Tenant, Tier
+
+ROOMY = [BackendLoad("gpu", requests_running_max=4)]
+
+
+def test_a_new_tenant_is_served(make_pool):
+    pool = make_pool(tenants=[])
+    pool.change(Tenant("new"))
+    pool.send("new", "n")
+    assert pool.dispatched() == ["n"]
+
+
+def test_a_new_weight_counts_from_now_on_and_keeps_the_counter(make_pool):
+    pool = make_pool(loads=ROOMY)
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    pool.change(Tenant("A", weight=4.0))
+    assert pool.counter("A") == 100
+    pool.emit("a", 10)
+    assert pool.counter("A") == 100 + 20 / 4
+    assert pool.service("A") == 120
+
+
+@pytest.mark.parametrize("weight", [0.3, 4.0, 7.0])
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("ending", [*Outcome, None])
+def test_a_change_leaves_nothing_outstanding_behind_however_the_request_ends(make_pool, weight, moved, ending):
+    tiers = [Tier("default", weight=3.0), Tier("gold", weight=0.7)]
+    pool = make_pool(loads=ROOMY, tiers=tiers, prediction=TenantQuantile())
+    for number in range(3):
+        pool.send("A", f"a{number}", prompt=10)
+    pool.dispatched()
+    pool.emit("a0", 3)
+    pool.come_back("a1")
+    pool.change(Tenant("A", weight=weight, tier_id="gold" if moved else "default"))
+    pool.change(tiers=[Tier("default", weight=11.0), Tier("gold", weight=1.3)])
+    pool.dispatched()
+    for number in range(3):
+        if ending is None:
+            pool.come_back(f"a{number}")
+            pool.scheduler.cancel(f"a{number}", pool.now)
+        else:
+            pool.end(f"a{number}", ending)
+    assert pool.key("A") == pytest.approx(pool.counter("A"), abs=1e-9)
+    order = pool.scheduler._order._tier_order
+    for tier in tiers:
+        assert order.standing(tier.id).outstanding == pytest.approx(0, abs=1e-9)
+
+
+def test_a_waiting_tenant_that_changes_tier_takes_its_counter_along_and_goes_on_waiting(make_pool):
+    pool = make_pool(tiers=[Tier("default"), Tier("gold")], loads=[BackendLoad("gpu", requests_running_max=1)])
+    pool.send("A", "a0", prompt=50)
+    assert pool.dispatched() == ["a0"]
+    pool.send("A", "a1")
+    pool.change(Tenant("A", tier_id="gold"))
+    assert pool.counter("A") == 50
+    pool.end("a0")
+    assert pool.dispatched() == ["a1"]
+
+
+def test_a_lower_in_flight_limit_holds_for_what_comes_next(make_pool):
+    pool = make_pool(loads=ROOMY)
+    for number in range(5):
+        pool.send("A", f"a{number}")
+    assert len(pool.dispatched()) == 4
+    pool.change(Tenant("A", in_flight_max=1))
+    pool.end("a0")
+    pool.end("a1")
+    assert pool.dispatched() == []
+    pool.end("a2")
+    pool.end("a3")
+    assert pool.dispatched() == ["a4"]
+
+
+def test_a_lifted_in_flight_limit_lets_waiting_requests_go(make_pool):
+    pool = make_pool(tenants=[Tenant("A", in_flight_max=1)], loads=ROOMY)
+    for number in range(3):
+        pool.send("A", f"a{number}")
+    assert len(pool.dispatched()) == 1
+    pool.change(Tenant("A"))
+    assert len(pool.dispatched()) == 2
+
+
+def test_a_removed_tenants_queue_is_refused_and_what_runs_goes_on(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=1)])
+    for number in range(3):
+        pool.send("A", f"a{number}", prompt=10)
+    assert pool.dispatched() == ["a0"]
+    pool.change(removed=["A"])
+    assert pool.refused() == {"a1": Reason.TENANT_UNKNOWN, "a2": Reason.TENANT_UNKNOWN}
+    pool.emit("a0", 5)
+    assert pool.service("A") == 20
+    pool.end("a0")
+    assert "A" not in pool.scheduler.snapshot(0.0).tenants
+
+
+def test_a_removed_tenant_sends_nothing_more_though_it_still_has_something_in_flight(make_pool):
+    pool = make_pool()
+    pool.send("A", "a0")
+    pool.dispatched()
+    pool.change(removed=["A"])
+    pool.send("A", "a1")
+    assert pool.refused() == {"a1": Reason.TENANT_UNKNOWN}
+
+
+def test_a_removed_idle_tenant_is_forgotten_at_once_and_an_unknown_one_is_no_error(make_pool):
+    pool = make_pool()
+    pool.change(removed=["A", "never seen"])
+    assert "A" not in pool.scheduler.snapshot(0.0).tenants
+
+
+def test_a_tenant_whose_prepaid_request_waits_can_be_removed(make_pool):
+    pool = make_pool()
+    pool.send("A", "a0", prompt=10)
+    pool.dispatched()
+    pool.come_back("a0")
+    pool.change(removed=["A"])
+    assert pool.refused() == {"a0": Reason.TENANT_UNKNOWN}
+    assert "A" not in pool.scheduler.snapshot(0.0).tenants
+    assert pool.poll() == []
+
+
+def test_a_request_of_a_removed_tenant_that_comes_back_is_still_served_and_then_forgotten(make_pool):
+    pool = make_pool()
+    pool.send("A", "a0")
+    pool.dispatched()
+    pool.change(removed=["A"])
+    pool.come_back("a0")
+    assert pool.dispatched() == ["a0"]
+    pool.end("a0")
+    assert "A" not in pool.scheduler.snapshot(0.0).tenants
+
+
+def test_a_tenant_that_is_added_again_while_something_runs_was_never_gone(make_pool):
+    pool = make_pool()
+    pool.send("A", "a0", prompt=10)
+    pool.dispatched()
+    pool.change(removed=["A"])
+    pool.change(Tenant("A", weight=2.0))
+    pool.send("A", "a1")
+    assert pool.dispatched() == ["a1"]
+    pool.end("a0")
+    pool.end("a1")
+    assert pool.service("A") == 11
+
+
+def test_a_tenant_that_is_added_again_after_it_was_forgotten_starts_anew_but_without_credit(make_pool):
+    pool = make_pool()
+    pool.send("A", "a0", prompt=10)
+    pool.dispatched()
+    pool.change(removed=["A"])
+    pool.end("a0")
+    pool.send("B", "b0", prompt=500)
+    pool.dispatched()
+    pool.send("B", "b1")
+    pool.change(Tenant("A"))
+    pool.send("A", "a1")
+    assert pool.service("A") == 0
+    assert pool.counter("A") == pool.counter("B") == 510
+
+
+def test_a_tenant_may_be_removed_and_added_again_many_times_while_others_wait(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=1)])
+    pool.send("B", "running")
+    pool.dispatched()
+    pool.send("B", "b")
+    for number in range(20):
+        pool.change(Tenant("A"))
+        pool.send("A", f"a{number}")
+        pool.change(removed=["A"])
+    assert len(pool.refused()) == 20
+    pool.end("running")
+    assert pool.dispatched() == ["b"]
