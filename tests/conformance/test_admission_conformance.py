@@ -1,0 +1,101 @@
+"""What every admission rule keeps to. A rule is listed here when it is written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.admission import BoundedQueues, FixedWindowRate, SlidingWindowRate
+from policies.queues import Queues
+from policies.types import Request, Tenant
+
+RULES = {
+    "bounded queues": lambda: BoundedQueues(tenant_requests_max=3, tenant_bytes_max=100, requests_max=5, bytes_max=200),
+    "sliding window": SlidingWindowRate,
+    "fixed window": FixedWindowRate,
+}
+every_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES.keys())
+
+LIMITED = Tenant("A", requests_per_minute_max=3, queued_requests_max=3)
+arrivals = st.lists(
+    st.tuples(st.sampled_from("AB"), st.floats(0.0, 40.0, allow_nan=False), st.integers(0, 60)), max_size=40
+)
+
+
+def make_request(number: int, tenant_id: str = "A", body_bytes: int = 10) -> Request:
+    return Request(f"r{number}", tenant_id, "m", 0.0, 1, 1, body_bytes=body_bytes)
+
+
+def admit(rule, tenant: Tenant, queues: Queues, request: Request, now: float):
+    """The refusal; without one the request is queued and counted."""
+    refusal = rule.refuse(request, tenant, queues, now)
+    if refusal is None:
+        rule.admitted(tenant, now)
+        queues.append(request, now + 1e9)
+    return refusal
+
+
+@every_rule
+@given(arrivals=arrivals)
+def test_asking_counts_nothing_and_a_refusal_never_points_to_the_past(make, arrivals):
+    asked, left_alone, queues, now = make(), make(), Queues(), 0.0
+    tenants = {"A": LIMITED, "B": Tenant("B", requests_per_minute_max=1)}
+    for number, (tenant_id, pause_s, body_bytes) in enumerate(arrivals):
+        now += pause_s
+        request = make_request(number, tenant_id, body_bytes)
+        first = asked.refuse(request, tenants[tenant_id], queues, now)
+        assert asked.refuse(request, tenants[tenant_id], queues, now) == first
+        assert left_alone.refuse(request, tenants[tenant_id], queues, now) == first
+        if first is None:
+            asked.admitted(tenants[tenant_id], now)
+            left_alone.admitted(tenants[tenant_id], now)
+            queues.append(request, now + 1e9)
+        else:
+            assert first.retry_after_s is None or first.retry_after_s >= 0.0
+
+
+@every_rule
+def test_a_limit_is_reached_and_holds_for_its_tenant_alone(make):
+    rule, queues = make(), Queues()
+    refusals = [admit(rule, LIMITED, queues, make_request(number), now=1.0) for number in range(5)]
+    assert [refusal is None for refusal in refusals] == [True, True, True, False, False]
+    assert admit(rule, Tenant("B"), queues, make_request(9, "B"), now=1.0) is None
+
+
+@every_rule
+def test_who_comes_back_after_the_time_that_the_refusal_named_is_let_in(make):
+    rule, queues, now = make(), Queues(), 17.0
+    for number in range(3):
+        assert admit(rule, LIMITED, queues, make_request(number), now + number) is None
+    now += 5.0
+    refusal = rule.refuse(make_request(3), LIMITED, queues, now)
+    if refusal.retry_after_s is None:
+        queues.remove("r0")  # it follows from how the queue drains
+        assert rule.refuse(make_request(3), LIMITED, queues, now) is None
+    else:
+        assert rule.refuse(make_request(3), LIMITED, queues, now + refusal.retry_after_s - 1e-3) is not None
+        assert rule.refuse(make_request(3), LIMITED, queues, now + refusal.retry_after_s + 1e-3) is None
+
+
+@every_rule
+def test_a_forgotten_tenant_is_as_one_never_seen(make):
+    rule = make()
+    for _ in range(3):
+        rule.admitted(LIMITED, 1.0)
+    rule.forget("A")
+    rule.forget("never seen")
+    assert rule.refuse(make_request(0), LIMITED, Queues(), 1.0) is None
+
+
+@every_rule
+def test_a_limit_of_zero_lets_nobody_in(make):
+    closed = Tenant("A", requests_per_minute_max=0, queued_requests_max=0)
+    assert make().refuse(make_request(0), closed, Queues(), 5.0) is not None
+
+
+@every_rule
+def test_a_limit_that_is_lowered_holds_at_once(make):
+    rule, queues = make(), Queues()
+    for number in range(3):
+        assert admit(rule, LIMITED, queues, make_request(number), now=1.0) is None
+    lowered = Tenant("A", requests_per_minute_max=2, queued_requests_max=2)
+    assert rule.refuse(make_request(3), lowered, queues, 1.0) is not None

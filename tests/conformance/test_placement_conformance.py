@@ -1,0 +1,56 @@
+"""What every placement keeps to. It runs over the table."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.capacity import BackendCapacity
+from policies.placement import PLACEMENT
+from policies.types import BackendLoad, Request
+
+every_placement = pytest.mark.parametrize("make", PLACEMENT.values(), ids=PLACEMENT.keys())
+REQUEST = Request("r", "A", "m", 0.0, 100, 100, prefix=(1, 2, 3), prefix_block_tokens=16.0)
+
+sizes = st.tuples(st.integers(1, 64), st.none() | st.integers(1, 10_000))
+fills = st.lists(st.integers(1, 3_000), max_size=4)
+backends = st.lists(st.tuples(sizes, fills), min_size=1, max_size=4)
+
+
+def make_capacity(number: int, size: tuple[int, int | None] = (8, 1_000), fill: list[int] | None = None):
+    seats, tokens = size
+    capacity = BackendCapacity(BackendLoad(f"gpu-{number}", requests_running_max=seats, kv_tokens_max=tokens))
+    for prompt in fill or []:
+        capacity.take(capacity.reservation(REQUEST, "default", prompt_tokens=prompt, output_tokens=0.0))
+    return capacity
+
+
+@every_placement
+@given(specs=backends)
+def test_one_of_the_candidates_is_chosen_whatever_order_they_come_in(make, specs):
+    candidates = [make_capacity(number, *spec) for number, spec in enumerate(specs)]
+    placement = make()
+    chosen = {placement.place(REQUEST, list(order)).id for order in permutations(candidates)}
+    assert len(chosen) == 1
+    assert chosen <= {candidate.id for candidate in candidates}
+
+
+@every_placement
+@given(specs=backends)
+def test_choosing_reserves_nothing(make, specs):
+    candidates = [make_capacity(number, *spec) for number, spec in enumerate(specs)]
+    before = [candidate.view() for candidate in candidates]
+    make().place(REQUEST, candidates)
+    assert [candidate.view() for candidate in candidates] == before
+
+
+@every_placement
+def test_equal_backends_are_filled_evenly(make):
+    placement = make()
+    candidates = [make_capacity(number) for number in range(3)]
+    for number in range(12):
+        request = Request(f"r{number}", "A", "m", 0.0, 10, 10)
+        chosen = placement.place(request, candidates)
+        chosen.take(chosen.reservation(request, "default", prompt_tokens=10, output_tokens=10.0))
+    assert [candidate.requests for candidate in candidates] == [4, 4, 4]
