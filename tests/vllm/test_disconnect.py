@@ -7,7 +7,7 @@ from wire import CHAT, COMPLETIONS, Call
 
 # runs for seconds, so that what ends early was ended
 LONG = {"model": "tiny", "prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
-NOTICED_S = 2.0
+NOTICED_S = 5.0
 
 
 def generated_since(vllm, before):
