@@ -273,7 +273,7 @@ class _Connection(asyncio.Protocol):
         self.lost: asyncio.Future[None] = loop.create_future()
         self.transport: asyncio.Transport
         self._upstream = upstream
-        self._pieces: list[bytes] = []
+        self._pieces: deque[bytes] = deque()
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
@@ -307,16 +307,15 @@ class _Connection(asyncio.Protocol):
             self._waiter = None
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
+        self._sink = on_body
+        self.resume()  # before anything is handed on: on_body may pause again
         if self._pieces:
             on_body(self._take())
         if self._error is not None:
             raise self._error
-        if self._complete:
-            return
-        self._sink = on_body
-        self.resume()
-        self._waiter = self.loop.create_future()
-        await self.wait()
+        if not self._complete:
+            self._waiter = self.loop.create_future()
+            await self.wait()
 
     def pause(self) -> None:
         if not self._paused and not self.is_closing():
@@ -351,16 +350,16 @@ class _Connection(asyncio.Protocol):
         _probe_when_silent(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
+        parse, sink = self._parse, self._sink  # as locals: a method call on a slot is a slow look-up in 3.11
         try:
-            self._parse(data)
+            parse(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(UpstreamProtocolError(f"not HTTP: {error}"))
-        sink = self._sink
         if sink is None:
             self._wait_for_sink(len(data))
-        elif self._pieces:
+        elif pieces := self._pieces:
             try:
-                sink(self._pieces.pop() if len(self._pieces) == 1 else self._take())
+                sink(pieces.popleft() if len(pieces) == 1 else self._take())
             except Exception as error:  # noqa: BLE001 - it is raised where the body is awaited
                 self._fail(error)
 

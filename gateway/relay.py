@@ -150,13 +150,14 @@ class _StreamRelay:
         return reason
 
     def _on_body(self, data: bytes) -> None:
-        out = self._feed(data)
+        feed, on_usage = self._feed, self._on_usage  # as locals: a method call on a slot is a slow look-up in 3.11
+        out = feed(data)
         if out:
             self._write(out)
         usage = self._meter.usage
         if usage is not self._usage and usage is not None:
             self._usage = usage
-            self._on_usage(usage)
+            on_usage(usage)
 
     def _write(self, data: bytes) -> None:
         transport = self._transport
