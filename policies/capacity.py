@@ -99,9 +99,6 @@ class BackendCapacity:
         """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
         return self.sequences < self.sequences_max or not self.sequences
 
-    def open_at(self, now: float) -> bool:
-        return self.load.available and now >= self.held_until
-
     def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
         """What a request of this prompt and (expected) output would occupy here."""
         prefix = request.prefix if self.load.prefixes_shared else ()
@@ -121,14 +118,19 @@ class BackendCapacity:
         """Whether the reservation fits beside what runs; with `reserve_only` only into its own tier's reserve."""
         if not self.sequences:
             return True  # an idle backend always takes one, whatever is foreign there and however large it is
-        sequences, tokens = reservation.sequences, reservation.tokens + self._unheld_tokens(reservation)
-        if reserve_only and not self._fits_own_reserve(reservation.tier_id, sequences, tokens):
+        sequences = self.sequences + reservation.sequences
+        tokens = self.tokens + reservation.tokens
+        if sequences > self.sequences_max or tokens > self.tokens_max:
             return False
-        kept = self._kept_for_others(reservation.tier_id) if self._reserves else NOTHING
-        return (
-            self.sequences + sequences + kept.sequences <= self.sequences_max
-            and self.tokens + tokens + kept.tokens <= self.tokens_max
-        )
+        if reservation.prefix:
+            tokens += self._unheld_tokens(reservation)
+        if not self._reserves:
+            return tokens <= self.tokens_max and not reserve_only
+        tier_id = reservation.tier_id
+        if reserve_only and not self._fits_own_reserve(tier_id, reservation.sequences, tokens - self.tokens):
+            return False
+        kept = self._kept_for_others(tier_id)
+        return sequences + kept.sequences <= self.sequences_max and tokens + kept.tokens <= self.tokens_max
 
     def take(self, reservation: Reservation) -> None:
         self.requests += 1
@@ -217,8 +219,6 @@ class BackendCapacity:
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""
-        if not reservation.prefix:
-            return 0.0
         return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
 
     def _fits_own_reserve(self, tier_id: str, sequences: int, tokens: float) -> bool:

@@ -5,6 +5,7 @@ A backend that leaves the live set gets nothing more, but stays in the books unt
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from policies.capacity import BackendCapacity, Reservation
 from policies.ledger import InFlight
@@ -50,7 +51,9 @@ class Fleet:
 
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that may be sent something now and have a seat for it."""
-        return [each for each in self._backends.values() if each.has_seat and each.open_at(now)]
+        return [
+            each for each in self._backends.values() if each.has_seat and each.load.available and now >= each.held_until
+        ]
 
     def next_opening(self, now: float) -> float | None:
         """When the first backend that is held at `now` opens."""
@@ -59,7 +62,7 @@ class Fleet:
 
     def hold(self, backend_id: str, until: float) -> None:
         capacity = self._backends.get(backend_id)
-        if capacity is not None:
+        if capacity is not None and backend_id not in self._retired:
             capacity.held_until = max(capacity.held_until, until)
 
     def seat(
@@ -112,7 +115,7 @@ class Fleet:
 
     def requests(self) -> int:
         """How many requests of ours all backends hold."""
-        return sum(capacity.requests for capacity in self._backends.values())
+        return sum([capacity.requests for capacity in self._backends.values()])
 
     def views(self) -> Mapping[str, BackendView]:
         return {backend_id: capacity.view() for backend_id, capacity in self._backends.items()}
@@ -135,6 +138,7 @@ class Fleet:
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)
+        capacity.held_until = -inf  # one that comes back starts anew, whether or not it still runs something
         if not capacity.requests:
             del self._backends[capacity.id]
             self._retired.discard(capacity.id)

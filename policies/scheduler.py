@@ -51,7 +51,6 @@ WAIT_S_MAX = 300.0
 class _TenantState:
     tenant: Tenant
     head_id: str | None = None  # the request it competes with for the next dispatch
-    active: bool = False  # has something queued or in flight: its weight counts in the share cap
     removed: bool = False  # goes when its last request has ended
 
 
@@ -62,7 +61,8 @@ class _Round:
     now: float
     candidates: list[BackendCapacity]
     actions: list[Action]
-    blocked: set[str] = field(default_factory=set)  # tiers whose next fits nowhere: nobody takes the room it waits for
+    # Tiers whose next fits nowhere, and then those that have no reserve: nobody takes the room it waits for.
+    blocked: set[str] = field(default_factory=set)
 
 
 class Scheduler:
@@ -92,7 +92,7 @@ class Scheduler:
         self._ledger = Ledger(price or LinearPrice())
         self._gate = Gate((BoundedQueues(), SlidingWindowRate()) if admission is None else admission, self._queues)
         self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
-        self._fleet.set_reserves(self._order.tiers())
+        self._set_reserves()
         self._refused: list[Action] = []  # by submit, until the next poll reports them
         self._prepaid: dict[str, None] = {}  # ids of requests that came back, oldest first
 
@@ -177,7 +177,7 @@ class Scheduler:
         for tenant_id, service in expected.items():
             self._charge(tenant_id, Charge(0.0, -service))
         self._order.set_tiers(tiers)
-        self._fleet.set_reserves(self._order.tiers())
+        self._set_reserves()
         for tenant in changed:
             self._change(tenant)
         for tenant_id, service in expected.items():
@@ -233,14 +233,17 @@ class Scheduler:
         """Dispatch until nobody who may go next fits."""
         self._polled_at = now
         candidates = self._fleet.open_at(now)
-        this_round = _Round(now, candidates, actions)
+        this_round, tiers = _Round(now, candidates, actions), len(self._order.tiers())
         # Requests that came back were chosen and charged already: they go before any new choice.
         for request_id in list(self._prepaid) if candidates else ():
             request = self._queues.get(request_id)
             state = self._tenants[request.tenant_id]
             if state.head_id is not None and state.tenant.tier_id not in this_round.blocked:
                 self._dispatch(state.tenant.tier_id, request, this_round)
-        while this_round.candidates and (choice := self._next(this_round.blocked)) is not None:
+        while this_round.candidates and len(this_round.blocked) < tiers:
+            choice = self._next(this_round.blocked)
+            if choice is None:
+                return
             self._dispatch(*choice, this_round)
 
     def _next(self, blocked: set[str]) -> tuple[str, Request] | None:
@@ -270,7 +273,7 @@ class Scheduler:
             reserve_only=bool(this_round.blocked),
         )
         if seat is None:
-            this_round.blocked.add(tier_id)
+            this_round.blocked |= {tier_id, *self._unreserved}
             return
         backend, reservation = seat
         entry = InFlight(request, backend.id, reservation, expected, Usage(request.prompt_tokens, 0, 0))
@@ -317,7 +320,8 @@ class Scheduler:
         tenant = state.tenant
         requests = self._queues.of(tenant.id).requests
         in_flight = self._ledger.use(tenant.id).requests
-        self._set_active(state, active=bool(requests or in_flight))
+        active = bool(requests or in_flight)
+        self._share.set_active(tenant, active=active)
         waits = requests and (tenant.in_flight_max is None or in_flight < tenant.in_flight_max)
         head = next(iter(requests.values())) if waits else None
         before, state.head_id = state.head_id, head.id if head else None
@@ -330,13 +334,13 @@ class Scheduler:
             self._order.joined(tenant.tier_id, tenant.id, head)
         elif before != head.id:
             self._order.advanced(tenant.tier_id, tenant.id, head)
-        if state.removed and not state.active:
+        if state.removed and not active:
             self._forget(tenant)
 
-    def _set_active(self, state: _TenantState, *, active: bool) -> None:
-        if active != state.active:
-            state.active = active
-            (self._share.entered if active else self._share.left)(state.tenant)
+    def _set_reserves(self) -> None:
+        tiers = self._order.tiers()
+        self._fleet.set_reserves(tiers)
+        self._unreserved = [tier.id for tier in tiers if not tier.reserve_ratio]
 
     def _change(self, tenant: Tenant) -> None:
         assert self._order.has(tenant.tier_id), "a tenant's tier exists before the tenant"
@@ -345,7 +349,7 @@ class Scheduler:
             self._tenants[tenant.id] = _TenantState(tenant)
             return
         before = state.tenant
-        self._set_active(state, active=False)
+        self._share.set_active(before, active=False)
         if before.tier_id != tenant.tier_id:
             if state.head_id is not None:
                 self._order.left(before.tier_id, tenant.id)

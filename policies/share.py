@@ -34,20 +34,22 @@ class ShareCap:
         """`ratio_max` is phi; `tier` gives the tier of an id as it is now."""
         self._ratio_max = ratio_max
         self._tier = tier
+        self._entered: dict[str, Tenant] = {}  # by id, as they were when they entered
         self._active: dict[str, _Active] = {}  # tier id -> who competes in it
 
-    def entered(self, tenant: Tenant) -> None:
-        """The tenant, which had nothing queued or in flight, has: its weight counts from now on."""
-        tenants, weight = self._active.get(tenant.tier_id, NOBODY)
-        self._active[tenant.tier_id] = _Active(tenants + 1, weight + tenant.weight)
-
-    def left(self, tenant: Tenant) -> None:
-        """The tenant (the very value that entered) has nothing queued or in flight any more."""
-        tenants, weight = self._active[tenant.tier_id]
-        if tenants == 1:
-            del self._active[tenant.tier_id]
-        else:
-            self._active[tenant.tier_id] = _Active(tenants - 1, weight - tenant.weight)
+    def set_active(self, tenant: Tenant, *, active: bool) -> None:
+        """Whether the tenant has anything queued or in flight: its weight counts from the one to the other."""
+        entered = self._entered.get(tenant.id)
+        if active and entered is None:
+            self._entered[tenant.id] = tenant
+            tenants, weight = self._active.get(tenant.tier_id, NOBODY)
+            self._active[tenant.tier_id] = _Active(tenants + 1, weight + tenant.weight)
+        elif entered is not None and not active:
+            del self._entered[tenant.id]
+            tenants, weight = self._active[entered.tier_id]
+            self._active[entered.tier_id] = _Active(tenants - 1, weight - entered.weight)
+            if tenants == 1:
+                del self._active[entered.tier_id]
 
     def allows(
         self,

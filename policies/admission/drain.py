@@ -58,9 +58,11 @@ class _Pace:
 
     def happened(self, arrived_at: float, now: float) -> None:
         waited_s = self._waiting_s(arrived_at, now)
-        fade = exp(-waited_s / MEMORY_S)
-        self._dispatches = self._dispatches * fade + 1.0
-        self._waited_s = self._waited_s * fade + waited_s
+        if waited_s:
+            fade = exp(-waited_s / MEMORY_S)
+            self._dispatches *= fade
+            self._waited_s = self._waited_s * fade + waited_s
+        self._dispatches += 1.0
         self._last_at = now
 
     def interval_s(self, arrived_at: float, now: float) -> float:
@@ -71,4 +73,5 @@ class _Pace:
 
     def _waiting_s(self, arrived_at: float, now: float) -> float:
         """How long the next dispatch has been waited for."""
-        return max(0.0, now - (self._last_at if self.waits else max(self._last_at, arrived_at)))
+        since = self._last_at if self.waits or self._last_at > arrived_at else arrived_at
+        return now - since if now > since else 0.0

@@ -4,7 +4,7 @@ A tier is charged for what its tenants receive, over its weight, so its share do
 tenants it has. Both levels are the same idea, and the upper one is always VTC.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from policies.fairness.base import Fairness, Standing
 from policies.fairness.vtc import VirtualTokenCounter
@@ -34,7 +34,7 @@ class TieredFairness:
     def has(self, tier_id: str) -> bool:
         return tier_id in self._tiers
 
-    def tiers(self) -> Iterable[Tier]:
+    def tiers(self) -> Collection[Tier]:
         return self._tiers.values()
 
     def joined(self, tier_id: str, tenant_id: str, head: Request) -> None:

@@ -180,3 +180,16 @@ def test_facts_about_requests_that_ended_change_nothing(make_pool):
     pool.come_back("a", hold_s=9.0)
     pool.scheduler.cancel("a", pool.now)
     assert pool.scheduler.snapshot(pool.now) == before
+
+
+@pytest.mark.parametrize("running", [0, 1])
+def test_a_hold_ends_when_its_backend_vanishes_whether_or_not_it_runs_something(make_pool, running):
+    pool = make_pool(loads=[A100])
+    for number in range(running + 1):
+        pool.send("A", f"a{number}")
+    pool.dispatched()
+    pool.come_back(f"a{running}", hold_s=60.0)
+    pool.measure()
+    assert pool.scheduler.next_wakeup() == 300.0, "the deadline alone"
+    pool.measure(A100)
+    assert pool.placed() == {f"a{running}": "a100"}

@@ -71,7 +71,7 @@ def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
     cap = ShareCap(0.1, tiers.__getitem__)
     a, b, c = Tenant("a", 2.0, "gold"), Tenant("b", 1.0, "gold"), Tenant("c", 1.0, "bronze")
     for tenant in (a, b, c):
-        cap.entered(tenant)
+        cap.set_active(tenant, active=True)
 
     def seats(tenant: Tenant) -> int:
         """How many of 100 seats the tenant may have."""
@@ -84,9 +84,9 @@ def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
         return count
 
     assert (seats(a), seats(b), seats(c)) == (50, 25, 25)
-    cap.left(c)
+    cap.set_active(c, active=False)
     assert (seats(a), seats(b)) == (66, 33)
-    cap.left(b)
+    cap.set_active(Tenant("b", 9.0, "bronze"), active=False)
     assert seats(a) == 100
 
 

@@ -1,0 +1,150 @@
+"""The direction of imports, the purity of policies/, and sizes a reader can hold: read from the source by `ast`.
+
+gateway -> backends -> policies -> the standard library, and nothing back. A decision depends on facts alone, so
+policies/ may not reach a clock, chance, the system or the network. Only composition roots name concrete policies.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("policies", "backends", "gateway")  # each may import itself and those before it
+IMPURE = {"asyncio", "time", "random", "os", "logging", "aiohttp", "redis", "opentelemetry", "socket", "threading"}
+IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "uvloop"}
+VALUES = ("policies.types", "policies.cost")  # the vocabulary and prices are values, which anybody may name
+COMPOSITION_ROOTS = ("gateway/app.py", "backends/simulation/world.py")
+CONFIG = "gateway/config/"  # may read the tables' keys
+FILE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 70
+
+FILES = sorted(
+    path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")
+)
+every_file = pytest.mark.parametrize("file", FILES)
+
+
+@cache
+def parse(file: str) -> ast.Module:
+    return ast.parse(ROOT.joinpath(file).read_text(encoding="utf-8"), file)
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
+    """Every module that is imported, wherever in the file, and the names that are taken from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or "", [alias.name for alias in node.names]
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def wrong_way(file: str, tree: ast.AST) -> list[str]:
+    """Modules of ours that a file of this package may not import."""
+    above = PACKAGES[PACKAGES.index(file.partition("/")[0]) + 1 :]
+    return [module for module, _ in imports(tree) if top(module) in (*above, "tests")]
+
+
+def impure(tree: ast.AST) -> list[str]:
+    """Modules that a decision may not depend on: outside the standard library, or on a clock, chance or a system."""
+    allowed = (sys.stdlib_module_names - IMPURE) | {"policies"}
+    return [module for module, _ in imports(tree) if top(module) not in allowed]
+
+
+def concrete(file: str, tree: ast.AST) -> list[str]:
+    """Parts of the scheduler that only a composition root may name."""
+    found = []
+    for module, names in imports(tree):
+        if top(module) != "policies" or module in VALUES:
+            continue
+        if module == "policies":
+            found += [name for name in names if f"policies.{name}" not in VALUES]
+        elif file.startswith(CONFIG):
+            found += [name for name in names if not name.isupper()]
+        else:
+            found += names or [module]
+    return found
+
+
+def long_functions(tree: ast.AST) -> list[tuple[str, int]]:
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = [(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in functions]
+    return [(name, count) for name, count in lines if count > FUNCTION_LINES_MAX]
+
+
+@every_file
+def test_imports_go_from_gateway_to_backends_to_policies_and_never_back(file):
+    assert wrong_way(file, parse(file)) == []
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("policies/")])
+def test_policies_import_the_standard_library_alone_and_nothing_of_it_that_is_not_pure(file):
+    assert impure(parse(file)) == []
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if not file.startswith("policies/") and file not in COMPOSITION_ROOTS]
+)
+def test_only_composition_roots_name_concrete_policies(file):
+    assert concrete(file, parse(file)) == []
+
+
+@every_file
+def test_a_file_is_short_enough_to_read_and_so_is_every_function(file):
+    assert len(ROOT.joinpath(file).read_text(encoding="utf-8").splitlines()) <= FILE_LINES_MAX
+    assert long_functions(parse(file)) == []
+
+
+def test_the_rules_are_about_files_that_exist():
+    assert {file.partition("/")[0] for file in FILES} == set(PACKAGES)
+    assert set(COMPOSITION_ROOTS) <= set(FILES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import time", "from time import monotonic", "import os.path", "def f():\n    import random", "import aiohttp"],
+)
+def test_the_rules_find_what_is_not_pure_wherever_it_stands(source):
+    assert len(impure(ast.parse(source))) == 1
+
+
+def test_the_rules_find_a_function_that_is_too_long_among_others_of_its_name():
+    body = "    pass\n" * FUNCTION_LINES_MAX
+    assert long_functions(ast.parse(f"def f():\n{body}def f():\n    pass\n")) == [("f", FUNCTION_LINES_MAX + 1)]
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "found"),
+    [
+        ("policies/x.py", "from backends.pool import BackendPool", ["backends.pool"]),
+        ("backends/x.py", "import gateway.app", ["gateway.app"]),
+        ("gateway/x.py", "import backends.pool", []),
+        ("gateway/x.py", "from tests.fake import Fake", ["tests.fake"]),
+    ],
+)
+def test_the_rules_find_imports_that_go_back(file, source, found):
+    assert wrong_way(file, ast.parse(source)) == found
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "found"),
+    [
+        ("gateway/x.py", "from policies.types import Request", []),
+        ("gateway/x.py", "from policies import types", []),
+        ("gateway/x.py", "from policies.scheduler import Scheduler", ["Scheduler"]),
+        ("gateway/x.py", "import policies.fairness", ["policies.fairness"]),
+        ("gateway/x.py", "from policies import fairness", ["fairness"]),
+        ("gateway/config/x.py", "from policies.fairness import FAIRNESS", []),
+        ("gateway/config/x.py", "from policies.fairness import Fifo", ["Fifo"]),
+    ],
+)
+def test_the_rules_find_concrete_policies_outside_the_composition_roots(file, source, found):
+    assert concrete(file, ast.parse(source)) == found
