@@ -5,7 +5,6 @@ A backend that leaves the live set gets nothing more, but stays in the books unt
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from policies.capacity import BackendCapacity, Reservation
 from policies.ledger import InFlight
@@ -138,7 +137,6 @@ class Fleet:
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)
-        capacity.held_until = -inf  # one that comes back starts anew, whether or not it still runs something
         if not capacity.requests:
             del self._backends[capacity.id]
             self._retired.discard(capacity.id)

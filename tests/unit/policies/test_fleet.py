@@ -182,14 +182,26 @@ def test_facts_about_requests_that_ended_change_nothing(make_pool):
     assert pool.scheduler.snapshot(pool.now) == before
 
 
-@pytest.mark.parametrize("running", [0, 1])
-def test_a_hold_ends_when_its_backend_vanishes_whether_or_not_it_runs_something(make_pool, running):
+def test_a_backend_that_vanished_and_came_back_empty_is_a_new_one_and_not_held(make_pool):
     pool = make_pool(loads=[A100])
-    for number in range(running + 1):
-        pool.send("A", f"a{number}")
+    pool.send("A", "a")
     pool.dispatched()
-    pool.come_back(f"a{running}", hold_s=60.0)
+    pool.come_back("a", hold_s=60.0)
     pool.measure()
     assert pool.scheduler.next_wakeup() == 300.0, "the deadline alone"
     pool.measure(A100)
-    assert pool.placed() == {f"a{running}": "a100"}
+    assert pool.placed() == {"a": "a100"}
+
+
+def test_a_backend_that_vanished_for_a_moment_while_it_runs_something_stays_held(make_pool):
+    pool = make_pool(loads=[A100])
+    pool.send("A", "a")
+    pool.send("A", "b")
+    pool.dispatched()
+    pool.come_back("b", hold_s=60.0)
+    pool.measure()
+    pool.measure(A100)
+    assert pool.placed() == {}
+    assert pool.scheduler.next_wakeup() == 60.0
+    pool.now = 60.0
+    assert pool.placed() == {"b": "a100"}
