@@ -12,6 +12,7 @@ lone CR as a line end, which no server sends.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -20,8 +21,6 @@ from policies.types import Usage
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 
-_EVENT_END = re.compile(rb"\n\r?\n")
-_LINE_END = re.compile(rb"\r?\n")
 _USAGE_ANY = re.compile(rb',\s*"usage"\s*:\s*\{(?:[^{}]|\{[^{}]*\})*\}')
 _LF = 0x0A
 _NEVER = b"\0"  # matches no event that the rest of the test would let pass
@@ -137,8 +136,7 @@ class StreamMeter:
         partial = self._partial
         partial += data
         out, start = [], 0
-        ends = [match.end() for match in _EVENT_END.finditer(partial, self._scanned)]
-        for end in ends:
+        for end in _event_ends(partial, self._scanned):
             out.append(self._event(bytes(partial[start:end])))
             start = end
         del partial[:start]
@@ -252,10 +250,21 @@ class StreamMeter:
         return held[0] + held[1] if held is not None else b""
 
 
+def _event_ends(data: bytearray, start: int) -> Iterator[int]:
+    """Where events end: behind a line end that a blank line follows."""
+    at = data.find(b"\n", start)
+    while at >= 0:
+        for blank in (b"\n", b"\r\n"):
+            if data.startswith(blank, at + 1):
+                at += len(blank)
+                yield at + 1
+                break
+        at = data.find(b"\n", at + 1)
+
+
 def _payload(event: bytes) -> bytes:
     """The data lines of an event, joined as the SSE standard says; empty where there is none."""
-    lines = [line[5:].removeprefix(b" ") for line in _LINE_END.split(event) if line.startswith(b"data:")]
-    return b"\n".join(lines)
+    return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
 
 
 def _json_object(payload: bytes) -> dict[str, Any] | None:
@@ -269,9 +278,10 @@ def _json_object(payload: bytes) -> dict[str, Any] | None:
 def _cut_usage(event: bytes, payload: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:
     """What stands before and after the event's usage, without it. Bytes are kept wherever that is possible."""
     rest = {key: value for key, value in message.items() if key != "usage"}
-    matches = list(_USAGE_ANY.finditer(event))
-    if matches:
-        before, after = event[: matches[-1].start()], event[matches[-1].end() :]
+    at = event.rfind(b",", 0, max(0, event.rfind(b'"usage"')))
+    match = _USAGE_ANY.match(event, at) if at >= 0 else None
+    if match is not None:
+        before, after = event[:at], event[match.end() :]
         if _json_object(_payload(before + after)) == rest:
             return before, after
     line_end = b"\r\n" if event.endswith(b"\r\n") else b"\n"

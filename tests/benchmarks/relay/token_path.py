@@ -1,0 +1,75 @@
+"""fairlead's token path alone: upstream, meter and relay behind aiohttp.web, without auth, queue or scheduler.
+
+The difference to the whole gateway is what everything else costs.
+
+python token_path.py PORT http://HOST:PORT
+"""
+
+import sys
+
+import orjson
+import uvloop
+from aiohttp import web
+
+from backends.sse import StreamMeter
+from backends.upstream import Upstream
+from gateway.relay import RelayResult, relay_body, relay_stream
+from policies.types import Usage
+
+PORT, BACKEND = int(sys.argv[1]), sys.argv[2]
+UPSTREAM = web.AppKey("upstream", Upstream)
+BODY_BYTES_MAX = 1 << 26
+HEADERS = [("content-type", "application/json"), ("accept", "application/json")]
+
+
+class Charged:
+    output_tokens = 0
+
+
+async def relay(request: web.Request) -> web.StreamResponse:
+    body = orjson.loads(await request.read())
+    streamed = body.get("stream") is True
+    usage_wanted = streamed and bool(body.get("stream_options", {}).get("include_usage"))
+    if streamed:
+        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    data = orjson.dumps(body)
+    async with await request.app[UPSTREAM].open("POST", request.path_qs, HEADERS, data) as exchange:
+        if not streamed:
+            return charged(await relay_body(exchange, bytes_max=BODY_BYTES_MAX))
+        meter = StreamMeter(client_wants_usage=usage_wanted, client_wants_continuous=False, choices=1)
+        return charged(await relay_stream(request, exchange, meter, charge))
+
+
+def charge(usage: Usage) -> None:
+    Charged.output_tokens += usage.output_tokens
+
+
+def charged(result: RelayResult) -> web.StreamResponse:
+    if result.usage is not None:
+        charge(result.usage)
+    return result.response
+
+
+async def health(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def upstream(app: web.Application):
+    app[UPSTREAM] = Upstream(BACKEND, connect_timeout_s=5.0, idle_s_max=60.0, idle_connections_max=4096)
+    yield
+    await app[UPSTREAM].aclose()
+
+
+def main() -> None:
+    uvloop.install()
+    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    app.cleanup_ctx.append(upstream)
+    app.router.add_get("/health", health)
+    app.router.add_post("/{path:.*}", relay)
+    web.run_app(
+        app, host="127.0.0.1", port=PORT, access_log=None, print=None, handler_cancellation=True, backlog=4096,
+        keepalive_timeout=75,
+    )  # fmt: skip
+
+
+main()
