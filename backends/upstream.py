@@ -155,6 +155,8 @@ class Upstream:
         if self._closed or connection.is_closing():
             connection.abort()
             raise ConnectFailed("closed at once")
+        # Not when it is made: uvloop never tells a connection that it is lost if its opening was cancelled.
+        self._connections.add(connection)
         return connection
 
     async def _send(self, connection: "_Connection", request: bytes) -> "Exchange":
@@ -346,7 +348,6 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self._upstream._connections.add(self)  # noqa: SLF001
         _probe_when_silent(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from hmac import compare_digest
@@ -185,12 +185,16 @@ class EngineFace:
         priority = _integer(request.headers.get("X-Vllm-Priority"))
         with self._running(shape, candidates, call.priority if priority is None else priority) as exchange:
             if call.stream:
-                return await self._stream(request, shape, exchange)
+                response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+                with suppress(ConnectionError):  # the client left, and the loop has not said so yet
+                    await self._stream(request, response, shape, exchange)
+                return response
             await exchange.events()
             return _json(shape.whole(self._cached_tokens(exchange)))
 
-    async def _stream(self, request: web.Request, shape: Shape, exchange: Exchange) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    async def _stream(
+        self, request: web.Request, response: web.StreamResponse, shape: Shape, exchange: Exchange
+    ) -> None:
         chunks = Chunks(shape, interval=max(shape.call.stream_interval, self.options.stream_interval))
         await response.prepare(request)
         while not exchange.done:
@@ -198,14 +202,13 @@ class EngineFace:
             if _reached(self.options.cut_stream_after_tokens, chunks.sent):
                 if request.transport is not None:
                     request.transport.abort()
-                return response
+                return
             if _reached(self.options.fail_stream_after_tokens, chunks.sent):
                 await response.write(event(ENGINE_DEAD) + DONE)
-                return response
+                return
         if shape.call.include_usage:
             await response.write(event(shape.closing(self._cached_tokens(exchange))))
         await response.write(DONE)
-        return response
 
     @contextmanager
     def _running(self, shape: Shape, candidates: list[PacedEngine], priority: int) -> Iterator[Exchange]:

@@ -1,0 +1,174 @@
+"""A client that leaves is gone at once: from the queue, from the backend, from the books; it pays for what came."""
+
+import asyncio
+import json
+import random
+
+import pytest
+from gateway_rig import (
+    CHAT,
+    call,
+    engine,
+    fall_silent,
+    gateway,
+    gateway_and_engine,
+    http,
+    running,
+    scripted,
+    tokens_emitted,
+    until,
+    wire,
+)
+from backends.upstream import Upstream
+
+PROMPT_HEAVY = [{"role": "user", "content": "word " * 3000}]
+AT_ONCE_S = 0.5
+SEED = 20
+
+
+async def test_a_client_that_leaves_the_queue_frees_its_place_at_once():
+    async with (
+        engine(speed=0.01) as server,
+        gateway({"name": "b0", "url": server.url, "requests_running_max": 1}) as rig,
+        wire(rig) as first,
+        wire(rig) as second,
+    ):
+        first.send(http(call(max_tokens=1000, stream=True), "X-Api-Key: one"))
+        await until(lambda: rig.snapshot().in_flight_requests)
+        second.send(http(call(), "X-Api-Key: two"))
+        await until(lambda: rig.snapshot().queued_requests)
+        second.reset()
+        await until(lambda: not rig.snapshot().queued_requests, AT_ONCE_S)
+        tenants = sorted(tenant.service for tenant in rig.snapshot().tenants.values())
+        assert tenants[0] == 0
+        assert rig.snapshot().in_flight_requests == 1
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_client_that_leaves_before_the_first_token_ends_the_backends_work_at_once(stream):
+    # A prefill of seconds, in small chunks: an abort is seen between two steps.
+    async with gateway_and_engine(speed=0.002, chunk_tokens_max=16) as (rig, server), wire(rig) as connection:
+        connection.send(http(call(messages=PROMPT_HEAVY, stream=stream)))
+        await until(lambda: running(server))
+        connection.reset()
+        await until(lambda: not running(server), AT_ONCE_S)
+        await until(rig.idle, AT_ONCE_S)
+        assert tokens_emitted(server) == 0
+        (tenant,) = rig.snapshot().tenants.values()
+        assert tenant.service > 1000  # the prompt, by its estimate
+        assert tenant.key == tenant.counter
+
+
+async def test_a_client_that_leaves_while_the_backend_is_silent_ends_the_exchange():
+    async with scripted(fall_silent) as backend, gateway(backend) as rig, wire(rig) as connection:
+        connection.send(http(call()))
+        await until(lambda: backend.calls)
+        connection.reset()
+        await until(rig.idle, AT_ONCE_S)
+        assert rig.gateway.backends.states()["b0"] == "healthy"
+
+
+async def test_a_client_that_leaves_in_mid_stream_is_charged_what_came_and_no_more():
+    async with gateway_and_engine(speed=0.1) as (rig, server), wire(rig) as connection:
+        connection.send(http(call(stream=True, max_tokens=1000)))
+        await connection.head()
+        passed = 0
+        while passed < 5:
+            line = await connection.reader.readline()
+            passed += line.startswith(b"data: ") and bool(json.loads(line[6:])["choices"][0]["delta"]["content"])
+        connection.reset()
+        await until(lambda: not running(server), AT_ONCE_S)
+        await until(rig.idle, AT_ONCE_S)
+        charged = rig.service()
+        (tenant,) = rig.snapshot().tenants.values()
+        assert tenant.key == tenant.counter
+        prompt = (await rig.post(call(max_tokens=1))).json["usage"]["prompt_tokens"]
+        assert 2 * 5 <= charged - prompt <= 2 * tokens_emitted(server)
+
+
+async def test_a_whole_answer_nobody_waits_for_is_aborted_and_not_charged_for_output():
+    async with gateway_and_engine(speed=0.1) as (rig, server), wire(rig) as connection:
+        connection.send(http(call(max_tokens=1000)))
+        await until(lambda: tokens_emitted(server) > 3)
+        connection.reset()
+        await until(lambda: not running(server), AT_ONCE_S)
+        await until(rig.idle, AT_ONCE_S)
+        (tenant,) = rig.snapshot().tenants.values()
+        assert 0 < tenant.service < 50
+        assert tenant.key == tenant.counter
+
+
+@pytest.mark.parametrize("loop_turns", range(6))
+async def test_leaving_while_the_backend_is_being_connected_to_loses_no_connection(loop_turns):
+    async with scripted() as backend:
+        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8)
+        opening = asyncio.create_task(upstream.open("POST", CHAT, []))
+        for _ in range(loop_turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await asyncio.wait_for(upstream.aclose(), 1.0)
+        assert upstream.open_connections == 0
+
+
+async def test_the_official_client_that_closes_its_stream_aborts_the_answer():
+    async with gateway_and_engine(speed=0.1) as (rig, server), rig.openai() as client:
+        stream = await client.chat.completions.create(**call(stream=True, max_tokens=1000, n=2))
+        async for _ in stream:
+            break
+        await stream.close()
+        await until(lambda: not running(server), AT_ONCE_S)
+        await until(rig.idle, AT_ONCE_S)
+
+
+async def test_those_who_wait_get_the_place_of_one_who_left():
+    async with (
+        engine(speed=0.1) as server,
+        gateway({"name": "b0", "url": server.url, "requests_running_max": 1}) as rig,
+        wire(rig) as connection,
+    ):
+        connection.send(http(call(max_tokens=4000, stream=True)))
+        await until(lambda: rig.snapshot().in_flight_requests)
+        waiting = asyncio.create_task(rig.post(call(max_tokens=2)))
+        await until(lambda: rig.snapshot().queued_requests)
+        connection.reset()
+        assert (await asyncio.wait_for(waiting, 1.0)).status == 200
+
+
+async def test_hundreds_of_streams_that_come_and_leave_at_random_leave_nothing(caplog):
+    rng = random.Random(SEED)
+    tasks_before = asyncio.all_tasks()
+
+    async def live(rig, number):
+        await asyncio.sleep(rng.uniform(0, 0.5))
+        leaves_after = rng.choice([None, 0, 0, 1, 2000, 6000])  # bytes of the answer; None: stays
+        body = call(stream=rng.random() < 0.8, max_tokens=rng.randrange(1, 60), n=rng.choice([1, 1, 2]))
+        async with wire(rig) as connection:
+            connection.send(http(body, f"X-Api-Key: key-{number % 7}", "Connection: close"))
+            if leaves_after is None:
+                assert (await connection.reply()).status == 200
+                return 1
+            await asyncio.sleep(rng.uniform(0, 0.2))
+            received = 0
+            while received < leaves_after and (data := await connection.reader.read(4096)):
+                received += len(data)
+            connection.reset()
+            return 0
+
+    # Few seats, one backend that turns many away: queueing, putting back and leaving at once.
+    async with engine(requests_running_max=16, speed=0.5) as one:
+        async with engine(requests_running_max=16, speed=0.5, max_num_queued_reqs=8) as two, gateway(one, two) as rig:
+            finished = await asyncio.gather(*(live(rig, number) for number in range(300)))
+            assert sum(finished) > 20
+            await until(rig.idle)
+            await until(lambda: not running(one) and not running(two))
+            for tenant in rig.snapshot().tenants.values():
+                assert tenant.key == pytest.approx(tenant.counter)
+                assert tenant.in_flight_tokens == tenant.queued_bytes == 0
+            assert all(not view.reserved_tokens for view in rig.snapshot().backends.values())
+            assert set(rig.gateway.backends.states().values()) == {"healthy"}
+            upstreams = rig.gateway._upstreams.values()
+            await until(lambda: all(upstream.open_connections == upstream.idle_connections for upstream in upstreams))
+            assert (await rig.post()).status == 200
+    await until(lambda: asyncio.all_tasks() <= tasks_before)
+    assert [record for record in caplog.records if record.levelname in {"ERROR", "CRITICAL"}] == []
