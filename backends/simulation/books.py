@@ -91,7 +91,7 @@ class Books:
             case Cancelled():
                 self._cancelled(entry.request_id)
             case LoadChanged():
-                self.loads = {load.backend_id: load for load in entry.loads}
+                self._load_changed(entry)
             case TenantsChanged():
                 self._tenants_changed(entry)
 
@@ -153,7 +153,8 @@ class Books:
         if books is None:
             return
         assert books.backend_id is not None
-        self.held_until[books.backend_id] = max(self.held_until.get(books.backend_id, 0.0), held_until)
+        if books.backend_id in self.loads:  # one that is gone is sent nothing anyhow
+            self.held_until[books.backend_id] = max(self.held_until.get(books.backend_id, 0.0), held_until)
         self._leave_backend(books)
         queued = self.tenants[books.request.tenant_id].queued
         queued[request_id] = books.request
@@ -163,6 +164,10 @@ class Books:
         books = self.requests.get(request_id)
         if books is not None and books.backend_id is None:
             self._leave_queue(books)
+
+    def _load_changed(self, entry: LoadChanged) -> None:
+        self.loads = {load.backend_id: load for load in entry.loads}
+        self._forget_gone_backends()
 
     def _tenants_changed(self, entry: TenantsChanged) -> None:
         self.tiers.update((tier.id, tier) for tier in entry.tiers)
@@ -208,6 +213,13 @@ class Books:
         self.requests_at[books.backend_id] -= 1
         self.sequences_at[books.backend_id] -= books.request.choices
         books.backend_id = None
+        self._forget_gone_backends()
+
+    def _forget_gone_backends(self) -> None:
+        """A backend that was away, and ran nothing of ours any more, comes back as a new one: not held."""
+        for backend_id in self.held_until.keys() - self.loads.keys():
+            if not self.requests_at[backend_id]:
+                del self.held_until[backend_id]
 
     def _charge(self, books: RequestBooks, service: float) -> None:
         if service != books.service:

@@ -65,16 +65,20 @@ class WorkConservation:
 
     The judge does not know whom the policy chose, so it asks that not every head that might have been chosen
     would surely fit: with its whole output allowance, beside what the other tiers' reserves keep free. And
-    no backend idles while somebody may go.
+    no backend idles while somebody may go. Judged at most every `every_s` seconds of the run: a snapshot costs
+    time in proportion to the number of tenants.
     """
 
-    def __init__(self, books: Books, scheduler: SchedulerLike) -> None:
+    def __init__(self, books: Books, scheduler: SchedulerLike, *, every_s: float = 0.0) -> None:
         self._books = books
         self._scheduler = scheduler
+        self._every_s = every_s
+        self._judged_at = float("-inf")
 
     def __call__(self, entry: Entry) -> None:
-        if not isinstance(entry, Polled):
+        if not isinstance(entry, Polled) or entry.now - self._judged_at < self._every_s:
             return
+        self._judged_at = entry.now
         heads = [head for books in self._books.tenants.values() if (head := _eligible_head(books)) is not None]
         if not heads:
             return
@@ -118,9 +122,9 @@ class _Span:
 class ServiceBound:
     """Two tenants of a tier that are backlogged over an interval get service that differs by 2U there at most.
 
-    U = max(w_p L_in, w_q F): the price of the longest prompt, or of all output that the requests in flight can
-    hold at once (`in_flight_tokens_max`, F; by default what those seen in flight together were allowed to
-    produce). Service is divided by weight, the bound by the smaller one (VTC, Theorem 4.4 and section 4.3, with
+    U = max(w_p L_in, w_q F): the price of the longest prompt, or of as many output tokens as the requests in
+    flight can hold at once (`in_flight_tokens_max`, F; by default the prompts and output limits of those seen in
+    flight together). Service is divided by weight, the bound by the smaller one (VTC, Theorem 4.4 and section 4.3, with
     the engine's batch replaced by what the gateway has in flight). Tenants with a limit in flight are left out:
     what they cannot use is no service they are owed. Judged at most every `every_s` seconds of the run.
     """
@@ -139,7 +143,7 @@ class ServiceBound:
         self._every_s = every_s
         self._judged_at = float("-inf")
         self._prompt_tokens_max = 0
-        self._output_tokens_max = 0
+        self._in_flight_tokens_max = 0
         self._spans: dict[tuple[str, str], _Span] = {}
         self.spread_max = 0.0
         """The largest difference seen within one interval, in service over weight."""
@@ -147,7 +151,7 @@ class ServiceBound:
     @property
     def bound(self) -> float:
         """2U for tenants of weight 1, in service, from what was seen so far."""
-        tokens = self._output_tokens_max if self._tokens_max is None else self._tokens_max
+        tokens = self._in_flight_tokens_max if self._tokens_max is None else self._tokens_max
         return 2 * max(self._price.prompt * self._prompt_tokens_max, self._price.output * tokens)
 
     def __call__(self, entry: Entry) -> None:
@@ -186,8 +190,8 @@ class ServiceBound:
         running = [books.request for books in self._books.requests.values() if books.backend_id is not None]
         longest = max((request.prompt_tokens for request in running), default=0)
         self._prompt_tokens_max = max(self._prompt_tokens_max, longest)
-        outputs = sum(request.output_tokens_max for request in running)
-        self._output_tokens_max = max(self._output_tokens_max, outputs)
+        tokens = sum(request.prompt_tokens + request.output_tokens_max for request in running)
+        self._in_flight_tokens_max = max(self._in_flight_tokens_max, tokens)
 
 
 def _backlogged(books: TenantBooks) -> bool:

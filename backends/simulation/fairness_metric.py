@@ -91,14 +91,18 @@ def service_difference(
     records: Iterable[RequestRecord], *, price: Price = LINEAR, windows: Windows = PAPER_WINDOWS
 ) -> ServiceDifference:
     """Judge a run. Records that were not served count neither as service nor as demand."""
-    served = [record for record in records if record.served]
-    gaps = [
-        window_gap(service, demand)
-        for service, demand in zip(
-            service_rates(served, price=price, windows=windows), demand_rates(served, windows=windows), strict=True
-        )
-    ]
+    gaps = window_gaps(records, price=price, windows=windows)
     return ServiceDifference(maximum=max(gaps), average=fmean(gaps), variance=pvariance(gaps))
+
+
+def window_gaps(
+    records: Iterable[RequestRecord], *, price: Price = LINEAR, windows: Windows = PAPER_WINDOWS
+) -> list[float]:
+    """Return the service difference of every window, in service per second."""
+    served = [record for record in records if record.served]
+    services = service_rates(served, price=price, windows=windows)
+    demands = demand_rates(served, windows=windows)
+    return [window_gap(service, demand) for service, demand in zip(services, demands, strict=True)]
 
 
 def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> float:

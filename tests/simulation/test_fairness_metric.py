@@ -17,18 +17,17 @@ from backends.simulation.fairness_metric import (
     Windows,
     accumulated_difference,
     accumulated_service,
-    linear_price,
     mean_ttft_s,
-    profiled_price,
     service_difference,
     tenants_by_requests,
     throughput,
     window_gap,
 )
+from policies.cost import LinearPrice, ProfiledQuadraticPrice
 
 DATA = Path(__file__).parent / "data"
 GOLDEN = json.loads((DATA / "golden_tables.json").read_text())
-PRICES = {"linear": linear_price, "profile": profiled_price}
+PRICES = {"linear": LinearPrice(), "profile": ProfiledQuadraticPrice()}
 
 
 @cache
@@ -114,10 +113,3 @@ def test_ranks_and_latencies_are_per_tenant():
     records = [RequestRecord(t, 0.0, 1, 1, latency, 9.0) for t, latency in (("a", 1.0), ("b", 2.0), ("b", 4.0))]
     assert tenants_by_requests(records) == ["b", "a"]
     assert mean_ttft_s(records) == {"a": 1.0, "b": 3.0}
-
-
-def test_the_prices_are_the_papers():
-    assert linear_price(10, 8) == 26
-    assert profiled_price(256, 0) == pytest.approx(54.9109, abs=1e-4)
-    assert profiled_price(256, 256) == pytest.approx(554.7998, abs=1e-4)
-    assert profiled_price(256, 100) - profiled_price(256, 99) == pytest.approx(1.76759, abs=1e-5)

@@ -1,0 +1,155 @@
+"""A load client that costs next to nothing, in a process of its own: it must not be what is measured.
+
+Reads one JSON job from standard input, sends each request as a streamed completion on a connection of
+its own, and writes one JSON record per request. It looks at the bytes of an answer for three things only:
+the status, the first event and the end. Requests go out at their times (open loop), or, with `concurrency`,
+one as soon as another ends (closed loop), to find a server's capacity.
+
+job:    {"port", "model", "concurrency": null | int, "requests": [{"tenant", "at_s", "prompt", "output"}, ...]}
+record: {"tenant", "at_s", "prompt", "output", "first_s", "total_s", "error"}; latencies are null after an error
+last:   {"cpu_s"}: the CPU time of this process
+"""
+
+import asyncio
+import json
+import re
+import resource
+import sys
+from collections import deque
+from random import Random
+
+import uvloop
+
+CONNECTIONS_MAX = 4096
+VOCABULARY = range(300, 4000)  # token ids that every vocabulary of the tiny model has, and no special ones
+TAIL_BYTES = 1024  # the usage record and the end of the stream fit in it
+USAGE = re.compile(rb'"completion_tokens":\s*(\d+)')
+
+
+class Answer(asyncio.Protocol):
+    """One request on one connection; `ended` is called once with its record."""
+
+    def __init__(self, loop, request, body, sent_at, ended):
+        self._loop, self._request, self._body, self._ended = loop, request, body, ended
+        self._sent_at = sent_at
+        self._first_s = None
+        self._tail = b""
+        self._transport = None
+
+    def connection_made(self, transport):
+        self._transport = transport
+        transport.write(self._body)
+
+    def data_received(self, data):
+        seen = self._tail + data
+        if self._first_s is None and b"data:" in seen:
+            self._first_s = self._loop.time() - self._sent_at
+        self._tail = seen[-TAIL_BYTES:]
+        if b"data: [DONE]" in self._tail:
+            self._end(None)
+
+    def connection_lost(self, exc):
+        self._end(f"{exc or 'closed early'}: {self._tail[-200:]!r}")
+
+    def _end(self, error):
+        if self._ended is None:
+            return
+        ended, self._ended = self._ended, None
+        usages = USAGE.findall(self._tail)
+        total_s = self._loop.time() - self._sent_at
+        if self._transport:
+            self._transport.close()
+        if error is None and (not usages or int(usages[-1]) != self._request["output"]):
+            error = f"{usages[-1] if usages else 'no'} tokens in place of {self._request['output']}"
+        latencies = (None, None) if error else (self._first_s, total_s)
+        ended({**self._request, "first_s": latencies[0], "total_s": latencies[1], "error": error})
+
+
+def body_of(request, *, port, model, rng):
+    """The whole HTTP request as bytes, made before the clock starts."""
+    content = json.dumps(
+        {
+            "model": model,
+            "prompt": [rng.choice(VOCABULARY) for _ in range(request["prompt"])],
+            "max_tokens": request["output"],
+            "ignore_eos": True,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+        separators=(",", ":"),
+    ).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {request['tenant']}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+class Run:
+    """All requests of a job, each due at its own time or when a place is free."""
+
+    def __init__(self, job):
+        self._loop = asyncio.get_running_loop()
+        self._port = job["port"]
+        rng = Random(0)
+        self._waiting = deque(
+            (request, body_of(request, port=job["port"], model=job["model"], rng=rng)) for request in job["requests"]
+        )
+        self._concurrency = job["concurrency"]
+        self._expected = len(self._waiting)
+        self._connects = set()
+        self._done = self._loop.create_future()
+        self.records = []
+
+    async def __call__(self):
+        self._started_at = self._loop.time() + 0.2
+        if self._concurrency:
+            for _ in range(min(self._concurrency, self._expected)):
+                self._send_next()
+        else:
+            while self._waiting:
+                request, body = self._waiting.popleft()
+                self._loop.call_at(self._started_at + request["at_s"], self._send, request, body)
+        await self._done
+
+    def _send_next(self):
+        if self._waiting:
+            request, body = self._waiting.popleft()
+            self._send({**request, "at_s": self._loop.time() - self._started_at}, body)
+
+    def _send(self, request, body):
+        sent_at = self._loop.time()
+        connect = self._loop.create_connection(
+            lambda: Answer(self._loop, request, body, sent_at, self._ended), "127.0.0.1", self._port
+        )
+        task = self._loop.create_task(connect)
+        self._connects.add(task)
+        task.add_done_callback(lambda task: self._connected(task, request))
+
+    def _connected(self, task, request):
+        self._connects.discard(task)
+        if task.exception():
+            self._ended({**request, "first_s": None, "total_s": None, "error": str(task.exception())})
+
+    def _ended(self, record):
+        self.records.append(record)
+        if self._concurrency:
+            self._send_next()
+        if len(self.records) == self._expected:
+            self._done.set_result(None)
+
+
+async def main():
+    job = json.load(sys.stdin)
+    assert job["concurrency"] or len(job["requests"]) <= CONNECTIONS_MAX, "one connection per request in flight"
+    run = Run(job)
+    await run()
+    for record in run.records:
+        print(json.dumps(record))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"cpu_s": usage.ru_utime + usage.ru_stime}))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
