@@ -302,11 +302,13 @@ class _Connection(asyncio.Protocol):
 
     async def wait(self) -> None:
         """Until the next thing happens: the head is there, the message is complete, or it failed."""
-        assert self._waiter is not None
+        waiter = self._waiter
+        assert waiter is not None
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            if self._waiter is waiter:  # else it was given back at its last byte, and carries the next exchange
+                self._waiter = None
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
         self._sink = on_body

@@ -19,6 +19,7 @@ from gateway_rig import (
     until,
     wire,
 )
+
 from backends.upstream import Upstream
 
 PROMPT_HEAVY = [{"role": "user", "content": "word " * 3000}]
@@ -109,6 +110,26 @@ async def test_leaving_while_the_backend_is_being_connected_to_loses_no_connecti
         await asyncio.gather(opening, return_exceptions=True)
         await asyncio.wait_for(upstream.aclose(), 1.0)
         assert upstream.open_connections == 0
+
+
+async def test_a_connection_given_back_at_its_last_byte_serves_whoever_takes_it_next():
+    async def first_part(reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        return True
+
+    async with scripted(None, first_part) as backend:
+        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8)
+        exchange = await upstream.open("POST", CHAT, [])
+        connection = exchange._connection
+        leaving = asyncio.create_task(exchange.stream(lambda _: exchange.release()))  # its client has left
+        await asyncio.sleep(0)
+        next_one = asyncio.create_task(upstream.open("POST", CHAT, []))
+        connection.data_received(b"1\r\nx\r\n0\r\n\r\n")
+        assert (await asyncio.wait_for(next_one, 1.0)).status == 200
+        assert len(backend.calls) == 2
+        assert upstream.open_connections == 1
+        await leaving
+        await upstream.aclose()
 
 
 async def test_the_official_client_that_closes_its_stream_aborts_the_answer():

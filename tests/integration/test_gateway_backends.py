@@ -1,0 +1,290 @@
+"""Backends that are down, busy, broken, many, or back: what of it a client sees, and what it is charged."""
+
+import asyncio
+import json
+import socket
+
+import openai
+import pytest
+from gateway_rig import (
+    FAST,
+    MODEL,
+    answer,
+    call,
+    engine,
+    gateway,
+    gateway_and_engine,
+    hang_up,
+    running,
+    scripted,
+    stream,
+    tokens_emitted,
+    until,
+)
+
+from backends.engine.server import EngineOptions, EngineServer
+
+BUSY = {"error": {"message": "The engine is currently busy and cannot accept new requests.", "code": 503}}
+CHARGE = 9 + 2 * 3  # of the scripted answer
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":%d,"completion_tokens":%d}}\n\n'  # noqa: E501
+ENGINE_DIED = (
+    b'data: {"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}\n\n'
+)
+
+
+def tokens(count):
+    return [TOKEN % (5 + number, number) for number in range(1, count + 1)]
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def states(rig):
+    return rig.gateway.backends.states()
+
+
+async def test_a_call_that_finds_its_backend_busy_is_served_by_another_and_charged_once():
+    async with scripted(answer(BUSY, status=503)) as busy, scripted() as free, gateway(busy, free) as rig:
+        replies = [await rig.post() for _ in range(6)]
+        assert [reply.status for reply in replies] == [200] * 6
+        assert busy.calls
+        assert rig.service() == 6 * CHARGE
+        assert set(states(rig).values()) == {"healthy"}
+
+
+async def test_an_engine_that_is_full_is_tried_again_until_it_takes_the_call():
+    async with gateway_and_engine(max_num_queued_reqs=2) as (rig, server):
+        replies = await asyncio.gather(*(rig.post(call(max_tokens=20)) for _ in range(8)))
+        assert [reply.status for reply in replies] == [200] * 8
+        assert server._face.rejections["max_num_queued_reqs"] > 0
+        prompt = replies[0].json["usage"]["prompt_tokens"]
+        assert rig.service() == 8 * (prompt + 40)
+        assert set(states(rig).values()) == {"healthy"}
+
+
+async def test_a_call_put_back_keeps_its_deadline():
+    config = {"queue": {"wait_s_max": 0.4}}
+    async with scripted(answer(BUSY, status=503)) as busy, gateway(busy, **config) as rig:
+        reply = await asyncio.wait_for(rig.post(), 2.0)
+        assert reply.status == 429
+        assert rig.service() == 0
+        assert rig.idle()
+
+
+async def test_a_refused_connection_puts_the_call_to_another_backend_and_charges_once():
+    async with scripted() as dying, scripted() as well, gateway(dying, well, health={"idle_s": 30}) as rig:
+        rig.gateway._upstreams["b0"]._port = free_port()  # it has gone, and no poll has seen it yet
+        replies = await asyncio.gather(*(rig.post() for _ in range(4)))
+        assert [reply.status for reply in replies] == [200] * 4
+        assert rig.service() == 4 * CHARGE
+        assert len(well.calls) == 4
+
+
+async def test_a_backend_that_hangs_up_unanswered_is_asked_once_more_and_then_it_is_a_502():
+    async with scripted(hang_up) as backend, gateway(backend) as rig:
+        reply = await rig.post()
+        assert reply.status == 502
+        assert reply.error["code"] == "backend_failed"
+        assert reply.headers["x-request-id"]
+        assert len(backend.calls) == 2
+        assert rig.service() == 0
+        assert rig.idle()
+
+
+async def test_a_call_whose_first_connection_broke_is_answered_by_the_second():
+    async with scripted(None, hang_up) as backend, gateway(backend) as rig:
+        assert (await rig.post()).status == 200
+        assert len(backend.calls) == 2
+        assert rig.service() == CHARGE
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_stream_cut_in_the_middle_ends_with_an_error_event_and_no_done(n):
+    async with gateway_and_engine(cut_stream_after_tokens=6) as (rig, server):
+        reply = await rig.post(call(stream=True, max_tokens=50, n=n))
+        assert reply.status == 200
+        assert json.loads(reply.events[-1])["error"]["code"] == 502
+        assert "[DONE]" not in reply.events
+        await until(rig.idle)
+        prompt = rig.service() - 2 * 6
+        assert 0 < prompt < 40
+        await until(lambda: not running(server))
+
+
+async def test_the_official_client_is_told_of_a_cut_stream():
+    async with gateway_and_engine(cut_stream_after_tokens=6) as (rig, _), rig.openai() as client:
+        with pytest.raises(openai.APIError, match="lost"):
+            _ = [chunk async for chunk in await client.chat.completions.create(**call(stream=True, max_tokens=50))]
+
+
+async def test_an_error_event_of_the_backend_passes_and_no_done_follows_it():
+    async with gateway_and_engine(fail_stream_after_tokens=6) as (rig, _):
+        reply = await rig.post(call(stream=True, max_tokens=50))
+        assert "EngineCore" in reply.events[-1]
+        assert "[DONE]" not in reply.events
+        await until(rig.idle)
+
+
+async def test_tokens_that_passed_before_the_failure_stay_charged():
+    async with scripted(stream(*tokens(4), ENGINE_DIED, end=True)) as backend, gateway(backend) as rig:
+        await rig.post(call(stream=True))
+        assert rig.service() == 5 + 2 * 4
+
+
+async def test_a_failure_before_the_first_token_is_free():
+    async with scripted(stream(end=False)) as backend, gateway(backend) as rig:
+        reply = await rig.post(call(stream=True))
+        assert "error" in json.loads(reply.events[-1])
+        assert rig.service() == 0
+
+
+async def test_a_whole_answer_that_is_cut_is_a_502_and_free():
+    async def act(reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
+        return False
+
+    async with scripted(act) as backend, gateway(backend) as rig:
+        assert (await rig.post()).status == 502
+        assert len(backend.calls) == 1
+        assert rig.service() == 0
+
+
+@pytest.mark.parametrize("garbage", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000])
+async def test_an_answer_that_is_not_http_is_a_502(garbage):
+    async def act(reader, writer):
+        writer.write(garbage)
+        await writer.drain()
+        return False
+
+    async with scripted(act) as backend, gateway(backend) as rig:
+        assert (await rig.post()).status == 502
+        assert rig.idle()
+
+
+async def test_a_5xx_of_the_backend_is_passed_and_costs_nothing():
+    body = {"error": {"message": "out of luck", "type": "InternalServerError", "code": 500}}
+    async with scripted(answer(body, status=500)) as backend, gateway(backend) as rig:
+        reply = await rig.post()
+        assert (reply.status, reply.json) == (500, body)
+        assert rig.service() == 0
+
+
+async def test_three_failures_in_a_row_eject_a_backend_and_it_comes_back_on_trial():
+    error = answer({"error": {"message": "no"}}, status=500)
+    async with scripted(None, *[error] * 3) as flaky, scripted() as well, gateway(flaky, well) as rig:
+        while len(flaky.calls) < 3:
+            await asyncio.gather(*(rig.post() for _ in range(2)))
+        assert states(rig)["b0"] == "ejected"
+        before = len(flaky.calls)
+        assert [(await rig.post()).status for _ in range(4)] == [200] * 4
+        assert len(flaky.calls) == before
+        await until(lambda: states(rig)["b0"] in {"trial", "healthy"})
+        await until(lambda: states(rig)["b0"] == "healthy")
+        await asyncio.gather(*(rig.post() for _ in range(2)))
+        assert len(flaky.calls) > before
+
+
+async def test_the_last_backend_that_answers_is_never_ejected():
+    error = answer({"error": {"message": "no"}}, status=500)
+    async with scripted(error) as flaky, gateway(flaky) as rig:
+        assert [(await rig.post()).status for _ in range(12)] == [500] * 12
+        assert len(flaky.calls) == 12
+        assert (await rig.get("/readyz")).status == 200
+
+
+async def test_calls_of_bad_clients_do_not_count_against_a_backend():
+    error = answer({"error": {"message": "too long"}}, status=400)
+    async with scripted(error) as one, scripted(error) as two, gateway(one, two) as rig:
+        assert [(await rig.post()).status for _ in range(10)] == [400] * 10
+        assert set(states(rig).values()) == {"healthy"}
+
+
+async def test_a_backend_that_is_down_at_the_start_serves_when_it_comes():
+    port = free_port()
+    late = {"name": "late", "url": f"http://127.0.0.1:{port}"}
+    async with gateway(late) as rig:
+        reply = await rig.post()
+        assert reply.status == 503
+        assert reply.headers["Retry-After"]
+        assert (await rig.get("/readyz")).status == 503
+        server = EngineServer(EngineOptions(**FAST))
+        await server.start(port=port)
+        try:
+            await until(rig.gateway.pools.any_available)
+            assert (await rig.post()).status == 200
+            assert (await rig.get("/readyz")).status == 200
+        finally:
+            await server.stop()
+
+
+async def test_calls_go_where_least_is_reserved():
+    async with engine(speed=0.1) as one, engine(speed=0.1) as two, gateway(one, two) as rig:
+        messages = [{"role": "user", "content": "word " * 2500}]
+        large = asyncio.create_task(rig.post(call(messages=messages, max_tokens=400)))
+        await until(lambda: running(one) + running(two) == 1)
+        (idle,) = (server for server in (one, two) if not running(server))
+        small = [asyncio.create_task(rig.post(call(max_tokens=20))) for _ in range(3)]
+        await until(lambda: running(idle) == 3)
+        await asyncio.gather(*small)
+        large.cancel()
+
+
+async def test_load_is_spread_over_all_backends():
+    async with engine() as one, engine() as two, engine() as three, gateway(one, two, three) as rig:
+        replies = await asyncio.gather(*(rig.post(call(max_tokens=30)) for _ in range(60)))
+        assert [reply.status for reply in replies] == [200] * 60
+        shares = [tokens_emitted(server) / 1800 for server in (one, two, three)]
+        assert shares == pytest.approx([1 / 3] * 3, abs=0.05)
+
+
+async def test_several_engines_behind_one_url_have_the_capacity_of_all():
+    async with gateway_and_engine(engines=2, kv_tokens_max=16384, requests_running_max=8) as (rig, server):
+        await rig.post()
+        (view,) = rig.snapshot().backends.values()
+        assert view.tokens_limit == pytest.approx(0.95 * 16384, rel=0.05)
+        replies = await asyncio.gather(*(rig.post(call(max_tokens=30)) for _ in range(16)))
+        assert [reply.status for reply in replies] == [200] * 16
+        assert all(snapshot.emitted_tokens_total for snapshot in server.snapshots())
+
+
+async def test_a_backend_is_given_no_more_than_its_memory_holds():
+    # 4096 tokens of memory: 95 % of it are 15 requests of 256 (prompt and output in blocks of 128).
+    async with gateway_and_engine(speed=0.5, kv_tokens_max=4096) as (rig, server):
+        calls = [asyncio.create_task(rig.post(call(max_tokens=200), headers={"X-Api-Key": f"k{n}"})) for n in range(24)]
+        await until(lambda: running(server) > 5)
+        seen = []
+        while not all(task.done() for task in calls):
+            seen.append(rig.snapshot().in_flight_requests)
+            await asyncio.sleep(0.02)
+        assert max(seen) == 15
+        assert server.snapshots()[0].preemptions_total == 0
+        assert {task.result().status for task in calls} == {200}
+
+
+async def test_no_more_runs_than_the_configured_seats():
+    async with (
+        engine(speed=0.2) as server,
+        gateway({"name": "b0", "url": server.url, "requests_running_max": 3}) as rig,
+    ):
+        calls = [asyncio.create_task(rig.post(call(max_tokens=20))) for _ in range(9)]
+        peak = 0
+        while not all(task.done() for task in calls):
+            peak = max(peak, running(server))
+            await asyncio.sleep(0.005)
+        assert peak == 3
+        assert {task.result().status for task in calls} == {200}
+
+
+async def test_the_model_that_a_backend_has_come_to_serve_is_found():
+    async with scripted(model="first") as backend, gateway(backend) as rig:
+        assert (await rig.post(call(model="first"))).status == 200
+        backend.healthy = False
+        await until(lambda: states(rig)["b0"] == "down")
+        backend.model, backend.healthy = MODEL, True
+        await until(lambda: rig.gateway.backends.model_card(MODEL) is not None)
+        await until(rig.gateway.pools.any_available)
+        assert (await rig.post(call())).status == 200
+        assert (await rig.post(call(model="first"))).status == 404
