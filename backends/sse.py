@@ -21,9 +21,14 @@ from policies.types import Usage
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 
+# A vLLM event that is not the last of its choice: what stands before and behind its token counts.
+_TOKEN_EVENT = re.compile(
+    rb'("finish_reason":null[^\[\]{}]*\}\])(,"usage":\{"prompt_tokens":)(\d+)(,"total_tokens":)\d+,"completion_tokens":\d+'
+    rb'((?:,"completion_tokens_details":null)?\}\}\n\n)\Z'
+)
 _USAGE_ANY = re.compile(rb',\s*"usage"\s*:\s*\{(?:[^{}]|\{[^{}]*\})*\}')
 _LF = 0x0A
-_NEVER = b"\0"  # matches no event that the rest of the test would let pass
+_NEVER = b"\0"  # is found in no event that the rest of the test would let pass
 
 
 class EventTooLongError(ValueError):
@@ -60,9 +65,9 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_cached_tokens", "_choices", "_choices_per_prompt", "_continuous", "_estimated", "_finished", "_held",
-        "_outputs", "_partial", "_prompt_tokens", "_prompts", "_scanned", "_usage_head", "_wants_usage", "aborted",
-        "done", "error", "fingerprint", "usage",
+        "_cached_tokens", "_choice_tail", "_choices", "_choices_per_prompt", "_continuous", "_estimated", "_finished",
+        "_held", "_outputs", "_partial", "_prompt_tokens", "_prompts", "_scanned", "_usage_head", "_usage_tail",
+        "_wants_usage", "aborted", "done", "error", "fingerprint", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -79,7 +84,7 @@ class StreamMeter:
         self._continuous = client_wants_usage and client_wants_continuous
         self._choices = choices
         self._choices_per_prompt = max(1, choices // prompts)
-        self._usage_head = _NEVER
+        self._usage_head, self._usage_tail, self._choice_tail = _NEVER, b"", b""
         self._partial = bytearray()
         self._scanned = 0
         self._held: tuple[bytes, bytes] | None = None
@@ -115,22 +120,17 @@ class StreamMeter:
         return self._flush()
 
     def _token(self, event: bytes) -> bytes | None:
-        """One whole event of the only choice, like the one before but for its tokens; None if it is not that.
+        """One whole event that differs from the one before only in its tokens; None if it is not that.
 
         bytes.partition is the cheapest search there is in CPython: it parses no arguments.
         """
-        before, found, usage = event.rpartition(self._usage_head)
-        if not found:
-            return None
-        total_tokens, _, usage = usage.partition(b',"completion_tokens":')
-        output_tokens, _, after = usage.partition(b"}")
-        output_tokens = output_tokens.removesuffix(b',"completion_tokens_details":null')
-        if not (after == b"}\n\n" and output_tokens.isdigit() and total_tokens.isdigit() and _LF not in before):
-            return None
-        if not before.rpartition(b'"finish_reason":null')[1] or before[:7] != b"data: {":
+        before, _, usage = event.rpartition(self._usage_head)
+        total_tokens, _, output_tokens = usage.partition(b',"completion_tokens":')
+        output_tokens = output_tokens.removesuffix(self._usage_tail)
+        if not (output_tokens.isdigit() and total_tokens.isdigit()) or _LF in before:
             return None
         self.usage = Usage(self._prompt_tokens, self._cached_tokens, int(output_tokens))
-        return event if self._continuous else before + b"]}\n\n"
+        return event if self._continuous else before + self._choice_tail
 
     def _split(self, data: bytes) -> bytes:
         partial = self._partial
@@ -151,17 +151,20 @@ class StreamMeter:
         out = self._token(event)
         if out is None:
             out = self._parsed(event)
-            self._expect_tokens()
+            self._expect_like(event)
         return out
 
-    def _expect_tokens(self) -> None:
-        """Say what the usage of the next event begins with, where it may be taken by _token()."""
-        usage = self.usage
-        if usage is None or self._choices != 1 or self._held is not None or self._estimated:
+    def _expect_like(self, event: bytes) -> None:
+        """Remember what surrounds the tokens of an event, for _token(), where that is all there is to know."""
+        match = _TOKEN_EVENT.search(event)
+        if match is None or self._choices != 1 or self._held is not None or self._estimated:
             self._usage_head = _NEVER
             return
-        self._prompt_tokens = usage.prompt_tokens
-        self._usage_head = b'],"usage":{"prompt_tokens":%d,"total_tokens":' % usage.prompt_tokens
+        choice_end, usage_start, prompt_tokens, usage_middle, usage_end = match.groups()
+        self._usage_head = choice_end + usage_start + prompt_tokens + usage_middle
+        self._usage_tail = usage_end
+        self._choice_tail = choice_end + b"}\n\n"
+        self._prompt_tokens = int(prompt_tokens)
 
     def _parsed(self, event: bytes) -> bytes:
         """One whole event of any kind."""

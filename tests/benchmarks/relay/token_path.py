@@ -22,8 +22,19 @@ BODY_BYTES_MAX = 1 << 26
 HEADERS = [("content-type", "application/json"), ("accept", "application/json")]
 
 
-class Charged:
-    output_tokens = 0
+class Account:
+    """Where the usage of all streams goes: an instance, as writing to a class empties the interpreter's caches."""
+
+    __slots__ = ("output_tokens",)
+
+    def __init__(self) -> None:
+        self.output_tokens = 0
+
+    def charge(self, usage: Usage) -> None:
+        self.output_tokens += usage.output_tokens
+
+
+ACCOUNT = Account()
 
 
 async def relay(request: web.Request) -> web.StreamResponse:
@@ -37,16 +48,12 @@ async def relay(request: web.Request) -> web.StreamResponse:
         if not streamed:
             return charged(await relay_body(exchange, bytes_max=BODY_BYTES_MAX))
         meter = StreamMeter(client_wants_usage=usage_wanted, client_wants_continuous=False, choices=1)
-        return charged(await relay_stream(request, exchange, meter, charge))
-
-
-def charge(usage: Usage) -> None:
-    Charged.output_tokens += usage.output_tokens
+        return charged(await relay_stream(request, exchange, meter, ACCOUNT.charge))
 
 
 def charged(result: RelayResult) -> web.StreamResponse:
     if result.usage is not None:
-        charge(result.usage)
+        ACCOUNT.charge(result.usage)
     return result.response
 
 
