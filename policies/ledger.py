@@ -63,6 +63,13 @@ class Ledger:
             use = self._uses[tenant_id] = TenantUse()
         return use
 
+    def in_flight_worth(self, tenant_id: str) -> float:
+        """Service that the tokens which the tenant has reserved can turn out to be: all of them outputs (the
+        w_q * M of VTC's U); 0 where nothing is in flight.
+        """
+        use = self.use(tenant_id)
+        return use.requests and self.price.service(0, 0, use.tokens / use.requests) * use.requests
+
     def opened(self, entry: InFlight) -> Charge:
         """The request was dispatched: charge its prompt (before prefill: otherwise one tenant would be
         chosen for the whole batch, VTC Alg. 2) and expect its output.

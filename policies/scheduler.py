@@ -61,8 +61,7 @@ class _Round:
     now: float
     candidates: list[BackendCapacity]
     actions: list[Action]
-    # Tiers whose next fits nowhere, and then those that have no reserve: nobody takes the room it waits for.
-    blocked: set[str] = field(default_factory=set)
+    blocked: set[str] = field(default_factory=set)  # tiers whose next fits nowhere, and those that it leaves no room
 
 
 class Scheduler:
@@ -102,8 +101,7 @@ class Scheduler:
         """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""
         assert request.id not in self._queues, "an id is in use once"
         assert request.id not in self._ledger.in_flight, "an id is in use once"
-        refusal = self._refusal(request, now)
-        if refusal is not None:
+        if (refusal := self._refusal(request, now)) is not None:
             self._refused.append(refusal)
             return
         self._queues.append(request, request.arrived_at + self._wait_s_max)
@@ -233,27 +231,28 @@ class Scheduler:
         """Dispatch until nobody who may go next fits."""
         self._polled_at = now
         candidates = self._fleet.open_at(now)
-        this_round, tiers = _Round(now, candidates, actions), len(self._order.tiers())
+        this_round = _Round(now, candidates, actions)
         # Requests that came back were chosen and charged already: they go before any new choice.
         for request_id in list(self._prepaid) if candidates else ():
             request = self._queues.get(request_id)
             state = self._tenants[request.tenant_id]
             if state.head_id is not None and state.tenant.tier_id not in this_round.blocked:
                 self._dispatch(state.tenant.tier_id, request, this_round)
-        while this_round.candidates and len(this_round.blocked) < tiers:
-            choice = self._next(this_round.blocked)
-            if choice is None:
-                return
+        while this_round.candidates and (choice := self._next(this_round.blocked)) is not None:
             self._dispatch(*choice, this_round)
 
     def _next(self, blocked: set[str]) -> tuple[str, Request] | None:
         """The request that is next, and its tier, among the tiers that are not blocked."""
-        within_share = self._within_share if self._order.waiting_count() > 1 else _anyone
-        choice = self._next_of(blocked, within_share)
-        # Where everybody who waits has more than his share in flight the rest of the room is for whoever is next.
-        return choice or self._next_of(blocked, _anyone)
+        first = self._next_of(blocked, _anyone)
+        if first is None or self._order.waiting_count() == 1 or self._within_share(first[1].tenant_id):
+            return first
+        # Where everybody who waits is over his share the rest of the room is for whoever is next.
+        other = self._next_of(blocked, self._within_share)
+        return other if other and self._may_be_passed(first[1].tenant_id, other[1].tenant_id) else first
 
     def _next_of(self, blocked: set[str], eligible: Callable[[str], bool]) -> tuple[str, Request] | None:
+        if len(blocked) == len(self._order.tiers()):
+            return None
         passed_over = set(blocked)
         while (tier_id := self._order.pick_tier(lambda tier_id: tier_id not in passed_over)) is not None:
             tenant_id = self._order.pick_tenant(tier_id, eligible)
@@ -293,6 +292,10 @@ class Scheduler:
         tenant, head = self._tenants[tenant_id].tenant, self._queues.head(tenant_id)
         expected = self._prediction.predict(head)
         return self._share.allows(tenant, use, head, expected_output=expected, limits=self._fleet.limits())
+
+    def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
+        lag = self._order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        return lag <= self._ledger.in_flight_worth(tenant_id)
 
     # -- books ---------------------------------------------------------------------------------------------
 

@@ -3,9 +3,12 @@
 Counters move only by what was dispatched already, so a tenant that is behind may fill the whole pool before it
 has paid for one output. A cap of phi * F on what it has in flight (F: what the pool may hold of ours) bounds two
 backlogged tenants' difference by U = max(price of the longest prompt, price of phi * F output tokens), for
-almost nothing: the cap is lifted when the tenant is alone, and when everybody who waits is over it the room goes
-to whoever is next, so no seat stays empty (the scheduler sees to both). It is never below the part of the pool
-that the tenant's weight entitles it to, or a weight of 4 against 1 would come out as 1 against 1.
+almost nothing. It yields where it would do harm, which the scheduler sees to:
+- a tenant that is alone has no cap, and when everybody who waits is over it the room goes to whoever is next;
+- a tenant that is next but over its share is passed over only for those it is behind by no more than what it has
+  in flight can be worth. A tenant of long answers needs more than half of the tokens for half of the service.
+It is never below the part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would
+come out as 1 against 1.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from policies.fairness.base import Fairness, Standing
 from policies.fairness.vtc import VirtualTokenCounter
-from policies.types import Request, Tier
+from policies.types import Request, Tenant, Tier
 
 
 class TieredFairness:
@@ -72,6 +72,15 @@ class TieredFairness:
 
     def standing(self, tier_id: str, tenant_id: str) -> Standing:
         return self._tenant_orders[tier_id].standing(tenant_id)
+
+    def lag(self, tenant: Tenant, other: Tenant) -> float:
+        """Service by which the tenant is behind the other, or its tier behind the other's tier."""
+        if tenant.tier_id == other.tier_id:
+            order = self._tenant_orders[tenant.tier_id]
+            return (order.standing(other.id).key - order.standing(tenant.id).key) * tenant.weight
+        tiers = self._tier_order
+        lag = tiers.standing(other.tier_id).key - tiers.standing(tenant.tier_id).key
+        return lag * self._tiers[tenant.tier_id].weight
 
     def moved(self, tenant_id: str, from_tier_id: str, to_tier_id: str) -> None:
         """A tenant that is not waiting takes its account to another tier."""

@@ -4,6 +4,7 @@ import pytest
 
 from policies.cost import LinearPrice
 from policies.ledger import TenantUse
+from policies.prediction import Oracle
 from policies.share import ShareCap
 from policies.types import BackendLoad, Request, Tenant, Tier
 
@@ -24,19 +25,60 @@ def test_a_tenant_that_is_alone_has_no_cap(make_pool):
     assert len(pool.dispatched()) == 10
 
 
-def test_of_two_that_wait_neither_gets_more_than_half_of_the_seats_though_one_is_far_behind(make_pool):
-    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=10)], share_ratio_max=0.5)
-    send_many(pool, "A", 20, prompt=1000)
-    send_many(pool, "B", 20, prompt=1)
-    pool.dispatched()
-    assert in_flight(pool) == {"A": 5, "B": 5}
+# Nothing moves at dispatch: without a cap A, the first by id, would be given everything.
+PAID_LATER = LinearPrice(prompt=0, cached_prompt=0, output=2)
+
+
+def test_of_two_that_wait_neither_gets_more_than_half_of_the_seats_before_it_has_paid(make_pool):
+    load = BackendLoad("gpu", requests_running_max=10)
+    pool = make_pool(loads=[load], share_ratio_max=0.5, price=PAID_LATER)
+    send_many(pool, "A", 20)
+    send_many(pool, "B", 20)
+    assert pool.dispatched() == [f"A{number}" for number in range(5)] + [f"B{number}" for number in range(5)]
+
+
+def test_a_tenant_over_its_share_is_passed_over_only_for_what_its_requests_in_flight_may_be_worth(make_pool):
+    load = BackendLoad("gpu", requests_running_max=10)
+    pool = make_pool(loads=[load], share_ratio_max=0.5, price=PAID_LATER)
+    send_many(pool, "A", 20, prompt=10)
+    send_many(pool, "B", 20, prompt=10)
+    assert len(pool.dispatched()) == 10
+    pool.emit("B0", 50)  # A is behind by 100, and its 5 * 10 reserved tokens are worth 2 each
+    pool.end("B1")
+    assert pool.dispatched() == ["B5"]
+    pool.emit("B0", 1)
+    pool.end("B2")
+    assert pool.dispatched() == ["A5"], "behind by 102: half of the seats are too few for it"
+
+
+def test_a_tenant_of_long_answers_and_one_of_long_prompts_stay_within_the_bound_of_vtc(make_pool):
+    """One token per running request and round: prompts of 40 and 2 tokens against prompts of 2 and 20 tokens."""
+    pool = make_pool(
+        loads=[BackendLoad("gpu", kv_tokens_max=500, requests_running_max=100)],
+        share_ratio_max=0.5,
+        prediction=Oracle(),
+        admission=(),
+    )
+    length = {"A": 20, "B": 2}
+    running: list[str] = []
+    for number in range(1_500):
+        pool.send("A", f"A{number}", prompt=2, output_tokens_known=length["A"])
+        pool.send("B", f"B{number}", prompt=40, output_tokens_known=length["B"])
+    for _ in range(300):
+        running += pool.dispatched()
+        for request_id in list(running):
+            pool.emit(request_id)
+            if pool.outputs[request_id] == length[request_id[0]]:
+                pool.end(request_id)
+                running.remove(request_id)
+        assert abs(pool.service("A") - pool.service("B")) <= 2 * (2 * 0.95 * 500), "2U, U = w_q * F"
 
 
 def test_of_two_that_wait_neither_gets_more_than_half_of_the_tokens(make_pool):
     pool = make_pool(
         loads=[BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=1000)],
         share_ratio_max=0.5,
-        price=LinearPrice(prompt=0, cached_prompt=0, output=2),  # nothing moves at dispatch: A stays first
+        price=PAID_LATER,
     )
     send_many(pool, "A", 20, prompt=50)
     send_many(pool, "B", 20, prompt=50)
@@ -102,7 +144,7 @@ def test_the_share_is_of_what_may_be_ours_where_others_send_to_the_same_backend(
     def load(running: int) -> BackendLoad:
         return BackendLoad("gpu", requests_running_max=20, requests_running=running)
 
-    pool = make_pool(loads=[load(0)], share_ratio_max=0.5)
+    pool = make_pool(loads=[load(0)], share_ratio_max=0.5, price=PAID_LATER)
     for _ in range(3):
         pool.measure(load(10))
     send_many(pool, "A", 1, prompt=1000)
