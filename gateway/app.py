@@ -44,6 +44,7 @@ IDLE_CONNECTION_S = 4.0
 IDLE_CONNECTIONS_MAX = 1024
 BACKLOG = 4096
 DRAIN_POLL_S = 0.05
+STOP_S_MAX = 1.0  # for answers that are already ours to be written
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +83,20 @@ class Gateway:
             for spec in specs
         }
         self._intake = self._make_intake()
+        self._generation = Generation(
+            intake=self._intake,
+            backends=self.backends,
+            upstreams=self._upstreams,
+            telemetry=Telemetry(self._access_log),
+        )
         self._probes = Probes(self.pools)
         self._server = GatewayServer(
             self._routes(),
             body_bytes_max=config.limits.body_bytes_max,
             header_bytes_max=config.limits.header_bytes_max,
         )
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=STOP_S_MAX)
         await self.backends.start()
-        self._runner = web.ServerRunner(self._server)
         await self._runner.setup()
         await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
         host, port = self._runner.addresses[0][:2]
@@ -106,12 +113,14 @@ class Gateway:
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def stop(self) -> None:
-        """End everything, whatever it is in the middle of."""
+        """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
         if self._runner is not None:
-            await self._runner.cleanup()
+            self._intake.draining = self._generation.stopping = True
             await self.backends.stop()
-        for upstream in self._upstreams.values():
-            await upstream.aclose()
+            self.pools.close()
+            for upstream in self._upstreams.values():
+                await upstream.aclose()
+            await self._runner.cleanup()
         if self._engine is not None:
             await self._engine.stop()
         if self._access_log is not None:
@@ -119,15 +128,9 @@ class Gateway:
 
     def _routes(self) -> Routes:
         """Every path there is. What generates is queued and charged; the rest answers at once."""
-        generation = Generation(
-            intake=self._intake,
-            backends=self.backends,
-            upstreams=self._upstreams,
-            telemetry=Telemetry(self._access_log),
-        )
 
         def generate(endpoint: Endpoint) -> Handler:
-            return lambda request: generation.answer(request, endpoint)
+            return lambda request: self._generation.answer(request, endpoint)
 
         routes: dict[str, dict[str, Handler]] = {
             Endpoint.CHAT: {"POST": generate(Endpoint.CHAT)},

@@ -19,6 +19,7 @@ from backends.upstream import UpstreamError
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Snapshot, Tenant, Usage
 
 NO_USAGE = Usage(0, 0, 0)
+CLOSED_RETRY_S = 1.0  # by then somebody else answers
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
@@ -42,6 +43,7 @@ class Dispatcher:
         self._tenants: dict[str, Tenant] = {}
         self._leases: Counter[str] = Counter()  # by tenant
         self._pumping = False
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -69,6 +71,16 @@ class Dispatcher:
     def snapshot(self) -> Snapshot:
         self._tell_usages()
         return self._scheduler.snapshot(self.now())
+
+    def close(self) -> None:
+        """Decide nothing more: what waits is refused, and so is what comes or comes back."""
+        self._closed = True
+        self._arm(None)
+        waiting, self._waiting = self._waiting, {}
+        for request_id, decided in waiting.items():
+            self._scheduler.cancel(request_id, self.now())
+            if not decided.done():
+                decided.set_exception(Rejected(Reason.DRAINING, CLOSED_RETRY_S))
 
     @property
     def busy(self) -> bool:
@@ -118,6 +130,9 @@ class Dispatcher:
             self._pump_soon()
 
     async def _backend_for(self, request_id: str) -> str:
+        if self._closed:
+            self._scheduler.cancel(request_id, self.now())
+            raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
         decided: asyncio.Future[str] = self._loop.create_future()
         self._waiting[request_id] = decided
         self._pump_soon()
@@ -136,7 +151,7 @@ class Dispatcher:
     # -- the scheduler's side --------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
-        if not self._pumping:
+        if not self._pumping and not self._closed:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
@@ -147,7 +162,8 @@ class Dispatcher:
 
     def _pump(self) -> None:
         self._pumping = False
-        self._decide(self.now())
+        if not self._closed:
+            self._decide(self.now())
 
     def _decide(self, now: float) -> None:
         self._tell_usages()

@@ -61,6 +61,7 @@ class Generation:
         self._telemetry = telemetry
         self._fingerprints: dict[str, bytes] = {}  # by backend, see StreamMeter
         self._in_flight: set[str] = set()
+        self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
         trace = CallTrace(endpoint, request_id=self._intake.name(request, self._in_flight))
@@ -176,7 +177,8 @@ class Generation:
         return result
 
     def _report(self, backend_id: str, evidence: Evidence, call: Call) -> None:
-        self._backends.report(backend_id, evidence, call.dispatcher.now())
+        if not self.stopping:
+            self._backends.report(backend_id, evidence, call.dispatcher.now())
 
 
 class _Settlement:

@@ -51,6 +51,11 @@ class Pools:
     def busy(self) -> bool:
         return any(dispatcher.busy for dispatcher in self._dispatchers.values())
 
+    def close(self) -> None:
+        """Refuse what waits, for good."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.close()
+
     def forget_if_idle(self, tenant_id: str) -> bool:
         """Forget a tenant everywhere unless it has something queued or in flight; whether it is forgotten."""
         if any(dispatcher.serves(tenant_id) for dispatcher in self._dispatchers.values()):

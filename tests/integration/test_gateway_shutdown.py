@@ -1,0 +1,201 @@
+"""How the gateway ends: nobody is sent away while it can serve, and nobody waits for it once it cannot."""
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import signal
+import sys
+import time
+
+import aiohttp
+import pytest
+from gateway_rig import CHAT, call, engine, fall_silent, gateway, http, running, scripted, until, wire
+
+LAME = {"shutdown": {"lame_duck_s": 0.3, "drain_s": 5.0}}
+NOW = {"shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1}}
+ACCESS_FIELDS = {
+    "ts", "request_id", "tenant", "model", "endpoint", "status", "reason", "backend", "stream", "queue_ms", "ttft_ms",
+    "duration_ms", "prompt_tokens", "cached_tokens", "output_tokens", "estimated", "outcome",
+}  # fmt: skip
+
+
+async def test_a_lame_duck_is_not_ready_but_serves_and_then_refuses():
+    async with engine(speed=0.1) as server, gateway(server, **LAME) as rig, wire(rig) as connection:
+        connection.send(http(call(stream=True, max_tokens=100)))
+        await connection.head()
+        draining = asyncio.create_task(rig.gateway.drain())
+        await asyncio.sleep(0.05)
+        assert (await rig.get("/readyz")).status == (await rig.get("/health")).status == 503
+        assert (await rig.get("/livez")).status == 200
+        served = await rig.post()
+        assert served.status == 200
+        assert served.headers["Connection"] == "close"
+        streamed = await rig.post(call(stream=True))
+        assert streamed.events[-1] == "[DONE]"
+        await asyncio.sleep(0.3)
+        refused = await rig.post()
+        assert refused.status == 503
+        assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-shutting-down"
+        assert refused.headers["Retry-After"]
+        assert running(server) == 1
+        assert not draining.done()
+        rest = await connection.reader.readuntil(b"data: [DONE]\n\n")
+        assert b"error" not in rest
+        await asyncio.wait_for(draining, 2.0)
+
+
+async def test_what_waits_in_the_queue_is_still_served_while_draining():
+    async with engine(speed=0.2) as server:
+        entry = {"name": "b0", "url": server.url, "requests_running_max": 1}
+        async with gateway(entry, shutdown={"lame_duck_s": 0.0, "drain_s": 5.0}) as rig:
+            calls = [asyncio.create_task(rig.post(call(max_tokens=10))) for _ in range(4)]
+            await until(lambda: rig.snapshot().queued_requests == 3)
+            await asyncio.wait_for(rig.gateway.drain(), 3.0)
+            assert [(await task).status for task in calls] == [200] * 4
+
+
+async def test_who_is_still_there_when_time_is_up_is_told_and_nobody_is_waited_for(caplog):
+    async with engine(speed=0.05) as server, scripted(fall_silent, model="silent") as silent:
+        entry = {"name": "b0", "url": server.url, "requests_running_max": 1}
+        async with gateway(entry, silent, **NOW) as rig, wire(rig) as streamed:
+            streamed.send(http(call(stream=True, max_tokens=4000)))
+            await streamed.head()
+            whole = asyncio.create_task(rig.post(call(model="silent")))
+            queued = asyncio.create_task(rig.post(call(max_tokens=10)))
+            await until(lambda: silent.calls and rig.snapshot(call()["model"]).queued_requests)
+            started = time.monotonic()
+            await rig.gateway.drain()
+            await rig.gateway.stop()
+            assert time.monotonic() - started < 1.5
+            body = await streamed.reader.read()
+            assert b'"error"' in body
+            assert b"[DONE]" not in body
+            assert body.endswith(b"0\r\n\r\n")
+            assert (await whole).status in {502, 503}
+            refused = await queued
+            assert refused.status == 503
+            assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-shutting-down"
+            await until(lambda: not running(server))
+    assert [record for record in caplog.records if record.levelname in {"ERROR", "WARNING"}] == []
+
+
+async def test_a_gateway_that_could_not_start_leaves_nothing_behind():
+    async with engine() as server, gateway(server) as rig:
+        with pytest.raises(OSError, match="in use"):
+            async with gateway(server, listen={"port": rig.port}):
+                pass
+
+
+@contextlib.asynccontextmanager
+async def serving(tmp_path, **environment):
+    """`fairlead serve` with no configuration but its port, as a process; its output comes in lines."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def greeting_of(process) -> str:
+    async with asyncio.timeout(20):
+        lines = []
+        while not (lines and lines[-1].startswith("print(")):
+            line = (await process.stdout.readline()).decode()
+            assert line, (await process.stderr.read()).decode()
+            lines.append(line)
+        return "".join(lines)
+
+
+async def output_of(*command: str, cwd) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=cwd
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+async def test_serve_without_configuration_greets_with_two_ways_that_work_as_pasted(tmp_path):
+    async with serving(tmp_path, FAIRLEAD_ENGINE__SPEED="20") as process:
+        greeting = await greeting_of(process)
+        curl = re.search(r"^curl .*?}'$", greeting, re.DOTALL | re.MULTILINE)[0]
+        snippet = greeting[greeting.index("from openai") :]
+        assert snippet.count("\n") == 3
+        pasted = [(sys.executable, "-c", snippet)]
+        if shutil.which("curl"):
+            pasted.append(("sh", "-c", curl))
+        answers = await asyncio.gather(*(output_of(*command, cwd=tmp_path) for command in pasted))
+        assert "ChatCompletion(" in answers[0]
+        assert all("\n\ndata: [DONE]\n\n" in answer for answer in answers[1:])
+
+        process.send_signal(signal.SIGINT)
+        output, errors = await asyncio.wait_for(process.communicate(), 5.0)
+        assert process.returncode == 0
+        assert errors == b""
+        records = [json.loads(line) for line in output.splitlines() if line]
+        assert [record["status"] for record in records] == [200] * len(pasted)
+        assert len({record["tenant"] for record in records}) == len(pasted)  # alice, and who gave no key
+
+
+async def test_sigterm_drains_and_exits_with_0(tmp_path):
+    environment = {
+        "FAIRLEAD_ENGINE__SPEED": "2",
+        "FAIRLEAD_SHUTDOWN__LAME_DUCK_S": "0.2",
+        "FAIRLEAD_ACCESS_LOG__PATH": str(tmp_path / "access.log"),
+    }
+    async with serving(tmp_path, **environment) as process:
+        url = re.search(r"http://[^. ]+\.0\.0\.1:\d+", await greeting_of(process))[0]
+        body = json.dumps({"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 60, "stream": True})
+        headers = {"Authorization": "Bearer key-secret"}
+        async with aiohttp.ClientSession() as session, session.post(url + CHAT, data=body, headers=headers) as response:
+            process.send_signal(signal.SIGTERM)
+            assert (await response.text()).endswith("data: [DONE]\n\n")
+        _, errors = await asyncio.wait_for(process.communicate(), 10.0)
+        assert (process.returncode, errors) == (0, b"")
+    log = (tmp_path / "access.log").read_text()
+    (record,) = [json.loads(line) for line in log.splitlines()]
+    assert set(record) == ACCESS_FIELDS
+    assert "secret" not in log
+    assert (record["status"], record["stream"], record["outcome"]) == (200, True, "completed")
+    assert record["output_tokens"] <= 60
+    assert 0 <= record["queue_ms"] <= record["ttft_ms"] <= record["duration_ms"]
+
+
+async def test_the_access_log_tells_every_kind_of_end_and_neither_prompts_nor_keys(tmp_path):
+    path = tmp_path / "access.log"
+    config = {"access_log": {"enabled": True, "path": str(path)}, "queue": {"wait_s_max": 0.3}}
+    headers = {"Authorization": "Bearer key-zebra", "X-Request-Id": "named"}
+    async with engine(speed=0.1, cut_stream_after_tokens=30) as server:
+        entry = {"name": "b0", "url": server.url, "requests_running_max": 1}
+        async with gateway(entry, **config) as rig:
+            messages = [{"role": "user", "content": "prompt-zebra"}]
+            await rig.post(call(messages=messages), headers=headers)
+            await rig.post(call(messages=messages, n=100), headers=headers)
+            await rig.post(call(stream=True, max_tokens=100), headers=headers)
+            async with wire(rig) as connection:
+                connection.send(http(call(max_tokens=4000)))
+                await until(lambda: rig.snapshot().in_flight_requests)
+                assert (await rig.post(headers=headers)).status == 429
+                connection.reset()
+                await until(rig.idle)
+    log = path.read_text()
+    assert "zebra" not in log
+    records = [json.loads(line) for line in log.splitlines()]
+    ends = [(record["status"], record["reason"], record["outcome"]) for record in records]
+    assert ends[0] == (200, None, "completed")
+    assert ends[1] == (400, "bad_request", None)
+    assert (ends[2][0], ends[2][2]) == (200, "backend_failed")
+    assert ends[2][1]
+    assert ends[3] == (429, "queue_timeout", None)
+    assert ends[4] == (499, None, "client_gone")
+    assert records[0]["request_id"] == "named"
+    assert records[0]["backend"] == "b0"
+    assert records[0]["output_tokens"] == 8
