@@ -1,0 +1,186 @@
+"""Tenants on one busy engine: who is served when, in what parts, and that a recording decides the same again."""
+
+import asyncio
+import random
+import statistics
+import time
+
+import pytest
+from gateway_rig import call, engine, gateway, http, running, tokens_emitted, until, wire
+
+from backends.simulation.recording import Recorder, read_from, replay, write_to
+from gateway.app import Gateway
+from gateway.config import Config
+from gateway.key_file import add_key
+
+SECRET = "s" * 32
+
+
+@pytest.fixture
+def tenants(tmp_path):
+    """Configuration of tenants with these settings, and the headers that make a call theirs."""
+
+    def make(**settings):
+        auth = {"mode": "keys", "secret": SECRET, "keys_file": tmp_path / "keys"}
+        headers = {}
+        for name in settings:
+            key = add_key(auth["keys_file"], tenant=name, secret=SECRET.encode(), created_at="now")
+            headers[name] = {"Authorization": f"Bearer {key}"}
+        return {"auth": auth, "tenants": settings}, headers
+
+    return make
+
+
+def seats(server, count):
+    return {"name": "b0", "url": server.url, "requests_running_max": count}
+
+
+async def ended(tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ttft_s(rig, headers) -> float:
+    started = time.monotonic()
+    body = call(stream=True, max_tokens=5)
+    async with rig.session.post(rig.url + "/v1/chat/completions", json=body, headers=headers) as response:
+        async for line in response.content:
+            if b'"content":"' in line and b'"content":""' not in line:
+                return time.monotonic() - started
+    raise AssertionError("no token came")
+
+
+async def chats_beside_a_flood(scheduling, tenants) -> float:
+    """Median time to the first token of a tenant that chats while another keeps 120 calls in the queue."""
+    config, headers = tenants(chat={}, flood={})
+    async with engine() as server, gateway(seats(server, 8), **config, scheduling=scheduling) as rig:
+        flood = [asyncio.create_task(rig.post(call(max_tokens=100), headers=headers["flood"])) for _ in range(120)]
+        await until(lambda: running(server) == 8)
+        times = []
+        while len(times) < 6 and rig.tenant("flood").queued_requests > 8:
+            times.append(await ttft_s(rig, headers["chat"]))
+        await ended(flood)
+        return statistics.median(times)
+
+
+async def test_a_chat_is_served_soon_beside_a_flood_under_vtc_and_late_under_fifo(tenants):
+    vtc = await chats_beside_a_flood({"fairness": "vtc", "share_ratio_max": 1.0}, tenants)
+    # With the share cap on, who has little in flight would overtake even under FIFO.
+    fifo = await chats_beside_a_flood({"fairness": "fifo", "share_ratio_max": 1.0}, tenants)
+    assert vtc < 0.3 * fifo
+
+
+@pytest.mark.parametrize("weight", [1, 3])
+async def test_tenants_that_both_wait_are_served_by_their_weights(tenants, weight):
+    config, headers = tenants(one={}, other={"weight": weight})
+    async with engine() as server, gateway(seats(server, 8), **config) as rig:
+        calls = [
+            asyncio.create_task(rig.post(call(max_tokens=40), headers=headers[name]))
+            for _ in range(150)
+            for name in headers
+        ]
+        await until(lambda: rig.service("other") > 3000)
+        before = {name: rig.service(name) for name in headers}
+        await until(lambda: rig.service("other") > 9000)
+        assert all(rig.tenant(name).queued_requests for name in headers)
+        gained = {name: rig.service(name) - before[name] for name in headers}
+        assert gained["other"] / gained["one"] == pytest.approx(weight, rel=0.15)
+        await ended(calls)
+
+
+async def test_a_tiers_share_does_not_depend_on_how_many_tenants_it_has(tenants):
+    config, headers = tenants(lone={"tier": "gold"}, a={"tier": "silver"}, b={"tier": "silver"}, c={"tier": "silver"})
+    tiers = {"gold": {"weight": 1}, "silver": {"weight": 1}}
+    async with engine() as server, gateway(seats(server, 8), **config, tiers=tiers) as rig:
+        calls = [
+            asyncio.create_task(rig.post(call(max_tokens=40), headers=headers[name]))
+            for _ in range(120)
+            for name in headers
+        ]
+        await until(lambda: rig.service("lone") > 2000)
+        before = {name: rig.service(name) for name in headers}
+        await until(lambda: rig.service("lone") > 6000)
+        gained = {name: rig.service(name) - before[name] for name in headers}
+        assert sum(gained[name] for name in "abc") / gained["lone"] == pytest.approx(1, rel=0.2)
+        await ended(calls)
+
+
+async def test_a_reserve_keeps_seats_that_only_its_tier_may_take(tenants):
+    config, headers = tenants(chat={"tier": "interactive"}, batch={"tier": "batch"})
+    tiers = {"interactive": {"reserve_ratio": 0.25}, "batch": {}}
+    async with engine(speed=0.1) as server, gateway(seats(server, 8), **config, tiers=tiers) as rig:
+        # Answers of half a minute: no seat becomes free while this test runs.
+        batch = [asyncio.create_task(rig.post(call(max_tokens=3000), headers=headers["batch"])) for _ in range(20)]
+        await until(lambda: rig.snapshot().in_flight_requests == 6)
+        await asyncio.sleep(0.1)
+        assert (rig.tenant("batch").in_flight_requests, rig.tenant("batch").queued_requests) == (6, 14)
+        for _ in range(2):
+            replies = await asyncio.gather(*(rig.post(headers=headers["chat"]) for _ in range(2)))
+            assert [reply.status for reply in replies] == [200, 200]
+        assert rig.tenant("batch").in_flight_requests == 6
+        await ended(batch)
+
+
+async def test_a_tenants_in_flight_limit_holds_it_back_and_nobody_else(tenants):
+    config, headers = tenants(limited={"in_flight_max": 2}, free={})
+    async with engine(speed=0.3) as server, gateway(seats(server, 16), **config) as rig:
+        calls = [
+            asyncio.create_task(rig.post(call(max_tokens=20), headers=headers[name]))
+            for name in headers
+            for _ in range(6)
+        ]
+        peaks = dict.fromkeys(headers, 0)
+        while not all(task.done() for task in calls):
+            for name in headers:
+                peaks[name] = max(peaks[name], rig.tenant(name).in_flight_requests if rig.tenant(name) else 0)
+            await asyncio.sleep(0.003)
+        assert peaks == {"limited": 2, "free": 6}
+        assert {task.result().status for task in calls} == {200}
+
+
+async def test_one_tenant_alone_may_use_the_whole_engine(tenants):
+    async with engine(speed=0.2) as server, gateway(seats(server, 8)) as rig:
+        calls = [asyncio.create_task(rig.post(call(max_tokens=20))) for _ in range(12)]
+        await until(lambda: running(server) == 8)
+        assert {(await task).status for task in calls} == {200}
+        assert tokens_emitted(server) == 240
+
+
+async def test_a_live_runs_recording_told_again_decides_the_same(tmp_path, tenants):
+    rng = random.Random(4)
+    settings = {name: {"weight": weight} for name, weight in (("a", 1), ("b", 2), ("c", 5))}
+    settings["c"]["in_flight_max"] = 4
+    config, headers = tenants(**settings)
+    config["queue"] = {"tenant_requests_max": 25, "wait_s_max": 1.0}
+
+    async def live(rig, name):
+        await asyncio.sleep(rng.uniform(0, 1.0))
+        body = call(stream=rng.random() < 0.7, max_tokens=rng.randrange(2, 60), n=rng.choice([1, 1, 3]))
+        key = headers[name]["Authorization"]
+        async with wire(rig) as connection:
+            connection.send(http(body, f"Authorization: {key}", "Connection: close"))
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.uniform(0, 0.3))
+                connection.reset()
+            else:
+                return (await connection.reply()).status
+        return None
+
+    path = tmp_path / "facts.jsonl"
+    with path.open("wb") as sink:
+        async with (
+            engine(requests_running_max=6, speed=0.5) as one,
+            engine(requests_running_max=6, speed=0.5, max_num_queued_reqs=3) as two,
+            gateway(one, two, **config, wrap_scheduler=lambda _, real: Recorder(real, write_to(sink))) as rig,
+        ):
+            statuses = await asyncio.gather(*(live(rig, rng.choice("abc")) for _ in range(250)))
+            await until(rig.idle)
+            fresh = Gateway(Config(**config))._make_dispatcher("tiny")._scheduler
+            at_the_end = rig.snapshot()
+    assert {200, None} <= set(statuses)
+    entries = list(read_from(path.read_bytes().splitlines()))
+    kinds = {entry.call for entry in entries}
+    assert kinds >= {"submit", "tokens", "finished", "returned", "load_changed", "tenants_changed", "poll"}
+    assert list(replay(entries, fresh)) == []
+    assert fresh.snapshot(at_the_end.now).tenants == at_the_end.tenants
