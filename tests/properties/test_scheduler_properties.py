@@ -212,9 +212,9 @@ class FairFacts(AnyFacts):
 
     wait_s_max = 1e6
 
-    @initialize(prediction=st.sampled_from(sorted(PREDICTION)))
-    def start(self, prediction):
-        super().start("vtc", prediction, 1.0)
+    @initialize(prediction=st.sampled_from(sorted(PREDICTION)), share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]))
+    def start(self, prediction, share_ratio_max):
+        super().start("vtc", prediction, share_ratio_max)
         self.recorder.load_changed([load("x", requests_running_max=2)], self.now)
 
     def judges(self):
