@@ -177,19 +177,22 @@ async def test_hundreds_of_streams_that_come_and_leave_at_random_leave_nothing(c
             return 0
 
     # Few seats, one backend that turns many away: queueing, putting back and leaving at once.
-    async with engine(requests_running_max=16, speed=0.5) as one:
-        async with engine(requests_running_max=16, speed=0.5, max_num_queued_reqs=8) as two, gateway(one, two) as rig:
-            finished = await asyncio.gather(*(live(rig, number) for number in range(300)))
-            assert sum(finished) > 20
-            await until(rig.idle)
-            await until(lambda: not running(one) and not running(two))
-            for tenant in rig.snapshot().tenants.values():
-                assert tenant.key == pytest.approx(tenant.counter)
-                assert tenant.in_flight_tokens == tenant.queued_bytes == 0
-            assert all(not view.reserved_tokens for view in rig.snapshot().backends.values())
-            assert set(rig.gateway.backends.states().values()) == {"healthy"}
-            upstreams = rig.gateway._upstreams.values()
-            await until(lambda: all(upstream.open_connections == upstream.idle_connections for upstream in upstreams))
-            assert (await rig.post()).status == 200
+    async with (
+        engine(requests_running_max=16, speed=0.5) as one,
+        engine(requests_running_max=16, speed=0.5, max_num_queued_reqs=8) as two,
+        gateway(one, two) as rig,
+    ):
+        finished = await asyncio.gather(*(live(rig, number) for number in range(300)))
+        assert sum(finished) > 20
+        await until(rig.idle)
+        await until(lambda: not running(one) and not running(two))
+        for tenant in rig.snapshot().tenants.values():
+            assert tenant.key == pytest.approx(tenant.counter)
+            assert tenant.in_flight_tokens == tenant.queued_bytes == 0
+        assert all(not view.reserved_tokens for view in rig.snapshot().backends.values())
+        assert set(rig.gateway.backends.states().values()) == {"healthy"}
+        upstreams = rig.gateway._upstreams.values()
+        await until(lambda: all(upstream.open_connections == upstream.idle_connections for upstream in upstreams))
+        assert (await rig.post()).status == 200
     await until(lambda: asyncio.all_tasks() <= tasks_before)
     assert [record for record in caplog.records if record.levelname in {"ERROR", "CRITICAL"}] == []
