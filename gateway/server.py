@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from aiohttp import StreamReader, hdrs, web
+from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.http_parser import RawRequestMessage
@@ -109,7 +109,8 @@ async def read_body(request: web.BaseRequest) -> bytes:
     """
     if (request.content_length or 0) > request.client_max_size:
         raise web.HTTPRequestEntityTooLarge(request.client_max_size)
-    if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and not request.content.is_eof():
+    expects = request.version >= HttpVersion11 and request.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+    if expects and not request.content.is_eof():
         await request.writer.write(CONTINUE)
         request.writer.output_size = 0  # it is no part of the response
     return await request.read()

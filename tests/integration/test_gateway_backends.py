@@ -278,6 +278,24 @@ async def test_no_more_runs_than_the_configured_seats():
         assert {task.result().status for task in calls} == {200}
 
 
+async def test_what_waits_while_no_backend_lives_is_served_when_one_is_back():
+    pause = stream(*tokens(3), b"data: [DONE]\n\n", pause_s=0.15)
+    async with scripted(None, pause) as backend:
+        entry = {"name": "b0", "url": backend.url, "requests_running_max": 1}
+        async with gateway(entry) as rig:
+            running_one = asyncio.create_task(rig.post(call(stream=True)))
+            await until(lambda: rig.snapshot().in_flight_requests)
+            waiting = asyncio.create_task(rig.post())
+            await until(lambda: rig.snapshot().queued_requests)
+            backend.healthy = False
+            assert (await running_one).events[-1] == "[DONE]"
+            await until(lambda: states(rig)["b0"] == "down")
+            assert (await rig.post()).status == 503
+            assert rig.snapshot().queued_requests == 1
+            backend.healthy = True
+            assert (await waiting).status == 200
+
+
 async def test_the_model_that_a_backend_has_come_to_serve_is_found():
     async with scripted(model="first") as backend, gateway(backend) as rig:
         assert (await rig.post(call(model="first"))).status == 200

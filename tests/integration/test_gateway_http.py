@@ -97,10 +97,28 @@ async def test_a_body_that_comes_byte_by_byte_is_read():
         assert (await connection.reply()).status == 200
 
 
-async def test_an_upgrade_is_not_taken():
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+async def test_an_offered_upgrade_is_passed_over(protocol):
     async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
-        connection.send(http(call(), "Connection: Upgrade", "Upgrade: websocket"))
-        assert (await connection.reply()).status in {200, 400}
+        for _ in range(2):
+            connection.send(http(call(), "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}"))
+            assert (await connection.reply()).status == 200
+
+
+async def test_more_requests_than_are_parsed_ahead_are_all_answered():
+    async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
+        connection.send(http(call()) * 100)
+        assert [(await connection.reply()).status for _ in range(100)] == [200] * 100
+        assert len(backend.calls) == 100
+
+
+async def test_an_expectation_of_http_1_0_is_ignored():
+    async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
+        head, body = http(call(), "Expect: 100-continue", version="1.0").split(b"\r\n\r\n", 1)
+        connection.send(head + b"\r\n\r\n")
+        await asyncio.sleep(0.02)
+        connection.send(body)
+        assert (await connection.reply()).status == 200
 
 
 async def test_a_client_that_leaves_within_its_body_leaves_nothing(caplog):

@@ -274,6 +274,13 @@ async def test_without_configuration_every_key_is_a_tenant_and_no_key_is_anonymo
         assert sorted(round(tenant.service / 15) for tenant in tenants.values()) == [1, 2, 2]
 
 
+async def test_in_open_mode_an_idle_tenant_makes_room_for_a_new_one():
+    async with scripted() as backend, gateway(backend, auth={"open_tenants_max": 2}) as rig:
+        for key in ("one", "two", "three", "one"):
+            assert (await rig.post(headers=bearer(key))).status == 200
+        assert len(rig.snapshot().tenants) == 2
+
+
 @pytest.fixture
 async def crowded():
     """A gateway whose one seat is taken, by a call that runs until it is cancelled."""
