@@ -22,6 +22,7 @@ COMPLETIONS = "/v1/completions"
 MODEL = "tiny"
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 PATIENCE_S = 5.0
+MARKER = "zebra-marker"  # in what is sent wrong, and never in an answer
 
 # A step is about a millisecond; every answer runs to its max_tokens.
 FAST = {
@@ -354,3 +355,24 @@ async def scripted(default: Callable[..., Any] | None = None, *script: Callable[
         server.close()
         await backend.close()
         await server.wait_closed()
+
+
+def assert_error(reply, status, *, code=None):
+    assert reply.status == status
+    assert reply.headers["Content-Type"] == "application/json"
+    assert set(reply.error) == {"message", "type", "param", "code"}
+    assert MARKER not in reply.body.decode()
+    if code is not None:
+        assert reply.error["code"] == code
+
+
+def assert_untouched(rig, backend):
+    """Nothing was queued, charged or forwarded."""
+    assert backend.calls == []
+    for snapshot in rig.gateway.pools.snapshots().values():
+        assert snapshot.queued_requests == snapshot.in_flight_requests == 0
+        assert all(tenant.service == 0 and tenant.key == 0 for tenant in snapshot.tenants.values())
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
