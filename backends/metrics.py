@@ -61,7 +61,13 @@ class EngineMetrics:
         )
 
     def load(
-        self, backend_id: str, *, available: bool, kv_tokens_max: int | None, requests_running_max: int | None
+        self,
+        backend_id: str,
+        *,
+        available: bool,
+        kv_tokens_max: int | None,
+        requests_running_max: int | None,
+        measured_at: float | None = None,
     ) -> BackendLoad:
         """State it as the scheduler's fact. A configured or learnt maximum goes before what was read."""
         return BackendLoad(
@@ -76,6 +82,7 @@ class EngineMetrics:
             requests_waiting=self.requests_waiting,
             kv_used_ratio=self.kv_used_ratio,
             preemptions_total=self.preemptions_total,
+            measured_at=measured_at,
         )
 
 

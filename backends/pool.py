@@ -62,6 +62,7 @@ class _Backend:
     health: BackendHealth
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     running_limit: RunningLimit = field(default_factory=RunningLimit)
+    measured_at: float | None = None
     models_at: float = float("-inf")
     models_error: str = ""
     load: BackendLoad | None = None  # as last told
@@ -216,7 +217,7 @@ class BackendPool:
         except _UnansweredError:
             backend.metrics = backend.metrics.sizes()
             return
-        backend.metrics = parse_metrics(text.decode("utf-8", "replace"))
+        backend.metrics, backend.measured_at = parse_metrics(text.decode("utf-8", "replace")), self._clock()
         backend.running_limit.observe(backend.metrics, now=self._clock())
 
     async def _ask_models(self, backend: _Backend) -> None:
@@ -279,6 +280,7 @@ class BackendPool:
             available=backend.health.available,
             kv_tokens_max=backend.spec.kv_tokens_max,
             requests_running_max=backend.spec.requests_running_max or backend.running_limit.limit(self._clock()),
+            measured_at=None if backend.metrics.requests_running is None else backend.measured_at,
         )
         if backend.health.state is State.TRIAL and any(
             b.health.state is State.HEALTHY for b in self._pool_mates(backend)

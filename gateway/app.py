@@ -35,7 +35,7 @@ from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from policies.admission import BoundedQueues, SlidingWindowRate
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
-from policies.prediction import PREDICTION
+from policies.prediction import PREDICTION, NoPrediction, TenantQuantile
 from policies.scheduler import Scheduler
 
 CONNECT_TIMEOUT_S = 3.0
@@ -171,11 +171,14 @@ class Gateway:
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         scheduling, queue = self._config.scheduling, self._config.queue
+        prediction = PREDICTION[scheduling.prediction]()
         scheduler = Scheduler(
             tiers=self._config.policy_tiers(),
             fairness=FAIRNESS[scheduling.fairness],
             price=self._config.policy_price(),
-            prediction=PREDICTION[scheduling.prediction](),
+            prediction=prediction,
+            # A reservation of nothing would move the queue into the engine, where it is first come, first served.
+            sizing=TenantQuantile() if isinstance(prediction, NoPrediction) else prediction,
             placement=PLACEMENT[scheduling.placement](),
             admission=(
                 BoundedQueues(

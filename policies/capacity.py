@@ -167,18 +167,8 @@ class BackendCapacity:
 
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
         """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
-        if load.preemptions_total is not None and self.load.preemptions_total is not None:
-            if load.preemptions_total > self.load.preemptions_total:
-                self._headroom_ratio = max(self._headroom_ratio * PREEMPTION_SHRINK_RATIO, HEADROOM_RATIO_MIN)
-            else:
-                recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
-                self._headroom_ratio = min(recovered, self._headroom_ratio_max)
-        if load.requests_running is not None:
-            theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences
-            self._foreign_requests.append(max(0, theirs))
-        if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
-            theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens
-            self._foreign_tokens.append(max(0.0, theirs_tokens))
+        if load.measured_at is None or load.measured_at != self.load.measured_at:
+            self._observe(load, held_tokens)
         self.load = load
         self._set_limits()
 
@@ -234,6 +224,20 @@ class BackendCapacity:
                 kept.sequences += max(0, reserve.sequences - used.sequences)
                 kept.tokens += max(0.0, reserve.tokens - used.tokens)
         return kept
+
+    def _observe(self, load: BackendLoad, held_tokens: float) -> None:
+        if load.preemptions_total is not None and self.load.preemptions_total is not None:
+            if load.preemptions_total > self.load.preemptions_total:
+                self._headroom_ratio = max(self._headroom_ratio * PREEMPTION_SHRINK_RATIO, HEADROOM_RATIO_MIN)
+            else:
+                recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
+                self._headroom_ratio = min(recovered, self._headroom_ratio_max)
+        if load.requests_running is not None:
+            theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences
+            self._foreign_requests.append(max(0, theirs))
+        if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
+            theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens
+            self._foreign_tokens.append(max(0.0, theirs_tokens))
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
         use = self._tiers[tier_id]

@@ -70,7 +70,7 @@ class Fleet:
         tier_id: str,
         candidates: Iterable[BackendCapacity],
         *,
-        expected_output: float,
+        output_tokens: float,
         reserve_only: bool,
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's place where placement says, among the candidates that have room; None if none has."""
@@ -80,7 +80,7 @@ class Fleet:
             needed = layouts.get(capacity.layout)
             if needed is None:
                 needed = layouts[capacity.layout] = capacity.reservation(
-                    request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=expected_output
+                    request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
             if capacity.fits(needed, reserve_only=reserve_only):
                 fitting.append(capacity)
@@ -95,7 +95,7 @@ class Fleet:
         """What the entry's own tokens come to, by its prompt as reported and an output that may have outgrown
         its prediction.
         """
-        return self._own_tokens(entry, max(entry.expected_output, entry.usage.output_tokens))
+        return self._own_tokens(entry, max(entry.sized_output, entry.usage.output_tokens))
 
     def resize(self, entry: InFlight, tokens: int) -> None:
         self._backends[entry.backend_id].resize(entry.reservation, tokens)

@@ -42,7 +42,8 @@ class InFlight:
     request: Request
     backend_id: str
     reservation: Reservation
-    expected_output: float
+    expected_output: float  # tokens that its tenant's key expects
+    sized_output: float  # tokens that its reservation has room for
     usage: Usage
     service: float = 0.0  # charged so far
     outstanding: float = 0.0  # service its predicted, unproduced output will cost

@@ -75,15 +75,19 @@ class Scheduler:
         fairness: Callable[[], Fairness] = VirtualTokenCounter,
         price: Price | None = None,
         prediction: Prediction | None = None,
+        sizing: Prediction | None = None,
         placement: Placement | None = None,
         admission: Sequence[Admission] | None = None,
         share_ratio_max: float = SHARE_RATIO_MAX,
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
         wait_s_max: float = WAIT_S_MAX,
     ) -> None:
+        """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both."""
         self._order = TieredFairness(fairness, tiers)
         self._polled_at = float("-inf")
         self._prediction = prediction or TenantQuantile()
+        self._sizing = sizing or self._prediction
+        self._predictors = (self._prediction,) if sizing in (None, prediction) else (self._prediction, self._sizing)
         self._share = ShareCap(share_ratio_max, self._order.tier)
         self._wait_s_max = wait_s_max
         self._tenants = {tenant.id: _TenantState(tenant) for tenant in tenants}
@@ -93,6 +97,7 @@ class Scheduler:
         self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
         self._set_reserves()
         self._refused: list[Action] = []  # by submit, until the next poll reports them
+        self._unsettled: dict[str, InFlight] = {}  # with tokens that no account has seen yet
         self._prepaid: dict[str, None] = {}  # ids of requests that came back, oldest first
 
     # -- facts ---------------------------------------------------------------------------------------------
@@ -112,9 +117,13 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        trued_up = usage.prompt_tokens != entry.usage.prompt_tokens
-        self._charge(entry.request.tenant_id, self._ledger.charge(entry, usage))
-        if trued_up or usage.output_tokens > entry.expected_output:
+        before, entry.usage = entry.usage, usage
+        if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
+            # Within its prediction a token moves service from outstanding to counter, and no key: for the books
+            # it is enough to know of the last one before somebody reads them.
+            self._unsettled[request_id] = entry
+        else:
+            self._settle(entry)
             self._resize(entry)
 
     def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
@@ -122,12 +131,14 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
+        self._settle(entry)
         request, output = entry.request, entry.usage.output_tokens
         if outcome is Outcome.BACKEND_FAILED and not output:
             self._charge(request.tenant_id, self._ledger.forgiven(entry))
         # An answer that was cut short says only that the whole would have been longer.
-        if output and (outcome is Outcome.COMPLETED or output > entry.expected_output):
-            self._prediction.observed(request, output)
+        if output and (outcome is Outcome.COMPLETED or output > entry.sized_output):
+            for predictor in self._predictors:
+                predictor.observed(request, output)
         self._charge(request.tenant_id, self._ledger.closed(entry))
         self._fleet.release(entry)
         self._refresh(self._tenants[request.tenant_id])
@@ -139,6 +150,7 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
+        self._settle(entry)
         self._ledger.returned(entry)
         self._fleet.release(entry)
         self._fleet.hold(entry.backend_id, now + hold_s)
@@ -170,6 +182,7 @@ class Scheduler:
         changed, tiers = list(changed), list(tiers)
         reweighed = list(self._tenants) if tiers else [each.id for each in changed if each.id in self._tenants]
         # What is outstanding stands in the accounts over the old weights: take it out, put it back over the new.
+        self._settle_all()
         outstanding = self._ledger.outstanding_by_tenant() if reweighed else {}
         expected = {tenant_id: outstanding.get(tenant_id, 0.0) for tenant_id in reweighed}
         for tenant_id, service in expected.items():
@@ -188,6 +201,8 @@ class Scheduler:
     def poll(self, now: float) -> list[Action]:
         """All that can be decided now, in the order in which it was decided."""
         actions, self._refused = self._refused, []
+        if self._order.reads_counters:
+            self._settle_all()
         while (request := self._queues.pop_expired(now)) is not None:
             self._left(request)
             reason = Reason.QUEUE_TIMEOUT if self._fleet.any_available() else Reason.NO_BACKEND
@@ -208,6 +223,7 @@ class Scheduler:
 
     def snapshot(self, now: float) -> Snapshot:
         """State for people and metrics; costs time in proportion to the number of tenants."""
+        self._settle_all()
         return Snapshot(
             now=now,
             queued_requests=len(self._queues),
@@ -263,19 +279,19 @@ class Scheduler:
 
     def _dispatch(self, tier_id: str, request: Request, this_round: _Round) -> None:
         """Send the request where placement says; if it fits nowhere its tier is blocked."""
-        expected = self._prediction.predict(request)
+        expected, sized = self._prediction.predict(request), self._sizing.predict(request)
         seat = self._fleet.seat(
             request,
             tier_id,
             this_round.candidates,
-            expected_output=expected,
+            output_tokens=sized,
             reserve_only=bool(this_round.blocked),
         )
         if seat is None:
             this_round.blocked |= {tier_id, *self._unreserved}
             return
         backend, reservation = seat
-        entry = InFlight(request, backend.id, reservation, expected, Usage(request.prompt_tokens, 0, 0))
+        entry = InFlight(request, backend.id, reservation, expected, sized, Usage(request.prompt_tokens, 0, 0))
         self._charge(request.tenant_id, self._ledger.opened(entry))
         self._queues.remove(request.id)
         self._prepaid.pop(request.id, None)
@@ -290,8 +306,8 @@ class Scheduler:
         if not use.requests:
             return True
         tenant, head = self._tenants[tenant_id].tenant, self._queues.head(tenant_id)
-        expected = self._prediction.predict(head)
-        return self._share.allows(tenant, use, head, expected_output=expected, limits=self._fleet.limits())
+        output_tokens = self._sizing.predict(head)
+        return self._share.allows(tenant, use, head, output_tokens=output_tokens, limits=self._fleet.limits())
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
         lag = self._order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
@@ -302,6 +318,15 @@ class Scheduler:
     def _charge(self, tenant_id: str, charge: Charge) -> None:
         tenant = self._tenants[tenant_id].tenant
         self._order.charged(tenant.tier_id, tenant_id, tenant.weight, charge.service, charge.outstanding)
+
+    def _settle(self, entry: InFlight) -> None:
+        """Bring the accounts up to what the entry has used."""
+        self._unsettled.pop(entry.request.id, None)
+        self._charge(entry.request.tenant_id, self._ledger.charge(entry, entry.usage))
+
+    def _settle_all(self) -> None:
+        for entry in list(self._unsettled.values()):
+            self._settle(entry)
 
     def _resize(self, entry: InFlight) -> None:
         """Fit the entry's reservation to the prompt as reported and to an output that outgrew its prediction."""
@@ -378,7 +403,8 @@ class Scheduler:
         del self._tenants[tenant.id]
         self._order.forget(tenant.tier_id, tenant.id)
         self._ledger.forget(tenant.id)
-        self._prediction.forget(tenant.id)
+        for predictor in self._predictors:
+            predictor.forget(tenant.id)
         self._gate.forget(tenant.id)
 
     def _view(self, state: _TenantState) -> TenantView:

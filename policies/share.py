@@ -60,7 +60,7 @@ class ShareCap:
         use: TenantUse,
         head: Request,
         *,
-        expected_output: float,
+        output_tokens: float,
         limits: tuple[int, float],
     ) -> bool:
         """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences and KV
@@ -69,7 +69,7 @@ class ShareCap:
         ratio = max(self._ratio_max, self._weight_ratio(tenant))
         if ratio >= 1.0:
             return True  # the whole pool is no cap: a request too large for it is stopped at, not passed over
-        sequences, tokens = use.sequences + head.choices, use.tokens + head.prompt_tokens + expected_output
+        sequences, tokens = use.sequences + head.choices, use.tokens + head.prompt_tokens + output_tokens
         sequences_max, tokens_max = limits
         return sequences <= ratio * sequences_max and tokens <= ratio * tokens_max
 

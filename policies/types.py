@@ -90,6 +90,7 @@ class BackendLoad:
     Several engines behind one URL are one backend of their summed capacity (`engines` of them).
     None means not known: sizes are then learnt or bounded by defaults, measurements ignored.
     `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching).
+    `measured_at` tells a new measurement from one that is told again; None: every one is new.
     """
 
     backend_id: str
@@ -103,6 +104,7 @@ class BackendLoad:
     requests_waiting: int | None = None
     kv_used_ratio: float | None = None
     preemptions_total: int | None = None
+    measured_at: float | None = None
 
 
 class Outcome(StrEnum):

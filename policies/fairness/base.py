@@ -26,6 +26,9 @@ class Standing(NamedTuple):
 class Fairness(Protocol):
     """Which waiting tenant is served next?"""
 
+    reads_counters: bool
+    """Whether service that moves from outstanding to counter, and leaves the key as it was, may change the order."""
+
     def joined(self, tenant_id: str, head: Request) -> None:
         """The tenant, which was not waiting, is: `head` is its oldest request."""
         ...
@@ -82,6 +85,8 @@ class Account:
 
 class Accounts:
     """The accounts of all tenants: the part that every order shares."""
+
+    reads_counters = False
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}

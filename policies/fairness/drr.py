@@ -27,6 +27,8 @@ class _Turn:
 class DeficitRoundRobin(Accounts):
     """Whose turn is it in the circle of waiting tenants? Costs O(tenants waiting): a baseline."""
 
+    reads_counters = True  # a token is paid for when it is decoded
+
     def __init__(self, quantum_service: float = QUANTUM_SERVICE) -> None:
         super().__init__()
         self._quantum = quantum_service

@@ -8,7 +8,7 @@ import ssl
 import pytest
 import uvloop
 
-from backends import upstream
+from backends import connection
 from backends.upstream import ConnectFailed, Upstream, UpstreamClosed, UpstreamProtocolError
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -497,7 +497,7 @@ async def test_a_body_nobody_asked_for_yet_is_bounded():
         exchange = await up.open("GET", "/", [])
         await asyncio.sleep(0.1)
         held = sum(map(len, exchange._connection._pieces))
-        assert held <= 2 * upstream.HELD_BYTES_MAX + 65536
+        assert held <= 2 * connection.HELD_BYTES_MAX + 65536
         assert len(await exchange.read(200 * 65536)) == 200 * 65536
         exchange.release()
         await up.aclose()

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.cost import LinearPrice, ProfiledQuadraticPrice
-from policies.prediction import Oracle, TenantQuantile
+from policies.prediction import NoPrediction, Oracle, TenantQuantile
 from policies.types import BackendLoad, Outcome
 
 ROOMY = [BackendLoad("gpu", requests_running_max=10, kv_tokens_max=10_000, kv_block_tokens=16)]
@@ -174,3 +174,16 @@ def test_only_what_ended_by_itself_or_outgrew_its_prediction_is_learnt_from(make
     before = pool.key("A")
     pool.dispatched()
     assert pool.key("A") - before == 1 + 2 * expected
+
+
+def test_reservations_may_expect_an_output_that_the_order_does_not(make_pool):
+    pool = make_pool(
+        prediction=NoPrediction(),
+        sizing=TenantQuantile(),
+        loads=[BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=100)],
+        headroom_ratio_max=1.0,
+    )
+    pool.send("A", "a1", prompt=10, output_max=100)
+    pool.dispatched()
+    assert pool.key("A") == 10, "the order expects nothing"
+    assert pool.scheduler.snapshot(0.0).backends["gpu"].reserved_tokens == 110
