@@ -66,8 +66,8 @@ class StreamMeter:
 
     __slots__ = (
         "_cached_tokens", "_choice_tail", "_choices", "_choices_per_prompt", "_continuous", "_estimated", "_finished",
-        "_held", "_outputs", "_partial", "_prompt_tokens", "_prompts", "_scanned", "_usage_head", "_usage_tail",
-        "_wants_usage", "aborted", "done", "error", "fingerprint", "usage",
+        "_held", "_known", "_outputs", "_partial", "_prompt_tokens", "_prompts", "_scanned", "_usage_head",
+        "_usage_tail", "_wants_usage", "aborted", "done", "error", "fingerprint", "output_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -95,10 +95,16 @@ class StreamMeter:
         self._estimated: set[int] = set()
         self._finished: set[int] = set()
         self.fingerprint = fingerprint
-        self.usage: Usage | None = None
+        self._known = False
+        self.output_tokens = 0  # of all choices so far
         self.done = False
         self.error = False
         self.aborted = False
+
+    @property
+    def usage(self) -> Usage | None:
+        """All choices together, cumulative; None before the first report."""
+        return Usage(self._prompt_tokens, self._cached_tokens, self.output_tokens) if self._known else None
 
     @property
     def tokens_estimated(self) -> bool:
@@ -108,7 +114,11 @@ class StreamMeter:
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the body; return bytes for the client, whole events only. Raises EventTooLongError."""
         out = self._token(data)
-        return out if out is not None else self._split(data)
+        if out is not None:
+            return out
+        if not self._partial and data.find(b"\n") == len(data) - 2 and data[-1] == _LF:  # one whole event
+            return self._slow(data)
+        return self._split(data)
 
     def finish(self) -> bytes:
         """The body ended or broke off: return what is held back. Half an event is dropped, as a client would."""
@@ -129,7 +139,7 @@ class StreamMeter:
         output_tokens = output_tokens.removesuffix(self._usage_tail)
         if not (output_tokens.isdigit() and total_tokens.isdigit()) or _LF in before:
             return None
-        self.usage = Usage(self._prompt_tokens, self._cached_tokens, int(output_tokens))
+        self.output_tokens = int(output_tokens)
         return event if self._continuous else before + self._choice_tail
 
     def _split(self, data: bytes) -> bytes:
@@ -149,9 +159,11 @@ class StreamMeter:
 
     def _event(self, event: bytes) -> bytes:
         out = self._token(event)
-        if out is None:
-            out = self._parsed(event)
-            self._expect_like(event)
+        return self._slow(event) if out is None else out
+
+    def _slow(self, event: bytes) -> bytes:
+        out = self._parsed(event)
+        self._expect_like(event)
         return out
 
     def _expect_like(self, event: bytes) -> None:
@@ -164,7 +176,6 @@ class StreamMeter:
         self._usage_head = choice_end + usage_start + prompt_tokens + usage_middle
         self._usage_tail = usage_end
         self._choice_tail = choice_end + b"}\n\n"
-        self._prompt_tokens = int(prompt_tokens)
 
     def _parsed(self, event: bytes) -> bytes:
         """One whole event of any kind."""
@@ -222,8 +233,8 @@ class StreamMeter:
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
         """No usage came with this event: count one token for each choice that has content."""
-        if self._choices == 1 and self.usage is not None:  # events that _token() takes leave their count nowhere else
-            self._outputs[0], self._prompts[0] = self.usage.output_tokens, self.usage.prompt_tokens
+        if self._choices == 1 and self._known:  # events that _token() takes leave their count nowhere else
+            self._outputs[0], self._prompts[0] = self.output_tokens, self._prompt_tokens
         for choice in choices:
             if _has_content(choice):
                 index = _count(choice.get("index"))
@@ -232,14 +243,16 @@ class StreamMeter:
                 self._sum_up()
 
     def _sum_up(self) -> None:
-        self.usage = Usage(sum(self._prompts.values()), self._cached_tokens, sum(self._outputs.values()))
+        self._prompt_tokens, self.output_tokens = sum(self._prompts.values()), sum(self._outputs.values())
+        self._known = True
 
     def _usage_event(self, event: bytes, message: dict[str, Any]) -> bytes:
         """The last event but [DONE]: usage of all choices together."""
         usage = usage_of(message)
         if usage is None:
             return self._flush() + event
-        self.usage = usage
+        self._prompt_tokens, self._cached_tokens, self.output_tokens = usage
+        self._known = True
         self._estimated.clear()
         fingerprint = message.get("system_fingerprint")
         self.fingerprint = orjson.dumps(fingerprint) if fingerprint is not None else None
@@ -267,6 +280,8 @@ def _event_ends(data: bytearray, start: int) -> Iterator[int]:
 
 def _payload(event: bytes) -> bytes:
     """The data lines of an event, joined as the SSE standard says; empty where there is none."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
+        return event[6:-2]
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
 
 
@@ -280,9 +295,12 @@ def _json_object(payload: bytes) -> dict[str, Any] | None:
 
 def _cut_usage(event: bytes, payload: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:
     """What stands before and after the event's usage, without it. Bytes are kept wherever that is possible."""
-    rest = {key: value for key, value in message.items() if key != "usage"}
-    at = event.rfind(b",", 0, max(0, event.rfind(b'"usage"')))
+    name_at = event.rfind(b'"usage"')
+    at = event.rfind(b",", 0, max(0, name_at))
     match = _USAGE_ANY.match(event, at) if at >= 0 else None
+    if match is not None and event.find(b'"usage"') == name_at:  # there is no other: it is the message's own
+        return event[:at], event[match.end() :]
+    rest = {key: value for key, value in message.items() if key != "usage"}
     if match is not None:
         before, after = event[:at], event[match.end() :]
         if _json_object(_payload(before + after)) == rest:

@@ -5,12 +5,14 @@ many facts arrived), so facts of one tick are decided together. One timer stands
 woken for. A request holds a Lease from its arrival to its end, on every path: waiting for a backend, sent to
 one, put back, refused, finished, or left by its client.
 
-Usage that passes per token is kept, newest only, and told before the next decision, end or view: nobody reads a
-counter in between, so every token counts from the moment it passed, and a token costs one dict entry.
+Tokens that no decision depends on (`Dispatch.quiet_tokens`) are not told one by one: a lease knows what has passed,
+and is asked when somebody looks at the books or its request ends. All others are kept, newest only, and told before
+the next decision. Either way whoever reads a counter sees every token that has passed.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -37,11 +39,12 @@ class Dispatcher:
     def __init__(self, scheduler: SchedulerLike) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self._waiting: dict[str, asyncio.Future[Dispatch]] = {}
         self._in_flight: set[str] = set()
         self._usages: dict[str, Usage] = {}  # passed since the scheduler was last told
         self._tenants: dict[str, Tenant] = {}
-        self._leases: Counter[str] = Counter()  # by tenant
+        self._leases: dict[str, Lease] = {}  # by request
+        self._tenant_leases: Counter[str] = Counter()
         self._pumping = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -51,6 +54,7 @@ class Dispatcher:
         """A place for the request, to be entered; raises Rejected there."""
         if self._tenants.get(tenant.id) is not tenant:
             self._tenants[tenant.id] = tenant
+            self._tell_all_usages()  # at the weight they passed with
             self._scheduler.tenants_changed(changed=[tenant], now=self.now())
         return Lease(self, request)
 
@@ -69,7 +73,7 @@ class Dispatcher:
             self._pump_soon()
 
     def snapshot(self) -> Snapshot:
-        self._tell_usages()
+        self._tell_all_usages()
         return self._scheduler.snapshot(self.now())
 
     def close(self) -> None:
@@ -89,28 +93,31 @@ class Dispatcher:
 
     def serves(self, tenant_id: str) -> bool:
         """Whether this tenant has anything queued or in flight."""
-        return tenant_id in self._leases
+        return tenant_id in self._tenant_leases
 
     # -- the leases' side ------------------------------------------------------------------------------------
 
-    def opened(self, tenant_id: str) -> None:
-        self._leases[tenant_id] += 1
+    def opened(self, lease: "Lease") -> None:
+        self._leases[lease.request.id] = lease
+        self._tenant_leases[lease.request.tenant_id] += 1
 
-    def closed(self, tenant_id: str) -> None:
-        self._leases[tenant_id] -= 1
-        if not self._leases[tenant_id]:
-            del self._leases[tenant_id]
+    def closed(self, lease: "Lease") -> None:
+        del self._leases[lease.request.id]
+        tenant_id = lease.request.tenant_id
+        self._tenant_leases[tenant_id] -= 1
+        if not self._tenant_leases[tenant_id]:
+            del self._tenant_leases[tenant_id]
 
-    async def submit(self, request: Request) -> str:
+    async def submit(self, request: Request) -> Dispatch:
         self._scheduler.submit(request, self.now())
-        return await self._backend_for(request.id)
+        return await self._decision(request.id)
 
-    async def returned(self, request_id: str, hold_s: float) -> str:
+    async def returned(self, request_id: str, hold_s: float) -> Dispatch:
         """Put a dispatched request back and wait for the next backend."""
         self._in_flight.discard(request_id)
         self._usages.pop(request_id, None)
         self._scheduler.returned(request_id, self.now(), hold_s)
-        return await self._backend_for(request_id)
+        return await self._decision(request_id)
 
     def tokens(self, request_id: str, usage: Usage) -> None:
         self._usages[request_id] = usage
@@ -129,11 +136,11 @@ class Dispatcher:
         if self._waiting:
             self._pump_soon()
 
-    async def _backend_for(self, request_id: str) -> str:
+    async def _decision(self, request_id: str) -> Dispatch:
         if self._closed:
             self._scheduler.cancel(request_id, self.now())
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
-        decided: asyncio.Future[str] = self._loop.create_future()
+        decided: asyncio.Future[Dispatch] = self._loop.create_future()
         self._waiting[request_id] = decided
         self._pump_soon()
         try:
@@ -173,11 +180,11 @@ class Dispatcher:
             if isinstance(action, Dispatch):
                 self._in_flight.add(action.request_id)
             if decided.cancelled():
-                continue  # its task is on the way to _backend_for's except
+                continue  # its task is on the way to _decision's except
             if isinstance(action, Reject):
                 decided.set_exception(Rejected(action.reason, action.retry_after_s))
             else:
-                decided.set_result(action.backend_id)
+                decided.set_result(action)
         self._arm(self._scheduler.next_wakeup())
 
     def _tell_usages(self) -> None:
@@ -186,6 +193,13 @@ class Dispatcher:
             now, tokens = self.now(), self._scheduler.tokens
             for request_id, usage in usages.items():
                 tokens(request_id, usage, now)
+
+    def _tell_all_usages(self) -> None:
+        for request_id in self._in_flight:
+            usage = self._leases[request_id].passed()
+            if usage is not None:
+                self._usages[request_id] = usage
+        self._tell_usages()
 
     def _arm(self, wakeup_at: float | None) -> None:
         if self._timer is not None:
@@ -204,42 +218,55 @@ class Lease:
     An exception that leaves the block says how it ended; without one the handler sets `outcome`.
     """
 
-    __slots__ = ("_dispatcher", "_trued_up", "backend_id", "outcome", "request")
+    __slots__ = ("_dispatcher", "_trued_up", "backend_id", "outcome", "passed", "quiet_tokens", "request")
 
     def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
         self._dispatcher = dispatcher
         self._trued_up = False
         self.request = request
         self.backend_id = ""
+        self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
+        self.passed: Callable[[], Usage | None] = _nothing
+        """What has passed by now, also of what was not told; set by whoever relays."""
 
     async def __aenter__(self) -> Self:
-        self._dispatcher.opened(self.request.tenant_id)
+        self._dispatcher.opened(self)
         try:
-            self.backend_id = await self._dispatcher.submit(self.request)
+            self._given(await self._dispatcher.submit(self.request))
         except BaseException:
-            self._dispatcher.closed(self.request.tenant_id)
+            self._dispatcher.closed(self)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._dispatcher.closed(self.request.tenant_id)
+        self._dispatcher.closed(self)
         if not self.backend_id:
             return  # it was put back and refused then: it ended in the queue
         if error is not None:
             self.outcome = Outcome.BACKEND_FAILED if isinstance(error, UpstreamError) else Outcome.CLIENT_GONE
         self._dispatcher.finished(self.request.id, self.outcome)
 
-    def tokens(self, usage: Usage) -> None:
-        """So much has been used so far. Called for every chunk that passes."""
+    def tokens(self, usage: Usage) -> float:
+        """So much has been used so far. Returns how many output tokens there are when it has to be told again; the
+        last usage is told in any case.
+        """
         self._dispatcher.tokens(self.request.id, usage)
         if not self._trued_up:
             self._trued_up = True
             self._dispatcher.trued_up()
+        return max(usage.output_tokens, self.quiet_tokens) + 1
 
     async def returned(self, hold_s: float) -> None:
         """The backend did not take it: wait for the next one. Raises Rejected."""
         self.backend_id = ""
-        self.backend_id = await self._dispatcher.returned(self.request.id, hold_s)
+        self._given(await self._dispatcher.returned(self.request.id, hold_s))
+
+    def _given(self, decision: Dispatch) -> None:
+        self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
+
+
+def _nothing() -> Usage | None:
+    return None

@@ -170,6 +170,7 @@ class Generation:
             prompts=call.parsed.prompts,
             fingerprint=self._fingerprints.get(lease.backend_id),
         )
+        lease.passed = lambda: settle.true(meter.usage) if meter.usage else None
         result = await relay_stream(request, exchange, meter, settle.tokens, headers=own_headers)
         trace.estimated, trace.reason = meter.tokens_estimated, result.failure
         if meter.fingerprint is not None:
@@ -193,15 +194,21 @@ class _Settlement:
         self._trace = trace
         self._learnt = False
 
-    def tokens(self, usage: Usage) -> None:
-        """Cumulative usage, for every chunk that passes."""
-        if not usage.prompt_tokens and usage.output_tokens:  # a server that does not count prompts: ours stands
-            usage = Usage(self._call.request.prompt_tokens, 0, usage.output_tokens)
-        elif not self._learnt:
+    def tokens(self, reported: Usage) -> float:
+        """Cumulative usage; returns how many output tokens there are when it has to be told again."""
+        usage = self.true(reported)
+        if not self._learnt and reported.prompt_tokens:
             self._learnt = True
             self._intake.learn(self._call, usage.prompt_tokens)
         self._trace.passed(usage)
-        self._lease.tokens(usage)
+        tell_at = self._lease.tokens(usage)
+        return tell_at if usage.output_tokens else 1.0  # the first token's time is of interest
+
+    def true(self, usage: Usage) -> Usage:
+        """The usage, with our estimate of the prompt where the server counts none."""
+        if usage.prompt_tokens or not usage.output_tokens:
+            return usage
+        return Usage(self._call.request.prompt_tokens, 0, usage.output_tokens)
 
 
 async def _raise_if_busy(exchange: Exchange) -> None:

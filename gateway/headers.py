@@ -46,11 +46,16 @@ def upstream_headers(headers: Mapping[str, str], *, request_id: str, credentials
 
 def request_id(headers: Mapping[str, str], in_flight: Container[str], new_id: Callable[[], str]) -> str:
     """Return the client's own id where it is harmless and not in flight already, else a new one."""
-    for name in REQUEST_ID_HEADERS:
-        given = headers.get(name)
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            return new_id() if given in in_flight else given
-    return new_id()
+    given = next((value for name in REQUEST_ID_HEADERS if _is_usable(value := headers.get(name))), None)
+    if given is not None and given not in in_flight:
+        return given
+    while (made := new_id()) in in_flight:  # a client has guessed it
+        pass
+    return made
+
+
+def _is_usable(value: str | None) -> bool:
+    return value is not None and _REQUEST_ID.fullmatch(value) is not None
 
 
 def _is_plain(value: str) -> bool:

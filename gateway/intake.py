@@ -71,7 +71,8 @@ class Intake:
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
         self.draining = False  # nothing new is taken: the gateway is about to end
-        self._ids = (f"fl-{secrets.token_hex(4)}-{number:x}" for number in itertools.count(1))
+        process = secrets.token_hex(4)  # ids of two gateways, or of one before and after a restart, are different
+        self._ids = (f"fl-{process}-{number:x}" for number in itertools.count(1))
 
     def name(self, request: web.BaseRequest, in_flight: Container[str]) -> str:
         """The id of this request: the client's own where it is usable and not in flight."""
@@ -125,6 +126,8 @@ class Intake:
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         try:
+            if request.content.is_eof():  # it came with the head, as most do: a timer would cost more than the read
+                return await read_body(request)
             async with asyncio.timeout(self._body_timeout_s):
                 return await read_body(request)
         except web.HTTPRequestEntityTooLarge:

@@ -31,6 +31,11 @@ CLIENT_BUFFER_BYTES_MAX = 64 * 1024
 _PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})
 
 
+OnUsage = Callable[[Usage], float]
+"""Hears the cumulative usage; returns how many output tokens there have to be before it wants to hear again. It
+always hears of the first report and of the last."""
+
+
 @dataclass(frozen=True, slots=True)
 class RelayResult:
     """What to return from the handler, how the exchange ended, and what it used.
@@ -65,11 +70,11 @@ async def relay_stream(
     request: web.BaseRequest,
     exchange: Exchange,
     meter: StreamMeter,
-    on_usage: Callable[[Usage], None],
+    on_usage: OnUsage,
     *,
     headers: Iterable[tuple[str, str]] = (),
 ) -> RelayResult:
-    """Relay an event stream to its end; `on_usage` hears of every advance, cumulative.
+    """Relay an event stream to its end, counting what passes.
 
     `headers` are added, and win over the backend's. The exchange is released on every path.
     """
@@ -98,7 +103,7 @@ class _StreamRelay:
     """The callback between the two sockets of one stream."""
 
     __slots__ = (
-        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_usage", "_transport", "_usage",
+        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_usage", "_room", "_tell_at", "_told", "_transport",
         "_writer", "client_gone",
     )  # fmt: skip
 
@@ -107,7 +112,7 @@ class _StreamRelay:
         request: web.BaseRequest,
         exchange: Exchange,
         meter: StreamMeter,
-        on_usage: Callable[[Usage], None],
+        on_usage: OnUsage,
         writer: AbstractStreamWriter,
     ) -> None:
         if request.transport is None:
@@ -119,7 +124,9 @@ class _StreamRelay:
         self._feed = meter.feed
         self._on_usage = on_usage
         self._writer = writer
-        self._usage: Usage | None = None
+        self._tell_at = 0.0  # tokens at which on_usage wants to hear again
+        self._told: Usage | None = None
+        self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
         self._drain: asyncio.Task[None] | None = None
         self.client_gone = False
 
@@ -131,6 +138,7 @@ class _StreamRelay:
         except (UpstreamError, EventTooLongError) as error:
             reason = str(error)
         finally:
+            self._tell()
             if self._drain is not None:
                 self._drain.cancel()
         return None if self.client_gone else self._end(reason)
@@ -140,8 +148,7 @@ class _StreamRelay:
         meter = self._meter
         if rest := meter.finish():
             self._write(rest)
-        if meter.usage is not None and meter.usage is not self._usage:
-            self._on_usage(meter.usage)
+        self._tell()
         if meter.done:  # the answer is whole, whatever became of the connection
             return None
         if meter.error:
@@ -150,22 +157,38 @@ class _StreamRelay:
         return reason
 
     def _on_body(self, data: bytes) -> None:
-        feed, on_usage = self._feed, self._on_usage  # as locals: a method call on a slot is a slow look-up in 3.11
+        feed = self._feed  # as a local: a method call on a slot is a slow look-up in 3.11
         out = feed(data)
         if out:
             self._write(out)
+        if self._meter.output_tokens >= self._tell_at:
+            self._tell()
+
+    def _tell(self) -> None:
         usage = self._meter.usage
-        if usage is not self._usage and usage is not None:
-            self._usage = usage
-            on_usage(usage)
+        if usage is not None and usage != self._told:
+            self._told = usage
+            self._tell_at = self._on_usage(usage)
 
     def _write(self, data: bytes) -> None:
-        transport = self._transport
-        if transport.is_closing():
+        transport, size = self._transport, len(data)
+        try:
+            transport.write(b"%x\r\n%b\r\n" % (size, data) if self._chunked else data)
+        except RuntimeError:  # uvloop's, of a transport that is closed
             self._leave()
             return
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        if transport.get_write_buffer_size() > CLIENT_BUFFER_BYTES_MAX and self._drain is None:
+        self._room -= size
+        if self._room < 0:
+            self._mind_the_buffer()
+
+    def _mind_the_buffer(self) -> None:
+        """Pause reading from the backend while the client takes less than it is sent."""
+        if self._transport.is_closing():
+            self._leave()
+            return
+        buffered = self._transport.get_write_buffer_size()
+        self._room = CLIENT_BUFFER_BYTES_MAX - buffered
+        if self._room < 0 and self._drain is None:
             self._exchange.pause()
             self._drain = asyncio.ensure_future(self._resume_when_drained())
 

@@ -74,4 +74,4 @@ def _record(trace: CallTrace) -> AccessRecord:
 
 
 def _ms(start_s: float | None, end_s: float | None) -> float | None:
-    return None if start_s is None or end_s is None else round((end_s - start_s) * 1000, 3)
+    return None if start_s is None or end_s is None else int((end_s - start_s) * 1e6) / 1000

@@ -131,7 +131,8 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        self._settle(entry)
+        if request_id in self._unsettled:
+            self._settle(entry)
         request, output = entry.request, entry.usage.output_tokens
         if outcome is Outcome.BACKEND_FAILED and not output:
             self._charge(request.tenant_id, self._ledger.forgiven(entry))
@@ -297,7 +298,8 @@ class Scheduler:
         self._prepaid.pop(request.id, None)
         self._gate.dispatched(request, this_round.now)
         self._refresh(self._tenants[request.tenant_id])
-        this_round.actions.append(Dispatch(request.id, backend.id))
+        quiet_tokens = 0.0 if self._order.reads_counters else min(expected, sized)
+        this_round.actions.append(Dispatch(request.id, backend.id, quiet_tokens))
         if not backend.has_seat:
             this_round.candidates.remove(backend)
 

@@ -129,10 +129,15 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Send this request to this backend now."""
+    """Send this request to this backend now.
+
+    Up to `quiet_tokens` of output no decision depends on how many have passed: the scheduler may be told of them
+    late, as long as it is before anybody reads its books.
+    """
 
     request_id: str
     backend_id: str
+    quiet_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,10 @@ class House:
         self.backend_gone = asyncio.Event()
         self.cancelled = 0
 
+    def on_usage(self, usage):
+        self.usages.append(usage)
+        return usage.output_tokens + 1
+
     async def __aenter__(self):
         self._backend = await asyncio.start_server(self._backend_side, "127.0.0.1", 0)
         port = self._backend.sockets[0].getsockname()[1]
@@ -96,7 +100,7 @@ class House:
             async with await self.upstream.open("POST", "/", []) as exchange:
                 meter = StreamMeter(client_wants_usage=False, client_wants_continuous=False, choices=1)
                 own = [("X-Request-Id", "mine")]
-                result = await relay_stream(request, exchange, meter, self.usages.append, headers=own)
+                result = await relay_stream(request, exchange, meter, self.on_usage, headers=own)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
