@@ -32,6 +32,10 @@ class UpstreamProtocolError(UpstreamError):
     """The backend sent something that is not HTTP, or over a limit."""
 
 
+class UpstreamSilent(UpstreamError):  # noqa: N818
+    """Not a byte of the response for longer than is allowed."""
+
+
 class UpstreamClosed(UpstreamError):  # noqa: N818
     """The connection ended before the response did.
 
@@ -129,12 +133,14 @@ class Connection(asyncio.Protocol):
         "_exchange",
         "_framed",
         "_head_received",
+        "_heard",
         "_owner",
         "_parse",
         "_parser",
         "_paused",
         "_pieces",
         "_reusable",
+        "_silent_since",
         "_sink",
         "_waiter",
         "idle_since",
@@ -164,6 +170,8 @@ class Connection(asyncio.Protocol):
         self._framed = False
         self._reusable = False
         self._paused = False
+        self._heard = False  # anything, since `check_silence` last asked
+        self._silent_since = 0.0
 
     # The exchange's side.
 
@@ -173,6 +181,7 @@ class Connection(asyncio.Protocol):
         self._error = None
         self._bytes_received = 0
         self._head_received = self._complete = self._framed = self._reusable = False
+        self._heard = True
         return exchange
 
     async def wait(self) -> None:
@@ -221,6 +230,15 @@ class Connection(asyncio.Protocol):
     def is_closing(self) -> bool:
         return self.transport.is_closing()
 
+    def check_silence(self, now: float, silence_s_max: float) -> None:
+        """Give up a response of which nothing has come for so long. To be asked now and then: a timer for every
+        token would cost more than the token.
+        """
+        if self._heard or self._complete or self._paused:
+            self._heard, self._silent_since = False, now
+        elif now - self._silent_since >= silence_s_max:
+            self._fail(UpstreamSilent(f"nothing for {silence_s_max:g} s"))
+
     # asyncio's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -228,6 +246,7 @@ class Connection(asyncio.Protocol):
         _probe_when_silent(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
+        self._heard = True
         parse, sink = self._parse, self._sink  # as locals: a method call on a slot is a slow look-up in 3.11
         try:
             parse(data)

@@ -19,11 +19,21 @@ from backends.connection import (
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
+    UpstreamSilent,
 )
 
-__all__ = ["ConnectFailed", "Exchange", "Upstream", "UpstreamClosed", "UpstreamError", "UpstreamProtocolError"]
+__all__ = [
+    "ConnectFailed",
+    "Exchange",
+    "Upstream",
+    "UpstreamClosed",
+    "UpstreamError",
+    "UpstreamProtocolError",
+    "UpstreamSilent",
+]
 
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+SILENCE_CHECKS = 8  # within the time that a response may be silent: it is found out by an eighth too late at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -37,6 +47,7 @@ class Upstream:
         connect_timeout_s: float,
         idle_s_max: float,
         idle_connections_max: int,
+        silence_s_max: float,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -49,6 +60,8 @@ class Upstream:
         self._connect_timeout_s = connect_timeout_s
         self._idle_s_max = idle_s_max
         self._idle_connections_max = idle_connections_max
+        self._silence_s_max = silence_s_max
+        self._silence_check: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._idle: deque[Connection] = deque()  # oldest first
         self._sweep: asyncio.TimerHandle | None = None
@@ -74,8 +87,9 @@ class Upstream:
     async def aclose(self) -> None:
         """Abort every connection, idle or not, and wait until they are gone."""
         self._closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._silence_check):
+            if timer is not None:
+                timer.cancel()
         self._idle.clear()
         connections = list(self._connections)
         for connection in connections:
@@ -130,6 +144,8 @@ class Upstream:
             raise ConnectFailed("closed at once")
         # Not when it is made: uvloop never tells a connection that it is lost if its opening was cancelled.
         self._connections.add(connection)
+        if self._silence_check is None:
+            self._check_silence_later(loop)
         return connection
 
     async def _send(self, connection: Connection, request: bytes) -> Exchange:
@@ -151,6 +167,16 @@ class Upstream:
         self._idle.append(connection)
         if self._sweep is None:
             self._sweep = loop.call_later(self._idle_s_max, self._on_sweep)
+
+    def _check_silence_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._silence_check = loop.call_later(self._silence_s_max / SILENCE_CHECKS, self._check_silence, loop)
+
+    def _check_silence(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._silence_check = None
+        for connection in self._connections:
+            connection.check_silence(loop.time(), self._silence_s_max)
+        if self._connections:
+            self._check_silence_later(loop)
 
     def _on_sweep(self) -> None:
         self._sweep = None

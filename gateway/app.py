@@ -81,6 +81,7 @@ class Gateway:
                 connect_timeout_s=CONNECT_TIMEOUT_S,
                 idle_s_max=IDLE_CONNECTION_S,
                 idle_connections_max=IDLE_CONNECTIONS_MAX,
+                silence_s_max=config.limits.answer_silence_s_max,
             )
             for spec in specs
         }

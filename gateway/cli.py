@@ -81,7 +81,10 @@ def serve(
     )
     from gateway.app import serve as run  # noqa: PLC0415
 
-    run(settings.model_copy(update={"listen": listen}))
+    try:
+        run(settings.model_copy(update={"listen": listen}))
+    except (OSError, ValueError) as error:  # the port is taken, a secret or a ranks file cannot be read
+        _fail(str(error))
 
 
 @app.command("check-config")

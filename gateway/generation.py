@@ -14,7 +14,7 @@ from aiohttp import web
 from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.sse import StreamMeter
-from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed, UpstreamError
+from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed, UpstreamError, UpstreamSilent
 from gateway import openai
 from gateway.dispatcher import Lease, Rejected
 from gateway.headers import upstream_headers
@@ -76,7 +76,8 @@ class Generation:
             response = _own(openai.refused(rejected.reason, rejected.retry_after_s), trace)
         except UpstreamError as error:
             trace.reason = str(error)
-            response = _own(openai.failed(openai.BACKEND_FAILED), trace)
+            fault = openai.BACKEND_TIMEOUT if isinstance(error, UpstreamSilent) else openai.BACKEND_FAILED
+            response = _own(openai.failed(fault), trace)
         except asyncio.CancelledError:  # the client left
             trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
             raise

@@ -101,7 +101,7 @@ class Intake:
         prompt_tokens = await self._count(trace.tenant_id, card.id, endpoint, parsed, body)
         tenant = self._tenants.find(trace.tenant_id)
         if tenant is None:
-            raise _refused(Reason.TENANT_UNKNOWN)
+            raise _refused(self._tenants.refusal)
         queued = Request(
             id=trace.request_id,
             tenant_id=tenant.id,

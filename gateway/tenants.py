@@ -8,13 +8,16 @@ forgotten and comes back is lifted to the least active counter, as any tenant is
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from policies.types import Tenant
+from policies.types import Reason, Tenant
 
 EVICTION_TRIES_MAX = 16
 
 
 class TenantDirectory(Protocol):
     """Who is this tenant?"""
+
+    refusal: Reason
+    """What a request is told whose tenant is not found."""
 
     def find(self, tenant_id: str) -> Tenant | None:
         """Return the tenant, None where there is no such tenant, or no room for one more."""
@@ -23,6 +26,8 @@ class TenantDirectory(Protocol):
 
 class ConfiguredTenants:
     """Those of the configuration and no others."""
+
+    refusal = Reason.TENANT_UNKNOWN
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:
         self._tenants = {tenant.id: tenant for tenant in tenants}
@@ -33,6 +38,8 @@ class ConfiguredTenants:
 
 class OpenTenants:
     """Everybody, with weight 1 unless configured otherwise. Mutable."""
+
+    refusal = Reason.QUEUE_FULL  # all tenants there is room for are busy
 
     def __init__(
         self, tenants: Iterable[Tenant], *, open_tenants_max: int, forget_if_idle: Callable[[str], bool]

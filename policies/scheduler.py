@@ -261,7 +261,12 @@ class Scheduler:
     def _next(self, blocked: set[str]) -> tuple[str, Request] | None:
         """The request that is next, and its tier, among the tiers that are not blocked."""
         first = self._next_of(blocked, _anyone)
-        if first is None or self._order.waiting_count() == 1 or self._within_share(first[1].tenant_id):
+        if (
+            first is None
+            or not self._order.is_fair
+            or self._order.waiting_count() == 1
+            or self._within_share(first[1].tenant_id)
+        ):
             return first
         # Where everybody who waits is over his share the rest of the room is for whoever is next.
         other = self._next_of(blocked, self._within_share)

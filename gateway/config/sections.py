@@ -183,6 +183,7 @@ class Limits(Section):
     body_bytes_max: Bytes = ByteSize(16 << 20)
     header_bytes_max: Bytes = ByteSize(32 << 10)
     body_timeout_s: Seconds = 60.0
+    answer_silence_s_max: Seconds = 600.0
     choices_max: Count = 16
     prompts_max: Count = 128
     output_tokens_max: Count = 131_072
@@ -217,7 +218,7 @@ class Auth(Section):
 
 
 class Health(Section):
-    """How often backends are asked: `idle_s` while they have nothing of ours, `busy_s` while they have."""
+    """How often backends are asked: `idle_s` while they run nothing, `busy_s` while they do."""
 
     idle_s: Seconds = 1.0
     busy_s: Seconds = 0.25

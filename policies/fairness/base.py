@@ -29,6 +29,9 @@ class Fairness(Protocol):
     reads_counters: bool
     """Whether service that moves from outstanding to counter, and leaves the key as it was, may change the order."""
 
+    is_fair: bool
+    """Whether who has received what matters. Only then may a tenant be passed over for what it has in flight."""
+
     def joined(self, tenant_id: str, head: Request) -> None:
         """The tenant, which was not waiting, is: `head` is its oldest request."""
         ...
@@ -87,6 +90,7 @@ class Accounts:
     """The accounts of all tenants: the part that every order shares."""
 
     reads_counters = False
+    is_fair = True
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}

@@ -10,6 +10,8 @@ from policies.types import Request
 class Fifo(Accounts):
     """The tenant whose head arrived first; equal arrivals by tenant id."""
 
+    is_fair = False
+
     def __init__(self) -> None:
         super().__init__()
         self._arrived_at: dict[str, float] = {}  # of the heads

@@ -22,6 +22,7 @@ class TieredFairness:
         self._waiting = 0
         self.set_tiers(tiers)
         self.reads_counters = any(order.reads_counters for order in self._tenant_orders.values())
+        self.is_fair = all(order.is_fair for order in self._tenant_orders.values())
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
         """Add tiers or change their weights; the counters stay as they are."""

@@ -12,6 +12,7 @@ from gateway_rig import (
     answer,
     call,
     engine,
+    fall_silent,
     gateway,
     gateway_and_engine,
     hang_up,
@@ -90,6 +91,15 @@ async def test_a_backend_that_hangs_up_unanswered_is_asked_once_more_and_then_it
         assert reply.error["code"] == "backend_failed"
         assert reply.headers["x-request-id"]
         assert len(backend.calls) == 2
+        assert rig.service() == 0
+        assert rig.idle()
+
+
+async def test_a_backend_that_never_answers_is_given_up_in_time_as_a_504():
+    limits = {"answer_silence_s_max": 0.3}
+    async with scripted(fall_silent) as backend, gateway(backend, limits=limits) as rig:
+        reply = await rig.post()
+        assert (reply.status, reply.error["code"]) == (504, "backend_timeout")
         assert rig.service() == 0
         assert rig.idle()
 

@@ -102,7 +102,7 @@ async def test_a_whole_answer_nobody_waits_for_is_aborted_and_not_charged_for_ou
 @pytest.mark.parametrize("loop_turns", range(6))
 async def test_leaving_while_the_backend_is_being_connected_to_loses_no_connection(loop_turns):
     async with scripted() as backend:
-        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8)
+        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
         opening = asyncio.create_task(upstream.open("POST", CHAT, []))
         for _ in range(loop_turns):
             await asyncio.sleep(0)
@@ -118,7 +118,7 @@ async def test_a_connection_given_back_at_its_last_byte_serves_whoever_takes_it_
         return True
 
     async with scripted(None, first_part) as backend:
-        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8)
+        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
         exchange = await upstream.open("POST", CHAT, [])
         connection = exchange._connection
         leaving = asyncio.create_task(exchange.stream(lambda _: exchange.release()))  # its client has left

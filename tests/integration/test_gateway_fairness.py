@@ -66,8 +66,7 @@ async def chats_beside_a_flood(scheduling, tenants) -> float:
 
 async def test_a_chat_is_served_soon_beside_a_flood_under_vtc_and_late_under_fifo(tenants):
     vtc = await chats_beside_a_flood({"fairness": "vtc", "share_ratio_max": 1.0}, tenants)
-    # With the share cap on, who has little in flight would overtake even under FIFO.
-    fifo = await chats_beside_a_flood({"fairness": "fifo", "share_ratio_max": 1.0}, tenants)
+    fifo = await chats_beside_a_flood({"fairness": "fifo"}, tenants)
     assert vtc < 0.3 * fifo
 
 

@@ -68,7 +68,9 @@ class House:
     async def __aenter__(self):
         self._backend = await asyncio.start_server(self._backend_side, "127.0.0.1", 0)
         port = self._backend.sockets[0].getsockname()[1]
-        self.upstream = Upstream(f"http://127.0.0.1:{port}", connect_timeout_s=2, idle_s_max=5, idle_connections_max=8)
+        self.upstream = Upstream(
+            f"http://127.0.0.1:{port}", connect_timeout_s=2, idle_s_max=5, idle_connections_max=8, silence_s_max=60
+        )
         app = web.Application()
         app.router.add_route("*", "/stream", self._stream)
         app.router.add_route("*", "/body", self._body)

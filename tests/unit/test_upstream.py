@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from backends import connection
-from backends.upstream import ConnectFailed, Upstream, UpstreamClosed, UpstreamProtocolError
+from backends.upstream import ConnectFailed, Upstream, UpstreamClosed, UpstreamProtocolError, UpstreamSilent
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nX-Name: value\r\n\r\n"
@@ -96,7 +96,7 @@ async def never(backend, reader, _writer, _n):
 
 
 def make_upstream(url, **options):
-    options = {"connect_timeout_s": 2.0, "idle_s_max": 5.0, "idle_connections_max": 8} | options
+    options = {"connect_timeout_s": 2.0, "idle_s_max": 5.0, "idle_connections_max": 8, "silence_s_max": 60.0} | options
     return Upstream(url, **options)
 
 
@@ -555,3 +555,28 @@ async def test_closing_aborts_what_is_under_way():
         with pytest.raises(ConnectFailed):
             await up.open("GET", "/", [])
         await settle(lambda: up.open_connections == 0)
+
+
+@on_both_loops
+async def test_a_response_of_which_nothing_comes_for_too_long_has_failed():
+    async def silent(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345")
+        await reader.read()  # until we have given up
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    up = make_upstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s_max=0.2)
+    async with server, asyncio.timeout(3):
+        async with await up.open("GET", "/", []) as exchange:
+            with pytest.raises(UpstreamSilent):
+                await exchange.read(BODY_MAX)
+        await up.aclose()
+
+
+@on_both_loops
+async def test_a_response_that_comes_slowly_is_not_silent():
+    async with Backend(always(*(bytes([byte]) for byte in OK), pause_s=0.02)) as backend:
+        up = make_upstream(backend.url, silence_s_max=0.2)
+        assert await get(up) == (200, b"ok")
+        await up.aclose()

@@ -73,7 +73,7 @@ def gateway(*, backend, fairness, folder):
         f"""
 listen: {{port: {(port := _free_port())}}}
 backends: [{{url: "http://127.0.0.1:{backend.port}", requests_running_max: {SEATS}}}]
-scheduling: {{fairness: {fairness}{", share_ratio_max: 1.0" if fairness == "fifo" else ""}}}
+scheduling: {{fairness: {fairness}}}
 access_log: {{enabled: false}}
 shutdown: {{lame_duck_s: 0, drain_s: 1}}
 """

@@ -64,7 +64,9 @@ async def health(request: web.Request) -> web.Response:
 
 
 async def upstream(app: web.Application):
-    app[UPSTREAM] = Upstream(BACKEND, connect_timeout_s=5.0, idle_s_max=60.0, idle_connections_max=4096)
+    app[UPSTREAM] = Upstream(
+        BACKEND, connect_timeout_s=5.0, idle_s_max=60.0, idle_connections_max=4096, silence_s_max=600.0
+    )
     yield
     await app[UPSTREAM].aclose()
 

@@ -1,5 +1,6 @@
 """What a person types, and what comes back."""
 
+import socket
 import subprocess
 import sys
 import types
@@ -134,3 +135,14 @@ def test_serve_does_not_start_with_a_wrong_configuration(keys_config):
     result = run("serve", "--config", keys_config)
     assert result.exit_code == 1
     assert "auth.keys_file" in result.stderr
+
+
+def test_serve_says_in_one_line_that_its_port_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [Path(sys.executable).with_name("fairlead"), "serve", "--port", str(taken.getsockname()[1])]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 1
+    assert "in use" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.openai import (
@@ -267,7 +267,6 @@ CALLS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)  # machines under test are busy
 @given(st.sampled_from(Endpoint), CALLS)
 @example(Endpoint.COMPLETIONS, {"prompt": [[]], "prompt_embeds": [[]]})
 @example(Endpoint.COMPLETIONS, {"prompt": [[1], [2]], "prompt_embeds": ["AA=="], "stream": True})
@@ -287,7 +286,6 @@ def test_any_json_object_is_a_call_within_limits_or_a_bad_request(endpoint, call
         assert parsed.upstream_body == body
 
 
-@settings(deadline=None)
 @given(st.sampled_from(Endpoint), st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_call_or_a_bad_request(endpoint, body):
     with contextlib.suppress(BadRequest):

@@ -1,7 +1,7 @@
 """Which tenants there are, and that strangers cannot fill the memory."""
 
 from gateway.tenants import EVICTION_TRIES_MAX, ConfiguredTenants, OpenTenants
-from policies.types import Tenant
+from policies.types import Reason, Tenant
 
 ALICE = Tenant(id="alice", weight=2)
 
@@ -43,6 +43,7 @@ def test_a_busy_tenant_is_never_forgotten():
     tenants.find("a")
     tenants.find("b")
     assert tenants.find("c") is None
+    assert tenants.refusal is Reason.QUEUE_FULL
     busy.remove("b")
     assert tenants.find("c") == Tenant(id="c")
     assert known(tenants, "a", "b", "c") == {"a", "c"}

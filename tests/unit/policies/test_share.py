@@ -3,6 +3,7 @@
 import pytest
 
 from policies.cost import LinearPrice
+from policies.fairness import Fifo
 from policies.ledger import TenantUse
 from policies.prediction import Oracle
 from policies.share import ShareCap
@@ -207,3 +208,12 @@ def test_a_tenant_leaves_its_in_flight_limit_without_credit_for_the_time_at_it(m
     assert (pool.counter("A"), pool.counter("B")) == (10, 110)
     pool.end("A0")
     assert pool.counter("A") == 110, "lifted like one that was away"
+
+
+def test_first_come_first_served_passes_over_nobody(make_pool):
+    load = BackendLoad("gpu", requests_running_max=10)
+    pool = make_pool(loads=[load], share_ratio_max=0.5, fairness=Fifo)
+    send_many(pool, "A", 20)
+    pool.now = 1.0
+    send_many(pool, "B", 20)
+    assert pool.dispatched() == [f"A{number}" for number in range(10)]
