@@ -12,13 +12,16 @@ import hmac
 import json
 import os
 import secrets
+import string
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 KEY_PREFIX = "fl-"
-KEY_BYTES = 32
+SECRET_BYTES = 32
+KEY_ALPHABET = string.ascii_letters + string.digits
+KEY_CHARS = 43  # 256 bits
 KEYS_FILE_BYTES_MAX = 64 << 20
 HMAC_HEX_CHARS = 64
 
@@ -51,7 +54,8 @@ def read_keys(path: Path) -> list[KeyRecord]:
 
 def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
     """Make a key for a tenant, keep its HMAC, and return it: the only time that anybody sees it."""
-    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    # Letters and digits only: no part of it may look like an option to `keys revoke`.
+    key = KEY_PREFIX + "".join(secrets.choice(KEY_ALPHABET) for _ in range(KEY_CHARS))
     record = KeyRecord(tenant=tenant, hmac=key_hmac(secret, key).hex(), last_four=key[-4:], created_at=created_at)
     with _locked(path.parent):
         _write(path, [*read_keys(path), record])
@@ -78,7 +82,7 @@ def make_secret(path: Path) -> None:
     except FileExistsError:
         return
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(secrets.token_urlsafe(KEY_BYTES) + "\n")
+        file.write(secrets.token_urlsafe(SECRET_BYTES) + "\n")
         file.flush()
         os.fsync(file.fileno())
     _sync_folder(path.parent)

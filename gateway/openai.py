@@ -317,11 +317,6 @@ def bad_request(error: BadRequest) -> Answer:
     return Answer(400, error_body(error.message, type="invalid_request_error", param=error.param, code=error.code))
 
 
-def stream_error_event(fault: Fault) -> bytes:
-    """Return the last event of a stream that could not be finished. No [DONE] follows: it would look complete."""
-    return b"data: " + error_body(fault.message, type=fault.type, code=fault.code) + b"\n\n"
-
-
 def _whole_seconds(retry_after_s: float) -> int:
     if not math.isfinite(retry_after_s):
         return RETRY_AFTER_S_MAX

@@ -19,7 +19,6 @@ import orjson
 PREFIX_BLOCK_BYTES = 1024
 PREFIX_BLOCKS_MAX = 512
 MEDIA_PART_BYTES = 2048
-TOKEN_ID_BYTES = 4
 
 # Content parts that are text, and the field that holds it. Every other type is media.
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}

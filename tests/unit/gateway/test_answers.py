@@ -17,7 +17,6 @@ from gateway.openai import (
     failed,
     method_not_allowed,
     refused,
-    stream_error_event,
 )
 from gateway.prompts import BadRequest
 from policies.types import Reason
@@ -96,15 +95,6 @@ def test_a_bad_request_keeps_its_param_and_code():
     answer = bad_request(BadRequest("no", param="n", code="c"))
     assert answer.status == 400
     assert error_of(answer.body) == {"message": "no", "type": "invalid_request_error", "param": "n", "code": "c"}
-
-
-def test_a_broken_stream_ends_with_one_error_event_and_no_done():
-    event = stream_error_event(FAULTS[-1])
-    assert event.startswith(b"data: ")
-    assert event.endswith(b"\n\n")
-    assert event.count(b"\n") == 2
-    assert b"[DONE]" not in event
-    assert error_of(event.removeprefix(b"data: "))["code"] == FAULTS[-1].code
 
 
 def test_unknown_paths_and_methods_are_answered_as_vllm_does():

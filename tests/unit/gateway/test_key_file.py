@@ -28,6 +28,7 @@ def test_a_key_has_256_random_bits_and_only_its_hmac_is_kept(path):
     key = add(path)
     assert key.startswith(KEY_PREFIX)
     assert len(key) == len(KEY_PREFIX) + 43
+    assert key.removeprefix(KEY_PREFIX).isalnum(), "its end is not taken for an option of a command"
     assert add(path) != key
     assert key not in path.read_text()
     first, _ = read_keys(path)
