@@ -203,7 +203,10 @@ class _Settlement:
             self._intake.learn(self._call, usage.prompt_tokens)
         self._trace.passed(usage)
         tell_at = self._lease.tokens(usage)
-        return tell_at if usage.output_tokens else 1.0  # the first token's time is of interest
+        if not usage.output_tokens:
+            return 1.0  # the first token's time is of interest
+        # Of several prompts each is reported with its own first token: until then their sum is too small.
+        return tell_at if self._call.parsed.prompts == 1 else usage.output_tokens + 1
 
     def true(self, usage: Usage) -> Usage:
         """The usage, with our estimate of the prompt where the server counts none."""
