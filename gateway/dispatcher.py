@@ -52,11 +52,13 @@ class Dispatcher:
 
     def lease(self, request: Request, tenant: Tenant) -> "Lease":
         """A place for the request, to be entered; raises Rejected there."""
-        if self._tenants.get(tenant.id) is not tenant:
-            self._tenants[tenant.id] = tenant
-            self._tell_all_usages()  # at the weight they passed with
-            self._scheduler.tenants_changed(changed=[tenant], now=self.now())
+        self._know(tenant)
         return Lease(self, request)
+
+    def spent(self, tenant: Tenant, usage: Usage) -> None:
+        """The tenant used this much by a call that was never queued."""
+        self._know(tenant)
+        self._scheduler.spent(tenant.id, usage, self.now())
 
     def now(self) -> float:
         """Seconds on the clock that all facts are told with; requests arrive at this time too."""
@@ -156,6 +158,12 @@ class Dispatcher:
             raise
 
     # -- the scheduler's side --------------------------------------------------------------------------------
+
+    def _know(self, tenant: Tenant) -> None:
+        if self._tenants.get(tenant.id) is not tenant:
+            self._tenants[tenant.id] = tenant
+            self._tell_all_usages()  # at the weight they passed with
+            self._scheduler.tenants_changed(changed=[tenant], now=self.now())
 
     def _pump_soon(self) -> None:
         if not self._pumping and not self._closed:

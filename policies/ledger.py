@@ -124,6 +124,12 @@ class Ledger:
         self.use(request.tenant_id).service -= service
         return Charge(-service, -outstanding)
 
+    def spent(self, tenant_id: str, usage: Usage) -> Charge:
+        """A call that was never in flight here used this much."""
+        charge = Charge(self.price.service(*usage), 0.0)
+        self.use(tenant_id).service += charge.service
+        return charge
+
     def outstanding_by_tenant(self) -> dict[str, float]:
         """Service that each tenant's requests, in flight or waiting prepaid, are expected to cost yet."""
         sums: dict[str, float] = {}

@@ -1,6 +1,6 @@
 """The scheduler of one pool: a state machine that is told facts and asked for decisions.
 
-    facts      submit, tokens, finished, returned, cancel, load_changed, tenants_changed  (each with `now`)
+    facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed  (each with `now`)
     decisions  poll(now) -> [Dispatch | Reject]
     time       next_wakeup() -> when poll has something to do although no fact arrived
     view       snapshot(now)
@@ -164,6 +164,12 @@ class Scheduler:
         request = self._queues.remove(request_id)
         if request is not None:
             self._left(request)
+
+    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
+        """The tenant used this much by a call that was never queued. Tenants that are not here are ignored."""
+        state = self._tenants.get(tenant_id)
+        if state is not None and not state.removed:
+            self._charge(tenant_id, self._ledger.spent(tenant_id, usage))
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""

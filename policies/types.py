@@ -45,6 +45,7 @@ class Tenant:
     queued_requests_max: int | None = None
     queued_bytes_max: int | None = None
     requests_per_minute_max: int | None = None
+    tokens_per_minute_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ class Request:
     `prompt_tokens` (an estimate until the backend reports) and `output_tokens_max` count all of them.
     `prefix` are chained hashes of the prompt's leading blocks, `prefix_block_tokens` tokens each:
     equal hashes at one backend share KV blocks. `output_tokens_known` is the true output length
-    where there is one (oracle prediction in a simulation).
+    where there is one (oracle prediction in a simulation). Only `backend_ids` can serve it, where that is
+    not None: an adapter that a part of the pool has, an answer that one backend keeps. `program_id` names the
+    agent (the application of many calls) that it belongs to.
     """
 
     id: str
@@ -70,6 +73,10 @@ class Request:
     prefix_block_tokens: float = 0.0
     output_tokens_known: int | None = None
     envelope: SloEnvelope | None = None
+    backend_ids: frozenset[str] | None = None
+    program_id: str | None = None
+    endpoint: str = ""
+    uses_tools: bool = False
 
 
 class Usage(NamedTuple):
@@ -149,7 +156,34 @@ class Reject:
     retry_after_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take this dispatched request back from its backend, unless its client has been sent something.
+
+    Answered by the fact `returned` where it was taken back, and by nothing where it was too late.
+    """
+
+    request_id: str
+
+
 Action = Dispatch | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """One limit of a tenant as it stands: `remaining` of `limit` now, all of it again after `reset_s`."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """A tenant's limits per minute; None where there is none."""
+
+    requests: RateLimit | None = None
+    tokens: RateLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from backends.simulation.recording import (
     Polled,
     Progressed,
     Returned,
+    Spent,
     Submitted,
     TenantsChanged,
 )
@@ -90,6 +91,8 @@ class Books:
                 self._returned(entry.request_id, entry.now + entry.hold_s)
             case Cancelled():
                 self._cancelled(entry.request_id)
+            case Spent():
+                self._spent(entry.tenant_id, entry.usage)
             case LoadChanged():
                 self._load_changed(entry)
             case TenantsChanged():
@@ -164,6 +167,10 @@ class Books:
         books = self.requests.get(request_id)
         if books is not None and books.backend_id is None:
             self._leave_queue(books)
+
+    def _spent(self, tenant_id: str, usage: Usage) -> None:
+        if tenant_id in self.tenants.keys() - self._removed:
+            self.tenants[tenant_id].service += self._price.service(*usage)
 
     def _load_changed(self, entry: LoadChanged) -> None:
         self.loads = {load.backend_id: load for load in entry.loads}

@@ -27,6 +27,7 @@ class SchedulerLike(Protocol):
     def finished(self, request_id: str, outcome: Outcome, now: float) -> None: ...
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None: ...
     def cancel(self, request_id: str, now: float) -> None: ...
+    def spent(self, tenant_id: str, usage: Usage, now: float) -> None: ...
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None: ...
     def tenants_changed(
         self,
@@ -95,6 +96,17 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    now: float
+    tenant_id: str
+    usage: Usage
+    call: Literal["spent"] = "spent"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.spent(self.tenant_id, self.usage, self.now)
+
+
+@dataclass(frozen=True, slots=True)
 class LoadChanged:
     now: float
     loads: tuple[BackendLoad, ...]
@@ -125,7 +137,7 @@ class Polled:
     call: Literal["poll"] = "poll"
 
 
-Fact = Submitted | Progressed | Finished | Returned | Cancelled | LoadChanged | TenantsChanged
+Fact = Submitted | Progressed | Finished | Returned | Cancelled | Spent | LoadChanged | TenantsChanged
 Entry = Fact | Polled
 Listener = Callable[[Entry], None]
 
@@ -156,6 +168,9 @@ class Recorder:
 
     def cancel(self, request_id: str, now: float) -> None:
         self._record(Cancelled(now, request_id))
+
+    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
+        self._record(Spent(now, tenant_id, usage))
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         self._record(LoadChanged(now, tuple(loads)))

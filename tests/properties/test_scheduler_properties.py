@@ -110,6 +110,10 @@ class AnyFacts(RuleBasedStateMachine):
         self.recorder.returned(data.draw(st.sampled_from(untouched)).request.id, self.now, hold_s)
 
     @precondition(lambda self: self.waiting())
+    @rule(tenant_id=st.sampled_from(["a", "b", "c", "d", "e"]), prompt_tokens=st.integers(0, 50))
+    def spend(self, tenant_id, prompt_tokens):
+        self.scheduler.spent(tenant_id, Usage(prompt_tokens, 0, 1), self.now)
+
     @rule(data=st.data())
     def cancel(self, data):
         self.recorder.cancel(data.draw(st.sampled_from(self.waiting())).request.id, self.now)
@@ -219,6 +223,9 @@ class FairFacts(AnyFacts):
 
     def judges(self):
         return [*super().judges(), ServiceBound(self.books)]
+
+    def spend(self, tenant_id, prompt_tokens):
+        """No rule here: the bound speaks of what is queued."""
 
     @rule(
         tenant_id=st.sampled_from(["a", "b", "c", "d", "e"]),
