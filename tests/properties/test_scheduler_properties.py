@@ -109,11 +109,11 @@ class AnyFacts(RuleBasedStateMachine):
         untouched = [books for books in self.in_flight() if not books.output_tokens]
         self.recorder.returned(data.draw(st.sampled_from(untouched)).request.id, self.now, hold_s)
 
-    @precondition(lambda self: self.waiting())
     @rule(tenant_id=st.sampled_from(["a", "b", "c", "d", "e"]), prompt_tokens=st.integers(0, 50))
     def spend(self, tenant_id, prompt_tokens):
-        self.scheduler.spent(tenant_id, Usage(prompt_tokens, 0, 1), self.now)
+        self.recorder.spent(tenant_id, Usage(prompt_tokens, 0, 1), self.now)
 
+    @precondition(lambda self: self.waiting())
     @rule(data=st.data())
     def cancel(self, data):
         self.recorder.cancel(data.draw(st.sampled_from(self.waiting())).request.id, self.now)
