@@ -21,13 +21,14 @@ from backends.pool import BackendPool, BackendSpec, PollTimes
 from backends.simulation.recording import SchedulerLike
 from backends.upstream import Upstream
 from gateway.access_log import AccessLog
+from gateway.api import endpoints
+from gateway.api.endpoints import ENDPOINTS, Endpoint
 from gateway.auth import make_authenticator
 from gateway.config import Config
 from gateway.dispatcher import Dispatcher
 from gateway.generation import Generation
 from gateway.handlers import DebugState, Models, Probes
 from gateway.intake import Intake
-from gateway.openai import Endpoint
 from gateway.pools import Pools
 from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, make_encoding, read_ranks
 from gateway.server import GatewayServer, Handler, Routes
@@ -136,13 +137,12 @@ class Gateway:
             return lambda request: self._generation.answer(request, endpoint)
 
         routes: dict[str, dict[str, Handler]] = {
-            Endpoint.CHAT: {"POST": generate(Endpoint.CHAT)},
-            Endpoint.COMPLETIONS: {"POST": generate(Endpoint.COMPLETIONS)},
-            "/v1/models": {"GET": Models(self._intake, self.backends).answer},
-            "/health": {"GET": self._probes.ready},
-            "/livez": {"GET": self._probes.alive},
-            "/readyz": {"GET": self._probes.ready},
-            "/version": {"GET": self._probes.version},
+            **{each.path: {"POST": generate(each)} for each in ENDPOINTS if each.queued},
+            endpoints.MODELS.path: {"GET": Models(self._intake, self.backends).answer},
+            endpoints.HEALTH.path: {"GET": self._probes.ready},
+            endpoints.LIVEZ.path: {"GET": self._probes.alive},
+            endpoints.READYZ.path: {"GET": self._probes.ready},
+            endpoints.VERSION.path: {"GET": self._probes.version},
         }
         if self._config.listen.debug_state:
             routes["/debug/state"] = {"GET": DebugState(self.pools).answer}
@@ -160,7 +160,7 @@ class Gateway:
             auth=make_authenticator(config.auth),
             tenants=self._make_tenants(),
             pools=self.pools,
-            limits=config.generation_limits(),
+            limits=config.call_limits(),
             body_timeout_s=config.limits.body_timeout_s,
             prompt_tokens=LearntPromptTokens(),
             exact_prompt_tokens=exact,

@@ -15,11 +15,12 @@ from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.sse import StreamMeter
 from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed, UpstreamError, UpstreamSilent
-from gateway import openai
+from gateway.api import errors
+from gateway.api.endpoints import Endpoint
+from gateway.api.errors import Api, Problem
+from gateway.api.headers import upstream_headers
 from gateway.dispatcher import Lease, Rejected
-from gateway.headers import upstream_headers
 from gateway.intake import Call, Intake, Refused
-from gateway.openai import Endpoint
 from gateway.relay import RelayResult, relay_body, relay_stream
 from gateway.server import SERVER, to_response
 from gateway.telemetry import CallTrace, Telemetry
@@ -64,25 +65,25 @@ class Generation:
         self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
-        trace = CallTrace(endpoint, request_id=self._intake.name(request, self._in_flight))
+        trace = CallTrace(endpoint.path, request_id=self._intake.name(request, self._in_flight))
         self._in_flight.add(trace.request_id)
         try:
             response = await self._answer(request, endpoint, trace)
         except Refused as refused:
             trace.reason = refused.reason
-            response = _own(refused.answer, trace)
+            response = _own(refused.problem, endpoint.api, trace)
         except Rejected as rejected:
             trace.reason = rejected.reason
-            response = _own(openai.refused(rejected.reason, rejected.retry_after_s), trace)
+            response = _own(errors.refused(rejected.reason, rejected.retry_after_s), endpoint.api, trace)
         except UpstreamError as error:
             trace.reason = str(error)
-            fault = openai.BACKEND_TIMEOUT if isinstance(error, UpstreamSilent) else openai.BACKEND_FAILED
-            response = _own(openai.failed(fault), trace)
+            problem = errors.BACKEND_TIMEOUT if isinstance(error, UpstreamSilent) else errors.BACKEND_FAILED
+            response = _own(problem, endpoint.api, trace)
         except asyncio.CancelledError:  # the client left
             trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
             raise
         except Exception:  # a bug of ours: the server answers it
-            trace.status = openai.INTERNAL.status
+            trace.status = errors.INTERNAL.status
             raise
         else:
             trace.status = response.status
@@ -229,6 +230,6 @@ def _evidence(exchange: Exchange, result: RelayResult) -> Evidence:
     return Evidence.SERVED
 
 
-def _own(answer: openai.Answer, trace: CallTrace) -> web.Response:
-    trace.status = answer.status
-    return to_response(answer, **{"x-request-id": trace.request_id})
+def _own(problem: Problem, api: Api, trace: CallTrace) -> web.Response:
+    trace.status = problem.status
+    return to_response(errors.answer(problem, api), **{"x-request-id": trace.request_id})

@@ -7,8 +7,8 @@ import orjson
 from aiohttp import web
 
 from backends.pool import BackendPool
+from gateway.api.errors import Answer, Api, answer
 from gateway.intake import Intake, Refused
-from gateway.openai import Answer
 from gateway.pools import Pools
 from gateway.server import to_response
 
@@ -44,7 +44,7 @@ class Models:
         try:
             self._intake.identify(request)
         except Refused as refused:
-            return to_response(refused.answer)
+            return to_response(answer(refused.problem, Api.OPENAI))
         return to_response(Answer(200, orjson.dumps({"object": "list", "data": self._backends.models()})))
 
 

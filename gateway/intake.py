@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from backends.catalog import ModelCard
-from gateway import openai
+from gateway.api import errors
+from gateway.api.calls import CallLimits, ParsedCall, parse_call, prompt_text
+from gateway.api.endpoints import Endpoint
+from gateway.api.errors import BadRequest, Problem
+from gateway.api.headers import request_id
+from gateway.api.prompts import PREFIX_BLOCK_BYTES
 from gateway.auth import Authenticator, Unauthorized
 from gateway.dispatcher import Dispatcher
-from gateway.headers import request_id
-from gateway.openai import Endpoint, GenerationLimits, ParsedCall, parse_generation, prompt_text
 from gateway.pools import Pools
 from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens
-from gateway.prompts import PREFIX_BLOCK_BYTES, BadRequest
 from gateway.server import read_body
 from gateway.telemetry import CallTrace
 from gateway.tenants import TenantDirectory
@@ -33,9 +35,9 @@ CONTEXT_TOKENS_UNKNOWN = 8192
 class Refused(Exception):  # noqa: N818 - an answer, not an error
     """The gateway answers the call itself."""
 
-    def __init__(self, answer: openai.Answer, reason: str) -> None:
+    def __init__(self, problem: Problem, reason: str) -> None:
         super().__init__(reason)
-        self.answer = answer
+        self.problem = problem
         self.reason = reason
 
 
@@ -58,7 +60,7 @@ class Intake:
         auth: Authenticator,
         tenants: TenantDirectory,
         pools: Pools,
-        limits: GenerationLimits,
+        limits: CallLimits,
         body_timeout_s: float,
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
@@ -83,7 +85,7 @@ class Intake:
         try:
             return self._auth.identify(request.headers).tenant_id
         except Unauthorized:
-            raise _failed(openai.INVALID_API_KEY) from None
+            raise _failed(errors.INVALID_API_KEY) from None
 
     async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
         """Everything up to the queue, noted in the trace as it becomes known. Raises Refused."""
@@ -92,9 +94,9 @@ class Intake:
         trace.tenant_id = self.identify(request)
         body = await self._body(request)
         try:
-            parsed = parse_generation(endpoint, body, self._limits)
+            parsed = parse_call(endpoint, body, self._limits)
         except BadRequest as error:
-            raise Refused(openai.bad_request(error), "bad_request") from None
+            raise Refused(error.problem, "bad_request") from None
         trace.model, trace.stream = parsed.model, parsed.stream
         dispatcher, card = self._route(parsed)
         trace.model = card.id
@@ -111,6 +113,8 @@ class Intake:
             output_tokens_max=_output_tokens_max(parsed, card, prompt_tokens),
             choices=parsed.choices,
             body_bytes=len(body),
+            endpoint=endpoint.path,
+            uses_tools=parsed.uses_tools,
             prefix=parsed.prefix,
             prefix_block_tokens=prompt_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if parsed.prefix else 0.0,
         )
@@ -131,23 +135,18 @@ class Intake:
             async with asyncio.timeout(self._body_timeout_s):
                 return await read_body(request)
         except web.HTTPRequestEntityTooLarge:
-            raise _failed(openai.BODY_TOO_LARGE) from None
+            raise _failed(errors.BODY_TOO_LARGE) from None
         except web.RequestPayloadError:
-            raise _failed(openai.MALFORMED_HTTP) from None
+            raise _failed(errors.MALFORMED_HTTP) from None
         except TimeoutError:
-            raise _failed(openai.BODY_TIMEOUT) from None
+            raise _failed(errors.BODY_TIMEOUT) from None
 
     def _route(self, parsed: ParsedCall) -> tuple[Dispatcher, ModelCard]:
         route = self._pools.find(parsed.model)
         if route is None:
             if self._pools.may_come():
                 raise _refused(Reason.NO_BACKEND)
-            raise _failed(openai.MODEL_NOT_FOUND, param="model")
-        length_max = route[1].max_model_len
-        per_choice = (parsed.output_tokens_max or 0) // parsed.choices
-        if length_max is not None and per_choice > length_max:
-            error = BadRequest(f"'max_tokens' must be at most this model's {length_max}.", param="max_tokens")
-            raise Refused(openai.bad_request(error), "bad_request")
+            raise _failed(errors.about(errors.MODEL_NOT_FOUND, "model"))
         return route
 
     async def _count(self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: bytes) -> int:
@@ -169,9 +168,9 @@ def _output_tokens_max(parsed: ParsedCall, card: ModelCard, prompt_tokens: int) 
     return parsed.output_tokens_max if card.max_model_len is None else min(parsed.output_tokens_max, room)
 
 
-def _failed(fault: openai.Fault, *, param: str | None = None) -> Refused:
-    return Refused(openai.failed(fault, param=param), fault.code)
+def _failed(problem: Problem) -> Refused:
+    return Refused(problem, problem.code or problem.type)
 
 
 def _refused(reason: Reason, retry_after_s: float = 1.0) -> Refused:
-    return Refused(openai.refused(reason, retry_after_s), reason)
+    return Refused(errors.refused(reason, retry_after_s), reason)

@@ -14,7 +14,9 @@ from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessin
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from gateway import openai
+from gateway.api import errors
+from gateway.api.endpoints import api_of
+from gateway.api.errors import Answer, Problem
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Routes = Mapping[str, Mapping[str, Handler]]  # path -> method -> handler
@@ -57,9 +59,9 @@ class GatewayServer(web.Server):
         handler = None if methods is None else methods.get(request.method)
         response: web.StreamResponse
         if methods is None:
-            response = to_response(openai.NOT_FOUND)
+            response = to_response(errors.NOT_FOUND)
         elif handler is None:
-            response = to_response(openai.method_not_allowed(", ".join(methods)))
+            response = to_response(errors.method_not_allowed(", ".join(methods)))
         else:
             response = await handler(request)
         if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
@@ -97,7 +99,7 @@ class _Connection(RequestHandler):
             log.error("a handler failed", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun: it cannot become an error")
-        response = to_response(openai.failed(_fault(status, exc)))
+        response = to_response(errors.answer(_problem(status, exc), api_of(request.path)))
         response.force_close()
         return response
 
@@ -116,15 +118,15 @@ async def read_body(request: web.BaseRequest) -> bytes:
     return await request.read()
 
 
-def _fault(status: int, error: BaseException | None) -> openai.Fault:
+def _problem(status: int, error: BaseException | None) -> Problem:
     if isinstance(error, LineTooLong) or (isinstance(error, BadHttpMessage) and TOO_MANY_HEADERS in error.message):
-        return openai.HEADER_TOO_LARGE
+        return errors.HEADER_TOO_LARGE
     if status >= 500 and not isinstance(error, BadHttpMethod | HttpProcessingError):
-        return openai.INTERNAL
-    return openai.MALFORMED_HTTP
+        return errors.INTERNAL
+    return errors.MALFORMED_HTTP
 
 
-def to_response(answer: openai.Answer, **headers: str) -> web.Response:
+def to_response(answer: Answer, **headers: str) -> web.Response:
     """A whole JSON response of our own."""
     sent: dict[str, str] = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
     return web.Response(status=answer.status, body=answer.body, headers=sent)

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from backends.pool import BACKENDS_MAX, BackendSpec
+from gateway.api.calls import CallLimits
 from gateway.config.sections import (
     AccessLog,
     Auth,
@@ -30,7 +31,6 @@ from gateway.config.sections import (
     Tenant,
     Tier,
 )
-from gateway.openai import GenerationLimits
 from policies import types as policy
 from policies.cost import LinearPrice
 
@@ -122,10 +122,13 @@ class Config(BaseSettings):
         """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""
         return [_spec(backend) for backend in self.backends]
 
-    def generation_limits(self) -> GenerationLimits:
+    def call_limits(self) -> CallLimits:
         limits = self.limits
-        return GenerationLimits(
-            choices_max=limits.choices_max, prompts_max=limits.prompts_max, output_tokens_max=limits.output_tokens_max
+        return CallLimits(
+            choices_max=limits.choices_max,
+            prompts_max=limits.prompts_max,
+            inputs_max=limits.inputs_max,
+            output_tokens_max=limits.output_tokens_max,
         )
 
 

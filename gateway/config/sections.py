@@ -186,6 +186,7 @@ class Limits(Section):
     answer_silence_s_max: Seconds = 600.0
     choices_max: Count = 16
     prompts_max: Count = 128
+    inputs_max: Count = 2048
     output_tokens_max: Count = 131_072
 
 

@@ -256,7 +256,7 @@ def test_policies_get_their_own_types():
         Tenant(id="b"),
     ]
     assert config.policy_price() == LinearPrice(output=4)
-    limits = config.generation_limits()
+    limits = config.call_limits()
     assert (limits.choices_max, limits.prompts_max, limits.output_tokens_max) == (2, 3, 4)
 
 

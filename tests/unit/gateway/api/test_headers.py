@@ -3,7 +3,7 @@
 import pytest
 from multidict import CIMultiDict
 
-from gateway.headers import FORWARDED, REQUEST_ID_HEADERS, request_id, upstream_headers
+from gateway.api.headers import FORWARDED, REQUEST_ID_HEADERS, request_id, upstream_headers
 
 
 def sent(headers, credentials=None):

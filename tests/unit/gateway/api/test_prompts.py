@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.prompts import (
+from gateway.api.prompts import (
     MEDIA_PART_BYTES,
     PREFIX_BLOCK_BYTES,
     PREFIX_BLOCKS_MAX,
