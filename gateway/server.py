@@ -6,9 +6,10 @@ aiohttp's own error pages repeat what was sent and are not JSON; all of them are
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
-from aiohttp import HttpVersion11, StreamReader, hdrs, web
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.http_parser import RawRequestMessage
@@ -26,6 +27,9 @@ HEADERS_MAX = 128
 TOO_MANY_HEADERS = "Too many headers"  # how aiohttp says so: it has no type of its own
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
+MALFORMED = web.RequestKey("malformed", bool)  # of a request that another server might read as something else
+
+_HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +62,16 @@ class GatewayServer(web.Server):
         methods = self._routes.get(request.path)
         handler = None if methods is None else methods.get(request.method)
         response: web.StreamResponse
-        if methods is None:
+        if MALFORMED in request:
+            response = to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
+        elif methods is None:
             response = to_response(errors.NOT_FOUND)
         elif handler is None:
             response = to_response(errors.method_not_allowed(", ".join(methods)))
         else:
             response = await handler(request)
+        assert isinstance(request.protocol, _Connection)
+        request.protocol.reading = None
         if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
             response.force_close()
         return response
@@ -76,17 +84,41 @@ class GatewayServer(web.Server):
         writer: AbstractStreamWriter,
         task: "asyncio.Task[None]",
     ) -> web.BaseRequest:
-        if self.closing:
-            message = message._replace(should_close=True)
-        return web.BaseRequest(
+        assert isinstance(protocol, _Connection)
+        protocol.reading = payload
+        malformed = _is_malformed(message)
+        # What aiohttp's parser leaves behind would reach the next request: the last field of a chunked body's
+        # trailer becomes a header of it, and what follows an offer to upgrade is lost.
+        if self.closing or malformed or message.chunked or message.upgrade:
+            version = HttpVersion10 if message.version < HttpVersion11 else HttpVersion11
+            message = message._replace(should_close=True, version=version)
+        request = web.BaseRequest(
             message, payload, protocol, writer, task, self._loop, client_max_size=self._body_bytes_max
         )
+        if malformed:
+            request[MALFORMED] = True
+        return request
 
 
 class _Connection(RequestHandler):
     """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
 
-    __slots__ = ()
+    __slots__ = ("reading",)
+
+    reading: StreamReader | None  # the body of the request that is being answered
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.reading = None
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # aiohttp queues a complaint about a body behind the request that waits for the rest of that body.
+        if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
+            reading = self._messages[-2][1] if len(self._messages) > 1 else self.reading
+            if reading is not None and not reading.is_eof():
+                reading.set_exception(web.RequestPayloadError())
+                reading.feed_eof()
 
     def handle_error(
         self,
@@ -116,6 +148,18 @@ async def read_body(request: web.BaseRequest) -> bytes:
         await request.writer.write(CONTINUE)
         request.writer.output_size = 0  # it is no part of the response
     return await request.read()
+
+
+def _is_malformed(message: RawRequestMessage) -> bool:
+    """What aiohttp lets pass: a version it cannot speak, a coding of the body other than chunked (or in HTTP/1.0,
+    RFC 9112, 6.1), a Host that is none (3.2).
+    """
+    coding = message.headers.get(hdrs.TRANSFER_ENCODING)
+    return (
+        message.version not in (HttpVersion11, HttpVersion10)
+        or not (coding is None or (coding.lower() == "chunked" and message.version == HttpVersion11))
+        or not _HOST.fullmatch(message.headers.get(hdrs.HOST, ""))
+    )
 
 
 def _problem(status: int, error: BaseException | None) -> Problem:

@@ -98,11 +98,12 @@ async def test_a_body_that_comes_byte_by_byte_is_read():
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-async def test_an_offered_upgrade_is_passed_over(protocol):
+async def test_an_offered_upgrade_is_passed_over_and_ends_the_connection(protocol):
     async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
-        for _ in range(2):
-            connection.send(http(call(), "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}"))
-            assert (await connection.reply()).status == 200
+        connection.send(http(call(), "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}"))
+        reply = await connection.reply()
+        assert (reply.status, reply.headers["Connection"]) == (200, "close")
+        assert await connection.at_end()
 
 
 async def test_more_requests_than_are_parsed_ahead_are_all_answered():
