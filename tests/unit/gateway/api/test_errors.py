@@ -64,6 +64,7 @@ def test_every_problem_is_an_anthropic_error_to_who_speaks_that_api(problem):
         (Reason.QUEUE_FULL, 429, "rejected-saturated"),
         (Reason.QUEUE_TIMEOUT, 429, "rejected-ttl-expired"),
         (Reason.RATE_LIMITED, 429, "rejected-saturated"),
+        (Reason.REQUEST_TOO_LARGE, 400, "rejected-request-too-large"),
         (Reason.TENANT_UNKNOWN, 403, "rejected-tenant-unknown"),
         (Reason.NO_BACKEND, 503, "rejected-no-endpoints"),
         (Reason.DRAINING, 503, "rejected-shutting-down"),
