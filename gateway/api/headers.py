@@ -8,6 +8,8 @@ to speak in the gateway's name. The client's credentials are not in it; the back
 import re
 from collections.abc import Callable, Container, Mapping
 
+from multidict import MultiMapping
+
 # Case-insensitive lookup is the caller's mapping's (aiohttp: request.headers).
 FORWARDED = (
     "user-agent",
@@ -22,13 +24,13 @@ REQUEST_ID_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "request
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 
 
-def upstream_headers(headers: Mapping[str, str], *, request_id: str, credentials: Mapping[str, str]) -> dict[str, str]:
+def upstream_headers(headers: MultiMapping[str], *, request_id: str, credentials: Mapping[str, str]) -> dict[str, str]:
     """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
 
     `credentials` are the headers of this backend, in lower case, and win over all others.
     """
     # RFC 9110, 7.6.1: a header that Connection names is for us alone.
-    nominated = {name.strip().lower() for name in headers.get("connection", "").split(",")}
+    nominated = {name.strip().lower() for line in headers.getall("connection", ()) for name in line.split(",")}
     sent = {
         name: value
         for name in FORWARDED
