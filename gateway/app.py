@@ -17,12 +17,14 @@ import uvloop
 from aiohttp import web
 
 from backends.engine.server import EngineOptions, EngineServer
-from backends.pool import BackendPool, BackendSpec, PollTimes
+from backends.pool import BackendPool, PollTimes
 from backends.simulation.recording import SchedulerLike
+from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.access_log import AccessLog
 from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, Endpoint
+from gateway.attempt import Link
 from gateway.auth import make_authenticator
 from gateway.config import Config
 from gateway.dispatcher import Dispatcher
@@ -30,7 +32,7 @@ from gateway.generation import Generation
 from gateway.handlers import DebugState, Models, Probes
 from gateway.intake import Intake
 from gateway.pools import Pools
-from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, make_encoding, read_ranks
+from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.server import GatewayServer, Handler, Routes
 from gateway.telemetry import Telemetry
 from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
@@ -76,22 +78,17 @@ class Gateway:
         rng = Random()  # noqa: S311 - jitter
         self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
         self.pools.watch(self.backends)
-        self._upstreams = {
-            spec.id: Upstream(
-                spec.url,
-                connect_timeout_s=CONNECT_TIMEOUT_S,
-                idle_s_max=IDLE_CONNECTION_S,
-                idle_connections_max=IDLE_CONNECTIONS_MAX,
-                silence_s_max=config.limits.answer_silence_s_max,
-            )
-            for spec in specs
-        }
-        self._intake = self._make_intake()
+        self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
+        links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
+        learnt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
+        self._intake = self._make_intake(learnt_tokens, exact_tokens)
         self._generation = Generation(
             intake=self._intake,
             backends=self.backends,
-            upstreams=self._upstreams,
+            links=links,
             telemetry=Telemetry(self._access_log),
+            output_tokens=OutputTokens(learnt_tokens, exact_tokens),
+            on_answer=lambda _answer_id, _call, _backend_id: None,
         )
         self._probes = Probes(self.pools)
         self._server = GatewayServer(
@@ -148,22 +145,33 @@ class Gateway:
             routes["/debug/state"] = {"GET": DebugState(self.pools).answer}
         return routes
 
-    def _make_intake(self) -> Intake:
+    def _make_upstream(self, spec: BackendSpec) -> Upstream:
+        return Upstream(
+            spec.url,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            idle_s_max=IDLE_CONNECTION_S,
+            idle_connections_max=IDLE_CONNECTIONS_MAX,
+            silence_s_max=self._config.limits.answer_silence_s_max,
+            ssl_context=spec.tls,
+        )
+
+    def _exact_tokens(self) -> ExactPromptTokens | None:
+        options = self._config.prompt_tokens
+        if options.ranks_file is None:
+            return None
+        ranks = read_ranks(options.ranks_file)
+        return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
+
+    def _make_intake(self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None) -> Intake:
         config = self._config
-        ranks_file = config.prompt_tokens.ranks_file
-        exact = None
-        if ranks_file is not None:
-            options = config.prompt_tokens
-            encoding = make_encoding(read_ranks(ranks_file), encoding=options.encoding, pattern=options.pattern)
-            exact = ExactPromptTokens(encoding)
         return Intake(
             auth=make_authenticator(config.auth),
             tenants=self._make_tenants(),
             pools=self.pools,
             limits=config.call_limits(),
             body_timeout_s=config.limits.body_timeout_s,
-            prompt_tokens=LearntPromptTokens(),
-            exact_prompt_tokens=exact,
+            prompt_tokens=learnt_tokens,
+            exact_prompt_tokens=exact_tokens,
         )
 
     def _make_tenants(self) -> TenantDirectory:

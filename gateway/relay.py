@@ -5,21 +5,19 @@ the meter to the client's transport in the same callback, without a task switch.
 client's transport is over its high-water mark, reading from the backend pauses until it has drained, so
 a stream holds at most that mark and one read.
 
-A stream that the backend does not finish ends with an error event and the proper end of the message,
-never with [DONE]. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
+A stream that the backend does not finish ends with its API's error event and the proper end of the message,
+never as if it were whole. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
 a closing transport; either aborts the exchange.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
-from backends.sse import EventTooLongError, StreamMeter, error_event, usage_of
+from backends.meters.events import EventTooLongError, Meter
 from backends.upstream import Exchange, UpstreamError
 from policies.types import Outcome, Usage
 
@@ -38,15 +36,14 @@ always hears of the first report and of the last."""
 
 @dataclass(frozen=True, slots=True)
 class RelayResult:
-    """What to return from the handler, how the exchange ended, and what it used.
+    """What to return from the handler, and how the exchange ended.
 
-    `failure` says for the log what the backend did wrong; `usage` is None where it never said. A handler
-    that is cancelled, because its client left, gets no result.
+    `failure` says for the log what the backend did wrong. A handler that is cancelled, because its client left,
+    gets no result.
     """
 
     response: web.StreamResponse
     outcome: Outcome
-    usage: Usage | None
     failure: str | None = None
 
 
@@ -55,21 +52,19 @@ def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name in _PASSED_HEADERS or name.startswith("x-")]
 
 
-async def relay_body(exchange: Exchange, *, headers: Iterable[tuple[str, str]] = (), bytes_max: int) -> RelayResult:
-    """A response that is not streamed: status, content type and body untouched.
+def relay_body(exchange: Exchange, body: bytes, *, headers: Iterable[tuple[str, str]] = ()) -> RelayResult:
+    """A response that is not streamed, whose body has been read: status, content type and body untouched.
 
-    `headers` are added, and win over the backend's. Raises UpstreamError; nothing was sent then.
+    `headers` are added, and win over the backend's.
     """
-    body = await exchange.read(bytes_max)
-    exchange.release()
     response = web.Response(status=exchange.status, body=body, headers=_merged(exchange, headers))
-    return RelayResult(response, Outcome.COMPLETED, usage_of(_json(body)) if exchange.status == 200 else None)
+    return RelayResult(response, Outcome.COMPLETED)
 
 
 async def relay_stream(
     request: web.BaseRequest,
     exchange: Exchange,
-    meter: StreamMeter,
+    meter: Meter,
     on_usage: OnUsage,
     *,
     headers: Iterable[tuple[str, str]] = (),
@@ -90,13 +85,13 @@ async def relay_stream(
         failure = await relay.run()
         await response.write_eof()
     except ConnectionError:  # aiohttp's, of the client's side
-        return RelayResult(response, Outcome.CLIENT_GONE, meter.usage)
+        return RelayResult(response, Outcome.CLIENT_GONE)
     finally:
         exchange.release()
     if relay.client_gone:
-        return RelayResult(response, Outcome.CLIENT_GONE, meter.usage)
+        return RelayResult(response, Outcome.CLIENT_GONE)
     outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
-    return RelayResult(response, outcome, meter.usage, failure)
+    return RelayResult(response, outcome, failure)
 
 
 class _StreamRelay:
@@ -111,7 +106,7 @@ class _StreamRelay:
         self,
         request: web.BaseRequest,
         exchange: Exchange,
-        meter: StreamMeter,
+        meter: Meter,
         on_usage: OnUsage,
         writer: AbstractStreamWriter,
     ) -> None:
@@ -132,7 +127,7 @@ class _StreamRelay:
 
     async def run(self) -> str | None:
         """Relay to the end. Returns what the backend did wrong, if anything."""
-        reason = "the stream ended without [DONE]"
+        reason = "the stream ended without saying so"
         try:
             await self._exchange.stream(self._on_body)
         except (UpstreamError, EventTooLongError) as error:
@@ -153,7 +148,7 @@ class _StreamRelay:
             return None
         if meter.error:
             return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
-        self._write(error_event("The connection to the backend was lost before the answer was complete."))
+        self._write(meter.cut("The connection to the backend was lost before the answer was complete."))
         return reason
 
     def _on_body(self, data: bytes) -> None:
@@ -210,10 +205,3 @@ class _StreamRelay:
 
 def _merged(exchange: Exchange, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(passed_headers(exchange.headers)) | {name.lower(): value for name, value in headers}
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None

@@ -13,7 +13,9 @@ from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from backends.pool import BACKENDS_MAX, BackendSpec
+from backends.poll import tls_context
+from backends.pool import BACKENDS_MAX
+from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
 from gateway.config.sections import (
     AccessLog,
@@ -142,6 +144,8 @@ def _spec(backend: Backend) -> BackendSpec:
         pool=backend.pool,
         requests_running_max=backend.requests_running_max,
         kv_tokens_max=backend.kv_tokens_max,
+        kind=backend.kind,
+        tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
     )
 
 

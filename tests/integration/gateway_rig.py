@@ -233,7 +233,8 @@ async def wire(rig: Rig):
 def http(body: Any, *headers: str, path: str = CHAT, method: str = "POST", version: str = "1.1") -> bytes:
     """A request as bytes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/{version}", "Host: gateway", f"Content-Length: {len(data)}", *headers]
+    lines = [f"{method} {path} HTTP/{version}", "Host: gateway", f"Content-Length: {len(data)}"]
+    lines += ["Content-Type: application/json", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
 
