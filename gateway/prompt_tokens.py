@@ -24,6 +24,8 @@ from typing import Any
 import tiktoken
 from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]
 
+from backends.meters.events import TOKENS_PER_BYTE
+
 TOKENS_PER_BYTE_AT_FIRST = 1 / 3
 TOKENS_PER_BYTE_MAX = 4.0
 # The average moves fast while it has seen little.
@@ -112,7 +114,8 @@ class OutputTokens:
         return self._exact is not None
 
     def tokens_per_byte(self, tenant_id: str, model: str) -> float:
-        return self._learnt.tokens_per_byte(tenant_id, model)
+        """Of text that is counted piece by piece, where it only has to show when a piece is several tokens."""
+        return min(self._learnt.tokens_per_byte(tenant_id, model), TOKENS_PER_BYTE)
 
     async def exact(self, text: str) -> int | None:
         """Return the tokens of the text, None where they cannot be counted."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from backends.meters.events import EventMeter, StreamCall, json_object, payload
+from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, payload
 from backends.meters.usage import count, openai_usage, response_usage, texts
 from policies.types import Usage
 
@@ -62,7 +62,7 @@ class ChunkMeter(EventMeter):
         self._prompts: dict[int, int] = {}
         self._cached_tokens = 0
         self._prompt_tokens = 0
-        self._estimated: set[int] = set()
+        self._estimated: dict[int, Uncounted] = {}
         self._finished: set[int] = set()
         self._known = False
 
@@ -189,7 +189,7 @@ class ChunkMeter(EventMeter):
         self._outputs[index] = usage.output_tokens
         self._prompts[index // self._choices_per_prompt] = usage.prompt_tokens
         self._cached_tokens = max(self._cached_tokens, usage.cached_tokens)
-        self._estimated.discard(index)
+        self._estimated.pop(index, None)
         self._sum_up()
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
@@ -197,11 +197,11 @@ class ChunkMeter(EventMeter):
         if self._choices == 1 and self._known:  # events that _token() takes leave their count nowhere else
             self._outputs[0], self._prompts[0] = self.output_tokens, self._prompt_tokens
         for choice in choices:
-            tokens = self._probable_tokens(texts(choice))
-            if tokens:
-                index = count(choice.get("index"))
-                self._outputs[index] = self._outputs.get(index, 0) + tokens
-                self._estimated.add(index)
+            index = count(choice.get("index"))
+            uncounted = self._estimated.get(index) or Uncounted(self._outputs.get(index, 0))
+            if self._passed(texts(choice), uncounted):
+                self._outputs[index] = uncounted.tokens
+                self._estimated[index] = uncounted
                 self._sum_up()
 
     def _sum_up(self) -> None:

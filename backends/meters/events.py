@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import orjson
 
-from backends.meters.usage import probable_tokens
 from policies.types import Usage
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
@@ -91,6 +90,24 @@ class Meter(Protocol):
         ...
 
 
+class Uncounted:
+    """The tokens of one sequence that its server does not count, by the pieces of text that it sends.
+
+    A piece is a token at least, and normally just one. But a server that lags, or holds tokens back, puts several
+    into one piece: then the text tells, which has so many tokens to the byte.
+    """
+
+    __slots__ = ("_bytes", "tokens")
+
+    def __init__(self, tokens: int = 0) -> None:
+        self.tokens = tokens
+        self._bytes = 0
+
+    def add(self, bytes_: int, tokens_per_byte: float) -> None:
+        self._bytes += bytes_
+        self.tokens = max(self.tokens + 1, int(self._bytes * tokens_per_byte))
+
+
 class EventMeter:
     """Cuts the stream into events and hands each to `_event`, which a grammar defines."""
 
@@ -136,14 +153,16 @@ class EventMeter:
             raise EventTooLongError(f"an event of more than {EVENT_BYTES_MAX} bytes")
         return b"".join(out)
 
-    def _probable_tokens(self, pieces: Iterator[str]) -> int:
-        """The tokens of one piece of an answer that its server did not count."""
+    def _passed(self, pieces: Iterator[str], uncounted: Uncounted) -> bool:
+        """Count what passed in one event; whether there was anything."""
         bytes_, on_text = 0, self.call.on_text
         for piece in pieces:
             bytes_ += len(piece.encode(errors="replace"))
             if on_text is not None:
                 on_text(piece)
-        return probable_tokens(bytes_, self.call.tokens_per_byte)
+        if bytes_:
+            uncounted.add(bytes_, self.call.tokens_per_byte)
+        return bytes_ > 0
 
 
 def payload(event: bytes) -> bytes:

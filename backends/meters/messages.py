@@ -11,7 +11,7 @@ https://docs.anthropic.com/en/docs/build-with-claude/streaming
 
 from typing import Any
 
-from backends.meters.events import EventMeter, StreamCall, json_object, named_event, payload
+from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, named_event, payload
 from backends.meters.usage import message_usage, texts
 from policies.types import Usage
 
@@ -21,13 +21,14 @@ STOPPED = "The backend stopped before the answer was complete."
 class MessagesMeter(EventMeter):
     """One message's usage so far."""
 
-    __slots__ = ("_cached_tokens", "_counted", "_known", "_prompt_tokens")
+    __slots__ = ("_cached_tokens", "_counted", "_known", "_prompt_tokens", "_uncounted")
 
     def __init__(self, call: StreamCall) -> None:
         super().__init__(call)
         self._prompt_tokens = self._cached_tokens = 0
         self._known = False
         self._counted = False  # the output, by the server
+        self._uncounted = Uncounted()
 
     @property
     def usage(self) -> Usage | None:
@@ -46,7 +47,7 @@ class MessagesMeter(EventMeter):
             return event
         match message.get("type"):
             case "content_block_delta":
-                self._passed(message.get("delta"))
+                self._delta(message.get("delta"))
             case "message_start":
                 self._started(message.get("message"))
             case "message_delta":
@@ -57,10 +58,10 @@ class MessagesMeter(EventMeter):
                 self.error = True
         return event
 
-    def _passed(self, delta: Any) -> None:
-        self._known = True
-        self._counted = False
-        self.output_tokens += self._probable_tokens(texts(delta))
+    def _delta(self, delta: Any) -> None:
+        if self._passed(texts(delta), self._uncounted):
+            self._known, self._counted = True, False
+            self.output_tokens = self._uncounted.tokens
 
     def _started(self, message: Any) -> None:
         usage = message_usage(message)

@@ -9,7 +9,7 @@ https://platform.openai.com/docs/api-reference/responses-streaming
 
 from typing import Any, Final
 
-from backends.meters.events import EventMeter, StreamCall, json_object, named_event, payload
+from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, named_event, payload
 from backends.meters.usage import count, response_usage, texts
 from policies.types import Usage
 
@@ -20,11 +20,12 @@ _FAILURES: Final = frozenset({"response.failed", "error"})
 class ResponsesMeter(EventMeter):
     """One response's usage so far."""
 
-    __slots__ = ("_sequence_number", "_usage")
+    __slots__ = ("_sequence_number", "_uncounted", "_usage")
 
     def __init__(self, call: StreamCall) -> None:
         super().__init__(call)
         self._usage: Usage | None = None  # as the server said
+        self._uncounted = Uncounted()
         self._sequence_number = -1
 
     @property
@@ -47,7 +48,8 @@ class ResponsesMeter(EventMeter):
             return event
         self._sequence_number = count(message.get("sequence_number"))
         if kind.endswith(".delta"):
-            self.output_tokens += self._probable_tokens(texts(message.get("delta")))
+            self._passed(texts(message.get("delta")), self._uncounted)
+            self.output_tokens = self._uncounted.tokens
         elif kind == "response.created":
             self._created(message.get("response"))
         elif kind in _ENDS:

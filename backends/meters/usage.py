@@ -4,15 +4,11 @@ It is somebody else's JSON: a count that is no natural number is 0, and nothing 
 """
 
 from collections.abc import Iterator
-from math import ceil
 from typing import Any
 
 import orjson
 
 from policies.types import Usage
-
-TOKEN_BYTES_MAX = 16
-"""A piece of text up to this size may be one token: fewer than one in a hundred of a common vocabulary is longer."""
 
 _TEXT_KEYS = frozenset(
     {"content", "text", "reasoning", "reasoning_content", "thinking", "refusal", "arguments", "partial_json", "delta"}
@@ -74,13 +70,6 @@ def texts(value: Any) -> Iterator[str]:
 
 def text_bytes(value: Any) -> int:
     return sum(len(text.encode(errors="replace")) for text in texts(value))
-
-
-def probable_tokens(bytes_: int, tokens_per_byte: float) -> int:
-    """How many tokens one piece of a stream probably is: servers send token by token, or several at once."""
-    if bytes_ <= TOKEN_BYTES_MAX:
-        return 1 if bytes_ else 0
-    return max(1, ceil(bytes_ * tokens_per_byte))
 
 
 def count(value: Any) -> int:
