@@ -1,9 +1,9 @@
 """The composition root: which parts there are, and how they are put together. Reads as the architecture.
 
-    client -> GatewayServer -> Generation: Intake -> Dispatcher (Scheduler) -> Upstream -> relay -> client
-                                  BackendPool -> Pools -> Dispatcher.load_changed
+    client -> Front: intake -> Dispatcher (Scheduler) -> Upstream -> relay -> client
+                  BackendPool -> Pools -> Dispatcher.load_changed
 
-Nothing else in the gateway names a concrete policy or reads the configuration.
+Nothing else in the gateway names a concrete policy; the configuration is read here and in front.py.
 """
 
 import asyncio
@@ -22,20 +22,11 @@ from backends.simulation.recording import SchedulerLike
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.access_log import AccessLog
-from gateway.api import endpoints
-from gateway.api.endpoints import ENDPOINTS, Endpoint
 from gateway.attempt import Link
-from gateway.auth import make_authenticator
 from gateway.config import Config
 from gateway.dispatcher import Dispatcher
-from gateway.generation import Generation
-from gateway.handlers import DebugState, Models, Probes
-from gateway.intake import Intake
+from gateway.front import Front
 from gateway.pools import Pools
-from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
-from gateway.server import GatewayServer, Handler, Routes
-from gateway.telemetry import Telemetry
-from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
@@ -80,23 +71,8 @@ class Gateway:
         self.pools.watch(self.backends)
         self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
         links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
-        learnt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
-        self._intake = self._make_intake(learnt_tokens, exact_tokens)
-        self._generation = Generation(
-            intake=self._intake,
-            backends=self.backends,
-            links=links,
-            telemetry=Telemetry(self._access_log),
-            output_tokens=OutputTokens(learnt_tokens, exact_tokens),
-            on_answer=lambda _answer_id, _call, _backend_id: None,
-        )
-        self._probes = Probes(self.pools)
-        self._server = GatewayServer(
-            self._routes(),
-            body_bytes_max=config.limits.body_bytes_max,
-            header_bytes_max=config.limits.header_bytes_max,
-        )
-        self._runner = web.ServerRunner(self._server, shutdown_timeout=STOP_S_MAX)
+        self._front = Front(config, pools=self.pools, backends=self.backends, links=links, access_log=self._access_log)
+        self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
         await self.backends.start()
         await self._runner.setup()
         await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
@@ -106,9 +82,9 @@ class Gateway:
     async def drain(self) -> None:
         """Say "not ready" but serve for a while; then refuse what is new and let what runs end."""
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
-        self._probes.draining = self._server.closing = True
+        self._front.lame_duck()
         await asyncio.sleep(shutdown.lame_duck_s)
-        self._intake.draining = True
+        self._front.refuse_new()
         give_up_at = loop.time() + shutdown.drain_s
         while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - many may be the last to end
             await asyncio.sleep(DRAIN_POLL_S)
@@ -116,7 +92,7 @@ class Gateway:
     async def stop(self) -> None:
         """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
         if self._runner is not None:
-            self._intake.draining = self._generation.stopping = True
+            self._front.stop()
             await self.backends.stop()
             self.pools.close()
             for upstream in self._upstreams.values():
@@ -127,24 +103,6 @@ class Gateway:
         if self._access_log is not None:
             self._access_log.close()
 
-    def _routes(self) -> Routes:
-        """Every path there is. What generates is queued and charged; the rest answers at once."""
-
-        def generate(endpoint: Endpoint) -> Handler:
-            return lambda request: self._generation.answer(request, endpoint)
-
-        routes: dict[str, dict[str, Handler]] = {
-            **{each.path: {"POST": generate(each)} for each in ENDPOINTS if each.queued},
-            endpoints.MODELS.path: {"GET": Models(self._intake, self.backends).answer},
-            endpoints.HEALTH.path: {"GET": self._probes.ready},
-            endpoints.LIVEZ.path: {"GET": self._probes.alive},
-            endpoints.READYZ.path: {"GET": self._probes.ready},
-            endpoints.VERSION.path: {"GET": self._probes.version},
-        }
-        if self._config.listen.debug_state:
-            routes["/debug/state"] = {"GET": DebugState(self.pools).answer}
-        return routes
-
     def _make_upstream(self, spec: BackendSpec) -> Upstream:
         return Upstream(
             spec.url,
@@ -154,31 +112,6 @@ class Gateway:
             silence_s_max=self._config.limits.answer_silence_s_max,
             ssl_context=spec.tls,
         )
-
-    def _exact_tokens(self) -> ExactPromptTokens | None:
-        options = self._config.prompt_tokens
-        if options.ranks_file is None:
-            return None
-        ranks = read_ranks(options.ranks_file)
-        return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
-
-    def _make_intake(self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None) -> Intake:
-        config = self._config
-        return Intake(
-            auth=make_authenticator(config.auth),
-            tenants=self._make_tenants(),
-            pools=self.pools,
-            limits=config.call_limits(),
-            body_timeout_s=config.limits.body_timeout_s,
-            prompt_tokens=learnt_tokens,
-            exact_prompt_tokens=exact_tokens,
-        )
-
-    def _make_tenants(self) -> TenantDirectory:
-        tenants, auth = self._config.policy_tenants(), self._config.auth
-        if auth.mode == "keys":
-            return ConfiguredTenants(tenants)
-        return OpenTenants(tenants, open_tenants_max=auth.open_tenants_max, forget_if_idle=self.pools.forget_if_idle)
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         scheduling, queue = self._config.scheduling, self._config.queue

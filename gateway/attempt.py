@@ -15,13 +15,13 @@ from backends.kinds import BackendKind
 from backends.meters import ANSWERS
 from backends.meters.events import Meter, Remembered, StreamCall
 from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed
+from gateway.answer_headers import AnswerHeaders
 from gateway.api.headers import upstream_headers
 from gateway.dispatcher import Lease
 from gateway.intake import Call, Intake
 from gateway.pace import Pace
 from gateway.prompt_tokens import OutputTokens
 from gateway.relay import RelayResult, relay_body, relay_stream
-from gateway.server import SERVER
 from gateway.settlement import Settlement
 from gateway.telemetry import CallTrace
 from gateway.usage_options import asks_for_more, body_for, kept
@@ -67,6 +67,7 @@ class Attempt:
         link: Link,
         kind: BackendKind,
         intake: Intake,
+        answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         on_id: Callable[[str], None],
     ) -> None:
@@ -77,6 +78,7 @@ class Attempt:
         self._link = link
         self._kind = kind
         self._output_tokens = output_tokens
+        self._answer_headers = answer_headers
         self._on_id = on_id
         self._settlement = Settlement(
             intake=intake, output_tokens=output_tokens, pace=link.pace, call=call, lease=lease, trace=trace, on_id=on_id
@@ -86,7 +88,7 @@ class Attempt:
         """Return what to answer, and what it says of the backend. Raises NotTaken, OptionsRefused, UpstreamError."""
         try:
             async with await self._open(request) as exchange:
-                if _is_event_stream(exchange):
+                if is_event_stream(exchange):
                     result = await self._relay_stream(request, exchange)
                 else:
                     result = await self._relay_body(exchange)
@@ -117,13 +119,15 @@ class Attempt:
         self._raise_if_not_taken(exchange.status, body)
         exchange.release()
         await self._settlement.whole(exchange.status, body)
-        return relay_body(exchange, body, headers=self._own_headers())
+        return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
     async def _relay_stream(self, request: web.BaseRequest, exchange: Exchange) -> RelayResult:
         settlement, uncounted = self._settlement, list[str]()
         meter = self._meter(uncounted)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
-        result = await relay_stream(request, exchange, meter, settlement.tokens, headers=self._own_headers())
+        result = await relay_stream(
+            request, exchange, meter, settlement.tokens, headers=self._answer_headers.of(self._trace)
+        )
         self._trace.reason = result.failure
         await settlement.streamed(meter.usage, "".join(uncounted) if meter.tokens_estimated else None)
         return result
@@ -156,9 +160,6 @@ class Attempt:
         if refused and asks_for_more(self._call.parsed, kind):
             raise OptionsRefused
 
-    def _own_headers(self) -> list[tuple[str, str]]:
-        return [("x-request-id", self._trace.request_id), *SERVER.items()]
 
-
-def _is_event_stream(exchange: Exchange) -> bool:
+def is_event_stream(exchange: Exchange) -> bool:
     return any(name == "content-type" and "text/event-stream" in value for name, value in exchange.headers)

@@ -5,7 +5,6 @@ the head of its tenant's queue and waits for the next backend. From the first by
 and ends in exactly one outcome.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 
@@ -13,21 +12,18 @@ from aiohttp import web
 
 from backends.health import Evidence
 from backends.pool import BackendPool
-from backends.upstream import UpstreamError, UpstreamSilent
-from gateway.api import errors
+from backends.upstream import UpstreamError
+from gateway.answer_headers import AnswerHeaders
 from gateway.api.endpoints import Endpoint
-from gateway.api.errors import Api, Problem
 from gateway.attempt import Attempt, Link, NotTaken, OptionsRefused
-from gateway.dispatcher import Lease, Rejected
-from gateway.intake import Call, Intake, Refused
+from gateway.dispatcher import Lease
+from gateway.intake import Call, Intake
 from gateway.prompt_tokens import OutputTokens
 from gateway.relay import RelayResult
-from gateway.server import to_response
-from gateway.telemetry import CallTrace, Telemetry
+from gateway.telemetry import CallTrace
 from policies.types import Outcome
 
 RESENDS_MAX = 1  # of a call whose connection broke before the answer: it may be what breaks the backend
-CLIENT_LEFT_STATUS = 499  # nginx's, for the log: nobody receives it
 
 
 class Generation:
@@ -39,7 +35,7 @@ class Generation:
         intake: Intake,
         backends: BackendPool,
         links: Mapping[str, Link],
-        telemetry: Telemetry,
+        answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         on_answer: Callable[[str, Call, str], None],
     ) -> None:
@@ -47,41 +43,13 @@ class Generation:
         self._intake = intake
         self._backends = backends
         self._links = links
-        self._telemetry = telemetry
+        self._answer_headers = answer_headers
         self._output_tokens = output_tokens
         self._on_answer = on_answer
-        self._in_flight: set[str] = set()
         self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
 
-    async def answer(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
-        trace = CallTrace(endpoint.path, request_id=self._intake.name(request, self._in_flight))
-        self._in_flight.add(trace.request_id)
-        try:
-            response = await self._answer(request, endpoint, trace)
-        except Refused as refused:
-            trace.reason = refused.reason
-            response = _own(refused.problem, endpoint.api, trace)
-        except Rejected as rejected:
-            trace.reason = rejected.reason
-            response = _own(errors.refused(rejected.reason, rejected.retry_after_s), endpoint.api, trace)
-        except UpstreamError as error:
-            trace.reason = str(error)
-            problem = errors.BACKEND_TIMEOUT if isinstance(error, UpstreamSilent) else errors.BACKEND_FAILED
-            response = _own(problem, endpoint.api, trace)
-        except asyncio.CancelledError:  # the client left
-            trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
-            raise
-        except Exception:  # a bug of ours: the server answers it
-            trace.status = errors.INTERNAL.status
-            raise
-        else:
-            trace.status = response.status
-        finally:
-            self._in_flight.discard(trace.request_id)
-            self._telemetry.ended(trace)
-        return response
-
-    async def _answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
+        """Raises Refused, Rejected, UpstreamError."""
         call = await self._intake.take(request, endpoint, trace)
         trace.queued_s = time.perf_counter()
         lease = call.dispatcher.lease(call.request, call.tenant)
@@ -133,6 +101,7 @@ class Generation:
             link=self._links[backend_id],
             kind=self._backends.kind(backend_id),
             intake=self._intake,
+            answer_headers=self._answer_headers,
             output_tokens=self._output_tokens,
             on_id=lambda answer_id: self._on_answer(answer_id, call, backend_id),
         )
@@ -140,8 +109,3 @@ class Generation:
     def _report(self, backend_id: str, evidence: Evidence, call: Call) -> None:
         if not self.stopping:
             self._backends.report(backend_id, evidence, call.dispatcher.now())
-
-
-def _own(problem: Problem, api: Api, trace: CallTrace) -> web.Response:
-    trace.status = problem.status
-    return to_response(errors.answer(problem, api), **{"x-request-id": trace.request_id})

@@ -11,7 +11,7 @@ a closing transport; either aborts the exchange.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
@@ -52,7 +52,7 @@ def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name in _PASSED_HEADERS or name.startswith("x-")]
 
 
-def relay_body(exchange: Exchange, body: bytes, *, headers: Iterable[tuple[str, str]] = ()) -> RelayResult:
+def relay_body(exchange: Exchange, body: bytes, *, headers: Mapping[str, str]) -> RelayResult:
     """A response that is not streamed, whose body has been read: status, content type and body untouched.
 
     `headers` are added, and win over the backend's.
@@ -67,7 +67,7 @@ async def relay_stream(
     meter: Meter,
     on_usage: OnUsage,
     *,
-    headers: Iterable[tuple[str, str]] = (),
+    headers: Mapping[str, str],
 ) -> RelayResult:
     """Relay an event stream to its end, counting what passes.
 
@@ -203,5 +203,5 @@ class _StreamRelay:
         self._exchange.release()
 
 
-def _merged(exchange: Exchange, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    return dict(passed_headers(exchange.headers)) | {name.lower(): value for name, value in headers}
+def _merged(exchange: Exchange, headers: Mapping[str, str]) -> dict[str, str]:
+    return {**dict(passed_headers(exchange.headers)), **headers}

@@ -16,17 +16,21 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.api import errors
-from gateway.api.endpoints import api_of
+from gateway.api.endpoints import Endpoint, PathTable, api_of
 from gateway.api.errors import Answer, Problem
+from gateway.cors import Cors
+from gateway.names import RequestNames
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Routes = Mapping[str, Mapping[str, Handler]]  # path -> method -> handler
+# Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
+Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 
 KEEPALIVE_S = 30.0  # aiohttp's timer for idle connections and for slow request heads, one and the same
 HEADERS_MAX = 128
 TOO_MANY_HEADERS = "Too many headers"  # how aiohttp says so: it has no type of its own
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
+REQUEST_ID_HEADER = "x-request-id"
+REQUEST_ID = web.RequestKey("request_id", str)  # of a request whose handler failed, as it is in the log
 MALFORMED = web.RequestKey("malformed", bool)  # of a request that another server might read as something else
 
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
@@ -37,7 +41,15 @@ log = logging.getLogger(__name__)
 class GatewayServer(web.Server):
     """Serves a table of paths."""
 
-    def __init__(self, routes: Routes, *, body_bytes_max: int, header_bytes_max: int) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[Endpoint, Handler],
+        *,
+        names: RequestNames,
+        cors: Cors,
+        body_bytes_max: int,
+        header_bytes_max: int,
+    ) -> None:
         super().__init__(
             self._handle,
             request_factory=self._request,
@@ -50,7 +62,10 @@ class GatewayServer(web.Server):
             max_headers=HEADERS_MAX,
             auto_decompress=False,
         )
-        self._routes = routes
+        self._handlers = handlers
+        self._paths = PathTable(handlers)
+        self._names = names
+        self._cors = cors
         self._body_bytes_max = body_bytes_max
         self._protocol_options = dict(self._kwargs)
         self.closing = False  # answers say `Connection: close` while the gateway shuts down
@@ -59,22 +74,36 @@ class GatewayServer(web.Server):
         return _Connection(self, loop=self._loop, **self._protocol_options)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        methods = self._routes.get(request.path)
-        handler = None if methods is None else methods.get(request.method)
-        response: web.StreamResponse
-        if MALFORMED in request:
-            response = to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
-        elif methods is None:
-            response = to_response(errors.NOT_FOUND)
-        elif handler is None:
-            response = to_response(errors.method_not_allowed(", ".join(methods)))
+        endpoint, path_id = self._paths.find(request.path)
+        if endpoint is not None and request.method in endpoint.methods and MALFORMED not in request:
+            response = await self._handlers[endpoint](request, path_id)
         else:
-            response = await handler(request)
+            response = self._turned_away(request, endpoint)
         assert isinstance(request.protocol, _Connection)
         request.protocol.reading = None
+        if not response.prepared:
+            self.complete(request, response)
         if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
             response.force_close()
         return response
+
+    def _turned_away(self, request: web.BaseRequest, endpoint: Endpoint | None) -> web.Response:
+        """What does not reach a handler."""
+        if MALFORMED in request:
+            return to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
+        if request.method == hdrs.METH_OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
+            return preflight
+        if endpoint is None:
+            return to_response(errors.NOT_FOUND)
+        return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
+
+    def complete(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Every answer has a name, and tells a page that it may read it."""
+        headers = response.headers
+        if REQUEST_ID_HEADER not in headers:
+            headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID) or self._names.name(request.headers)
+        for name, value in self._cors.headers(request.headers).items():
+            headers.setdefault(name, value)
 
     def _request(
         self,
@@ -132,11 +161,13 @@ class _Connection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun: it cannot become an error")
         response = to_response(errors.answer(_problem(status, exc), api_of(request.path)))
+        assert isinstance(self._manager, GatewayServer)
+        self._manager.complete(request, response)
         response.force_close()
         return response
 
 
-async def read_body(request: web.BaseRequest) -> bytes:
+async def receive(request: web.BaseRequest) -> bytes:
     """The whole body. Raises HTTPRequestEntityTooLarge, at once where its length is declared, and RequestPayloadError.
 
     Expect: 100-continue (RFC 9110, 10.1.1) is aiohttp's application's to answer, which is not used here.

@@ -1,28 +1,28 @@
-"""A body becomes a ParsedCall: what scheduling needs to know of it, and the bytes to forward.
+"""A body becomes a ParsedCall: what scheduling needs to know of it.
 
 Pure: bytes and values in, values out. What a person should know of it:
 
 * Only what scheduling needs is read; every other field passes to the backend as it came. What is read is read as
   vLLM reads it (values.py), so that no backend runs more than was counted on. Of duplicate keys the last one counts,
   here as in vLLM.
-* A body is forwarded byte for byte, unless a rule of fields.py changes it. Only a stream gets stream_options,
-  without which its tokens could not be charged as they pass.
+* A body is forwarded byte for byte, unless a rule of fields.py changes it, or a stream has to be asked for usage,
+  without which its tokens could not be charged as they pass (bodies.py).
 * Errors are BadRequests and never repeat what was sent. What a backend refuses by itself at no cost to anybody (a
-  limit beyond its context, no messages) is left to it, so that its clients read its words.
+  limit beyond its context, no tokens) is left to it, so that its clients read its words.
 """
 
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
-from gateway.api.endpoints import Charge, Endpoint, Meter, Shape
+from backends.meters import AnswerKind
+from gateway.api import fields
+from gateway.api.bodies import Body, UpstreamBody
+from gateway.api.endpoints import Charge, Endpoint, Shape
 from gateway.api.errors import BadRequest
 from gateway.api.prompts import prefix_hashes
 from gateway.api.values import count, flag, integer
 
-NESTING_MAX = 128
-MODEL_CHARS_MAX = 512
+MODEL_CHARS_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +57,22 @@ class ParsedCall:
     prompt_bytes: int
     prompt_token_ids: int | None
     prefix: tuple[int, ...]
-    upstream_body: bytes
-    meter: Meter | None = None
+    body: UpstreamBody
+    answer: AnswerKind = AnswerKind.CHOICES
     uses_tools: bool = False
 
 
-_USAGE_OPTIONS: Final = {"include_usage": True, "continuous_usage_stats": True}
-_USAGE_TAIL: Final = b',"stream_options":' + orjson.dumps(_USAGE_OPTIONS) + b"}"
-
-
-def parse_call(endpoint: Endpoint, body: bytes, limits: CallLimits) -> ParsedCall:
-    """Read a call that is queued. Raises BadRequest, and nothing else, whatever the bytes are."""
-    shape = endpoint.shape
+def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str | None = None) -> ParsedCall:
+    """Read a call that is queued. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
+    shape, call = endpoint.shape, body.values
     assert shape is not None, "asked for endpoints with a body to be queued"
-    call = json_object(body)
-    model = model_of(call)
     stream = flag(call, "stream")
-    wants_usage, wants_continuous, upstream_body = False, False, body
+    changes = fields.changes(call, salted=salt is not None)
+    if salt is not None and not endpoint.multipart:
+        changes[fields.CACHE_SALT] = salt
+    wants_usage, wants_continuous, options = False, False, None
     if stream and shape.usage_options:
-        wants_usage, wants_continuous, upstream_body = _stream_options(call, body)
+        wants_usage, wants_continuous, options = body.usage_options()
     generates = endpoint.charge is Charge.USAGE
     sequences = _sequences(call, limits) if generates else 1
     output_tokens = _output_tokens(call, shape, limits.output_tokens_max) if generates else 0
@@ -85,7 +82,7 @@ def parse_call(endpoint: Endpoint, body: bytes, limits: CallLimits) -> ParsedCal
         raise BadRequest(f"At most {prompts_max} prompts may be in one call.", param="prompt" if generates else "input")
     choices = sequences * prompt.prompts
     return ParsedCall(
-        model=model,
+        model=model_of(call),
         stream=stream,
         choices=choices,
         prompts=prompt.prompts,
@@ -94,34 +91,20 @@ def parse_call(endpoint: Endpoint, body: bytes, limits: CallLimits) -> ParsedCal
         client_wants_continuous_usage=wants_continuous,
         prompt_bytes=len(prompt.text) + prompt.repeated_bytes,
         prompt_token_ids=prompt.token_ids,
-        prefix=prefix_hashes(prompt, call),
-        upstream_body=upstream_body,
-        meter=endpoint.meter,
+        prefix=prefix_hashes(prompt, call, salt),
+        body=body.upstream(changes, options),
+        answer=endpoint.answer,
         uses_tools=bool(call.get("tools")),
     )
 
 
-def prompt_text(endpoint: Endpoint, body: bytes) -> str:
+def prompt_text(endpoint: Endpoint, body: Body) -> str:
     """Return the text that becomes prompt, of a body that has passed `parse_call`, for a tokenizer.
 
     Apart from the ParsedCall, which lives as long as its request: most gateways never need the text.
     """
     assert endpoint.shape is not None, "it has passed parse_call"
-    return endpoint.shape.prompt(orjson.loads(body)).text.decode(errors="replace")
-
-
-def json_object(body: bytes) -> dict[str, Any]:
-    """The body as a JSON object of a depth that no backend stumbles over. Raises BadRequest."""
-    try:
-        call = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The body is not valid JSON (at character {error.pos}).", code="invalid_json") from None
-    if type(call) is not dict:
-        raise BadRequest("The body must be a JSON object.", code="invalid_json")
-    # Counting brackets is far cheaper than walking the value, and almost always enough.
-    if body.count(b"[") + body.count(b"{") > NESTING_MAX:
-        _check_nesting(call)
-    return call
+    return endpoint.shape.prompt(body.values).text.decode(errors="replace")
 
 
 def model_of(call: dict[str, Any]) -> str | None:
@@ -130,21 +113,6 @@ def model_of(call: dict[str, Any]) -> str | None:
     if model is not None and (type(model) is not str or len(model) > MODEL_CHARS_MAX):
         raise BadRequest(f"'model' must be a string of at most {MODEL_CHARS_MAX} characters.", param="model")
     return model
-
-
-def _check_nesting(call: dict[str, Any]) -> None:
-    """Refuse what could exhaust the backend's recursion (templates, schema compilers) and look like its failure."""
-    level: list[Any] = [call]
-    for _ in range(NESTING_MAX):
-        level = [
-            child
-            for node in level
-            for child in (node.values() if type(node) is dict else node)
-            if type(child) is dict or type(child) is list
-        ]
-        if not level:
-            return
-    raise BadRequest(f"The body is nested more than {NESTING_MAX} levels deep.", code="invalid_json")
 
 
 def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
@@ -162,18 +130,3 @@ def _output_tokens(call: dict[str, Any], shape: Shape, value_max: int) -> int | 
     if value is None and all(call.get(name) is None for name in shape.output_fields):
         return shape.output_tokens_default
     return value
-
-
-def _stream_options(call: dict[str, Any], body: bytes) -> tuple[bool, bool, bytes]:
-    """Return whether the client wants usage, whether in every chunk, and the body to forward."""
-    options = call.get("stream_options")
-    if options is not None and type(options) is not dict:
-        raise BadRequest("'stream_options' must be an object.", param="stream_options")
-    wants_usage = flag(options, "include_usage") if options else False
-    wants_continuous = flag(options, "continuous_usage_stats") if options else False
-    if wants_usage and wants_continuous:
-        return True, True, body
-    if "stream_options" in call:
-        call = {**call, "stream_options": {**(options or {}), **_USAGE_OPTIONS}}
-        return wants_usage, False, orjson.dumps(call)
-    return wants_usage, False, body.rstrip()[:-1] + _USAGE_TAIL

@@ -10,17 +10,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from backends.meters import AnswerKind
 from gateway.api.errors import Api
 from gateway.api.inputs import inputs_prompt, pairs_prompt
 from gateway.api.prompts import (
     Prompt,
+    audio_prompt,
     batch_prompt,
     chat_prompt,
     completion_prompt,
     messages_prompt,
     responses_prompt,
+    unknown_prompt,
 )
 
 # An id in a path, as it may go into the path that a backend is asked for.
@@ -34,14 +37,6 @@ class Charge(StrEnum):
     PROMPT = "prompt"  # prompt tokens: it generates none
     UNIT = "unit"  # always the same
     NOTHING = "nothing"
-
-
-class Meter(StrEnum):
-    """How the events of its stream are counted."""
-
-    CHOICES = "choices"  # chunks with choices: chat, completions, audio
-    RESPONSES = "responses"
-    MESSAGES = "messages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +61,17 @@ class Endpoint:
     api: Api = Api.OPENAI
     charge: Charge
     shape: Shape | None = None
-    meter: Meter | None = None
+    answer: AnswerKind = AnswerKind.NONE
     multipart: bool = False
 
     @property
     def queued(self) -> bool:
         return self.charge in (Charge.USAGE, Charge.PROMPT)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether it is asked without a body too, and so without a model."""
+        return "GET" in self.methods
 
 
 _CHAT: Final = Shape(prompt=chat_prompt, output_fields=("max_completion_tokens", "max_tokens"), usage_options=True)
@@ -82,16 +82,24 @@ _COMPLETION: Final = Shape(
 _BATCH: Final = Shape(prompt=batch_prompt, output_fields=("max_completion_tokens", "max_tokens"))
 _RESPONSE: Final = Shape(prompt=responses_prompt, output_fields=("max_output_tokens",))
 _MESSAGE: Final = Shape(prompt=messages_prompt, output_fields=("max_tokens",))
+_AUDIO: Final = Shape(prompt=audio_prompt, output_fields=("max_completion_tokens",), usage_options=True)
+_UNKNOWN: Final = Shape(
+    prompt=unknown_prompt, output_fields=("max_completion_tokens", "max_tokens", "max_output_tokens")
+)
 _INPUT: Final = Shape(prompt=inputs_prompt("input", "messages", "data"))
 _PAIRS: Final = Shape(prompt=pairs_prompt)
 
 
-def _generates(path: str, shape: Shape, meter: Meter | None, api: Api = Api.OPENAI) -> Endpoint:
-    return Endpoint(path=path, charge=Charge.USAGE, shape=shape, meter=meter, api=api)
+def _generates(path: str, shape: Shape, answer: AnswerKind, api: Api = Api.OPENAI) -> Endpoint:
+    return Endpoint(path=path, charge=Charge.USAGE, shape=shape, answer=answer, api=api)
+
+
+def _hears(path: str) -> Endpoint:
+    return Endpoint(path=path, charge=Charge.USAGE, shape=_AUDIO, answer=AnswerKind.TRANSCRIPTION, multipart=True)
 
 
 def _reads(path: str, shape: Shape) -> Endpoint:
-    return Endpoint(path=path, charge=Charge.PROMPT, shape=shape)
+    return Endpoint(path=path, charge=Charge.PROMPT, shape=shape, answer=AnswerKind.POOLING)
 
 
 def _utility(path: str, method: str = "POST", api: Api = Api.OPENAI) -> Endpoint:
@@ -102,11 +110,12 @@ def _own(path: str, *methods: str) -> Endpoint:
     return Endpoint(path=path, methods=methods or ("GET",), charge=Charge.NOTHING)
 
 
-CHAT: Final = _generates("/v1/chat/completions", _CHAT, Meter.CHOICES)
-COMPLETIONS: Final = _generates("/v1/completions", _COMPLETION, Meter.CHOICES)
-RESPONSES: Final = _generates("/v1/responses", _RESPONSE, Meter.RESPONSES)
-MESSAGES: Final = _generates("/v1/messages", _MESSAGE, Meter.MESSAGES, Api.ANTHROPIC)
-BATCH: Final = _generates("/v1/chat/completions/batch", _BATCH, None)
+CHAT: Final = _generates("/v1/chat/completions", _CHAT, AnswerKind.CHOICES)
+COMPLETIONS: Final = _generates("/v1/completions", _COMPLETION, AnswerKind.CHOICES)
+RESPONSES: Final = _generates("/v1/responses", _RESPONSE, AnswerKind.RESPONSES)
+MESSAGES: Final = _generates("/v1/messages", _MESSAGE, AnswerKind.MESSAGES, Api.ANTHROPIC)
+BATCH: Final = _generates("/v1/chat/completions/batch", _BATCH, AnswerKind.CHOICES)
+TRANSCRIPTIONS: Final = _hears("/v1/audio/transcriptions")
 EMBEDDINGS: Final = _reads("/v1/embeddings", _INPUT)
 RESPONSE: Final = _utility("/v1/responses/{id}", "GET")
 RESPONSE_CANCEL: Final = _utility("/v1/responses/{id}/cancel")
@@ -117,6 +126,7 @@ LIVEZ: Final = _own("/livez")
 READYZ: Final = _own("/readyz")
 PING: Final = _own("/ping", "GET", "POST")
 VERSION: Final = _own("/version")
+DEBUG_STATE: Final = _own("/debug/state")
 
 ENDPOINTS: Final = (
     CHAT,
@@ -124,6 +134,8 @@ ENDPOINTS: Final = (
     RESPONSES,
     MESSAGES,
     BATCH,
+    TRANSCRIPTIONS,
+    _hears("/v1/audio/translations"),
     EMBEDDINGS,
     _reads("/score", _PAIRS),
     _reads("/v1/score", _PAIRS),
@@ -144,6 +156,16 @@ ENDPOINTS: Final = (
     PING,
     VERSION,
 )
+
+
+ListedCharge = Literal["generation", "unit"]
+
+
+def listed(path: str, charge: ListedCharge) -> Endpoint:
+    """A path of the backends that an operator lets through."""
+    if charge == "generation":
+        return _generates(path, _UNKNOWN, AnswerKind.CHOICES)
+    return Endpoint(path=path, methods=("GET", "POST"), charge=Charge.UNIT)
 
 
 class PathTable:

@@ -21,6 +21,8 @@ from gateway.api.errors import BadRequest
 PREFIX_BLOCK_BYTES = 1024
 PREFIX_BLOCKS_MAX = 512
 MEDIA_PART_BYTES = 2048
+# Whisper hears 50 tokens a second, which are about 24,000 bytes of sound (between MP3 and WAV) and 150 of text.
+AUDIO_BYTES_PER_PROMPT_BYTE = 160
 
 # Content parts that are text, and the field that holds it. Every other type is media.
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
@@ -75,6 +77,20 @@ def messages_prompt(call: dict[str, Any]) -> Prompt:
     return _one(b"\n".join(pieces))
 
 
+def unknown_prompt(call: dict[str, Any]) -> Prompt:
+    """A call of a path that an operator has listed: all of it may be prompt."""
+    text = orjson.dumps(call)
+    return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=1)
+
+
+def audio_prompt(call: dict[str, Any]) -> Prompt:
+    """/v1/audio/*: the sound, and a text that says what it may be about."""
+    text = call.get("prompt")
+    written = text.encode() if type(text) is str else b""
+    heard = int(call.get("file_bytes", 0)) // AUDIO_BYTES_PER_PROMPT_BYTE
+    return Prompt(text=written, leading_bytes=0, token_ids=None, prompts=1, repeated_bytes=max(heard, 1))
+
+
 def responses_prompt(call: dict[str, Any]) -> Prompt:
     """/v1/responses: tools, instructions, then a text or a list of items."""
     given = call.get("input")
@@ -99,12 +115,12 @@ def completion_prompt(call: dict[str, Any]) -> Prompt:
     return _listed_prompt(prompt)
 
 
-def prefix_hashes(prompt: Prompt, call: dict[str, Any]) -> tuple[int, ...]:
+def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None) -> tuple[int, ...]:
     """Chained 64-bit hashes of the full leading blocks of the first sequence; one stands for all before it."""
     blocks = min(prompt.leading_bytes // PREFIX_BLOCK_BYTES, PREFIX_BLOCKS_MAX)
     if not blocks:
         return ()
-    digest, text = _seed(call), prompt.text
+    digest, text = _seed(call, salt), prompt.text
     hashes = []
     for start in range(0, blocks * PREFIX_BLOCK_BYTES, PREFIX_BLOCK_BYTES):
         digest = blake2b(digest + text[start : start + PREFIX_BLOCK_BYTES], digest_size=8).digest()
@@ -126,8 +142,8 @@ def _one(text: bytes) -> Prompt:
     return Prompt(text=text, leading_bytes=len(text), token_ids=None, prompts=1)
 
 
-def _seed(call: dict[str, Any]) -> bytes:
-    return blake2b(orjson.dumps([call.get(name) for name in SEED_FIELDS]), digest_size=8).digest()
+def _seed(call: dict[str, Any], salt: str | None) -> bytes:
+    return blake2b(orjson.dumps([salt, *(call.get(name) for name in SEED_FIELDS)]), digest_size=8).digest()
 
 
 def _chat_text(call: dict[str, Any], messages: Any) -> bytes:

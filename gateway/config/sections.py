@@ -7,6 +7,7 @@ is checked in `config.py`.
 
 import os
 import re
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -24,6 +25,8 @@ from pydantic import (
 )
 
 from backends.engine.coefficients import COEFFICIENTS
+from backends.kinds import KINDS
+from gateway.api.fields import CacheIsolation
 from policies.admission import WINDOWS
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
@@ -34,6 +37,8 @@ SECRET_FILE_BYTES_MAX = 64 << 10
 NAME_CHARS_MAX = 64
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}")
+# A tenant may be a model, whose name may be a path.
+TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}")
 # An oracle knows lengths that only a trace has.
 _PREDICTIONS = tuple(name for name in PREDICTION if name != "oracle")
 
@@ -50,6 +55,12 @@ def _name(value: str) -> str:
     return value
 
 
+def _tenant_name(value: str) -> str:
+    if not TENANT_NAME.fullmatch(value):
+        raise ValueError("must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'")
+    return value
+
+
 def _listed(names: tuple[str, ...], value: str) -> str:
     if value not in names:
         raise ValueError(f"must be one of {', '.join(names)}")
@@ -57,6 +68,7 @@ def _listed(names: tuple[str, ...], value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+TenantName = Annotated[str, AfterValidator(_tenant_name)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
 Bytes = Annotated[ByteSize, BeforeValidator(_not_bool), Field(ge=1)]
 Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0)]
@@ -66,6 +78,7 @@ Wait = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
 Fairness = Annotated[str, AfterValidator(lambda value: _listed(tuple(FAIRNESS), value))]
 Prediction = Annotated[str, AfterValidator(lambda value: _listed(_PREDICTIONS, value))]
 Placement = Annotated[str, AfterValidator(lambda value: _listed(tuple(PLACEMENT), value))]
+Kind = Annotated[str, AfterValidator(lambda value: _listed(tuple(KINDS), value))]
 RateWindow = Annotated[str, AfterValidator(lambda value: _listed(tuple(WINDOWS), value))]
 Coefficients = Annotated[str, AfterValidator(lambda value: _listed(tuple(COEFFICIENTS), value))]
 
@@ -78,10 +91,13 @@ class Listen(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)] = 8080
     debug_state: bool = False
+    show_queue_ms: bool = False
+    show_backend: bool = False
+    allowed_origins: tuple[str, ...] = ("*",)
 
 
 class Backend(Section):
-    """One vLLM server. What is not known of it (None) is measured or learnt."""
+    """One server. What is not known of it (None) is asked, measured or learnt. `ca_file` (PEM) is for https."""
 
     url: str
     name: Name | None = None
@@ -91,6 +107,8 @@ class Backend(Section):
     api_key_env: str | None = None
     requests_running_max: Count | None = None
     kv_tokens_max: Count | None = None
+    kind: Kind | None = None
+    ca_file: Path | None = None
 
     @property
     def id(self) -> str:
@@ -142,8 +160,16 @@ class Engine(Section):
     kv_tokens_max: Count | None = None
 
 
+class Envelope(Section):
+    """Latency targets; None: no such target, or the tier's."""
+
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+
+
 class Tier(Section):
     weight: Positive = 1.0
+    envelope: Envelope = Envelope()
     reserve_ratio: Annotated[float, BeforeValidator(_not_bool), Field(ge=0, lt=1)] = 0.0
 
 
@@ -152,6 +178,7 @@ class Tenant(Section):
 
     tier: Name = "default"
     weight: Positive = 1.0
+    envelope: Envelope = Envelope()
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
@@ -198,6 +225,9 @@ class Auth(Section):
     """`secret` is the HMAC key of all API keys. Without one, mode "open" takes a random one at every start."""
 
     mode: Literal["open", "keys"] = "open"
+    tenant_from: Literal["key", "model"] = "key"
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    cache_isolation: CacheIsolation = "none"
     secret: SecretStr | None = None
     secret_file: Path = Path("fairlead.secret")
     keys_file: Path = Path("fairlead.keys")

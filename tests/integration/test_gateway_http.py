@@ -81,7 +81,10 @@ async def test_methods_of_other_servers_are_turned_away(line):
 
 async def test_a_body_in_chunks_is_read_and_sent_on_with_its_length():
     async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
-        connection.send(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.send(head.encode())
         for byte in json.dumps(call()):
             connection.send(b"1\r\n%b\r\n" % byte.encode())
         connection.send(b"0\r\n\r\n")

@@ -17,7 +17,10 @@ BODY = json.dumps(call()).encode()
 LENGTH = f"Content-Length: {len(BODY)}"
 CHUNKED = "Transfer-Encoding: chunked"
 LAST = b"0\r\n\r\n"
-SMUGGLED = b"POST %b HTTP/1.1\r\nHost: x\r\nX-Request-ID: smuggled\r\nContent-Length: %d\r\n\r\n%b" % (
+SMUGGLED = (
+    b"POST %b HTTP/1.1\r\nHost: x\r\nX-Request-ID: smuggled\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b"
+) % (
     CHAT.encode(),
     len(BODY),
     BODY,
@@ -39,7 +42,7 @@ class Case:
 
 
 def post(*headers, body=BODY, line=f"POST {CHAT} HTTP/1.1", host="Host: gateway"):
-    lines = [line, host, "X-Request-ID: @ID@", *headers]
+    lines = [line, host, "X-Request-ID: @ID@", "Content-Type: application/json", *headers]
     return b"\r\n".join(_bytes(line) for line in lines if line is not None) + b"\r\n\r\n" + body
 
 

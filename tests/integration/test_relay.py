@@ -102,7 +102,7 @@ class House:
         try:
             async with await self.upstream.open("POST", "/", []) as exchange:
                 meter = ChunkMeter(StreamCall())
-                own = [("X-Request-Id", "mine")]
+                own = {"x-request-id": "mine"}
                 result = await relay_stream(request, exchange, meter, self.on_usage, headers=own)
         except asyncio.CancelledError:
             self.cancelled += 1
@@ -114,7 +114,7 @@ class House:
         async with await self.upstream.open("POST", "/", []) as exchange:
             try:
                 body = await exchange.read(BODY_MAX)
-                result = relay_body(exchange, body, headers=[("x-request-id", "mine")])
+                result = relay_body(exchange, body, headers={"x-request-id": "mine"})
             except UpstreamClosed as error:
                 self.results.append(error)
                 return web.Response(status=502)

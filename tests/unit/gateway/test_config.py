@@ -80,7 +80,7 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
         "6: tenants.a: this key is there twice",
         "6: tenants.a.weight: must be greater than 0",
         "7: tenants[7]: a name must be a string: put it in quotes",
-        "8: tenants.bad name!: a name must be 1 to 64 letters, digits, '.', '_', '@' or '-'",
+        "8: tenants.bad name!: a name must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'",
         "10: backends[0].url: must be the server's root, without /v1",
         "11: backends[1].url: is missing",
         "11: backends[1].urll: there is no such key (did you mean 'url'?)",

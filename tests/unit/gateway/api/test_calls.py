@@ -9,7 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.api.calls import MODEL_CHARS_MAX, NESTING_MAX, CallLimits, ParsedCall, parse_call, prompt_text
+from backends.meters import AnswerKind
+from gateway.api.bodies import NESTING_MAX, read_body, read_json
+from gateway.api.calls import MODEL_CHARS_MAX, CallLimits, ParsedCall, prompt_text
+from gateway.api.calls import parse_call as parse
 from gateway.api.endpoints import (
     BATCH,
     CHAT,
@@ -20,7 +23,6 @@ from gateway.api.endpoints import (
     RESPONSES,
     Charge,
     Endpoint,
-    Meter,
 )
 from gateway.api.errors import BadRequest
 
@@ -28,6 +30,15 @@ LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_ma
 QUEUED = [endpoint for endpoint in ENDPOINTS if endpoint.queued]
 CHAT_CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 COMPLETION_CALL = {"model": "m", "prompt": "hello"}
+
+
+def parse_call(endpoint: Endpoint, body: bytes, limits: CallLimits) -> ParsedCall:
+    return parse(endpoint, read_body("application/json", body, multipart=False), limits)
+
+
+def sent(call: ParsedCall) -> bytes:
+    """As a vLLM gets it."""
+    return call.body.asking(usage=True, continuous=True)
 
 
 def chat(**fields: Any) -> ParsedCall:
@@ -56,7 +67,7 @@ def test_a_plain_chat_is_one_choice_without_a_limit_and_passes_byte_for_byte():
     body = b' {"messages": [{"role":"user","content":"hello"}],\n "temperature": 0.70 } '
     call = parse_call(CHAT, body, LIMITS)
     assert (call.model, call.stream, call.choices, call.output_tokens_max) == (None, False, 1, None)
-    assert call.upstream_body is body
+    assert sent(call) is body
 
 
 def test_output_tokens_count_all_choices():
@@ -89,7 +100,7 @@ def test_max_tokens_zero_is_for_scoring_a_prompt_with_echo_and_decodes_one():
 def test_a_number_may_be_written_as_vllm_reads_it(value):
     call = chat(max_tokens=value)
     assert call.output_tokens_max == 16
-    assert call.upstream_body == orjson.dumps(CHAT_CALL | {"max_tokens": value})
+    assert sent(call) == orjson.dumps(CHAT_CALL | {"max_tokens": value})
 
 
 @pytest.mark.parametrize("value", [True, 1, 1.0, "true", "YES", "on", "1"])
@@ -204,7 +215,7 @@ def test_of_duplicate_keys_the_last_one_counts_as_in_the_backend():
     body = b'{"n":1,"stream":true,"messages":[{"role":"user","content":"x"}],"n":3,"stream":false}'
     call = parse_call(CHAT, body, LIMITS)
     assert (call.choices, call.stream) == (3, False)
-    assert json.loads(call.upstream_body)["n"] == 3
+    assert json.loads(sent(call))["n"] == 3
 
 
 def test_duplicate_stream_options_cannot_hide_the_usage_that_we_ask_for():
@@ -212,16 +223,16 @@ def test_duplicate_stream_options_cannot_hide_the_usage_that_we_ask_for():
         b'{"stream":true,"stream_options":{"include_usage":true},"prompt":"x","stream_options":{"include_usage":false}}'
     )
     call = parse_call(COMPLETIONS, body, LIMITS)
-    assert json.loads(call.upstream_body)["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert json.loads(sent(call))["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert not call.client_wants_usage
 
 
 def test_a_stream_is_made_to_report_usage_and_is_otherwise_left_alone():
     body = b'{"messages":[{"role":"user","content":"x"}], "stream":true, "seed":12345678901234567890123 }\n'
     call = parse_call(CHAT, body, LIMITS)
-    sent = json.loads(call.upstream_body)
-    assert sent.pop("stream_options") == {"include_usage": True, "continuous_usage_stats": True}
-    assert sent == json.loads(body)
+    forwarded = json.loads(sent(call))
+    assert forwarded.pop("stream_options") == {"include_usage": True, "continuous_usage_stats": True}
+    assert forwarded == json.loads(body)
     assert (call.client_wants_usage, call.client_wants_continuous_usage) == (False, False)
 
 
@@ -238,19 +249,19 @@ def test_a_stream_is_made_to_report_usage_and_is_otherwise_left_alone():
 )
 def test_stream_options_are_completed_and_what_the_client_asked_for_is_remembered(options, wants):
     call = chat(stream=True, stream_options=options)
-    sent = json.loads(call.upstream_body)["stream_options"]
-    assert sent == {"include_usage": True, "continuous_usage_stats": True}
+    forwarded = json.loads(sent(call))["stream_options"]
+    assert forwarded == {"include_usage": True, "continuous_usage_stats": True}
     assert (call.client_wants_usage, call.client_wants_continuous_usage) == wants
 
 
 def test_other_stream_options_are_kept():
     call = chat(stream=True, stream_options={"include_obfuscation": False})
-    assert json.loads(call.upstream_body)["stream_options"]["include_obfuscation"] is False
+    assert json.loads(sent(call))["stream_options"]["include_obfuscation"] is False
 
 
 @pytest.mark.parametrize("options", [{}, {"include_usage": True}, [1]])
 def test_stream_options_without_a_stream_are_the_backends_to_judge(options):
-    assert chat(stream_options=options).upstream_body == orjson.dumps(CHAT_CALL | {"stream_options": options})
+    assert sent(chat(stream_options=options)) == orjson.dumps(CHAT_CALL | {"stream_options": options})
 
 
 def test_token_ids_are_counted_exactly():
@@ -266,13 +277,13 @@ def test_a_batch_has_a_choice_for_each_conversation():
     assert (call.prompts, call.choices, call.output_tokens_max) == (3, 3, 21)
 
 
-def test_responses_and_messages_have_their_own_limit_and_meter():
+def test_responses_and_messages_have_their_own_limit_and_way_of_counting():
     call = parse_call(RESPONSES, orjson.dumps({"input": "hello", "max_output_tokens": 9, "stream": True}), LIMITS)
-    assert (call.output_tokens_max, call.meter, call.stream) == (9, Meter.RESPONSES, True)
+    assert (call.output_tokens_max, call.answer, call.stream) == (9, AnswerKind.RESPONSES, True)
     body = orjson.dumps({"messages": CHAT_CALL["messages"], "max_tokens": 5, "tools": [{"name": "f"}]})
     call = parse_call(MESSAGES, body, LIMITS)
-    assert (call.output_tokens_max, call.meter, call.uses_tools) == (5, Meter.MESSAGES, True)
-    assert call.upstream_body is body
+    assert (call.output_tokens_max, call.answer, call.uses_tools) == (5, AnswerKind.MESSAGES, True)
+    assert sent(call) is body
 
 
 def test_what_generates_nothing_has_no_output_and_a_limit_of_its_own():
@@ -282,7 +293,7 @@ def test_what_generates_nothing_has_no_output_and_a_limit_of_its_own():
 
 
 def test_the_prompt_of_a_passed_body_can_be_read_again_as_text():
-    text = prompt_text(CHAT, orjson.dumps(CHAT_CALL))
+    text = prompt_text(CHAT, read_json(orjson.dumps(CHAT_CALL)))
     assert text == "user\nhello"
     assert len(text) == chat().prompt_bytes
 
@@ -323,12 +334,12 @@ def test_any_json_object_is_a_call_within_limits_or_a_bad_request(endpoint, call
     else:
         assert 1 <= parsed.choices <= LIMITS.choices_max * LIMITS.prompts_max
         assert parsed.output_tokens_max is None or 1 <= parsed.output_tokens_max <= 1000 * parsed.choices
-    sent = json.loads(parsed.upstream_body)
+    forwarded = json.loads(sent(parsed))
     if parsed.stream and endpoint.shape.usage_options:
-        assert sent["stream_options"]["include_usage"] is True
-        assert sent["stream_options"]["continuous_usage_stats"] is True
+        assert forwarded["stream_options"]["include_usage"] is True
+        assert forwarded["stream_options"]["continuous_usage_stats"] is True
     else:
-        assert parsed.upstream_body == body
+        assert sent(parsed) == body
 
 
 @given(st.sampled_from(QUEUED), st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
