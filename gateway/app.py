@@ -92,7 +92,7 @@ class Gateway:
     async def stop(self) -> None:
         """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
         if self._runner is not None:
-            self._front.stop()
+            await self._front.stop()
             await self.backends.stop()
             self.pools.close()
             for upstream in self._upstreams.values():

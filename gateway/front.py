@@ -16,10 +16,11 @@ from gateway.access_log import AccessLog
 from gateway.answer_headers import AnswerHeaders
 from gateway.answering import Answering, Run
 from gateway.api import endpoints
-from gateway.api.endpoints import ENDPOINTS, Charge, Endpoint, listed
+from gateway.api.endpoints import ENDPOINTS, RESPONSES, Charge, Endpoint, listed
 from gateway.api.fields import CacheSalts
 from gateway.attempt import Link
 from gateway.auth import TrustedProxies, make_authenticator
+from gateway.background import Background
 from gateway.config import Config
 from gateway.cors import Cors
 from gateway.envelopes import Envelopes
@@ -66,15 +67,26 @@ class Front:
             pools=pools,
             body_timeout_s=config.limits.body_timeout_s,
         )
-        self._generation = self._make_generation()
+        telemetry = Telemetry(access_log)
+        learnt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
+        intake = self._make_intake(learnt_tokens, exact_tokens)
+        self._generation = Generation(
+            intake=intake,
+            backends=backends,
+            links=links,
+            answer_headers=self._headers,
+            output_tokens=OutputTokens(learnt_tokens, exact_tokens),
+            on_answer=self._made,
+        )
+        self._background = Background(
+            intake=intake, generation=self._generation, links=links, names=self._names, ended=telemetry.ended
+        )
         self._utilities = Utilities(
             reception=self._reception, pools=pools, links=links, responses=self._responses, headers=self._headers
         )
         self._probes = Probes(pools)
         cors = Cors(listen.allowed_origins)
-        self._answering = Answering(
-            names=self._names, headers=self._headers, cors=cors, telemetry=Telemetry(access_log)
-        )
+        self._answering = Answering(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
         self.server = GatewayServer(
             self._handlers(),
             names=self._names,
@@ -90,9 +102,10 @@ class Front:
     def refuse_new(self) -> None:
         self._reception.draining = True
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """The gateway cuts its exchanges itself from now on: no evidence about backends."""
         self._reception.draining = self._generation.stopping = True
+        await self._background.stop()
 
     def _handlers(self) -> dict[Endpoint, Handler]:
         """Every path there is."""
@@ -110,7 +123,9 @@ class Front:
         if self._config.listen.debug_state:
             handlers[endpoints.DEBUG_STATE] = DebugState(self._pools).answer
         for endpoint in (*ENDPOINTS, *extra):
-            if endpoint.queued:
+            if endpoint is RESPONSES:
+                handlers[endpoint] = self._logged(endpoint, self._background.answer)
+            elif endpoint.queued:
                 handlers[endpoint] = self._logged(endpoint, self._generation.answer)
             elif endpoint.charge is Charge.UNIT:
                 handlers[endpoint] = partial(self._useful, endpoint)
@@ -123,10 +138,9 @@ class Front:
     async def _useful(self, endpoint: Endpoint, request: web.BaseRequest, path_id: str) -> web.StreamResponse:
         return await self._answering.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
 
-    def _make_generation(self) -> Generation:
+    def _make_intake(self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None) -> Intake:
         config = self._config
-        learnt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
-        intake = Intake(
+        return Intake(
             reception=self._reception,
             names=self._names,
             pools=self._pools,
@@ -136,14 +150,6 @@ class Front:
             cache_salts=CacheSalts(config.auth.cache_isolation, config.auth.secret_bytes() or secrets.token_bytes(32)),
             prompt_tokens=learnt_tokens,
             exact_prompt_tokens=exact_tokens,
-        )
-        return Generation(
-            intake=intake,
-            backends=self._backends,
-            links=self._links,
-            answer_headers=self._headers,
-            output_tokens=OutputTokens(learnt_tokens, exact_tokens),
-            on_answer=self._made,
         )
 
     def _made(self, answer_id: str, call: Call, backend_id: str) -> None:

@@ -50,21 +50,22 @@ class Generation:
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
         """Raises Refused, Rejected, UpstreamError."""
-        call = await self._intake.take(request, endpoint, trace)
+        return await self.run(request, await self._intake.take(request, endpoint, trace), trace)
+
+    async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
+        """Raises Rejected, UpstreamError."""
         trace.queued_s = time.perf_counter()
         lease = call.dispatcher.lease(call.request, call.tenant)
         try:
             async with lease:
-                result = await self._send_until_taken(request, call, lease, trace)
+                result = await self.send(request, call, lease, trace)
                 lease.outcome = result.outcome
         finally:
             if lease.backend_id:  # else it ended in the queue
                 trace.outcome = lease.outcome
         return result.response
 
-    async def _send_until_taken(
-        self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace
-    ) -> RelayResult:
+    async def send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
         """Send the call to the backend of its lease, and to the next one while it is not taken."""
         resends = 0
         while True:

@@ -4,7 +4,8 @@ Everything that can be wrong with a call is found here, before it is queued, for
 backend alone can know (a context that is too long by its tokenizer) it says itself, and that costs nothing.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from gateway.api.endpoints import RESPONSES, Endpoint
 from gateway.api.errors import BadRequest
 from gateway.api.fields import CACHE_SALT, CacheSalts
 from gateway.api.prompts import PREFIX_BLOCK_BYTES
+from gateway.api.values import flag
 from gateway.dispatcher import Dispatcher
 from gateway.envelopes import Envelopes
 from gateway.kept_responses import KeptResponses
@@ -30,8 +32,7 @@ from policies.types import Request, Tenant
 CONTEXT_TOKENS_UNKNOWN = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call that may be queued: what was read of it, whose it is, and who serves it."""
 
     parsed: ParsedCall
@@ -39,6 +40,7 @@ class Call:
     tenant: Tenant
     dispatcher: Dispatcher
     owner: str
+    background: bool = False
 
 
 class Intake:
@@ -73,6 +75,7 @@ class Intake:
         tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
             parsed = parse_call(endpoint, arrival.body, self._limits, salt=self._salt(arrival))
+            background = endpoint is RESPONSES and _in_background(values)
         except BadRequest as error:
             raise Refused(error.problem, "bad_request") from None
         trace.stream = parsed.stream
@@ -98,7 +101,7 @@ class Intake:
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
         )
-        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner)
+        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background)
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """A backend has counted the prompt."""
@@ -131,6 +134,15 @@ class Intake:
             if counted is not None:
                 return counted
         return self._prompt_tokens.estimate(tenant_id, model, parsed.prompt_bytes)
+
+
+def _in_background(values: Mapping[str, Any]) -> bool:
+    """Whether its client does not wait for it. Raises BadRequest."""
+    background = flag(values, "background")
+    if background and flag(values, "stream"):
+        # Whoever leaves such a stream leaves the backend at work, and nobody would know for how long.
+        raise BadRequest("'background' cannot be streamed here: ask for the response by its id.", param="background")
+    return background
 
 
 def _output_tokens_max(parsed: ParsedCall, card: ModelCard, prompt_tokens: int) -> int:

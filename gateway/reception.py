@@ -5,9 +5,8 @@ body here (408, 413) and what its path wants (400), is there the model (404), is
 """
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import hdrs, web
 
@@ -37,8 +36,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error
         self.reason = reason or problem.code or problem.type
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A call that has been received. `owner` is who called, whatever tenant that counts as."""
 
     owner: str

@@ -7,7 +7,7 @@ and is decided when it is sent.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -75,8 +75,7 @@ def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
     return read_json(body)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonBody:
+class JsonBody(NamedTuple):
     raw: bytes
     values: dict[str, Any]
 
@@ -95,8 +94,7 @@ class JsonBody:
         return UpstreamJson(_json(self.raw, self.values, changes) if changes else self.raw, options)
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamJson:
+class UpstreamJson(NamedTuple):
     data: bytes
     options: UsageOptions | None
 

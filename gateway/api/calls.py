@@ -12,7 +12,7 @@ Pure: bytes and values in, values out. What a person should know of it:
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from backends.meters import AnswerKind
 from gateway.api import fields
@@ -37,9 +37,8 @@ class CallLimits:
     output_tokens_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    """What the gateway knows of a queued call before anything is counted.
+class ParsedCall(NamedTuple):
+    """What the gateway knows of a queued call before anything is counted. A tuple because one is made for every call.
 
     `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` counts all of
     them, is None where the call sets no limit, and 0 where nothing is generated. `prompt_bytes` is the text that

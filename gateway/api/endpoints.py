@@ -27,7 +27,7 @@ from gateway.api.prompts import (
 )
 
 # An id in a path, as it may go into the path that a backend is asked for.
-_ID: Final = r"([A-Za-z0-9_-]{1,128})"
+ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Charge(StrEnum):
@@ -175,7 +175,7 @@ class PathTable:
         endpoints = tuple(endpoints)
         self._exact: Mapping[str, Endpoint] = {each.path: each for each in endpoints if "{id}" not in each.path}
         self._patterns = [
-            (re.compile(re.escape(each.path).replace(r"\{id\}", _ID)), each)
+            (re.compile(re.escape(each.path).replace(r"\{id\}", f"({ID.pattern})")), each)
             for each in endpoints
             if "{id}" in each.path
         ]

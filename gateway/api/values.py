@@ -50,7 +50,12 @@ def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
     """A number of things that is ours to limit, None where it is missing, null, or less than one, which is the
     backend's to refuse. Raises BadRequest.
     """
-    value = integer(call, name)
-    if value is not None and value > value_max:
+    value = call.get(name)
+    if value is None:
+        return None
+    if type(value) is not int:
+        value = integer(call, name)
+        assert value is not None, "it is there"
+    if value > value_max:
         raise BadRequest(f"'{name}' must be at most {value_max}.", param=name)
-    return value if value is None or value > 0 else None
+    return value if value > 0 else None
