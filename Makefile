@@ -29,7 +29,7 @@ test: check  ## ruff, mypy and all tests that need no real vLLM
 
 test-vllm: $(STAMP)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
-	$(BIN)/python -m pytest tests/vllm
+	$(BIN)/python -m pytest tests/conformance/wire tests/vllm
 
 demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
