@@ -13,6 +13,9 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from gateway.api.errors import BadRequest
+from gateway.api.values import integer
+
 # A stream whose chunks hold more tokens than this would be charged in lumps.
 STREAM_INTERVAL_MAX: Final = 16
 # What the scheduler inside an engine is told by us, and by nobody else.
@@ -42,7 +45,11 @@ def _leave_out(_value: Any) -> Any:
 
 
 def _stream_interval(value: Any) -> Any:
-    return STREAM_INTERVAL_MAX if type(value) in (int, float) and value > STREAM_INTERVAL_MAX else value
+    try:
+        interval = integer({"stream_interval": value}, "stream_interval")
+    except BadRequest:
+        return value  # the backend's to refuse
+    return STREAM_INTERVAL_MAX if interval is not None and interval > STREAM_INTERVAL_MAX else value
 
 
 def _xargs(value: Any) -> Any:
