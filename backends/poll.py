@@ -8,7 +8,11 @@ from backends.spec import BackendSpec
 
 
 class UnansweredError(Exception):
-    """A backend was asked and did not answer as it should."""
+    """A backend was asked and did not answer as it should. `status` is there where it answered something else."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Poller:
@@ -41,7 +45,7 @@ class Poller:
                 spec.url + path, headers=spec.headers, allow_redirects=False, ssl=tls
             ) as response:
                 if not 200 <= response.status < 300:
-                    raise UnansweredError(f"{path}: status {response.status}")
+                    raise UnansweredError(f"{path}: status {response.status}", response.status)
                 body = bytearray()
                 while bytes_max and (chunk := await response.content.readany()):
                     body += chunk

@@ -200,7 +200,7 @@ class BackendPool:
 
     async def _ask(self, backend: _Backend) -> None:
         """One round. Raises UnansweredError when it does not say that it is well."""
-        await self._poller.get(backend.spec, "/health", bytes_max=0)
+        await self._ask_health(backend)
         silent = backend.health.state in {State.UNKNOWN, State.DOWN}
         backend.health.poll_answered(self._clock())
         if silent:  # perhaps another server than before: what was known of it may be wrong
@@ -209,6 +209,15 @@ class BackendPool:
         await self._ask_metrics(backend)
         if self._clock() - backend.models_at >= self._times.models_s:
             await self._ask_models(backend)
+
+    async def _ask_health(self, backend: _Backend) -> None:
+        """Ask whether it is well; a server that has no path for that is well when it can say what it serves."""
+        try:
+            await self._poller.get(backend.spec, "/health", bytes_max=0)
+        except UnansweredError as error:
+            if error.status not in (404, 405):
+                raise
+            await self._poller.get(backend.spec, "/v1/models", bytes_max=0)
 
     async def _ask_metrics(self, backend: _Backend) -> None:
         try:

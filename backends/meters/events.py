@@ -32,7 +32,7 @@ class Remembered:
     fingerprint: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would triple what making one costs, and one is made for every stream
 class StreamCall:
     """What a meter has to know of the call whose answer it counts.
 

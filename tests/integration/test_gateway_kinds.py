@@ -186,3 +186,14 @@ async def test_a_server_that_comes_back_as_another_kind_is_found_out_again():
         backend.healthy = True
         await until(lambda: rig.gateway.backends.kind("b0").name == "sglang")
         await until(lambda: rig.gateway.backends.loads()[MODEL][0].requests_running_max == 5)
+
+
+async def test_a_server_without_a_path_for_health_is_well_while_it_says_what_it_serves():
+    async with stand_in("openai") as backend:
+        poll, gone = backend._poll, b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"
+        backend._poll = lambda target: gone if target == "/health" else poll(target)
+        async with gateway(backend) as rig:
+            assert rig.gateway.backends.states()["b0"] == "healthy"
+            assert (await rig.post(call())).status == 200
+            backend._poll = lambda target: gone
+            await until(lambda: rig.gateway.backends.states()["b0"] == "down")
