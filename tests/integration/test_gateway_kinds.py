@@ -195,5 +195,5 @@ async def test_a_server_without_a_path_for_health_is_well_while_it_says_what_it_
         async with gateway(backend) as rig:
             assert rig.gateway.backends.states()["b0"] == "healthy"
             assert (await rig.post(call())).status == 200
-            backend._poll = lambda target: gone
+            backend._poll = lambda _target: gone
             await until(lambda: rig.gateway.backends.states()["b0"] == "down")
