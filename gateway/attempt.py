@@ -21,7 +21,7 @@ from gateway.dispatcher import Lease
 from gateway.intake import Call, Intake
 from gateway.pace import Pace
 from gateway.prompt_tokens import OutputTokens
-from gateway.relay import RelayResult, relay_body, relay_stream
+from gateway.relay import RelayResult, read_whole, relay_body, relay_stream
 from gateway.settlement import Settlement
 from gateway.telemetry import CallTrace
 from gateway.usage_options import asks_for_more, body_for, kept
@@ -115,7 +115,7 @@ class Attempt:
             raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
     async def _relay_body(self, exchange: Exchange) -> RelayResult:
-        body = await exchange.read(ANSWER_BYTES_MAX)
+        body = await read_whole(exchange, ANSWER_BYTES_MAX)
         self._raise_if_not_taken(exchange.status, body)
         exchange.release()
         await self._settlement.whole(exchange.status, body)

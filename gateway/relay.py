@@ -14,11 +14,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import orjson
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
 from backends.meters.events import EventTooLongError, Meter
-from backends.upstream import Exchange, UpstreamError
+from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
 from policies.types import Outcome, Usage
 
 # A client that takes nothing for this long holds a seat of the backend for nobody.
@@ -50,6 +51,18 @@ class RelayResult:
 def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers of a backend's response that its client gets: no hop-by-hop, cookie, server, date or length."""
     return [(name, value) for name, value in headers if name in _PASSED_HEADERS or name.startswith("x-")]
+
+
+async def read_whole(exchange: Exchange, bytes_max: int) -> bytes:
+    """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it."""
+    body = await exchange.read(bytes_max)
+    says_json = any(name == "content-type" and "json" in value for name, value in exchange.headers)
+    if says_json and not exchange.is_framed:
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError:
+            raise UpstreamProtocolError("half a body, of which only the end of the connection was the end") from None
+    return body
 
 
 def relay_body(exchange: Exchange, body: bytes, *, headers: Mapping[str, str]) -> RelayResult:

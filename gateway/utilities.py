@@ -24,7 +24,7 @@ from gateway.attempt import Link, is_event_stream
 from gateway.kept_responses import KeptResponses
 from gateway.pools import Pools
 from gateway.reception import NO_BODY, Arrival, Reception, Refused, refused
-from gateway.relay import relay_body, relay_stream
+from gateway.relay import read_whole, relay_body, relay_stream
 from gateway.telemetry import CallTrace
 from policies.types import Reason, Tenant, Usage
 
@@ -131,7 +131,7 @@ class Utilities:
     ) -> web.StreamResponse:
         headers = self._headers.of(trace)
         if not is_event_stream(exchange):
-            body = await exchange.read(ANSWER_BYTES_MAX)
+            body = await read_whole(exchange, ANSWER_BYTES_MAX)
             exchange.release()
             return relay_body(exchange, body, headers=headers).response
         # A kept response told again: it was charged when it was made.

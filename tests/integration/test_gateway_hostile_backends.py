@@ -92,6 +92,8 @@ WHOLE = {
     "cut, a length that is too large": refused(head(b"content-length: 5000") + BODY, CLOSE),
     "cut between chunks": refused(head(CHUNKED) + chunk(BODY), CLOSE),
     "cut within a chunk": refused(head(CHUNKED) + b"%x\r\n%b" % (len(BODY) + 5, BODY), CLOSE),
+    "cut, without a length": refused(head() + BODY[:50], CLOSE),
+    "cut, without a length and before it began": refused(head(), CLOSE),
     "cut within the head": refused(b"HTTP/1.1 200 OK\r\nx-a", CLOSE),
     # More than was asked for.
     "two answers": served(head(LENGTH) + BODY + EVIL),
