@@ -21,22 +21,30 @@ _MODELS = whole({"object": "list", "data": [{"id": MODEL, "object": "model", "ma
 # What the health checks ask for, and the kinds of servers for their size; anything else that is no call is a fault.
 _POLLS = {b"GET /health": _OK, b"GET /metrics": _NOT_FOUND, b"GET /v1/models": _MODELS, b"GET /version": _NOT_FOUND}
 _POLLS |= {f"GET {kind.sizes_path}".encode(): _NOT_FOUND for kind in KINDS.values() if kind.sizes_path}
-_CALL = f"POST {CHAT}".encode()
 _USAGE = {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3}
+# What may be asked of it, by method and path.
+_CALLS = {
+    f"POST {CHAT}".encode(): whole({"choices": [], "usage": _USAGE}),
+    b"POST /v1/responses": whole({"id": "resp_1", "status": "completed", "output": [], "usage": _USAGE}),
+    b"GET /v1/responses/resp_1": whole({"id": "resp_1", "status": "completed", "output": []}),
+}
 
 
 class RecordingBackend:
-    """`bodies` and `headers` are what came, by x-request-id; `faults` is what may not happen."""
+    """`bodies`, `headers` and `targets` are what came, by x-request-id; `faults` is what may not happen."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, list[bytes]] = {}
         self.headers: dict[str, dict[str, str]] = {}
+        self.targets: dict[str, str] = {}
         self.faults: list[str] = []
         self.url = ""
 
-    def taken(self, request_id: str, body: bytes, headers: dict[str, str]) -> None:
+    def taken(self, target: str, body: bytes, headers: dict[str, str]) -> None:
+        request_id = headers["x-request-id"]
         self.bodies.setdefault(request_id, []).append(body)
         self.headers[request_id] = headers
+        self.targets[request_id] = target
 
 
 class _Connection(asyncio.Protocol):
@@ -65,9 +73,10 @@ class _Connection(asyncio.Protocol):
             self._answer(method_and_target, headers, rest)
 
     def _answer(self, method_and_target: bytes, headers: dict[str, str], body: bytes) -> None:
-        if method_and_target == _CALL:
-            self._backend.taken(headers["x-request-id"], body, headers)
-            self._transport.write(whole({"choices": [], "usage": _USAGE}))
+        method_and_path = method_and_target.partition(b"?")[0]
+        if method_and_path in _CALLS:
+            self._backend.taken(method_and_target.decode().partition(" ")[2], body, headers)
+            self._transport.write(_CALLS[method_and_path])
         elif method_and_target in _POLLS:
             self._transport.write(_POLLS[method_and_target])
         else:

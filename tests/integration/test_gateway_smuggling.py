@@ -347,3 +347,40 @@ async def test_every_request_is_read_one_way_or_not_at_all(table, at_once, caplo
         assert all("late" not in value for headers in backend.headers.values() for value in headers.values())
         assert rig.idle()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+KEPT = json.dumps({"model": "tiny", "input": "Hello", "store": True}).encode()
+IDS = {
+    "resp_1": 200,
+    "resp_1?stream=false&starting_after=1": 200,
+    "resp_1?a=%0d%0aX:%20y%00&b=%23": 200,
+    "resp_1?a=b?c/../d;e": 200,
+    "resp_1#/../../../metrics": 200,
+    "resp_2": 404,
+    "resp_1%0d%0aX:%20y": 404,
+    "resp_1%20HTTP/1.1": 404,
+    "resp_1%3Fa=b": 404,
+    "resp_1/../../../metrics": 404,
+    "..%2f..%2fmetrics": 404,
+    "resp_1/": 404,
+    "": 404,
+    "resp_1?a=b c": 400,
+    "resp_1?a=\t": 400,
+    "resp_1?a=\0": 400,
+}
+
+
+async def test_an_id_in_a_path_and_a_query_bring_nothing_else_along():
+    async with recording() as backend, gateway(backend) as rig:
+        async with wire(rig) as connection:
+            line = "POST /v1/responses HTTP/1.1"
+            connection.send(post(f"Content-Length: {len(KEPT)}", body=KEPT, line=line).replace(b"@ID@", b"kept"))
+            assert (await connection.reply()).status == 200
+        for number, (target, status) in enumerate(IDS.items()):
+            async with wire(rig) as connection:
+                lines = f"GET /v1/responses/{target} HTTP/1.1\r\nHost: x\r\nX-Request-ID: id-{number}\r\n\r\n"
+                connection.send(lines.encode())
+                assert (await connection.reply()).status == status, target
+            asked = backend.targets.get(f"id-{number}")
+            assert asked == (f"/v1/responses/{target.partition('#')[0]}" if status == 200 else None)
+        assert backend.faults == []

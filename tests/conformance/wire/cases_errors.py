@@ -54,6 +54,7 @@ for api, (path, body, prompt) in APIS.items():
     CASES |= {f"{api}: {name}": refused_alike(post(path, {**body, **fields})) for name, fields in OWN_FIELDS.items()}
     CASES |= {
         f"{api}: another content type": refused_alike(post(path, body, content_type="text/plain")),
+        f"{api}: no content type": refused_alike(post(path, body, content_type="")),
         f"{api}: no {prompt}": refused_alike(
             post(path, {name: value for name, value in body.items() if name != prompt})
         ),
