@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from gateway.api.errors import BadRequest
 
+FLOAT_MAX: Final = 2.0**63
+
 _FLAGS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
     **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
@@ -38,7 +40,7 @@ def integer(call: Mapping[str, Any], name: str) -> int | None:
     value = call.get(name)
     if value is None or type(value) is int:
         return value
-    if type(value) is bool or (type(value) is float and value.is_integer()):
+    if type(value) is bool or (type(value) is float and value.is_integer() and abs(value) < FLOAT_MAX):
         return int(value)
     match = _INTEGER.fullmatch(value) if type(value) is str else None
     if match is None:
