@@ -25,6 +25,7 @@ from gateway.relay import RelayResult, read_whole, relay_body, relay_stream
 from gateway.settlement import Settlement
 from gateway.telemetry import CallTrace
 from gateway.usage_options import asks_for_more, body_for, kept
+from policies.types import Outcome
 
 BUSY_HOLD_S = 0.25  # a backend that is busy gets nothing for as long as a few of its steps may take
 UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure sets off has had its say
@@ -96,7 +97,7 @@ class Attempt:
             if not self._call.parsed.stream:  # of a stream is charged what has passed
                 self._settlement.left()
             raise
-        broken = result.outcome is result.outcome.BACKEND_FAILED or exchange.status >= 500
+        broken = result.outcome is Outcome.BACKEND_FAILED or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
     async def _open(self, request: web.BaseRequest) -> Exchange:
@@ -125,11 +126,23 @@ class Attempt:
         settlement, uncounted = self._settlement, list[str]()
         meter = self._meter(uncounted)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
-        result = await relay_stream(
-            request, exchange, meter, settlement.tokens, headers=self._answer_headers.of(self._trace)
-        )
+        try:
+            result = await relay_stream(
+                request,
+                exchange,
+                meter,
+                settlement.tokens,
+                headers=self._answer_headers.of(self._trace),
+                on_unread=lambda seconds: settlement.unread(meter.usage, seconds),
+            )
+        finally:  # also of what a client left
+            self._trace.estimated = self._trace.estimated or meter.tokens_estimated
         self._trace.reason = result.failure
+        if result.outcome is Outcome.CLIENT_GONE:
+            return result
         await settlement.streamed(meter.usage, "".join(uncounted) if meter.tokens_estimated else None)
+        if result.outcome is Outcome.COMPLETED and not result.slowed:
+            settlement.paced(meter.usage)
         return result
 
     def _meter(self, uncounted: list[str]) -> Meter:

@@ -47,4 +47,8 @@ class Pace:
         decoding_s = elapsed_s - self._first_s.value
         if decoding_s <= 0:
             return 1.0
-        return 1.0 + decoding_s / self._token_s.value if self._token_s.value > 0 else float("inf")
+        return 1.0 + self.tokens_in(decoding_s)
+
+    def tokens_in(self, decoding_s: float) -> float:
+        """How many tokens one sequence probably gets in so many seconds."""
+        return decoding_s / self._token_s.value if self._token_s.value > 0 else float("inf")

@@ -39,13 +39,14 @@ always hears of the first report and of the last."""
 class RelayResult:
     """What to return from the handler, and how the exchange ended.
 
-    `failure` says for the log what the backend did wrong. A handler that is cancelled, because its client left,
-    gets no result.
+    `failure` says for the log what the backend did wrong; `slowed` that the backend had to wait for the client. A
+    handler that is cancelled, because its client left, gets no result.
     """
 
     response: web.StreamResponse
     outcome: Outcome
     failure: str | None = None
+    slowed: bool = False
 
 
 def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -81,10 +82,13 @@ async def relay_stream(
     on_usage: OnUsage,
     *,
     headers: Mapping[str, str],
+    on_unread: Callable[[float], None] = lambda _seconds: None,
 ) -> RelayResult:
     """Relay an event stream to its end, counting what passes.
 
-    `headers` are added, and win over the backend's. The exchange is released on every path.
+    `headers` are added, and win over the backend's. `on_unread` is told for how many seconds, when the client left,
+    nothing more was read from the backend because the client took nothing: it worked on all the same. The exchange
+    is released on every path.
     """
     response = web.StreamResponse(status=exchange.status, headers=_merged(exchange, headers))
     if request.version >= HttpVersion11:
@@ -94,7 +98,7 @@ async def relay_stream(
     try:
         writer = await response.prepare(request)
         assert writer is not None
-        relay = _StreamRelay(request, exchange, meter, on_usage, writer)
+        relay = _StreamRelay(request, exchange, meter, writer, on_usage=on_usage, on_unread=on_unread)
         failure = await relay.run()
         await response.write_eof()
     except ConnectionError:  # aiohttp's, of the client's side
@@ -104,15 +108,15 @@ async def relay_stream(
     if relay.client_gone:
         return RelayResult(response, Outcome.CLIENT_GONE)
     outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
-    return RelayResult(response, outcome, failure)
+    return RelayResult(response, outcome, failure, slowed=relay.slowed)
 
 
 class _StreamRelay:
     """The callback between the two sockets of one stream."""
 
     __slots__ = (
-        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_usage", "_room", "_tell_at", "_told", "_transport",
-        "_writer", "client_gone",
+        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_unread", "_on_usage", "_paused_at", "_room",
+        "_tell_at", "_told", "_transport", "_writer", "client_gone", "slowed",
     )  # fmt: skip
 
     def __init__(
@@ -120,8 +124,10 @@ class _StreamRelay:
         request: web.BaseRequest,
         exchange: Exchange,
         meter: Meter,
-        on_usage: OnUsage,
         writer: AbstractStreamWriter,
+        *,
+        on_usage: OnUsage,
+        on_unread: Callable[[float], None],
     ) -> None:
         if request.transport is None:
             raise ConnectionResetError
@@ -131,24 +137,30 @@ class _StreamRelay:
         self._meter = meter
         self._feed = meter.feed
         self._on_usage = on_usage
+        self._on_unread = on_unread
         self._writer = writer
         self._tell_at = 0.0  # tokens at which on_usage wants to hear again
         self._told: Usage | None = None
         self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
         self._drain: asyncio.Task[None] | None = None
+        self._paused_at = 0.0  # while there is a drain
         self.client_gone = False
+        self.slowed = False
 
     async def run(self) -> str | None:
         """Relay to the end. Returns what the backend did wrong, if anything."""
-        reason = "the stream ended without saying so"
+        reason, left = "the stream ended without saying so", True
         try:
             await self._exchange.stream(self._on_body)
+            left = False
         except (UpstreamError, EventTooLongError) as error:
-            reason = str(error)
+            reason, left = str(error), self.client_gone
         finally:
             self._tell()
             if self._drain is not None:
                 self._drain.cancel()
+                if left:
+                    self._on_unread(asyncio.get_running_loop().time() - self._paused_at)
         return None if self.client_gone else self._end(reason)
 
     def _end(self, reason: str) -> str | None:
@@ -198,6 +210,8 @@ class _StreamRelay:
         self._room = CLIENT_BUFFER_BYTES_MAX - buffered
         if self._room < 0 and self._drain is None:
             self._exchange.pause()
+            self.slowed = True
+            self._paused_at = asyncio.get_running_loop().time()
             self._drain = asyncio.ensure_future(self._resume_when_drained())
 
     async def _resume_when_drained(self) -> None:

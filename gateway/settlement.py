@@ -86,28 +86,36 @@ class Settlement:
 
     async def streamed(self, usage: Usage | None, text: str | None) -> None:
         """A stream has ended. `text` is what the server left uncounted, None where it counted everything."""
-        trace = self._trace
-        if text is not None:
-            trace.estimated = True
-            exact = await self._output_tokens.exact(text) if text else None
-            if exact is not None and usage is not None:
-                usage = self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact))
-                self._tell(usage)
-        if usage is not None and usage.output_tokens and trace.first_token_s is not None and trace.dispatched_s:
+        exact = await self._output_tokens.exact(text) if text and usage is not None else None
+        if usage is not None and exact is not None:
+            self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)))
+
+    def paced(self, usage: Usage | None) -> None:
+        """A stream has come to its end as fast as its backend could: how fast that was."""
+        first_token_s, dispatched_s = self._trace.first_token_s, self._trace.dispatched_s
+        if usage is not None and usage.output_tokens and first_token_s is not None and dispatched_s is not None:
             self._pace.streamed(
                 tokens=usage.output_tokens / self._call.parsed.choices,
-                first_s=trace.first_token_s - trace.dispatched_s,
+                first_s=first_token_s - dispatched_s,
                 duration_s=self._elapsed_s(),
             )
 
     def left(self) -> None:
         """The client left an answer that was to come whole: its backend has been at work on it until now."""
+        if self._call.request.output_tokens_max:
+            self._produced(NO_USAGE, self._pace.tokens_after(self._elapsed_s()))
+
+    def unread(self, usage: Usage | None, seconds: float) -> None:
+        """The client left a stream of which it had taken nothing for so long, while its backend was at work."""
+        self._produced(usage or NO_USAGE, self._pace.tokens_in(seconds))
+
+    def _produced(self, usage: Usage, tokens: float) -> None:
+        """Beside this usage each sequence has probably got so many tokens that nobody saw."""
         request = self._call.request
-        if not request.output_tokens_max:
-            return
-        produced = self._pace.tokens_after(self._elapsed_s()) * request.choices
+        most = max(request.output_tokens_max, usage.output_tokens)
+        output_tokens = int(min(usage.output_tokens + tokens * request.choices, most))
         self._trace.estimated = True
-        self._tell(self._estimated(int(min(produced, request.output_tokens_max))))
+        self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
 
     def _tell(self, usage: Usage) -> float:
         self._trace.passed(usage)

@@ -88,8 +88,9 @@ async def test_the_counter_moves_while_the_stream_runs(path):
 
 
 @streamed
-async def test_a_client_that_leaves_in_mid_stream_is_charged_what_passed_and_the_backend_stops(path):
-    async with gateway_and_engine(speed=0.1) as (rig, server), wire(rig) as connection:
+async def test_a_client_that_leaves_in_mid_stream_is_charged_what_passed_and_the_backend_stops(path, tmp_path):
+    log = {"access_log": {"enabled": True, "path": str(tmp_path / "log")}}
+    async with gateway_and_engine(log, speed=0.1) as (rig, server), wire(rig) as connection:
         connection.send(
             http({**BODIES[path], "stream": True, "max_tokens": 1000, "max_output_tokens": 1000}, path=path)
         )
@@ -104,6 +105,8 @@ async def test_a_client_that_leaves_in_mid_stream_is_charged_what_passed_and_the
         prompt, output = used(path, (await rig.post(BODIES[path], path)).json)
         charged = rig.service() - (prompt + 2 * output)
         assert 2 * 5 <= charged - prompt * (path == MESSAGES) <= prompt * 3 + 3 * emitted
+    left, whole = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert (left["outcome"], left["estimated"], whole["estimated"]) == ("client_gone", True, False)
 
 
 ENDS = {

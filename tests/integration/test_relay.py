@@ -59,6 +59,7 @@ class House:
         self.answer = answer
         self.results = []
         self.usages = []
+        self.unread_s = []
         self.backend_gone = asyncio.Event()
         self.cancelled = 0
 
@@ -103,7 +104,9 @@ class House:
             async with await self.upstream.open("POST", "/", []) as exchange:
                 meter = ChunkMeter(StreamCall())
                 own = {"x-request-id": "mine"}
-                result = await relay_stream(request, exchange, meter, self.on_usage, headers=own)
+                result = await relay_stream(
+                    request, exchange, meter, self.on_usage, headers=own, on_unread=self.unread_s.append
+                )
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -181,7 +184,7 @@ async def test_a_stream_is_relayed_counted_and_both_connections_are_kept(cut):
         assert house.usages[-1] == Usage(7, 0, 4)
         assert house.usages == sorted(set(house.usages))
         result = house.results[0]
-        assert (result.outcome, result.failure) == (Outcome.COMPLETED, None)
+        assert (result.outcome, result.failure, result.slowed) == (Outcome.COMPLETED, None, False)
         assert house.upstream.idle_connections == 1
         assert b"connection: close" not in head.lower()
 
@@ -343,6 +346,7 @@ async def test_a_slow_client_slows_its_backend_and_still_gets_everything():
         assert text.endswith(DONE)
         await house.settle(lambda: house.results)
         assert house.usages[-1].output_tokens == total
+        assert house.results[0].slowed
         assert house.upstream.idle_connections == 1
         writer.close()
 
@@ -354,7 +358,30 @@ async def test_a_client_that_takes_nothing_is_given_up(monkeypatch):
         _, writer = await house.client()
         await house.settle(lambda: house.cancelled or house.results)
         await house.settle(lambda: house.upstream.open_connections == 0)
+        assert house.unread_s == [pytest.approx(0.1, abs=0.09)]
         writer.close()
+
+
+@served
+async def test_a_client_that_leaves_with_much_unread_leaves_the_time_it_read_nothing():
+    async with House(flood(3000)) as house:
+        reader, writer = await house.client()
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.3)
+        writer.transport.abort()
+        await house.settle(lambda: house.cancelled or house.results)
+        (unread_s,) = house.unread_s
+        assert 0.05 < unread_s < 2
+
+
+@served
+async def test_a_client_that_read_all_there_was_leaves_nothing_unread():
+    async with House(forever) as house:
+        reader, writer = await house.client()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+        await house.settle(lambda: house.cancelled or house.results)
+        assert house.unread_s == []
 
 
 BODY = json.dumps({"id": "x", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 9}}).encode()

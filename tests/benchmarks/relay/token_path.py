@@ -55,9 +55,9 @@ async def relay(request: web.Request) -> web.StreamResponse:
             usage = openai_usage(orjson.loads(answer))
             if usage is not None:
                 ACCOUNT.charge(usage)
-            return relay_body(exchange, answer).response
+            return relay_body(exchange, answer, headers={}).response
         meter = ChunkMeter(StreamCall(keeps_usage=usage_wanted))
-        result = await relay_stream(request, exchange, meter, ACCOUNT.charge)
+        result = await relay_stream(request, exchange, meter, ACCOUNT.charge, headers={})
         return result.response
 
 

@@ -181,6 +181,15 @@ def test_an_answer_that_its_client_left_at_once_is_charged_one_token():
     assert account.usages == [Usage(PROMPT_TOKENS, 0, 1)]
 
 
+def test_what_a_backend_decoded_while_its_client_took_nothing_is_charged_on_top_of_what_passed():
+    account = Account(choices=2)
+    account.pace.streamed(tokens=101, first_s=0.0, duration_s=2.0)  # 20 ms a token
+    account.settlement.unread(Usage(7, 3, 10), 0.4)
+    account.settlement.unread(Usage(7, 3, 90), 4.0)
+    assert account.usages == [Usage(7, 3, 50), Usage(7, 3, 100)]
+    assert account.trace.estimated
+
+
 def test_leaving_what_generates_nothing_costs_no_output():
     account = Account(answer=AnswerKind.POOLING, output_tokens_max=0, elapsed_s=9.0)
     account.settlement.left()
@@ -191,4 +200,11 @@ async def test_a_stream_that_nobody_counted_is_counted_exactly_at_its_end():
     account = Account(exact=EveryWord())
     await account.settlement.streamed(Usage(0, 0, 20), "one two three")
     assert account.usages == [Usage(PROMPT_TOKENS, 0, 3)]
-    assert account.trace.estimated
+
+
+def test_a_stream_that_ended_teaches_its_backends_pace():
+    account = Account(elapsed_s=1.0)
+    account.trace.first_token_s = account.trace.dispatched_s + 0.5
+    account.settlement.paced(Usage(9, 0, 51))
+    assert account.pace.tokens_after(0.5 + 0.1) == pytest.approx(11, rel=0.1)
+    assert account.usages == []
