@@ -97,7 +97,8 @@ class Attempt:
             if not self._call.parsed.stream:  # of a stream is charged what has passed
                 self._settlement.left()
             raise
-        broken = result.outcome is Outcome.BACKEND_FAILED or exchange.status >= 500
+        failed = result.outcome is Outcome.BACKEND_FAILED and not result.refused
+        broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
     async def _open(self, request: web.BaseRequest) -> Exchange:

@@ -39,14 +39,15 @@ always hears of the first report and of the last."""
 class RelayResult:
     """What to return from the handler, and how the exchange ended.
 
-    `failure` says for the log what the backend did wrong; `slowed` that the backend had to wait for the client. A
-    handler that is cancelled, because its client left, gets no result.
+    `failure` says for the log what the backend did wrong, or that it `refused` the call; `slowed` that the backend had
+    to wait for the client. A handler that is cancelled, because its client left, gets no result.
     """
 
     response: web.StreamResponse
     outcome: Outcome
     failure: str | None = None
     slowed: bool = False
+    refused: bool = False
 
 
 def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -108,7 +109,7 @@ async def relay_stream(
     if relay.client_gone:
         return RelayResult(response, Outcome.CLIENT_GONE)
     outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
-    return RelayResult(response, outcome, failure, slowed=relay.slowed)
+    return RelayResult(response, outcome, failure, slowed=relay.slowed, refused=meter.refused)
 
 
 class _StreamRelay:
@@ -171,6 +172,8 @@ class _StreamRelay:
         self._tell()
         if meter.done:  # the answer is whole, whatever became of the connection
             return None
+        if meter.refused:
+            return "refused by the backend in its stream"
         if meter.error:
             return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
         self._write(meter.cut("The connection to the backend was lost before the answer was complete."))

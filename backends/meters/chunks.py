@@ -29,6 +29,7 @@ _USAGE_ANY = re.compile(rb',\s*"usage"\s*:\s*(?:null|\{(?:[^{}]|\{[^{}]*\})*\})'
 _NULL_USAGE = b',"usage":null'
 _LF = 0x0A
 _NEVER = b"\0"  # is found in no event that the rest of the test would let pass
+_CLIENTS_FAULTS = range(400, 500)
 _STOPPED = "The backend stopped before the answer was complete."
 
 
@@ -133,8 +134,9 @@ class ChunkMeter(EventMeter):
         message = json_object(data)
         if message is None:  # a comment that keeps the connection alive, or not ours to judge
             return self._flush() + event
-        if message.get("error"):
+        if error := message.get("error"):
             self.error = True
+            self.refused = not self.output_tokens and isinstance(error, dict) and error.get("code") in _CLIENTS_FAULTS
             return self._flush() + event
         choices = message.get("choices")
         if isinstance(choices, list) and choices:
@@ -143,8 +145,8 @@ class ChunkMeter(EventMeter):
 
     def _end(self, event: bytes) -> bytes:
         """[DONE] says that the answer is whole: after an error or an abort it would be false."""
-        if self.error:
-            return b""
+        if self.error:  # of what was refused nobody takes it for an answer
+            return event if self.refused else b""
         if self.aborted:
             self.error = True
             return self.cut(_STOPPED)

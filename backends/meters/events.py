@@ -59,13 +59,15 @@ class Meter(Protocol):
     """What has this stream used so far, and which bytes of it may its client see?
 
     `done`: the answer is whole. `error`: the stream says itself that it is not; `aborted`: because its backend
-    stopped. A stream that ends with neither is to be ended with `cut`.
+    stopped; `refused`: because the call was wrong, before anything was generated, which says nothing against its
+    backend. A stream that ends with neither is to be ended with `cut`.
     """
 
     output_tokens: int  # of all choices so far
     done: bool
     error: bool
     aborted: bool
+    refused: bool
 
     @property
     def usage(self) -> Usage | None:
@@ -111,7 +113,7 @@ class Uncounted:
 class EventMeter:
     """Cuts the stream into events and hands each to `_event`, which a grammar defines."""
 
-    __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens")
+    __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "refused")
 
     def __init__(self, call: StreamCall) -> None:
         self.call = call
@@ -121,6 +123,7 @@ class EventMeter:
         self.done = False
         self.error = False
         self.aborted = False
+        self.refused = False
 
     def feed(self, data: bytes) -> bytes:
         if not self._partial and data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2:  # one whole event

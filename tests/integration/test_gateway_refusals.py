@@ -17,6 +17,7 @@ from gateway_rig import (
     gateway_and_engine,
     http,
     scripted,
+    stream,
     wire,
 )
 
@@ -100,6 +101,30 @@ async def test_every_field_that_is_wrong_is_a_400_that_names_it_and_costs_nothin
             assert reply.error["param"] in {*fields, *(fields.get("stream_options") or ())}, fields
             assert reply.headers["x-request-id"]
         assert_untouched(rig, backend)
+
+
+REFUSED = (
+    b'data: {"error": {"message": "The decoder prompt cannot be empty", "type": "BadRequestError", "param": null, '
+    b'"code": 400}}\n\ndata: [DONE]\n\n'
+)
+
+
+async def test_what_a_backend_refuses_within_its_stream_passes_costs_nothing_and_says_nothing_against_it():
+    async with scripted(stream(REFUSED)) as backend, gateway(backend) as rig:
+        for _ in range(20):  # enough failures would have it ejected
+            reply = await rig.post({"model": MODEL, "prompt": ["a", ""], "stream": True}, COMPLETIONS)
+            assert (reply.status, reply.body) == (200, REFUSED)
+        assert len(backend.calls) == 20
+        assert all(tenant.service == 0 for tenant in rig.snapshot().tenants.values())
+        assert set(rig.gateway.backends.states().values()) == {"healthy"}
+
+
+async def test_an_error_after_a_token_is_the_backends_whatever_its_code():
+    token = b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": null}]}\n\n'
+    async with scripted(stream(token + REFUSED)) as backend, gateway(backend) as rig:
+        reply = await rig.post({"model": MODEL, "prompt": "a", "stream": True}, COMPLETIONS)
+        assert b"[DONE]" not in reply.body
+        assert b'"error"' in reply.body
 
 
 async def test_bad_input_through_the_official_client_is_a_bad_request_error():
