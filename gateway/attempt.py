@@ -176,4 +176,7 @@ class Attempt:
 
 
 def is_event_stream(exchange: Exchange) -> bool:
-    return any(name == "content-type" and "text/event-stream" in value for name, value in exchange.headers)
+    for name, value in exchange.headers:  # noqa: SIM110 - a generator costs more than all that it looks at
+        if name == "content-type" and "text/event-stream" in value:
+            return True
+    return False

@@ -20,11 +20,10 @@ class Envelopes:
     def __init__(self, *, tenants: Mapping[str, SloEnvelope], tiers: Mapping[str, SloEnvelope]) -> None:
         self._tenants = tenants
         self._tiers = tiers
+        self.any = bool(tenants or tiers)
 
     def of(self, tenant: Tenant, headers: Mapping[str, str]) -> SloEnvelope | None:
         """The envelope of a request with these headers, None where its tenant has none."""
-        if not self._tenants and not self._tiers:
-            return None
         own, tier = self._tenants.get(tenant.id), self._tiers.get(tenant.tier_id)
         if own is None and tier is None:
             return None

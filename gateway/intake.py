@@ -74,7 +74,8 @@ class Intake:
         arrival = await self._reception.receive(request, endpoint, trace)
         tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
-            parsed = parse_call(endpoint, arrival.body, self._limits, salt=self._salt(arrival))
+            salt = self._salt(arrival) if self._cache_salts.any else None
+            parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
             background = endpoint is RESPONSES and _in_background(values)
         except BadRequest as error:
             raise Refused(error.problem, "bad_request") from None
@@ -96,7 +97,7 @@ class Intake:
             body_bytes=arrival.body_bytes,
             prefix=parsed.prefix,
             prefix_block_tokens=prompt_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if parsed.prefix else 0.0,
-            envelope=self._envelopes.of(tenant, request.headers),
+            envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any else None,
             backend_ids=backend_ids,
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,

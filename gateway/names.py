@@ -32,12 +32,15 @@ class RequestNames:
 
     def name(self, headers: Mapping[str, str]) -> str:
         """What it would be called, for an answer that is given at once."""
-        given = next((value for name in REQUEST_ID_HEADERS if _is_usable(value := headers.get(name))), None)
-        return given if given is not None and given not in self._in_flight else self._new()
+        for name in REQUEST_ID_HEADERS:
+            given = headers.get(name)
+            if given is not None and _USABLE.fullmatch(given):
+                return given if given not in self._in_flight else self._new()
+        return self._new()
 
     def renamed(self, name: str, given: object, headers: Mapping[str, str]) -> str:
         """The name of a request whose body names it, which counts where no header does."""
-        if type(given) is not str or not _is_usable(given) or given in self._in_flight:
+        if type(given) is not str or not _USABLE.fullmatch(given) or given in self._in_flight:
             return name
         if any(header in headers for header in REQUEST_ID_HEADERS):
             return name
@@ -49,9 +52,6 @@ class RequestNames:
         self._in_flight.discard(name)
 
     def _new(self) -> str:
-        # A client may have guessed it.
-        return next(name for name in self._made if name not in self._in_flight)
-
-
-def _is_usable(value: str | None) -> bool:
-    return value is not None and _USABLE.fullmatch(value) is not None
+        while (name := next(self._made)) in self._in_flight:  # a client has guessed it
+            pass
+        return name

@@ -62,7 +62,7 @@ class Reception:
     ) -> None:
         """`tenant_is_model`: calls are counted by the model or adapter that they are for, not by who sent them."""
         self._auth = auth
-        self._proxies = proxies
+        self._proxies = proxies if proxies.any else None
         self._tenants = tenants
         self._tenant_is_model = tenant_is_model
         self._pools = pools
@@ -72,7 +72,7 @@ class Reception:
     def identify(self, request: web.BaseRequest) -> str:
         """Who calls. Raises Refused."""
         try:
-            named = self._proxies.named(request.headers, request.remote) if self._proxies.any else None
+            named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
             return (named or self._auth.identify(request.headers)).tenant_id
         except Unauthorized:
             raise Refused(errors.INVALID_API_KEY) from None

@@ -58,8 +58,7 @@ def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 async def read_whole(exchange: Exchange, bytes_max: int) -> bytes:
     """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it."""
     body = await exchange.read(bytes_max)
-    says_json = any(name == "content-type" and "json" in value for name, value in exchange.headers)
-    if says_json and not exchange.is_framed:
+    if not exchange.is_framed and any(name == "content-type" and "json" in value for name, value in exchange.headers):
         try:
             orjson.loads(body)
         except orjson.JSONDecodeError:

@@ -102,8 +102,9 @@ class GatewayServer(web.Server):
         headers = response.headers
         if REQUEST_ID_HEADER not in headers:
             headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID) or self._names.name(request.headers)
-        for name, value in self._cors.headers(request.headers).items():
-            headers.setdefault(name, value)
+        if hdrs.ORIGIN in request.headers:
+            for name, value in self._cors.headers(request.headers).items():
+                headers.setdefault(name, value)
 
     def _request(
         self,

@@ -163,11 +163,12 @@ class CacheSalts:
 
     def __init__(self, isolation: CacheIsolation, secret: bytes) -> None:
         self._isolation = isolation
+        self.any = isolation != "none"
         self._secret = secret
 
     def salt(self, *, tenant_id: str, tier_id: str, own: Any) -> str | None:
         """The salt of this tenant's call, None where all share. `own` is the client's, if any."""
-        if self._isolation == "none":
+        if not self.any:
             return None
         scope = ["tenant", tenant_id] if self._isolation == "tenant" else ["tier", tier_id]
         digest = hmac.digest(self._secret, orjson.dumps([*scope, own]), "sha256")

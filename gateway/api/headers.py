@@ -17,18 +17,22 @@ FORWARDED = (
     "x-session-id",
 )
 
+_NONE_NOMINATED: frozenset[str] = frozenset()
+
 
 def upstream_headers(headers: MultiMapping[str], *, request_id: str, credentials: Mapping[str, str]) -> dict[str, str]:
     """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
 
     `credentials` are the headers of this backend, in lower case, and win over all others.
     """
-    # RFC 9110, 7.6.1: a header that Connection names is for us alone.
-    nominated = {name.strip().lower() for line in headers.getall("connection", ()) for name in line.split(",")}
+    nominated = _nominated(headers) if "connection" in headers else _NONE_NOMINATED
     sent = {
         name: value
         for name in FORWARDED
-        if (value := headers.get(name)) is not None and name not in nominated and _is_plain(value)
+        if (value := headers.get(name)) is not None
+        and value.isascii()
+        and value.isprintable()
+        and name not in nominated
     }
     sent["content-type"] = "application/json"
     # A compressed stream could not be counted as it passes.
@@ -40,5 +44,6 @@ def upstream_headers(headers: MultiMapping[str], *, request_id: str, credentials
     return sent
 
 
-def _is_plain(value: str) -> bool:
-    return value.isascii() and value.isprintable()
+def _nominated(headers: MultiMapping[str]) -> frozenset[str]:
+    """RFC 9110, 7.6.1: a header that Connection names is for us alone."""
+    return frozenset(name.strip().lower() for line in headers.getall("connection", ()) for name in line.split(","))

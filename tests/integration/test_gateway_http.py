@@ -125,6 +125,15 @@ async def test_an_expectation_of_http_1_0_is_ignored():
         assert (await connection.reply()).status == 200
 
 
+async def test_a_client_that_closes_its_half_is_gone_as_to_vllm():
+    async with gateway_and_engine(speed=0.02) as (rig, server), wire(rig) as connection:
+        connection.send(http(call(max_tokens=2000, stream=True)))
+        await until(lambda: server.snapshots()[0].requests_running)
+        connection.writer.write_eof()
+        await until(rig.idle)
+        await until(lambda: not server.snapshots()[0].requests_running)
+
+
 async def test_a_client_that_leaves_within_its_body_leaves_nothing(caplog):
     async with scripted() as backend, gateway(backend) as rig:
         for headers in (b"Content-Length: 500", b"Transfer-Encoding: chunked"):
