@@ -7,12 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from house import house as gateway_house
 from processes import Gateway, Vllm
 
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser=hermes")
+# Or a model that knows nothing writes white space for ever, where JSON allows it.
+COMPACT = '--structured-outputs-config={"backend": "xgrammar", "disable_any_whitespace": true}'
 SERVERS = {
     # Which part of a prompt was cached is a matter of what was asked before: here nothing is.
-    "text": ("--enable-prompt-tokens-details", "--no-enable-prefix-caching", *TOOLS),
+    "text": ("--enable-prompt-tokens-details", "--no-enable-prefix-caching", COMPACT, *TOOLS),
     "embed": ("--runner=pooling", "--convert=embed"),
     "classify": ("--runner=pooling", "--convert=classify"),
 }
@@ -21,25 +24,40 @@ AS_VLLM = {"allowed_origins": []}  # which pages may ask, by default
 
 
 @pytest.fixture(scope="package")
-def servers(tmp_path_factory):
-    """By name, the URL of a vLLM and that of the gateway in front of it."""
+def vllms(tmp_path_factory):
     directory = tmp_path_factory.mktemp("wire")
-    vllms = {
+    servers = {
         name: Vllm(directory / f"{name}.log", *options, environment=KEEPS_RESPONSES)
         for name, options in SERVERS.items()
     }
-    with ExitStack() as stack:
-        for vllm in vllms.values():
-            stack.callback(vllm.stop)
+    try:
         with ThreadPoolExecutor() as threads:
-            list(threads.map(Vllm.start, vllms.values()))
-        gateways = {name: _gateway(directory / name, vllm) for name, vllm in vllms.items()}
-        for gateway in gateways.values():
+            list(threads.map(Vllm.start, servers.values()))
+        yield servers
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+@pytest.fixture(scope="package")
+def servers(vllms, tmp_path_factory):
+    """By name, the URL of a vLLM and that of the gateway in front of it."""
+    with ExitStack() as stack:
+        urls = {}
+        for name, vllm in vllms.items():
+            gateway = Gateway(tmp_path_factory.mktemp(name), vllm, listen=AS_VLLM)
             stack.callback(gateway.stop)
-            gateway.start()
-        yield {name: (vllm.url, gateways[name].url) for name, vllm in vllms.items()}
+            urls[name] = (vllm.url, gateway.start().url)
+        yield urls
 
 
-def _gateway(directory, vllm):
-    directory.mkdir()
-    return Gateway(directory, vllm, listen=AS_VLLM)
+@pytest.fixture(scope="package")
+def house(vllms, tmp_path_factory):
+    with gateway_house(tmp_path_factory.mktemp("house"), vllms["text"]) as served:
+        yield served
+
+
+@pytest.fixture(scope="package")
+def embedding_house(vllms, tmp_path_factory):
+    with gateway_house(tmp_path_factory.mktemp("house"), vllms["embed"]) as served:
+        yield served
