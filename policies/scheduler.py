@@ -81,6 +81,7 @@ class Scheduler:
         admission: Sequence[Admission] | None = None,
         share_ratio_max: float = SHARE_RATIO_MAX,
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
+        kv_rule: str = "sum",
         wait_s_max: float = WAIT_S_MAX,
     ) -> None:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both."""
@@ -96,7 +97,7 @@ class Scheduler:
         self._ledger = Ledger(price or LinearPrice())
         rules = (BoundedQueues(), RateLimiter(self._sizing.predict)) if admission is None else admission
         self._gate = Gate(rules, self._queues)
-        self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
+        self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max, kv_rule)
         self._set_reserves()
         self._refused: list[Action] = []  # by submit, until the next poll reports them
         self._unsettled: dict[str, InFlight] = {}  # with tokens that no account has seen yet
@@ -119,7 +120,7 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        before, entry.usage = entry.usage, usage
+        before, entry.usage, entry.reservation.produced_tokens = entry.usage, usage, usage[2]
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
             # it is enough to know of the last one before somebody reads them.
@@ -319,7 +320,7 @@ class Scheduler:
         self._prepaid.pop(request.id, None)
         self._gate.dispatched(request, this_round.now)
         self._refresh(self._tenants[request.tenant_id])
-        quiet_tokens = 0.0 if self._order.reads_counters else min(expected, sized)
+        quiet_tokens = 0.0 if self._order.reads_counters or self._fleet.reads_progress else min(expected, sized)
         this_round.actions.append(Dispatch(request.id, backend.id, quiet_tokens))
         if not backend.has_seat:
             this_round.candidates.remove(backend)
