@@ -33,7 +33,7 @@ from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, make_en
 from gateway.server import GatewayServer, Handler, Routes
 from gateway.telemetry import Telemetry
 from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
-from policies.admission import BoundedQueues, SlidingWindowRate
+from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION, NoPrediction, TenantQuantile
@@ -175,13 +175,14 @@ class Gateway:
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         scheduling, queue = self._config.scheduling, self._config.queue
         prediction = PREDICTION[scheduling.prediction]()
+        # A reservation of nothing would move the queue into the engine, where it is first come, first served.
+        sizing = TenantQuantile() if isinstance(prediction, NoPrediction) else prediction
         scheduler = Scheduler(
             tiers=self._config.policy_tiers(),
             fairness=FAIRNESS[scheduling.fairness],
             price=self._config.policy_price(),
             prediction=prediction,
-            # A reservation of nothing would move the queue into the engine, where it is first come, first served.
-            sizing=TenantQuantile() if isinstance(prediction, NoPrediction) else prediction,
+            sizing=sizing,
             placement=PLACEMENT[scheduling.placement](),
             admission=(
                 BoundedQueues(
@@ -190,7 +191,7 @@ class Gateway:
                     tenant_requests_max=queue.tenant_requests_max,
                     tenant_bytes_max=queue.tenant_bytes_max,
                 ),
-                SlidingWindowRate(),
+                RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window]),
             ),
             share_ratio_max=scheduling.share_ratio_max,
             headroom_ratio_max=scheduling.kv_headroom_ratio,

@@ -18,7 +18,7 @@ from typing import Self
 
 from backends.simulation.recording import SchedulerLike
 from backends.upstream import UpstreamError
-from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Snapshot, Tenant, Usage
+from policies.types import BackendLoad, Dispatch, Outcome, RateLimits, Reason, Reject, Request, Snapshot, Tenant, Usage
 
 NO_USAGE = Usage(0, 0, 0)
 CLOSED_RETRY_S = 1.0  # by then somebody else answers
@@ -77,6 +77,11 @@ class Dispatcher:
     def snapshot(self) -> Snapshot:
         self._tell_all_usages()
         return self._scheduler.snapshot(self.now())
+
+    def rate_limits(self, tenant: Tenant) -> RateLimits:
+        """The tenant's limits per minute as they stand, its latest request included."""
+        self._know(tenant)
+        return self._scheduler.rate_limits(tenant.id, self.now())
 
     def close(self) -> None:
         """Decide nothing more: what waits is refused, and so is what comes or comes back."""

@@ -237,6 +237,14 @@ REFUSALS: Final[Mapping[Reason, Refusal]] = {
     Reason.RATE_LIMITED: Refusal(
         429, "rate_limit_error", "rate_limit_exceeded", "You are over your rate limit.", "rejected-saturated"
     ),
+    # Trying again cannot help: no status that a client library retries.
+    Reason.REQUEST_TOO_LARGE: Refusal(
+        400,
+        "invalid_request_error",
+        "request_too_large",
+        "The prompt alone is larger than your limit of tokens per minute.",
+        "rejected-request-too-large",
+    ),
     # llm-d has no value for a tenant that does not exist: one of ours, in its style.
     Reason.TENANT_UNKNOWN: Refusal(
         403, "authentication_error", "tenant_unknown", "Your key belongs to no known tenant.", "rejected-tenant-unknown"

@@ -6,18 +6,21 @@ A backend that leaves the live set gets nothing more, but stays in the books unt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from policies.capacity import BackendCapacity, Reservation
+from policies.capacity import BackendCapacity
 from policies.ledger import InFlight
 from policies.placement import Placement
+from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier
 
 
 class Fleet:
     """Who has room for this request, and how large are all of them together?"""
 
-    def __init__(self, placement: Placement, headroom_ratio_max: float) -> None:
+    def __init__(self, placement: Placement, headroom_ratio_max: float, kv_rule: str) -> None:
         self._placement = placement
         self._headroom_ratio_max = headroom_ratio_max
+        self._kv_rule = kv_rule
+        self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
         self._reserve_ratios: dict[str, float] = {}
         self._limits = (0, 0.0)
         self._backends: dict[str, BackendCapacity] = {}
@@ -29,7 +32,7 @@ class Fleet:
         for load in loads:
             capacity = self._backends.get(load.backend_id)
             if capacity is None:
-                capacity = BackendCapacity(load, self._headroom_ratio_max, self._reserve_ratios)
+                capacity = BackendCapacity(load, self._headroom_ratio_max, self._reserve_ratios, kv_rule=self._kv_rule)
                 self._backends[load.backend_id] = capacity
             else:
                 capacity.measured(load, held_tokens.get(load.backend_id, 0))

@@ -10,8 +10,8 @@ as charged as it was: it is prepaid, and its next dispatch costs nothing more.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from policies.capacity import Reservation
 from policies.cost import Price
+from policies.reservation import Reservation
 from policies.types import Request, Usage
 
 

@@ -17,7 +17,7 @@ tiers may then still enter their own reserve, and nothing else.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from policies.admission import Admission, BoundedQueues, Gate, SlidingWindowRate
+from policies.admission import Admission, BoundedQueues, Gate, RateLimiter
 from policies.capacity import KV_HEADROOM_RATIO, BackendCapacity
 from policies.cost import LinearPrice, Price
 from policies.fairness import Fairness, VirtualTokenCounter
@@ -34,6 +34,7 @@ from policies.types import (
     BackendLoad,
     Dispatch,
     Outcome,
+    RateLimits,
     Reason,
     Reject,
     Request,
@@ -80,6 +81,7 @@ class Scheduler:
         admission: Sequence[Admission] | None = None,
         share_ratio_max: float = SHARE_RATIO_MAX,
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
+        kv_rule: str = "sum",
         wait_s_max: float = WAIT_S_MAX,
     ) -> None:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both."""
@@ -93,8 +95,9 @@ class Scheduler:
         self._tenants = {tenant.id: _TenantState(tenant) for tenant in tenants}
         self._queues = Queues()
         self._ledger = Ledger(price or LinearPrice())
-        self._gate = Gate((BoundedQueues(), SlidingWindowRate()) if admission is None else admission, self._queues)
-        self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
+        rules = (BoundedQueues(), RateLimiter(self._sizing.predict)) if admission is None else admission
+        self._gate = Gate(rules, self._queues)
+        self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max, kv_rule)
         self._set_reserves()
         self._refused: list[Action] = []  # by submit, until the next poll reports them
         self._unsettled: dict[str, InFlight] = {}  # with tokens that no account has seen yet
@@ -117,7 +120,7 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        before, entry.usage = entry.usage, usage
+        before, entry.usage, entry.reservation.produced_tokens = entry.usage, usage, usage[2]
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
             # it is enough to know of the last one before somebody reads them.
@@ -134,8 +137,10 @@ class Scheduler:
         if request_id in self._unsettled:
             self._settle(entry)
         request, output = entry.request, entry.usage.output_tokens
-        if outcome is Outcome.BACKEND_FAILED and not output:
+        is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
+        if not is_served:
             self._charge(request.tenant_id, self._ledger.forgiven(entry))
+        self._gate.settled(request_id, is_served * (entry.usage.prompt_tokens + output), now)
         # An answer that was cut short says only that the whole would have been longer.
         if output and (outcome is Outcome.COMPLETED or output > entry.sized_output):
             for predictor in self._predictors:
@@ -163,13 +168,14 @@ class Scheduler:
         """The client of a queued request is gone. Unknown ids are ignored."""
         request = self._queues.remove(request_id)
         if request is not None:
-            self._left(request)
+            self._left(request, now)
 
     def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
         """The tenant used this much by a call that was never queued. Tenants that are not here are ignored."""
         state = self._tenants.get(tenant_id)
         if state is not None and not state.removed:
             self._charge(tenant_id, self._ledger.spent(tenant_id, usage))
+            self._gate.spent(state.tenant, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
@@ -211,7 +217,7 @@ class Scheduler:
         if self._order.reads_counters:
             self._settle_all()
         while (request := self._queues.pop_expired(now)) is not None:
-            self._left(request)
+            self._left(request, now)
             reason = Reason.QUEUE_TIMEOUT if self._fleet.any_available() else Reason.NO_BACKEND
             actions.append(self._gate.reject(request, reason, now))
         if self._queues:
@@ -239,6 +245,11 @@ class Scheduler:
             tenants={tenant_id: self._view(state) for tenant_id, state in self._tenants.items()},
             backends=self._fleet.views(),
         )
+
+    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
+        """The tenant's limits per minute as they stand; none for a tenant that is not here."""
+        state = self._tenants.get(tenant_id)
+        return RateLimits() if state is None else self._gate.limits(state.tenant, now)
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
@@ -309,7 +320,7 @@ class Scheduler:
         self._prepaid.pop(request.id, None)
         self._gate.dispatched(request, this_round.now)
         self._refresh(self._tenants[request.tenant_id])
-        quiet_tokens = 0.0 if self._order.reads_counters else min(expected, sized)
+        quiet_tokens = 0.0 if self._order.reads_counters or self._fleet.reads_progress else min(expected, sized)
         this_round.actions.append(Dispatch(request.id, backend.id, quiet_tokens))
         if not backend.has_seat:
             this_round.candidates.remove(backend)
@@ -348,8 +359,9 @@ class Scheduler:
             self._ledger.resized(entry, tokens)
             self._fleet.resize(entry, tokens)
 
-    def _left(self, request: Request) -> None:
+    def _left(self, request: Request, now: float) -> None:
         """A request has left the queue without being dispatched."""
+        self._gate.settled(request.id, 0, now)
         self._prepaid.pop(request.id, None)
         self._charge(request.tenant_id, self._ledger.refund(request))
         self._refresh(self._tenants[request.tenant_id])
@@ -408,7 +420,7 @@ class Scheduler:
             request = self._queues.remove(request_id)
             assert request is not None, "it was just listed"
             self._refused.append(self._gate.reject(request, Reason.TENANT_UNKNOWN, now))
-            self._left(request)
+            self._left(request, now)
         if tenant_id in self._tenants:
             self._refresh(state)
 

@@ -129,6 +129,7 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     RATE_LIMITED = "rate_limited"
+    REQUEST_TOO_LARGE = "request_too_large"
     TENANT_UNKNOWN = "tenant_unknown"
     NO_BACKEND = "no_backend"
     DRAINING = "draining"

@@ -1,11 +1,12 @@
 """What one step computes.
 
 `SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests
-stand still meanwhile. `ChunkedPrefill` is vLLM: every step decodes all that run and fills what is
-left of its token budget with prompts, cut where the budget ends. Both stop at the first waiting
-request that does not fit.
+stand still meanwhile. `ChunkedPrefill` is vLLM: every step takes what runs in order of admission and
+fills what is left of its token budget with prompts, cut where the budget ends. `Sarathi` decodes first,
+whatever else runs. All stop at the first waiting request that does not fit.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -98,41 +99,78 @@ class ChunkedPrefill:
 
     def form(self, seats: Seats) -> Batch:
         batch = Batch()
-        _schedule_running(seats, batch, self.tokens_max)
-        while not batch.preempted and batch.new_tokens < self.tokens_max:
-            sequence = seats.admit()
-            if sequence is None:
-                break
-            tokens = min(sequence.missing, self.tokens_max - batch.new_tokens)
-            grown = seats.memory.grow(sequence, tokens)
-            assert grown, "what was admitted can be prefilled"
-            batch.add(sequence, tokens)
+        _schedule(seats, batch, tuple(seats.running), self.tokens_max)
+        _admit(seats, batch, self.tokens_max)
         return batch
+
+
+class Sarathi:
+    """Decodes first, so that no prompt ever stalls an answer; then prompts that were begun; then what waits.
+
+    An admitted prompt has room for all of itself at once, so that it never waits for memory in the middle
+    (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order came of this one: what is left of a
+    prompt comes after all decodes there too, but it takes its blocks chunk by chunk.
+    """
+
+    def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
+        self.tokens_max = tokens_max
+
+    def form(self, seats: Seats) -> Batch:
+        batch = Batch()
+        decodes = [sequence for sequence in seats.running if sequence.missing == 1]
+        prefills = [sequence for sequence in seats.running if sequence.missing > 1]
+        _schedule(seats, batch, decodes, self.tokens_max)
+        _schedule(seats, batch, prefills, self.tokens_max)
+        _admit(seats, batch, self.tokens_max, whole=True)
+        return batch
+
+
+# Each makes itself for a KV pool and a step of so many tokens.
+BATCHING: dict[str, Callable[[int, int], Batching]] = {
+    "chunked-prefill": lambda _kv_tokens_max, step_tokens_max: ChunkedPrefill(tokens_max=step_tokens_max),
+    "sarathi": lambda _kv_tokens_max, step_tokens_max: Sarathi(tokens_max=step_tokens_max),
+    "separate-prefill": lambda kv_tokens_max, _step_tokens_max: SeparatePrefill.for_pool(kv_tokens_max),
+}
 
 
 def _decode_all(seats: Seats) -> Batch:
     batch = Batch()
-    _schedule_running(seats, batch, tokens_max=len(seats.running))
+    _schedule(seats, batch, tuple(seats.running), tokens_max=len(seats.running))
     return batch
 
 
-def _schedule_running(seats: Seats, batch: Batch, tokens_max: int) -> None:
-    """Take what runs in order, preempting from the end of the order while there is no room.
+def _schedule(seats: Seats, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
+    """Take these, which run, in order, preempting from the end of the waiting order while there is no room.
 
     A sequence that is its own victim leaves its place to the next one; whoever is left alone fits.
     """
-    running, grow = seats.running, seats.memory.grow
-    position = 0
-    while position < len(running) and batch.new_tokens < tokens_max:
-        sequence = running[position]
-        tokens = min(sequence.present - sequence.computed, tokens_max - batch.new_tokens)
-        if grow(sequence, tokens):
-            batch.add(sequence, tokens)
-            position += 1
-            continue
-        victim = seats.waiting.victim(running)
-        if victim.scheduled:
-            batch.drop(victim)
-            position -= 1
-        seats.preempt(victim)
-        batch.preempted.append(victim)
+    grow = seats.memory.grow
+    for sequence in sequences:
+        if batch.new_tokens >= tokens_max:
+            break
+        while sequence.running:  # else it was preempted for one before it
+            tokens = min(sequence.present - sequence.computed, tokens_max - batch.new_tokens)
+            if grow(sequence, tokens):
+                batch.add(sequence, tokens)
+                break
+            victim = seats.waiting.victim(seats.running)
+            if victim.scheduled:
+                batch.drop(victim)
+            seats.preempt(victim)
+            batch.preempted.append(victim)
+
+
+def _admit(seats: Seats, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
+    """Take from the queue what fits into the batch and the pool, in order; nothing in a step that preempted.
+
+    With `whole` a prompt that is cut takes room for all of itself.
+    """
+    while not batch.preempted and batch.new_tokens < tokens_max:
+        sequence = seats.admit()
+        if sequence is None:
+            break
+        tokens = min(sequence.missing, tokens_max - batch.new_tokens)
+        reserved = not whole or seats.memory.reserve(sequence, sequence.missing)
+        grown = reserved and seats.memory.grow(sequence, tokens)
+        assert grown, "what was admitted can be prefilled"
+        batch.add(sequence, tokens)

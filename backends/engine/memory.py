@@ -23,6 +23,10 @@ class Memory(Protocol):
         """Let it in: the tokens the prefix cache already holds for it, or None when it does not fit."""
         ...
 
+    def reserve(self, sequence: Sequence, tokens: int) -> bool:
+        """Keep room for `tokens` more of an admitted sequence, which are not computed yet; False: changed nothing."""
+        ...
+
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Make room for `tokens` more of an admitted sequence, or change nothing and say False."""
         ...
@@ -65,6 +69,10 @@ class OracleMemory:
             return None
         self._admitted[sequence.request.id] = sequence
         return 0
+
+    def reserve(self, sequence: Sequence, tokens: int) -> bool:
+        assert sequence.request.id in self._admitted, "admission reserves to the end"
+        return self._used_tokens + tokens <= self.kv_tokens_max
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         if self._used_tokens + tokens > self.kv_tokens_max:
@@ -138,9 +146,14 @@ class BlockMemory:
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         end = sequence.computed + tokens
-        if end <= sequence.capacity and end < sequence.hash_due:
-            return True
-        blocks = self._blocks(end - sequence.capacity)
+        if end > sequence.capacity and not self.reserve(sequence, tokens):
+            return False
+        if end >= sequence.hash_due:
+            self._share_full_blocks(sequence, end)
+        return True
+
+    def reserve(self, sequence: Sequence, tokens: int) -> bool:
+        blocks = self._blocks(sequence.computed + tokens - sequence.capacity)
         if blocks > self._blocks_free + self.cache.unused:
             return False
         for _ in range(blocks - self._blocks_free):
@@ -150,8 +163,6 @@ class BlockMemory:
         self._blocks_private += blocks
         sequence.blocks_private += blocks
         sequence.capacity += blocks * self.block_tokens
-        if end >= sequence.hash_due:
-            self._share_full_blocks(sequence, end)
         self._assert_conserved()
         return True
 
@@ -181,6 +192,7 @@ class BlockMemory:
                 sequence.blocks_private -= 1
                 self._blocks_private -= 1
         self._offered(sequence, full)
+        self._assert_conserved()
 
     def _offered(self, sequence: Sequence, blocks: int) -> None:
         sequence.blocks_hashed = blocks

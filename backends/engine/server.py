@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from backends.engine import exposition
-from backends.engine.batching import CHUNK_TOKENS_MAX, ChunkedPrefill
+from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS, Engine, EngineSnapshot
 from backends.engine.exchange import Choice, Chunks, Exchange
@@ -68,6 +68,8 @@ class EngineOptions:
     block_tokens: int = BLOCK_TOKENS
     requests_running_max: int = 256
     chunk_tokens_max: int = CHUNK_TOKENS_MAX
+    batching: str = "chunked-prefill"
+    """What a step computes, a name in BATCHING."""
     order: str = "fcfs"
     """Scheduling policy, a name in ORDERS: fcfs or priority."""
     engines: int = 1
@@ -94,6 +96,8 @@ class EngineOptions:
         """ValueError: an option that no server could start with."""
         if self.coefficients not in COEFFICIENTS:
             raise ValueError(f"no coefficients {self.coefficients!r}; there are {', '.join(COEFFICIENTS)}")
+        if self.batching not in BATCHING:
+            raise ValueError(f"no batching {self.batching!r}; there are {', '.join(BATCHING)}")
         if self.order not in ORDERS:
             raise ValueError(f"no order {self.order!r}; there are {', '.join(ORDERS)}")
         for name in ("engines", "max_model_len", "block_tokens", "chunk_tokens_max", "stream_interval"):
@@ -326,12 +330,13 @@ class EngineServer:
 
 
 def _engine(options: EngineOptions) -> Engine:
+    kv_tokens_max = options.blocks_per_engine * options.block_tokens
     return Engine(
         COEFFICIENTS[options.coefficients],
-        kv_tokens_max=options.blocks_per_engine * options.block_tokens,
+        kv_tokens_max=kv_tokens_max,
         block_tokens=options.block_tokens,
         requests_running_max=options.requests_running_max // options.engines,
-        batching=ChunkedPrefill(tokens_max=options.chunk_tokens_max),
+        batching=BATCHING[options.batching](kv_tokens_max, options.chunk_tokens_max),
         order=ORDERS[options.order](),
     )
 

@@ -16,7 +16,19 @@ from typing import Annotated, BinaryIO, Literal, Protocol
 import orjson
 from pydantic import Field, TypeAdapter
 
-from policies.types import Action, BackendLoad, Dispatch, Outcome, Reject, Request, Snapshot, Tenant, Tier, Usage
+from policies.types import (
+    Action,
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    RateLimits,
+    Reject,
+    Request,
+    Snapshot,
+    Tenant,
+    Tier,
+    Usage,
+)
 
 
 class SchedulerLike(Protocol):
@@ -40,6 +52,7 @@ class SchedulerLike(Protocol):
     def poll(self, now: float) -> list[Action]: ...
     def next_wakeup(self) -> float | None: ...
     def snapshot(self, now: float) -> Snapshot: ...
+    def rate_limits(self, tenant_id: str, now: float) -> RateLimits: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +160,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="c
 class Recorder:
     """A Scheduler that tells `listener` of every call once it has taken effect.
 
-    Calls that only look (`next_wakeup`, `snapshot`) and calls that raise are not told.
+    Calls that only look (`next_wakeup`, `snapshot`, `rate_limits`) and calls that raise are not told.
     """
 
     def __init__(self, scheduler: SchedulerLike, listener: Listener) -> None:
@@ -195,6 +208,9 @@ class Recorder:
 
     def snapshot(self, now: float) -> Snapshot:
         return self._scheduler.snapshot(now)
+
+    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
+        return self._scheduler.rate_limits(tenant_id, now)
 
     def _record(self, fact: Fact) -> None:
         fact.tell(self._scheduler)

@@ -24,7 +24,6 @@ from backends.simulation.workload import Arrival
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Request, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
-MODEL = "simulated"
 
 Happening = Callable[[float], None]
 
@@ -116,13 +115,16 @@ class World:
         request = Request(
             id=f"r{next(self._numbers)}",
             tenant_id=arrival.tenant_id,
-            model=MODEL,
+            model=arrival.model,
             arrived_at=now,
             prompt_tokens=arrival.prompt_tokens,
             output_tokens_max=arrival.output_tokens_max,
             prefix=arrival.prefix,
             prefix_block_tokens=self._block_tokens() if arrival.prefix else 0.0,
             output_tokens_known=arrival.output_tokens,
+            program_id=arrival.program_id,
+            endpoint=arrival.endpoint,
+            uses_tools=arrival.uses_tools,
         )
         self._calls[request.id] = _Call(request, arrival)
         self._scheduler.submit(request, now)

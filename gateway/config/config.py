@@ -110,6 +110,7 @@ class Config(BaseSettings):
                 queued_requests_max=tenant.queued_requests_max,
                 queued_bytes_max=tenant.queued_bytes_max,
                 requests_per_minute_max=tenant.requests_per_minute_max,
+                tokens_per_minute_max=tenant.tokens_per_minute_max,
             )
             for name, tenant in self.tenants.items()
         ]

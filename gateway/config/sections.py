@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from backends.engine.coefficients import COEFFICIENTS
+from policies.admission import WINDOWS
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION
@@ -65,6 +66,7 @@ Wait = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
 Fairness = Annotated[str, AfterValidator(lambda value: _listed(tuple(FAIRNESS), value))]
 Prediction = Annotated[str, AfterValidator(lambda value: _listed(_PREDICTIONS, value))]
 Placement = Annotated[str, AfterValidator(lambda value: _listed(tuple(PLACEMENT), value))]
+RateWindow = Annotated[str, AfterValidator(lambda value: _listed(tuple(WINDOWS), value))]
 Coefficients = Annotated[str, AfterValidator(lambda value: _listed(tuple(COEFFICIENTS), value))]
 
 
@@ -152,6 +154,7 @@ class Tenant(Section):
     weight: Positive = 1.0
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
+    tokens_per_minute_max: Count | None = None
     queued_requests_max: Count | None = None
     queued_bytes_max: Bytes | None = None
 
@@ -167,6 +170,7 @@ class Scheduling(Section):
     prediction: Prediction = "quantile"
     placement: Placement = "least-reserved"
     share_ratio_max: Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)] = 0.5
+    rate_window: RateWindow = "sliding"
     kv_headroom_ratio: Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)] = 0.95
     price: Price = Price()
 

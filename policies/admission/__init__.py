@@ -4,6 +4,17 @@ from policies.admission.base import Admission, Refusal
 from policies.admission.bounded import BoundedQueues
 from policies.admission.drain import DrainEstimate
 from policies.admission.gate import Gate
-from policies.admission.rate import FixedWindowRate, SlidingWindowRate
+from policies.admission.rate import RateLimiter
+from policies.admission.window import WINDOWS, FixedWindow, SlidingWindow
 
-__all__ = ["Admission", "BoundedQueues", "DrainEstimate", "FixedWindowRate", "Gate", "Refusal", "SlidingWindowRate"]
+__all__ = [
+    "WINDOWS",
+    "Admission",
+    "BoundedQueues",
+    "DrainEstimate",
+    "FixedWindow",
+    "Gate",
+    "RateLimiter",
+    "Refusal",
+    "SlidingWindow",
+]

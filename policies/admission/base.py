@@ -1,9 +1,15 @@
-"""The question every admission rule answers."""
+"""The question every admission rule answers, and what it is told of those it let in.
+
+A rule that limits what is used hears of every request twice: when all rules have let it pass, and when it is
+over and what it used is known. A rule that needs none of that takes the empty answers from here.
+"""
 
 from typing import NamedTuple, Protocol
 
 from policies.queues import Queues
-from policies.types import Reason, Request, Tenant
+from policies.types import RateLimits, Reason, Request, Tenant
+
+UNLIMITED = RateLimits()
 
 
 class Refusal(NamedTuple):
@@ -20,10 +26,22 @@ class Admission(Protocol):
         """The refusal, or None to let it pass. Changes nothing: another rule may still refuse."""
         ...
 
-    def admitted(self, tenant: Tenant, now: float) -> None:
-        """Every rule let a request of the tenant pass."""
-        ...
+    def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
+        """Every rule let the request pass."""
+        return
+
+    def settled(self, request_id: str, tokens: int, now: float) -> None:
+        """A request that was let in is over, having used so many tokens; 0 where it was never served."""
+        return
+
+    def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
+        """The tenant used so many tokens by a call that no rule was asked about."""
+        return
+
+    def limits(self, tenant: Tenant, now: float) -> RateLimits:
+        """The tenant's limits per minute that this rule keeps, as they stand."""
+        return UNLIMITED
 
     def forget(self, tenant_id: str) -> None:
         """The tenant is gone."""
-        ...
+        return

@@ -6,13 +6,13 @@ pays nothing for queue space, so space is bounded separately (VTC pitfall d).
 
 from dataclasses import dataclass
 
-from policies.admission.base import Refusal
+from policies.admission.base import Admission, Refusal
 from policies.queues import Queues
 from policies.types import Reason, Request, Tenant
 
 
 @dataclass(frozen=True, slots=True)
-class BoundedQueues:
+class BoundedQueues(Admission):
     """Limits of one pool; a tenant's own limits go before the defaults."""
 
     requests_max: int = 10_000
@@ -29,10 +29,6 @@ class BoundedQueues:
         if len(queues) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
             return Refusal(Reason.QUEUE_FULL)
         return None
-
-    def admitted(self, tenant: Tenant, now: float) -> None: ...
-
-    def forget(self, tenant_id: str) -> None: ...
 
 
 def _or_default(limit: int | None, default: int) -> int:

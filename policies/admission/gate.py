@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from policies.admission.base import Admission
 from policies.admission.drain import DrainEstimate
 from policies.queues import Queues
-from policies.types import Reason, Reject, Request, Tenant
+from policies.types import RateLimits, Reason, Reject, Request, Tenant
 
 BACKEND_RETRY_S = 5.0  # no backend lives: about one health poll
 
@@ -25,8 +25,26 @@ class Gate:
             if refusal is not None:
                 return self.reject(request, refusal.reason, now, refusal.retry_after_s)
         for rule in self._rules:
-            rule.admitted(tenant, now)
+            rule.admitted(request, tenant, now)
         return None
+
+    def settled(self, request_id: str, tokens: int, now: float) -> None:
+        """A request that was let in is over, having used so many tokens; 0 where it was never served."""
+        for rule in self._rules:
+            rule.settled(request_id, tokens, now)
+
+    def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
+        """The tenant used so many tokens by a call that was never queued."""
+        for rule in self._rules:
+            rule.spent(tenant, tokens, now)
+
+    def limits(self, tenant: Tenant, now: float) -> RateLimits:
+        """The tenant's limits per minute as they stand: of each kind the first rule's that keeps one."""
+        limits = [rule.limits(tenant, now) for rule in self._rules]
+        return RateLimits(
+            requests=next((each.requests for each in limits if each.requests), None),
+            tokens=next((each.tokens for each in limits if each.tokens), None),
+        )
 
     def reject(self, request: Request, reason: Reason, now: float, retry_after_s: float | None = None) -> Reject:
         """A refusal of a request that is not queued (any more), with the time in which its queue drains by default."""

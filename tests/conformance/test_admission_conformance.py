@@ -1,17 +1,18 @@
 """What every admission rule keeps to. A rule is listed here when it is written."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.admission import BoundedQueues, FixedWindowRate, SlidingWindowRate
+from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.queues import Queues
 from policies.types import Request, Tenant
 
 RULES = {
     "bounded queues": lambda: BoundedQueues(tenant_requests_max=3, tenant_bytes_max=100, requests_max=5, bytes_max=200),
-    "sliding window": SlidingWindowRate,
-    "fixed window": FixedWindowRate,
+    **{f"{name} window": partial(RateLimiter, lambda _: 1.0, window) for name, window in WINDOWS.items()},
 }
 every_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES.keys())
 
@@ -29,7 +30,7 @@ def admit(rule, tenant: Tenant, queues: Queues, request: Request, now: float):
     """The refusal; without one the request is queued and counted."""
     refusal = rule.refuse(request, tenant, queues, now)
     if refusal is None:
-        rule.admitted(tenant, now)
+        rule.admitted(request, tenant, now)
         queues.append(request, now + 1e9)
     return refusal
 
@@ -46,8 +47,8 @@ def test_asking_counts_nothing_and_a_refusal_never_points_to_the_past(make, arri
         assert asked.refuse(request, tenants[tenant_id], queues, now) == first
         assert left_alone.refuse(request, tenants[tenant_id], queues, now) == first
         if first is None:
-            asked.admitted(tenants[tenant_id], now)
-            left_alone.admitted(tenants[tenant_id], now)
+            asked.admitted(request, tenants[tenant_id], now)
+            left_alone.admitted(request, tenants[tenant_id], now)
             queues.append(request, now + 1e9)
         else:
             assert first.retry_after_s is None or first.retry_after_s >= 0.0
@@ -79,8 +80,8 @@ def test_who_comes_back_after_the_time_that_the_refusal_named_is_let_in(make):
 @every_rule
 def test_a_forgotten_tenant_is_as_one_never_seen(make):
     rule = make()
-    for _ in range(3):
-        rule.admitted(LIMITED, 1.0)
+    for number in range(3):
+        rule.admitted(make_request(number), LIMITED, 1.0)
     rule.forget("A")
     rule.forget("never seen")
     assert rule.refuse(make_request(0), LIMITED, Queues(), 1.0) is None

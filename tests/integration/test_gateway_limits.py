@@ -18,6 +18,7 @@ from gateway_rig import (
 )
 
 from gateway.key_file import add_key
+from policies.types import Tenant
 
 DROPPED = "x-llm-d-request-dropped-reason"
 SECRET = "s" * 32
@@ -168,6 +169,34 @@ async def test_the_rate_limit_says_to_the_second_when_to_come_back(keyring):
         assert reply.headers["Retry-After"] == "60"
         assert (await rig.post(headers=bearer(keys["bob"]))).status == 200
         assert len(backend.calls) == 3
+
+
+async def test_tokens_per_minute_are_settled_to_what_an_answer_used(keyring):
+    config, keys = keyring
+    tenants = {"alice": {"tokens_per_minute_max": 30}, "bob": {}}
+    async with scripted() as backend, gateway(backend, **{**config, "tenants": tenants}) as rig:
+        assert (await rig.post(headers=bearer(keys["alice"]))).status == 200
+        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        limits = dispatcher.rate_limits(Tenant("alice", tokens_per_minute_max=30))
+        assert (limits.requests, limits.tokens.limit, limits.tokens.remaining) == (None, 30, 30 - 9 - 3)
+        assert limits.tokens.reset_s == pytest.approx(60.0, abs=5.0)
+        assert (await rig.post(headers=bearer(keys["alice"]))).status == 200
+        reply = await rig.post(headers=bearer(keys["alice"]))
+        assert_turned_away(reply, 429, dropped="rejected-saturated", kind="rate_limit_error")
+        assert 55 <= int(reply.headers["Retry-After"]) <= 60
+        assert (await rig.post(headers=bearer(keys["bob"]))).status == 200
+
+
+async def test_a_prompt_over_the_limit_of_tokens_per_minute_is_a_400_that_no_client_retries(keyring):
+    config, keys = keyring
+    tenants = {"alice": {"tokens_per_minute_max": 30}, "bob": {}}
+    async with scripted() as backend, gateway(backend, **{**config, "tenants": tenants}) as rig:
+        long = [{"role": "user", "content": "many words " * 100}]
+        reply = await rig.post(call(messages=long), headers=bearer(keys["alice"]))
+        assert_error(reply, 400, code="request_too_large")
+        assert reply.headers[DROPPED] == "rejected-request-too-large"
+        assert "Retry-After" not in reply.headers
+        assert backend.calls == []
 
 
 async def test_no_backend_that_lives_is_a_503():

@@ -47,6 +47,7 @@ def test_every_refusal_is_an_openai_error_with_a_dropped_reason(reason):
         (Reason.QUEUE_FULL, 429, "rejected-saturated"),
         (Reason.QUEUE_TIMEOUT, 429, "rejected-ttl-expired"),
         (Reason.RATE_LIMITED, 429, "rejected-saturated"),
+        (Reason.REQUEST_TOO_LARGE, 400, "rejected-request-too-large"),
         (Reason.TENANT_UNKNOWN, 403, "rejected-tenant-unknown"),
         (Reason.NO_BACKEND, 503, "rejected-no-endpoints"),
         (Reason.DRAINING, 503, "rejected-shutting-down"),

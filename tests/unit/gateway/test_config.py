@@ -246,14 +246,17 @@ def test_policies_get_their_own_types():
     config = Config(
         auth={"mode": "keys"},
         tiers={"gold": {"weight": 3, "reserve_ratio": 0.2}},
-        tenants={"a": {"tier": "gold", "weight": 2, "in_flight_max": 4, "requests_per_minute_max": 60}, "b": {}},
+        tenants={
+            "a": {"tier": "gold", "weight": 2, "in_flight_max": 4, "requests_per_minute_max": 60},
+            "b": {"tokens_per_minute_max": 9},
+        },
         scheduling={"price": {"output": 4}},
         limits={"choices_max": 2, "prompts_max": 3, "output_tokens_max": 4},
     )
     assert config.policy_tiers() == [DEFAULT_TIER, Tier(id="gold", weight=3, reserve_ratio=0.2)]
     assert config.policy_tenants() == [
         Tenant(id="a", weight=2, tier_id="gold", in_flight_max=4, requests_per_minute_max=60),
-        Tenant(id="b"),
+        Tenant(id="b", tokens_per_minute_max=9),
     ]
     assert config.policy_price() == LinearPrice(output=4)
     limits = config.generation_limits()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.admission import FixedWindowRate, SlidingWindowRate
+from policies.admission import WINDOWS, RateLimiter
 from policies.cost import LinearPrice
 from policies.fairness import DeficitRoundRobin, Fifo
 from policies.queues import Queues
@@ -10,19 +10,18 @@ from policies.types import BackendLoad, Reason, Request, Tenant
 
 
 @pytest.mark.parametrize(
-    ("rate", "accepted"),
-    [
-        (SlidingWindowRate(), [True, True, False, True, False]),
-        (FixedWindowRate(), [True, True, False, True, True]),
-    ],
+    ("window", "accepted"),
+    [("sliding", [True, True, False, True, False]), ("fixed", [True, True, False, True, True])],
 )
-def test_two_requests_a_minute_accept_what_the_worked_example_says(rate, accepted):
+def test_two_requests_a_minute_accept_what_the_worked_example_says(window, accepted):
+    rate = RateLimiter(lambda _: 0.0, WINDOWS[window])
     tenant, seen = Tenant("A", requests_per_minute_max=2), []
     for now in (0.0, 10.0, 20.0, 61.0, 65.0):
-        refusal = rate.refuse(Request("r", "A", "m", now, 1, 1), tenant, Queues(), now)
+        request = Request("r", "A", "m", now, 1, 1)
+        refusal = rate.refuse(request, tenant, Queues(), now)
         seen.append(refusal is None)
         if refusal is None:
-            rate.admitted(tenant, now)
+            rate.admitted(request, tenant, now)
     assert seen == accepted
 
 
