@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from policies.placement.base import ArrivalPlacement, Placement, PrefixIndex, Worker
+from policies.placement.base import ArrivalPlacement, Placement, Worker
 from policies.placement.least_reserved import LeastReserved
 
 PLACEMENT: dict[str, Callable[[], Placement | ArrivalPlacement]] = {"least-reserved": LeastReserved}
 
-__all__ = ["PLACEMENT", "ArrivalPlacement", "LeastReserved", "Placement", "PrefixIndex", "Worker"]
+__all__ = ["PLACEMENT", "ArrivalPlacement", "LeastReserved", "Placement", "Worker"]

@@ -7,39 +7,12 @@ those that wait for the same backend (D2LPM, Preble, round robin per tenant). Wh
 and used, and bounds hold per backend: times the number of backends for the pool.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from policies.capacity import BackendCapacity
+from policies.prefixes import PrefixIndex
 from policies.types import Request, Usage
-
-
-class PrefixIndex(Protocol):
-    """Which leading blocks of prompts are cached at which backend, as far as it can be told from here?"""
-
-    def matched_blocks(self, request: Request, backend_id: str) -> int:
-        """How many leading blocks of the request's prompt the backend holds."""
-        ...
-
-    def longest(self, request: Request) -> tuple[int, frozenset[str]]:
-        """The most blocks that any backend holds, and all the backends that hold so many."""
-        ...
-
-    def inserted(self, request: Request, backend_id: str) -> None:
-        """The request was sent to the backend, which now holds its prompt."""
-        ...
-
-    def evicted(self, backend_id: str, hashes: Collection[int]) -> None:
-        """The backend has dropped these blocks."""
-        ...
-
-    def resized(self, backend_id: str, kv_tokens_max: int | None) -> None:
-        """The backend's cache holds so many tokens; None where it is not known."""
-        ...
-
-    def retain(self, backend_ids: Collection[str]) -> None:
-        """These are all the backends there are."""
-        ...
 
 
 class Placement(Protocol):
