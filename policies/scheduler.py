@@ -264,10 +264,9 @@ class Scheduler:
     def _dispatch_all(self, now: float, actions: list[Action]) -> None:
         """Dispatch until nobody who may go next fits."""
         self._polled_at = now
-        candidates = self._fleet.open_at(now)
-        this_round = _Round(now, candidates, actions)
+        this_round = _Round(now, self._fleet.open_at(now), actions)
         # Requests that came back were chosen and charged already: they go before any new choice.
-        for request_id in list(self._prepaid) if candidates else ():
+        for request_id in list(self._prepaid) if this_round.candidates else ():
             request = self._queues.get(request_id)
             state = self._tenants[request.tenant_id]
             if state.head_id is not None and state.tenant.tier_id not in this_round.blocked:
