@@ -26,6 +26,7 @@ class Placement(Protocol):
 
     def look_up_in(self, prefixes: PrefixIndex) -> None:
         """Ask this index."""
+        return
 
     def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
         """One of the candidates, of which there is at least one."""
@@ -57,6 +58,7 @@ class ArrivalPlacement(Protocol):
 
     def look_up_in(self, prefixes: PrefixIndex) -> None:
         """Ask this index."""
+        return
 
     def assign(self, request: Request, workers: Sequence[Worker]) -> str:
         """The id of one of the workers, of which there is at least one. It counts from now on."""
@@ -64,15 +66,20 @@ class ArrivalPlacement(Protocol):
 
     def unassigned(self, request: Request, backend_id: str) -> None:
         """The request does not wait for this backend any more and was not sent: it counts no more."""
+        return
 
     def dispatched(self, request: Request, backend_id: str) -> None:
         """The request was sent to the backend that it waited for."""
+        return
 
     def returned(self, request: Request, backend_id: str) -> None:
         """The backend did not take the request: it waits for it again."""
+        return
 
     def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
         """The request has ended there, however it ended, and has used this much."""
+        return
 
     def forget(self, tenant_id: str) -> None:
         """The tenant is gone."""
+        return
