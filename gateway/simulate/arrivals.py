@@ -25,6 +25,14 @@ class LeftOut:
     too_large: int = 0
     other_models: int = 0
 
+    def described(self) -> str:
+        counts = {
+            "without output": self.without_output,
+            "larger than an engine's KV cache": self.too_large,
+            "for other models": self.other_models,
+        }
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:

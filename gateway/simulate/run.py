@@ -85,6 +85,7 @@ class Policy:
     label: str
     make_scheduler: Callable[[], SchedulerLike]
     price: Price
+    price_text: str
     slack: float | None
 
 
