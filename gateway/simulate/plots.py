@@ -5,6 +5,7 @@ Equal curves give equal bytes: no dates, ids from a fixed salt, text as text.
 
 from collections.abc import Callable, Mapping
 from io import StringIO
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 
 from gateway.simulate.findings import Curves, Findings, Points
 
+SMOOTHED_POINTS = 64
 SIZE_INCHES = (7.2, 2.9)
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e")
 STYLE: Any = {
@@ -30,7 +32,7 @@ STYLE: Any = {
 
 def service_over_time(axes: Axes, run: Findings) -> None:
     for colour, (tenant, points) in zip(COLOURS, run.curves.service.items(), strict=False):
-        axes.plot(*_axes(points), color=colour, label=_label(tenant))
+        axes.plot(*_axes(_smoothed(points)), color=colour, label=_label(tenant))
     axes.set(title="Service per tenant", xlabel="time, s", ylabel="service per second")
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
@@ -42,13 +44,14 @@ def difference_over_time(axes: Axes, run: Findings) -> None:
         axes.axhline(bound, color=COLOURS[2], linestyle="--", label=f"bound of the policy, {bound:.0f}")
     axes.set(title="Service difference of tenants that wait", xlabel="time, s", ylabel="service over weight")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7, loc="upper left", frameon=False)
+    axes.legend(fontsize=7, loc="best", frameon=False)
 
 
 def ttft_distribution(axes: Axes, run: Findings) -> None:
     for colour, (tenant, points) in zip(COLOURS, run.curves.ttft.items(), strict=False):
         axes.step(*_axes(points), where="post", color=colour, label=_label(tenant))
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set(title="Time to first token", xlabel="seconds", ylabel="part of requests", ylim=(0.0, 1.02))
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
@@ -65,7 +68,7 @@ def occupancy(axes: Axes, run: Findings) -> None:
     ratio.grid(visible=False)
     handles, labels = axes.get_legend_handles_labels()
     more_handles, more_labels = ratio.get_legend_handles_labels()
-    axes.legend([*handles, *more_handles], [*labels, *more_labels], fontsize=7, loc="upper left", frameon=False)
+    axes.legend([*handles, *more_handles], [*labels, *more_labels], fontsize=7, loc="best", frameon=False)
 
 
 PLOTS: Mapping[str, Callable[[Axes, Findings], None]] = {
@@ -93,6 +96,13 @@ def _svg(plot: Callable[[Axes, Findings], None], run: Findings) -> str:
 
 def _axes(points: Points) -> tuple[list[float], list[float]]:
     return [at for at, _ in points], [value for _, value in points]
+
+
+def _smoothed(points: Points) -> Points:
+    """Means of neighbours, `SMOOTHED_POINTS` at most: service comes in lumps."""
+    size = -(-len(points) // SMOOTHED_POINTS)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return tuple((group[0][0], fmean(value for _, value in group)) for group in groups)
 
 
 def _label(tenant: str) -> str:

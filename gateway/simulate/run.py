@@ -111,6 +111,7 @@ def simulate(
     loudest_first = demand.loudest_first()
     if not loudest_first:
         raise ValueError("the trace has no call that can be simulated")
+    quietest = demand.quietest()
     return Findings(
         policy=policy.label,
         figures=_figures(policy, tally, observer, exposure, engines.values()),
@@ -118,9 +119,9 @@ def simulate(
             tenant_id: _tenant(tally.tenants[tenant_id], tenant_of(tenant_id), asked_service)
             for tenant_id, asked_service in loudest_first.items()
         },
-        curves=_curves(timeline, tally, observer, list(loudest_first)),
+        curves=_curves(timeline, tally, observer, list(loudest_first), quietest),
         loudest=next(iter(loudest_first)),
-        quietest=demand.quietest(),
+        quietest=quietest,
     )
 
 
@@ -170,10 +171,11 @@ def _tenant(tally: TenantTally, tenant: Tenant, asked_service: float) -> TenantF
     )
 
 
-def _curves(timeline: Timeline, tally: Tally, observer: Observer, loudest_first: list[str]) -> Curves:
+def _curves(timeline: Timeline, tally: Tally, observer: Observer, loudest_first: list[str], quietest: str) -> Curves:
     drawn, rest = loudest_first, []
     if len(loudest_first) > TENANTS_DRAWN:
-        drawn, rest = [*loudest_first[: TENANTS_DRAWN - 1], loudest_first[-1]], loudest_first[TENANTS_DRAWN - 1 : -1]
+        drawn = [*loudest_first[: TENANTS_DRAWN - 1], quietest]
+        rest = [name for name in loudest_first if name not in drawn]
     bins = timeline.bin_at(tally.ended_at) + 1
     service = {name: _rates(timeline, [tally.tenants[name].service], bins) for name in drawn}
     ttft = {name: tuple(tally.tenants[name].ttft.cdf()) for name in drawn}
