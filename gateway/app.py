@@ -179,6 +179,7 @@ class Gateway:
             EngineOptions(
                 model=options.model,
                 coefficients=options.coefficients,
+                batching=options.batching,
                 speed=options.speed,
                 kv_tokens_max=options.kv_tokens_max,
                 requests_running_max=options.requests_running_max,

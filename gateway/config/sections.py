@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 
 SECRET_BYTES_MIN = 16
@@ -58,6 +59,7 @@ Bytes = Annotated[ByteSize, BeforeValidator(not_bool), Field(ge=1)]
 Positive = Annotated[float, BeforeValidator(not_bool), Field(gt=0)]
 NotNegative = Annotated[float, BeforeValidator(not_bool), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=86_400)]
+Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
 Wait = Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=86_400)]
 Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value))]
 
@@ -129,6 +131,7 @@ class Engine(Section):
 
     model: Name = "fairlead-demo"
     coefficients: Coefficients = "a10g-llama2-7b"
+    batching: Batching = "chunked-prefill"
     speed: Positive = 1.0
     requests_running_max: Count = 32
     kv_tokens_max: Count | None = None

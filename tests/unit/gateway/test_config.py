@@ -356,3 +356,8 @@ def test_parameters_have_the_defaults_of_the_policies_themselves():
             taken = {key: given[key].default for key in given if key not in ("rng", "args", "kwargs")}
             assert PARAMETERS[kind].get(name, Policy)(policy=name).parameters() == taken, (kind, name)
         assert PARAMETERS[kind].keys() <= table.keys()
+
+
+def test_an_unknown_batching_of_the_embedded_engine_is_answered_with_those_there_are(write):
+    (line,) = mistakes(write("engine:\n  batching: nonsense"))
+    assert line.endswith(":2: engine.batching: must be one of chunked-prefill, sarathi, separate-prefill")
