@@ -34,6 +34,7 @@ from gateway.scheduling import make_scheduler
 from gateway.server import GatewayServer, Handler, Routes
 from gateway.telemetry import Telemetry
 from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
+from gateway.trace_log import make_trace_log
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
@@ -61,6 +62,7 @@ class Gateway:
         self._runner: web.ServerRunner | None = None
         self.pools = Pools(self._make_dispatcher)
         self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
+        self._trace_log = make_trace_log(config.trace_log.path) if config.trace_log.enabled else None
 
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
@@ -86,7 +88,7 @@ class Gateway:
             intake=self._intake,
             backends=self.backends,
             upstreams=self._upstreams,
-            telemetry=Telemetry(self._access_log),
+            telemetry=Telemetry(self._access_log, self._trace_log),
         )
         self._probes = Probes(self.pools)
         self._server = GatewayServer(
@@ -124,6 +126,8 @@ class Gateway:
             await self._engine.stop()
         if self._access_log is not None:
             self._access_log.close()
+        if self._trace_log is not None:
+            self._trace_log.close()
 
     def _routes(self) -> Routes:
         """Every path there is. What generates is queued and charged; the rest answers at once."""

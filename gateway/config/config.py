@@ -30,6 +30,7 @@ from gateway.config.sections import (
     Shutdown,
     Tenant,
     Tier,
+    TraceLog,
 )
 from gateway.openai import GenerationLimits
 from policies import types as policy
@@ -68,6 +69,7 @@ class Config(BaseSettings):
     health: Health = Health()
     prompt_tokens: PromptTokens = PromptTokens()
     access_log: AccessLog = AccessLog()
+    trace_log: TraceLog = TraceLog()
     shutdown: Shutdown = Shutdown()
 
     @classmethod

@@ -221,6 +221,13 @@ class AccessLog(Section):
     path: str = "-"
 
 
+class TraceLog(Section):
+    """The traffic as a trace for `fairlead simulate run`."""
+
+    enabled: bool = False
+    path: str = "fairlead-trace.jsonl"
+
+
 class Shutdown(Section):
     """At SIGTERM: say "not ready" but serve for `lame_duck_s`, then let at most `drain_s` finish what runs."""
 

@@ -21,52 +21,71 @@ def _simulate() -> None:
     """Keep `run` a command of its own, also while there is no other."""
 
 
+# The options of `run`, in the order of its help.
+TraceFile = Annotated[
+    Path,
+    typer.Option(metavar="FILE", help="The trace: CSV or JSON lines, known by its first line.", show_default=False),
+]
+Policies = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="A fairness policy; give several.")]
+Predictions = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Of output lengths; several.")]
+Placements = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Which engine; several.")]
+PriceChoice = Annotated[str | None, typer.Option(metavar=CHOICE, help="What service costs.")]
+ShareRatio = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="What one tenant may hold in flight while others wait.")
+]
+TenantRule = Annotated[
+    str | None,
+    typer.Option(metavar="RULE", help="Whose call is whose: column[:NAME], block:K[:N] or random:N[:zipf]."),
+]
+Weights = Annotated[
+    list[str] | None, typer.Option(metavar="TENANT=WEIGHT|FILE", help="Weights, or a file of such lines; several.")
+]
+PerMinute = Annotated[int | None, typer.Option(min=1, help="A limit of every tenant that is not configured.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="Scheduling, tenants and tiers as the gateway has them."),
+]
+PoolName = Annotated[str, typer.Option(help="The pool of the configuration that is simulated.")]
+EngineName = Annotated[str, typer.Option(metavar="NAME", help="Step times: a model and a GPU.")]
+EngineCount = Annotated[int, typer.Option(min=1, max=1024, help="How many engines.")]
+Batching = Annotated[str, typer.Option(metavar="NAME", help="What an engine's step computes.")]
+KvTokens = Annotated[int | None, typer.Option(min=16, help="An engine's KV cache. Default: the engine's.")]
+BlockTokens = Annotated[int | None, typer.Option(min=1, max=65_536, help="Of its blocks. Default: the trace's, or 16.")]
+RunningMax = Annotated[int, typer.Option(min=1, help="An engine's --max-num-seqs.")]
+OutputMax = Annotated[int, typer.Option(min=1, help="What a call allows that does not say it.")]
+ModelName = Annotated[str | None, typer.Option(help="Only calls for this model.")]
+Speed = Annotated[float, typer.Option(min=1e-6, help="2 lets calls arrive twice as fast.")]
+Seed = Annotated[int, typer.Option(help="Of all that is drawn by lot.")]
+ReportFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Write an HTML page with plots there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in the place of the table.")]
+
+
 @app.command()
 def run(
     *,
-    trace: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="The trace: CSV or JSON lines, known by its first line.", show_default=False),
-    ],
-    policy: Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="A fairness policy; give several.")] = None,
-    prediction: Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Of output lengths; several.")] = None,
-    placement: Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Which engine; several.")] = None,
-    price: Annotated[str | None, typer.Option(metavar=CHOICE, help="What service costs.")] = None,
-    share_ratio: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="What one tenant may hold in flight while others wait.")
-    ] = None,
-    tenants: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE",
-            help="Whose call is whose: column[:NAME], block:K[:N] or random:N[:zipf]. Default: the format's.",
-        ),
-    ] = None,
-    weights: Annotated[
-        list[str] | None, typer.Option(metavar="TENANT=WEIGHT|FILE", help="Weights, or a file of such lines; several.")
-    ] = None,
-    requests_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="A limit of every tenant that is not configured.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="Policies, tenants and tiers as the gateway has them."),
-    ] = None,
-    pool: Annotated[str, typer.Option(help="The pool of the configuration that is simulated.")] = "",
-    engine: Annotated[str, typer.Option(help="Step times: a model and a GPU.")] = "a10g-llama2-7b",
-    engines: Annotated[int, typer.Option(min=1, max=1024, help="How many of them.")] = 1,
-    batching: Annotated[str, typer.Option(help="What an engine's step computes.")] = "chunked-prefill",
-    kv_tokens: Annotated[int | None, typer.Option(min=16, help="An engine's KV cache. Default: the engine's.")] = None,
-    block_tokens: Annotated[
-        int | None, typer.Option(min=1, max=65_536, help="Of its blocks. Default: the trace's, or 16.")
-    ] = None,
-    requests_running_max: Annotated[int, typer.Option(min=1, help="An engine's --max-num-seqs.")] = 256,
-    output_tokens_max: Annotated[int, typer.Option(min=1, help="What a call allows that does not say it.")] = 1024,
-    model: Annotated[str | None, typer.Option(help="Only calls for this model.")] = None,
-    speed: Annotated[float, typer.Option(min=1e-6, help="2 lets calls arrive twice as fast.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn by lot.")] = 0,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write an HTML page with plots there.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON in the place of the table.")] = False,
+    trace: TraceFile,
+    policy: Policies = None,
+    prediction: Predictions = None,
+    placement: Placements = None,
+    price: PriceChoice = None,
+    share_ratio: ShareRatio = None,
+    tenants: TenantRule = None,
+    weights: Weights = None,
+    requests_per_minute: PerMinute = None,
+    config: ConfigFile = None,
+    pool: PoolName = "",
+    engine: EngineName = "a10g-llama2-7b",
+    engines: EngineCount = 1,
+    batching: Batching = "chunked-prefill",
+    kv_tokens: KvTokens = None,
+    block_tokens: BlockTokens = None,
+    requests_running_max: RunningMax = 256,
+    output_tokens_max: OutputMax = 1024,
+    model: ModelName = None,
+    speed: Speed = 1.0,
+    seed: Seed = 0,
+    report: ReportFolder = None,
+    json: AsJson = False,
 ) -> None:
     """Play a trace against one policy or several, and print what each would have done.
 
