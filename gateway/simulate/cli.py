@@ -16,11 +16,6 @@ CHOICE = "NAME[:PARAMETER=VALUE,...]"
 app = typer.Typer(no_args_is_help=True, help=SIMULATE)
 
 
-@app.callback()
-def _simulate() -> None:
-    """Keep `run` a command of its own, also while there is no other."""
-
-
 # The options of `run`, in the order of its help.
 TraceFile = Annotated[
     Path,
@@ -118,6 +113,26 @@ def run(
         seed=seed,
     )
     _run(comparison, report, json=json)
+
+
+Only = Annotated[str | None, typer.Option(metavar="R3,...", help="Only these targets. Default: all that are judged.")]
+
+
+@app.command()
+def tables(*, only: Only = None, json: AsJson = False) -> None:
+    """Do the published tables again, and say for every figure whether it came out.
+
+    The exit code is 1 when one is out of its tolerance. docs/results/tables.md says what they are.
+    """
+    from gateway.simulate.tables import command  # noqa: PLC0415
+    from gateway.simulate.tables.targets import TARGETS  # noqa: PLC0415
+
+    try:
+        targets = command.chosen(TARGETS, only)
+    except ValueError as error:
+        _fail(str(error))
+    if not command.run(targets, as_json=json):
+        raise typer.Exit(1)
 
 
 def _run(comparison: "Comparison", folder: Path | None, *, json: bool) -> None:

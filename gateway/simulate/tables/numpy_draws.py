@@ -21,7 +21,7 @@ class NumpyDraws:
         for number in range(1, WORDS):
             last = words[-1]
             words.append((SEED_MULTIPLIER * (last ^ (last >> 30)) + number) & WORD_MASK)
-        self._twister = Random()
+        self._twister = Random()  # noqa: S311 - no secrets
         self._twister.setstate((3, (*words, WORDS), None))
 
     def uniform(self) -> float:
