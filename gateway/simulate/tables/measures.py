@@ -1,7 +1,6 @@
 """The figures of the VTC paper, measured on the records of a run."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from backends.simulation.fairness_metric import (
     LINEAR,
@@ -49,9 +48,11 @@ def service_ratio(run: Run, one: str, other: str, start_s: float = 0.0, end_s: f
     return service(run, one, start_s, end_s) / service(run, other, start_s, end_s)
 
 
-def gap(run: Run, end_s: float = 600.0, start_s: float = WARM_UP_S) -> float:
-    """The greatest accumulated difference of two tenants' service since `start_s`, on a grid of 30 s."""
-    return max(accumulated_difference(run.records, _grid(start_s, end_s)))
+def gap(run: Run, since_s: float = WARM_UP_S, looked_at_from_s: float = 0.0, end_s: float = 600.0) -> float:
+    """The greatest difference of two tenants' service since a time, on a grid of 30 s."""
+    times = [since_s + GRID_S * number for number in range(round((end_s - since_s) / GRID_S) + 1)]
+    differences = accumulated_difference(run.records, times)
+    return max(value for value, time in zip(differences, times, strict=True) if time >= looked_at_from_s)
 
 
 def last_gap(run: Run, end_s: float = 600.0) -> float:
@@ -81,13 +82,3 @@ def ttft_s_p99(run: Run, tenant: str) -> float:
 def quantile(values: Sequence[float | None], ratio: float) -> float:
     ordered = sorted(value for value in values if value is not None)
     return ordered[min(int(ratio * len(ordered)), len(ordered) - 1)]
-
-
-def share_of_demand(run: Run, tenants: Sequence[str]) -> float:
-    """The part of these tenants' requests that were served."""
-    return fmean(record.served for record in run.records if record.tenant_id in tenants)
-
-
-def _grid(start_s: float, end_s: float) -> list[float]:
-    steps = round((end_s - start_s) / GRID_S)
-    return [start_s + GRID_S * number for number in range(steps + 1)]
