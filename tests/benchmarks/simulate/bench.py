@@ -45,7 +45,18 @@ def tokens(rng: Random, mean: int) -> int:
 def measure(path: Path, policy: str) -> tuple[float, float]:
     """Seconds and peak MiB of one run."""
     fairlead = [sys.executable, "-c", "from gateway.cli import main; main()"]
-    command = [*fairlead, "simulate", "run", "--trace", str(path), "--policy", policy, "--engines", str(ENGINES), "--json"]
+    command = [
+        *fairlead,
+        "simulate",
+        "run",
+        "--trace",
+        str(path),
+        "--policy",
+        policy,
+        "--engines",
+        str(ENGINES),
+        "--json",
+    ]
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
