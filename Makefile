@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 
-.PHONY: help run test check format test-vllm demo-fairness bench bench-relay bench-decision bench-simulate clean
+.PHONY: help run test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -45,6 +45,9 @@ bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenan
 
 bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
 	$(BIN)/python tests/benchmarks/simulate/bench.py
+
+report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
+	$(BIN)/python tests/benchmarks/prediction/report.py
 
 format: $(STAMP)  ## format and fix what ruff can fix
 	$(BIN)/ruff format .

@@ -6,6 +6,7 @@ what is simulated is what would run.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -15,11 +16,20 @@ from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
-from policies.prediction import PREDICTION, NoPrediction, TenantQuantile
+from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
+from policies.prediction.quantile import QUANTILE
 from policies.scheduler import Scheduler
 from policies.types import DEFAULT_TIER, Tenant, Tier
 
 T = TypeVar("T")
+
+# What reserves room where the prediction that orders tenants is too small for it. A reservation of nothing would move
+# the queue into the engine, where it is first come, first served; one that half of the answers outgrow ends in
+# preemptions.
+SIZING: Mapping[str, Callable[[], Prediction]] = {
+    "none": TenantQuantile,
+    "mixture": partial(MixtureOfExperts, quantile=QUANTILE),
+}
 
 
 def make_scheduler(
@@ -36,8 +46,7 @@ def make_scheduler(
     queue = queue or Queue()
     rng = rng or Random()  # noqa: S311 - no secrets
     prediction = _made(PREDICTION, scheduling.prediction, rng)
-    # A reservation of nothing would move the queue into the engine, where it is first come, first served.
-    sizing = TenantQuantile() if isinstance(prediction, NoPrediction) else prediction
+    sizing = SIZING.get(scheduling.prediction.policy, lambda: prediction)()
     return Scheduler(
         tenants=tenants,
         tiers=tiers,

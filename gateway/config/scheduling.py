@@ -23,6 +23,8 @@ from policies.fairness.drr import QUANTUM_SERVICE
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION, SIMULATION_ONLY
 from policies.prediction.known import ERROR_RATIO
+from policies.prediction.mixture import QUANTILE as MIXTURE_QUANTILE
+from policies.prediction.mixture import WINDOW_OUTPUTS as MIXTURE_WINDOW_OUTPUTS
 from policies.prediction.quantile import FIRST_TOKENS, QUANTILE, WINDOW_OUTPUTS
 
 POLICY = "policy"
@@ -48,6 +50,11 @@ class TenantQuantile(Policy):
     quantile: Ratio = QUANTILE
     window_outputs: Annotated[Count, Field(le=10_000)] = WINDOW_OUTPUTS
     first_tokens: NotNegative = FIRST_TOKENS
+
+
+class MixtureOfExperts(Policy):
+    quantile: Ratio = MIXTURE_QUANTILE
+    window_outputs: Annotated[Count, Field(le=1_000)] = MIXTURE_WINDOW_OUTPUTS
 
 
 class NoisyOracle(Policy):
@@ -90,7 +97,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 # The sections of parameters, by the names of the tables; a name that is not here has none.
 PARAMETERS: Mapping[str, Mapping[str, type[Policy]]] = {
     "fairness": {"drr": DeficitRoundRobin},
-    "prediction": {"quantile": TenantQuantile, "noisy-oracle": NoisyOracle},
+    "prediction": {"quantile": TenantQuantile, "mixture": MixtureOfExperts, "noisy-oracle": NoisyOracle},
     "placement": {},
     "price": {"linear": LinearPrice, "profiled": ProfiledPrice, "flops": FlopsPrice, "extend": ExtendPrice},
 }

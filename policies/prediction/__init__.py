@@ -7,11 +7,13 @@ from collections.abc import Callable
 from policies.prediction.averages import ExponentialAverage, LastFiveMean
 from policies.prediction.base import Prediction
 from policies.prediction.known import NoisyOracle, NoPrediction, Oracle
+from policies.prediction.mixture import MixtureOfExperts
 from policies.prediction.quantile import TenantQuantile
 
 PREDICTION: dict[str, Callable[..., Prediction]] = {
     "none": NoPrediction,
     "quantile": TenantQuantile,
+    "mixture": MixtureOfExperts,
     "last-five": LastFiveMean,
     "exponential": ExponentialAverage,
     "oracle": Oracle,
@@ -24,6 +26,7 @@ __all__ = [
     "SIMULATION_ONLY",
     "ExponentialAverage",
     "LastFiveMean",
+    "MixtureOfExperts",
     "NoPrediction",
     "NoisyOracle",
     "Oracle",

@@ -34,7 +34,7 @@ class TenantQuantile:
 
     def predict(self, request: Request) -> float:
         window = self._windows.get(request.tenant_id)
-        return clamped(request, window.quantile(self._quantile) if window else self._first_tokens)
+        return clamped(request, window.quantile(self._quantile) if window is not None else self._first_tokens)
 
     def observed(self, request: Request, output_tokens: int) -> None:
         window = self._windows.get(request.tenant_id)
@@ -55,6 +55,9 @@ class OutputWindow:
         self._outputs_max = outputs_max
         self._arrived: deque[float] = deque()
         self._sorted: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._sorted)
 
     def add(self, output: float) -> None:
         if len(self._arrived) == self._outputs_max:
