@@ -8,6 +8,7 @@ whatever else runs. All stop at the first waiting request that does not fit.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol, Self
 
 from backends.engine.seats import Seats
@@ -50,6 +51,14 @@ class Batching(Protocol):
         """Admit, preempt and schedule; an empty batch means that nothing can run."""
         ...
 
+    def decodes_ahead(self, seats: Seats) -> float:
+        """How many steps would do nothing but decode all that run, while nobody comes or goes and memory lasts."""
+        ...
+
+    def decoded(self, steps: int) -> None:
+        """So many of these were done without asking."""
+        ...
+
 
 class SeparatePrefill:
     """Admit when the batch is empty or after `decode_steps_min` decodes, then every step until one succeeds.
@@ -75,6 +84,12 @@ class SeparatePrefill:
                 return batch
         self._decode_steps += 1
         return _decode_all(seats)
+
+    def decodes_ahead(self, seats: Seats) -> float:
+        return max(0, self.decode_steps_min - self._decode_steps) if seats.has_candidate else inf
+
+    def decoded(self, steps: int) -> None:
+        self._decode_steps += steps
 
     def _prefill(self, seats: Seats) -> Batch:
         batch = Batch(prefill_alone=True)
@@ -103,6 +118,11 @@ class ChunkedPrefill:
         _admit(seats, batch, self.tokens_max)
         return batch
 
+    def decodes_ahead(self, seats: Seats) -> float:
+        return _decodes_ahead(seats, self.tokens_max)
+
+    def decoded(self, steps: int) -> None: ...
+
 
 class Sarathi:
     """Decodes first, so that no prompt ever stalls an answer; then prompts that were begun; then what waits.
@@ -124,6 +144,11 @@ class Sarathi:
         _admit(seats, batch, self.tokens_max, whole=True)
         return batch
 
+    def decodes_ahead(self, seats: Seats) -> float:
+        return _decodes_ahead(seats, self.tokens_max)
+
+    def decoded(self, steps: int) -> None: ...
+
 
 # Each makes itself for a KV pool and a step of so many tokens.
 BATCHING: dict[str, Callable[[int, int], Batching]] = {
@@ -131,6 +156,10 @@ BATCHING: dict[str, Callable[[int, int], Batching]] = {
     "sarathi": lambda _kv_tokens_max, step_tokens_max: Sarathi(tokens_max=step_tokens_max),
     "separate-prefill": lambda kv_tokens_max, _step_tokens_max: SeparatePrefill.for_pool(kv_tokens_max),
 }
+
+
+def _decodes_ahead(seats: Seats, tokens_max: int) -> float:
+    return 0 if seats.has_candidate or len(seats.running) > tokens_max else inf
 
 
 def _decode_all(seats: Seats) -> Batch:

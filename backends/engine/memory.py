@@ -35,6 +35,10 @@ class Memory(Protocol):
         """Free all that a sequence held, at once: it finished, was aborted or was preempted."""
         ...
 
+    def decodes_ahead(self, running: list[Sequence]) -> int:
+        """Tokens by which each of these can surely grow, one after another, with nobody entering."""
+        ...
+
     @property
     def used_ratio(self) -> float:
         """Part of the pool that cannot be given to somebody else now, 0 to 1."""
@@ -85,6 +89,9 @@ class OracleMemory:
         self._used_tokens -= sequence.computed + sequence.scheduled
         assert self._used_tokens >= 0
         assert self._admitted or self._used_tokens == 0, "an empty engine holds nothing"
+
+    def decodes_ahead(self, running: list[Sequence]) -> int:
+        return (self.kv_tokens_max - self._used_tokens) // len(running)
 
     @property
     def used_ratio(self) -> float:
@@ -174,6 +181,10 @@ class BlockMemory:
         sequence.blocks_private = sequence.capacity = sequence.blocks_hashed = 0
         sequence.hash_due = NO_BLOCK_LEFT
         self._assert_conserved()
+
+    def decodes_ahead(self, running: list[Sequence]) -> int:
+        blocks_each = (self._blocks_free + self.cache.unused) // len(running)
+        return blocks_each * self.block_tokens + min(sequence.capacity - sequence.computed for sequence in running)
 
     @property
     def used_ratio(self) -> float:
