@@ -27,6 +27,7 @@ CONTEXTS_MAX = 20_000  # remembered; the one unused longest goes first
 ERROR_RATE_MIN = 0.02  # an error fades over about fifty answers
 TENANT_PRIOR = 10.0  # answers of a tenant that count as much as what was learnt from all
 SHARPNESS = 8.0  # an expert of twice the error has a weight of 1/256
+CAUTION = 2.0  # an expert that goes by one answer has a quarter of its weight
 ERROR_TOKENS_MIN = 0.5  # below, experts are equally good
 FINE = 8  # prompt lengths are told apart by an eighth of an octave
 ALONE = -1  # no tenant's
@@ -134,7 +135,7 @@ class _Context:
         self.window.add(output)
         self.output = self.window.quantile(quantile)
         answers = len(self.window)
-        self.trust = (answers / (answers + 1.0)) ** SHARPNESS
+        self.trust = (answers / (answers + 1.0)) ** CAUTION
 
 
 @dataclass(slots=True)
