@@ -66,6 +66,7 @@ def make_scheduler(
         ),
         share_ratio_max=scheduling.share_ratio_max,
         headroom_ratio_max=scheduling.kv_headroom_ratio,
+        kv_rule=scheduling.kv_rule,
         wait_s_max=queue.wait_s_max,
     )
 

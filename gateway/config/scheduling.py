@@ -17,6 +17,7 @@ from pydantic_settings import NoDecode
 
 from gateway.config.sections import Count, NotNegative, Positive, Section, listed, not_bool
 from policies.admission import WINDOWS
+from policies.capacity import KV_RULES
 from policies.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.fairness.drr import QUANTUM_SERVICE
@@ -146,6 +147,7 @@ Prediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", N
 AnyPrediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", PREDICTION, "quantile")]
 Placement = Annotated[SerializeAsAny[Policy], NoDecode, _choice("placement", NAMES["placement"], "least-reserved")]
 Price = Annotated[SerializeAsAny[Policy], NoDecode, _choice("price", NAMES["price"], "linear")]
+KvRule = Annotated[str, BeforeValidator(partial(listed, tuple(KV_RULES)))]
 RateWindow = Annotated[str, BeforeValidator(partial(listed, tuple(WINDOWS)))]
 
 
@@ -156,6 +158,7 @@ class Scheduling(Section):
     price: Price = LinearPrice(policy="linear")
     share_ratio_max: Ratio = 0.5
     kv_headroom_ratio: Ratio = 0.95
+    kv_rule: KvRule = "sum"
     rate_window: RateWindow = "sliding"
 
     def overridden_by(self, other: "Scheduling") -> "Scheduling":

@@ -3,15 +3,17 @@
 import re
 import typing
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
 from gateway.config import Config, load_config
-from gateway.config.scheduling import NAMES, PARAMETERS, Policy, Pool
+from gateway.config.scheduling import NAMES, PARAMETERS, Policy, Pool, Scheduling
 
 TEXT = resources.files("gateway").joinpath("fairlead.example.yaml").read_text(encoding="utf-8")
+SETTINGS = Path(__file__).parents[3] / "docs/scheduling.md"
 # "#" and a key, at once or indented, is a setting that is off; "#", one space and a text is prose.
 SWITCHED_OFF = re.compile(r"^( *)#(?=\w+:| {2,}(?:- )?\w+:)", re.MULTILINE)
 
@@ -104,3 +106,17 @@ def test_the_example_shows_every_policy_and_its_parameters_with_their_defaults()
         kind: {name: PARAMETERS[kind].get(name, Policy)(policy=name).parameters() for name in names}
         for kind, names in NAMES.items()
     }
+
+
+def test_the_documentation_names_every_policy_with_its_parameters():
+    rows = [line.split("|")[1:5] for line in SETTINGS.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    documented: dict[str, dict[str, list[str]]] = {}
+    kind = ""
+    for kind_cell, name, parameters, *_ in rows:
+        kind = kind_cell.strip(" `") or kind
+        documented.setdefault(kind, {})[name.strip(" `")] = re.findall(r"`(\w+)`", parameters)
+    assert {kind: documented[kind] for kind in NAMES} == {
+        kind: {name: list(PARAMETERS[kind].get(name, Policy)(policy=name).parameters()) for name in names}
+        for kind, names in NAMES.items()
+    }
+    assert Scheduling.model_fields.keys() <= documented.keys()
