@@ -23,7 +23,7 @@ from gateway.simulate.tables.vtc_pool import Run, VtcRun
 from gateway.simulate.tables.workloads import WORKLOADS
 
 BOUND = 40_000.0  # 2U: two sequences of 1,024 tokens cannot outweigh 10,000 output tokens at 2 each
-A100 = partial(VtcRun, engine="a100-llama2-13b", until_s=660.0, repeats=1)
+A100 = partial(VtcRun, engine="a100-llama2-13b", until_s=660.0)
 
 
 def row(
