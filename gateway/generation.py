@@ -93,7 +93,7 @@ class Generation:
 
     async def _answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
         call = await self._intake.take(request, endpoint, trace)
-        trace.queued_s = time.perf_counter()
+        trace.request, trace.queued_s = call.request, time.perf_counter()
         lease = call.dispatcher.lease(call.request, call.tenant)
         try:
             async with lease:

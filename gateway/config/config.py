@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from backends.pool import BACKENDS_MAX, BackendSpec
+from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
     AccessLog,
     Auth,
@@ -23,16 +24,16 @@ from gateway.config.sections import (
     Limits,
     Listen,
     Name,
+    PoolName,
     PromptTokens,
     Queue,
-    Scheduling,
     Shutdown,
     Tenant,
     Tier,
+    TraceLog,
 )
 from gateway.openai import GenerationLimits
 from policies import types as policy
-from policies.cost import LinearPrice
 
 ENV_PREFIX = "FAIRLEAD_"
 ENV_DELIMITER = "__"
@@ -61,12 +62,14 @@ class Config(BaseSettings):
     tiers: dict[Name, Tier] = {}
     tenants: dict[Name, Tenant] = {}
     scheduling: Scheduling = Scheduling()
+    pools: dict[PoolName, Pool] = {}
     queue: Queue = Queue()
     limits: Limits = Limits()
     auth: Auth = Auth()
     health: Health = Health()
     prompt_tokens: PromptTokens = PromptTokens()
     access_log: AccessLog = AccessLog()
+    trace_log: TraceLog = TraceLog()
     shutdown: Shutdown = Shutdown()
 
     @classmethod
@@ -115,9 +118,10 @@ class Config(BaseSettings):
             for name, tenant in self.tenants.items()
         ]
 
-    def policy_price(self) -> LinearPrice:
-        price = self.scheduling.price
-        return LinearPrice(prompt=price.prompt, cached_prompt=price.cached_prompt, output=price.output)
+    def scheduling_of(self, pool: str) -> Scheduling:
+        """Return how this pool is scheduled: as all are, but for what was set for it."""
+        own = self.pools.get(pool)
+        return self.scheduling if own is None else self.scheduling.overridden_by(own.scheduling)
 
     def backend_specs(self) -> list[BackendSpec]:
         """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""

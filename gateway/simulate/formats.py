@@ -16,7 +16,7 @@ Fields = Mapping[str, Any]
 TOKENS_MAX = 10_000_000  # of one call; more is a mistake in the trace
 PREFIX_BLOCKS_MAX = 65_536
 NAME_CHARS_MAX = 128
-MOONCAKE_BLOCK_TOKENS = 512.0
+MOONCAKE_BLOCK_TOKENS = 512
 PREFIX_HASH_END = 1 << 64
 
 
@@ -52,6 +52,8 @@ class Format:
     tenants: str
     ordered: bool = True
     """Lines are in order of arrival. A gateway writes its own when calls end."""
+    block_tokens: int | None = None
+    """Of its prefixes, where all of them have blocks of one size."""
 
 
 def own_call(fields: Fields) -> Call:
@@ -94,7 +96,7 @@ def azure_call(fields: Fields) -> Call:
 def mooncake_call(fields: Fields) -> Call:
     prompt_tokens = _count(fields, "input_length", at_least=1)
     blocks = _prefix(fields, "hash_ids")
-    full_blocks = int(prompt_tokens // MOONCAKE_BLOCK_TOKENS)  # the last id may stand for a part of a block
+    full_blocks = prompt_tokens // MOONCAKE_BLOCK_TOKENS  # the last id may stand for a part of a block
     return Call(
         at_s=_number(fields, "timestamp") / 1000,
         prompt_tokens=prompt_tokens,
@@ -111,7 +113,13 @@ CSV_FORMATS = (
 JSON_FORMATS = (
     Format("jsonl", frozenset({"arrival_s", "prompt_tokens"}), own_call, tenants="column", ordered=False),
     # All prompts of the published trace begin with the same block: the second one tells conversations apart.
-    Format("mooncake", frozenset({"timestamp", "input_length", "output_length"}), mooncake_call, tenants="block:2:20"),
+    Format(
+        "mooncake",
+        frozenset({"timestamp", "input_length", "output_length"}),
+        mooncake_call,
+        tenants="block:2:20",
+        block_tokens=MOONCAKE_BLOCK_TOKENS,
+    ),
 )
 
 

@@ -38,7 +38,7 @@ def _column(parameters: list[str], _rng: Random) -> Namer:
         return _own
     (field,) = parameters
 
-    def named(fields: Fields, call: Call) -> str:
+    def named(fields: Fields, _call: Call) -> str:
         tenant = name(fields, field)
         assert tenant is not None, "it is not optional"
         return tenant
@@ -46,7 +46,7 @@ def _column(parameters: list[str], _rng: Random) -> Namer:
     return named
 
 
-def _own(fields: Fields, call: Call) -> str:
+def _own(_fields: Fields, call: Call) -> str:
     if call.tenant is None:
         raise ValueError(f"the line names no tenant: give a rule with --tenants ({USAGE})")
     return call.tenant
@@ -57,7 +57,7 @@ def _block(parameters: list[str], _rng: Random) -> Namer:
     tenants = _whole(parameters[1]) if len(parameters) > 1 else None
     _end(parameters, 2)
 
-    def named(fields: Fields, call: Call) -> str:
+    def named(_fields: Fields, call: Call) -> str:
         if not call.prefix:
             return "block-none"
         block = call.prefix[min(place, len(call.prefix)) - 1]
@@ -72,7 +72,7 @@ def _random(parameters: list[str], rng: Random) -> Namer:
         raise ValueError
     odds = list(accumulate(1 / rank if parameters[1:] else 1.0 for rank in range(1, tenants + 1)))
 
-    def named(fields: Fields, call: Call) -> str:
+    def named(_fields: Fields, _call: Call) -> str:
         return f"random-{bisect(odds, rng.random() * odds[-1], hi=tenants - 1) + 1}"
 
     return named

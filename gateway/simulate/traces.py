@@ -20,7 +20,6 @@ REORDER_LINES_MAX = 16_384
 TELL_BYTES = 1 << 18  # the progress that is worth telling
 
 Namer = Callable[[Fields, Call], str]
-Rows = Iterator[tuple[int, Fields]]
 
 
 class TraceError(Exception):
@@ -44,17 +43,19 @@ class Trace:
         except OSError as error:
             raise TraceError(path, None, f"cannot be read: {error.strerror}") from error
 
-    def calls(self, tenant: Namer, *, read_bytes: Callable[[int], None] = lambda _bytes: None) -> Iterator[
-        tuple[str, Call]
-    ]:
+    def calls(
+        self, tenant: Namer, *, read_bytes: Callable[[int], None] = lambda _bytes: None
+    ) -> Iterator[tuple[str, Call]]:
         """Every call with the tenant it is given, in order of arrival. `read_bytes` is told how far reading is.
 
         Raises TraceError at the first line that is wrong.
         """
         try:
             with self.path.open("rb") as file:
-                rows = _json_rows(self._lines(file, read_bytes)) if self._json else _csv_rows(
-                    self._lines(file, read_bytes)
+                rows = (
+                    _json_rows(self._lines(file, read_bytes))
+                    if self._json
+                    else _csv_rows(self._lines(file, read_bytes))
                 )
                 named = self._named(rows, tenant)
                 yield from self._checked(named) if self.format.ordered else self._sorted(named)
@@ -67,11 +68,7 @@ class Trace:
         self._line = 1
         first = file.readline(LINE_BYTES_MAX).decode(errors="replace").strip()
         try:
-            if not first:
-                raise ValueError("the trace is empty")
-            if not first.startswith("{"):
-                return False, recognised(frozenset(next(csv.reader([first]))), CSV_FORMATS)
-            return True, recognised(frozenset(_parsed(first)), JSON_FORMATS)
+            return first.startswith("{"), _format(first)
         except (ValueError, csv.Error) as error:
             raise TraceError(self.path, 1, _plain(error)) from error
 
@@ -99,7 +96,9 @@ class Trace:
         latest_s = float("-inf")
         for named in calls:
             if named[1].at_s < latest_s:
-                raise ValueError("this call arrived before the one in the line above: the trace must be in order of time")
+                raise ValueError(
+                    "this call arrived before the one in the line above: the trace must be in order of time"
+                )
             latest_s = named[1].at_s
             yield named
 
@@ -109,14 +108,25 @@ class Trace:
         latest_s = float("-inf")
         for number, (tenant, call) in enumerate(calls):
             if call.at_s < latest_s:
-                raise ValueError(f"this call arrived before one that stands {REORDER_LINES_MAX} lines above: sort the file")
+                raise ValueError(
+                    f"this call arrived before one that stands {REORDER_LINES_MAX} lines above: sort the file"
+                )
             heappush(waiting, (call.at_s, number, tenant, call))
             if len(waiting) > REORDER_LINES_MAX:
-                latest_s, _, *named = heappop(waiting)
-                yield named[0], named[1]
+                latest_s, _, tenant_due, due = heappop(waiting)
+                yield tenant_due, due
         while waiting:
             _, _, tenant, call = heappop(waiting)
             yield tenant, call
+
+
+def _format(first: str) -> Format:
+    """What the first line says the trace is. Raises ValueError and csv.Error."""
+    if not first:
+        raise ValueError("the trace is empty")
+    if first.startswith("{"):
+        return recognised(frozenset(_parsed(first)), JSON_FORMATS)
+    return recognised(frozenset(next(csv.reader([first]))), CSV_FORMATS)
 
 
 def _csv_rows(lines: Iterator[str]) -> Iterator[Fields]:

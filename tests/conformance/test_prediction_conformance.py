@@ -1,5 +1,7 @@
 """What every prediction of output lengths keeps to. It runs over the table."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from policies.prediction import PREDICTION
 from policies.types import Request
 
-UNLEARNING = {"none", "oracle"}
+UNLEARNING = {"none", "oracle", "noisy-oracle"}
+MADE = {**PREDICTION, "noisy-oracle": lambda: PREDICTION["noisy-oracle"](rng=Random(1))}
 
-every_prediction = pytest.mark.parametrize("make", PREDICTION.values(), ids=PREDICTION.keys())
+every_prediction = pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
 outputs = st.lists(st.integers(0, 5_000), max_size=120)
 choices = st.integers(1, 8)
 
