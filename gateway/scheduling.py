@@ -54,7 +54,7 @@ def make_scheduler(
         price=_made(PRICES, scheduling.price, rng),
         prediction=prediction,
         sizing=sizing,
-        placement=_made(PLACEMENT, scheduling.placement, rng),  # type: ignore[arg-type]
+        placement=_made(PLACEMENT, scheduling.placement, rng),
         admission=(
             BoundedQueues(
                 requests_max=queue.requests_max,

@@ -72,6 +72,7 @@ class BackendCapacity:
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
         self.held_until = -inf  # the backend refused a request: nothing is sent before
+        self.refusing_since: float | None = None  # it has taken none since
         self.requests = 0
         self.sequences = 0
         self.tokens = 0.0

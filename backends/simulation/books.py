@@ -206,7 +206,7 @@ class Books:
         books.backend_id = action.backend_id
         self.requests_at[action.backend_id] += 1
         self.sequences_at[action.backend_id] += request.choices
-        self._charge(books, self._price.service(request.prompt_tokens, 0, 0))
+        self._charge(books, self._price.service(request.prompt_tokens, action.cached_tokens, 0))
 
     def _leave_queue(self, books: RequestBooks) -> None:
         self._charge(books, 0.0)

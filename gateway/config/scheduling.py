@@ -22,6 +22,7 @@ from policies.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.fairness.drr import QUANTUM_SERVICE
 from policies.placement import PLACEMENT
+from policies.placement.d2lpm import WORKER_QUANTUM_SERVICE
 from policies.prediction import PREDICTION, SIMULATION_ONLY
 from policies.prediction.known import ERROR_RATIO
 from policies.prediction.mixture import QUANTILE as MIXTURE_QUANTILE
@@ -62,6 +63,10 @@ class NoisyOracle(Policy):
     error_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] = ERROR_RATIO
 
 
+class D2lpm(Policy):
+    quantum_service: Positive = WORKER_QUANTUM_SERVICE
+
+
 class LinearPrice(Policy):
     prompt: NotNegative = 1.0
     cached_prompt: NotNegative = 0.1
@@ -99,7 +104,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 PARAMETERS: Mapping[str, Mapping[str, type[Policy]]] = {
     "fairness": {"drr": DeficitRoundRobin},
     "prediction": {"quantile": TenantQuantile, "mixture": MixtureOfExperts, "noisy-oracle": NoisyOracle},
-    "placement": {},
+    "placement": {"d2lpm": D2lpm},
     "price": {"linear": LinearPrice, "profiled": ProfiledPrice, "flops": FlopsPrice, "extend": ExtendPrice},
 }
 

@@ -8,16 +8,18 @@ from policies.placement.least_reserved import LeastReserved
 from policies.placement.preble import Preble
 from policies.placement.round_robin import RoundRobin, TenantRoundRobin
 
+LATE_PLACEMENT: dict[str, Callable[[], Placement]] = {"least-reserved": LeastReserved}
 ARRIVAL_PLACEMENT: dict[str, Callable[[], ArrivalPlacement]] = {
     "round-robin": RoundRobin,
     "tenant-round-robin": TenantRoundRobin,
     "preble": Preble,
     "d2lpm": D2lpm,
 }
-PLACEMENT: dict[str, Callable[[], Placement | ArrivalPlacement]] = {"least-reserved": LeastReserved}
+PLACEMENT: dict[str, Callable[[], Placement | ArrivalPlacement]] = {**LATE_PLACEMENT, **ARRIVAL_PLACEMENT}
 
 __all__ = [
     "ARRIVAL_PLACEMENT",
+    "LATE_PLACEMENT",
     "PLACEMENT",
     "ArrivalPlacement",
     "D2lpm",

@@ -18,7 +18,7 @@ from policies.placement.locality import Locality
 from policies.prefixes import PrefixIndex
 from policies.types import Request, Usage
 
-QUANTUM_SERVICE = 10_000.0  # K_w; the paper's sweep goes from 2,000 to 40,000
+WORKER_QUANTUM_SERVICE = 10_000.0  # K_w; the paper's sweep goes from 2,000 to 40,000
 EXTEND_PRICE = 1.0  # service per token of the prompt that must be computed
 OUTPUT_PRICE = 2.0  # service per token of output
 WORKERS_MAX = 1024  # deficits of one tenant: those of backends that are gone go first
@@ -29,7 +29,7 @@ class D2lpm(ArrivalPlacement):
 
     reads_prefixes = True
 
-    def __init__(self, *, quantum_service: float = QUANTUM_SERVICE) -> None:
+    def __init__(self, *, quantum_service: float = WORKER_QUANTUM_SERVICE) -> None:
         assert quantum_service > 0, "without a quantum nobody ever has credit"
         self._quantum = quantum_service
         self._locality = Locality()
