@@ -45,6 +45,8 @@ class Accounting:
             del lane.prepaid[request.id]
             lane.charged(request.tenant_id, self.ledger.refunded(entry))
             lane.ended(entry, now)
+        else:
+            lane.dropped(request, now)
 
     def moved(self, request: Request, move: Move, now: float) -> None:
         """A waiting request waits in another lane: what it has prepaid it has prepaid there."""
@@ -56,6 +58,8 @@ class Accounting:
             move.before.charged(request.tenant_id, Charge(-entry.service, -entry.outstanding))
             move.after.charged(request.tenant_id, Charge(entry.service, entry.outstanding))
             move.before.ended(replace(entry, service=0.0), now)
+        else:
+            move.before.dropped(request, now)
 
     def spent(self, tenant_id: str, usage: Usage) -> None:
         """The tenant used this much by a call that was never queued: nobody knows which backend did the work."""

@@ -125,6 +125,10 @@ class Lane:
         tier_id = self._tenants[tenant_id].tenant.tier_id
         self.order.queued(tier_id, request, self.queues.of(tenant_id).requests, now)
 
+    def dropped(self, request: Request, now: float) -> None:
+        """The request has left its tenant's queue here for good without ever being sent."""
+        self.order.dropped(self._tenants[request.tenant_id].tenant.tier_id, request, now)
+
     def refresh(self, state: TenantState) -> None:
         """Bring the order up to what the tenant's queue, requests in flight and limits now say."""
         tenant = state.tenant
@@ -165,6 +169,7 @@ class Lane:
     def opened(self, entry: InFlight, charge: Charge) -> None:
         """The entry was dispatched from here, for this charge."""
         tenant = self._tenants[entry.request.tenant_id].tenant
+        entry.weight = tenant.weight
         use = self._uses.get(tenant.id)
         if use is None:
             use = self._uses[tenant.id] = TenantUse()

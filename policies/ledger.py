@@ -37,6 +37,7 @@ class InFlight:
     expected_output: float  # tokens that its tenant's key expects
     sized_output: float  # tokens that its reservation has room for
     usage: Usage
+    weight: float = 1.0  # its tenant's at dispatch
     dispatched_at: float = 0.0
     utilisation: float = 0.0  # how full its backend was then, 1.0: full
     first_token_at: float | None = None

@@ -20,7 +20,11 @@ from policies.admission import WINDOWS
 from policies.capacity import KV_RULES
 from policies.cost import PRICES
 from policies.fairness import FAIRNESS
+from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
+from policies.fairness.equinox import ALPHA, BETA, DELTA, OUTPUT_WEIGHT, TTFT_TARGET_S
+from policies.fairness.justitia import IDLE_S, ITERATIONS_PER_S, KV_TOKENS
+from policies.fairness.slack import PREFIX, SECOND_KEYS, SLACK_SERVICE
 from policies.placement import PLACEMENT
 from policies.placement.d2lpm import WORKER_QUANTUM_SERVICE
 from policies.prediction import PREDICTION, SIMULATION_ONLY
@@ -46,6 +50,30 @@ class Policy(Section):
 
 class DeficitRoundRobin(Policy):
     quantum_service: Positive = QUANTUM_SERVICE
+
+
+class SlackCounter(Policy):
+    slack_service: NotNegative = SLACK_SERVICE
+    second_key: Annotated[str, BeforeValidator(partial(listed, SECOND_KEYS))] = PREFIX
+
+
+class DeficitLongestPrefix(Policy):
+    quantum_service: Positive = REFILL_SERVICE
+    forgives_debt: bool = False
+
+
+class DualCounter(Policy):
+    alpha: NotNegative = ALPHA
+    beta: NotNegative = BETA
+    delta: NotNegative = DELTA
+    output_weight: NotNegative = OUTPUT_WEIGHT
+    ttft_target_s: Positive = TTFT_TARGET_S
+
+
+class AgentTags(Policy):
+    kv_tokens: Positive = KV_TOKENS
+    iterations_per_s: Positive = ITERATIONS_PER_S
+    idle_s: NotNegative = IDLE_S
 
 
 class TenantQuantile(Policy):
@@ -102,7 +130,13 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 # The sections of parameters, by the names of the tables; a name that is not here has none.
 PARAMETERS: Mapping[str, Mapping[str, type[Policy]]] = {
-    "fairness": {"drr": DeficitRoundRobin},
+    "fairness": {
+        "slack": SlackCounter,
+        "dlpm": DeficitLongestPrefix,
+        "drr": DeficitRoundRobin,
+        "equinox": DualCounter,
+        "justitia": AgentTags,
+    },
     "prediction": {"quantile": TenantQuantile, "mixture": MixtureOfExperts, "noisy-oracle": NoisyOracle},
     "placement": {"d2lpm": D2lpm},
     "price": {"linear": LinearPrice, "profiled": ProfiledPrice, "flops": FlopsPrice, "extend": ExtendPrice},

@@ -58,6 +58,10 @@ class Fairness(Protocol):
         """
         ...
 
+    def dropped(self, request: Request, now: float) -> None:
+        """The request has left the queue for good without ever being sent."""
+        ...
+
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         """The tenant, which was not waiting, is."""
         ...
@@ -135,6 +139,9 @@ class Accounts:
         return
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        return
+
+    def dropped(self, request: Request, now: float) -> None:
         return
 
     def dispatched(self, entry: InFlight) -> None:

@@ -48,6 +48,9 @@ class TieredFairness:
     def queued(self, tier_id: str, request: Request, waiting: Waiting, now: float) -> None:
         self._orders[tier_id].queued(request, waiting, now)
 
+    def dropped(self, tier_id: str, request: Request, now: float) -> None:
+        self._orders[tier_id].dropped(request, now)
+
     def joined(self, tier_id: str, tenant_id: str, waiting: Waiting) -> None:
         order = self._orders[tier_id]
         if not order.waiting_count():

@@ -14,7 +14,7 @@ a million service units a second leaves a resolution of 0.004.
 from collections.abc import Collection
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
-from policies.fairness.heap import TenantHeap
+from policies.fairness.heap import Place, TenantHeap
 from policies.types import Request
 
 KEY_RESOLUTION_RATIO = 1e-12  # a key that is lower by less than this part of it has only been rounded
@@ -24,10 +24,10 @@ def key_of(account: Account) -> float:
     return account.counter + account.outstanding
 
 
-def _fell(account: Account) -> bool:
-    """Whether the account belongs before its place in the heap."""
-    entry_key = account.entry_key
-    return account.counter + account.outstanding < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
+def fell(place: Place, key: float) -> bool:
+    """Whether a tenant with this key belongs before its place in the heap."""
+    entry_key = place.entry_key
+    return key < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
 
 
 class LeastCounterFirst(Accounts):
@@ -47,7 +47,7 @@ class LeastCounterFirst(Accounts):
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
-        if account.is_waiting and _fell(account):
+        if account.is_waiting and fell(account, account.counter + account.outstanding):
             self._heap.push(account, self._waiting)
 
     def least(self, passed_over: Collection[str]) -> str | None:

@@ -1,6 +1,7 @@
 """What every order keeps to. It runs over the table: a new order is tested by being listed."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.fairness import FAIRNESS, Fairness, Standing
+from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
+from policies.fairness.slack import SECOND_KEYS, SLACK_SERVICE, SlackCounter
 from policies.ledger import InFlight
 from policies.reservation import Reservation
 from policies.types import Request, Usage
@@ -16,10 +19,14 @@ from policies.types import Request, Usage
 TENANTS = ("A", "B", "C", "D")
 CIRCLES = {"drr"}  # their ties go by place in the circle, which is the order of joining; all others' by id
 SERVICE_MIN, SERVICE_MAX = 10.0, 50.0
-AHEAD_MAX = QUANTUM_SERVICE  # the most that an order's own parameter lets a tenant get ahead
+AHEAD_MAX = max(
+    QUANTUM_SERVICE, SLACK_SERVICE, REFILL_SERVICE
+)  # the most that an order's own parameter lets a tenant get ahead
 RESERVATION = Reservation("default", sequences=1, tokens=1)
 
-every_order = pytest.mark.parametrize("make", FAIRNESS.values(), ids=FAIRNESS.keys())
+ORDERS = {**FAIRNESS, **{f"slack-{key}": partial(SlackCounter, second_key=key) for key in SECOND_KEYS}}
+
+every_order = pytest.mark.parametrize("make", ORDERS.values(), ids=ORDERS.keys())
 
 # One step of a history: which tenant, what happens to it, how much it is charged.
 steps = st.lists(
@@ -109,9 +116,10 @@ class History:
         if picked is None:
             return None
         tenant_id = picked.tenant_id
-        entry = InFlight(picked, "gpu", RESERVATION, 0.0, 0.0, Usage(1, 0, 0), service=service)
+        entry = InFlight(picked, "gpu", RESERVATION, 0.0, 0.0, Usage(1, 0, 1), service=service, dispatched_at=self.now)
         self.order.dispatched(entry)
         self.order.charged(tenant_id, service, 0.0)
+        self.order.ended(entry, self.now + 0.5)
         self.queue(tenant_id)
         del self.queues[tenant_id][picked.id]
         self.served.append(picked)
@@ -199,10 +207,10 @@ def picked_in_turn(course: History) -> list[str]:
     return picked
 
 
-@pytest.mark.parametrize("name", sorted(FAIRNESS.keys() - CIRCLES))
+@pytest.mark.parametrize("name", sorted(ORDERS.keys() - CIRCLES))
 def test_ties_go_by_tenant_id_in_whatever_order_tenants_joined(name):
     for joining in permutations(TENANTS):
-        course = History(FAIRNESS[name]())
+        course = History(ORDERS[name]())
         for tenant_id in joining:
             course.join(tenant_id, arrived_at=0.0)
         if course.order.reads_prefixes:
@@ -213,7 +221,7 @@ def test_ties_go_by_tenant_id_in_whatever_order_tenants_joined(name):
 @pytest.mark.parametrize("name", sorted(CIRCLES))
 def test_ties_go_by_place_in_the_circle(name):
     for joining in permutations(TENANTS):
-        course = History(FAIRNESS[name]())
+        course = History(ORDERS[name]())
         for tenant_id in joining:
             course.join(tenant_id, arrived_at=0.0)
         assert picked_in_turn(course) == list(joining)
@@ -221,7 +229,7 @@ def test_ties_go_by_place_in_the_circle(name):
 
 @every_order
 def test_a_tenant_never_seen_stands_at_zero_and_looking_does_not_make_an_account(make):
-    order = make()
+    order = History(make()).order
     assert order.standing("A") == Standing(0.0, 0.0)
     order.forget("A")
     assert order.pick(anyone) is None
