@@ -30,7 +30,7 @@ ShareRatio = Annotated[
 ]
 TenantRule = Annotated[
     str | None,
-    typer.Option(metavar="RULE", help="Whose call is whose: column[:NAME], block:K[:N] or random:N[:zipf]."),
+    typer.Option(metavar="RULE", help="Whose call is whose: column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]."),
 ]
 Weights = Annotated[
     list[str] | None, typer.Option(metavar="TENANT=WEIGHT|FILE", help="Weights, or a file of such lines; several.")

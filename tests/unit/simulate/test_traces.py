@@ -213,7 +213,9 @@ def test_calls_that_share_a_block_are_of_one_tenant():
     one, other, same, short, none = named("block:2", (0, 1), (0, 2), (0, 1, 5), (0,), ())
     assert one == same
     assert len({one, other, short, none}) == 4
-    assert len(set(named("block:2:3", *((0, number) for number in range(100))))) == 3
+    of_three = named("block:2:3:zipf", *((0, number) for number in range(3000)))
+    counts = [of_three.count(f"block-{rank}") for rank in (1, 2, 3)]
+    assert counts == pytest.approx([3000 * 6 / 11, 3000 * 3 / 11, 3000 * 2 / 11], rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -221,5 +223,5 @@ def test_calls_that_share_a_block_are_of_one_tenant():
     ["", "first", "random", "random:0", "random:x", "random:3:pareto", "block", "block:0", "block:1:2:3", "column:a:b"],
 )
 def test_a_rule_that_does_not_exist_is_answered_with_those_that_do(rule):
-    with pytest.raises(ValueError, match=r"there are: column\[:NAME\], block:K\[:N\] or random:N\[:zipf\]"):
+    with pytest.raises(ValueError, match=r"there are: column\[:NAME\], block:K\[:N\[:zipf\]\] or random:N\[:zipf\]"):
         tenant_rule(rule, seed=1)
