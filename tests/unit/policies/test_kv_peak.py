@@ -41,6 +41,8 @@ def peak_of(members: list[Reservation]) -> PeakOverTime:
     peak = PeakOverTime()
     for member in members:
         peak.add(member)
+        if member.produced_tokens:
+            peak.moved(member)
     return peak
 
 
@@ -61,22 +63,25 @@ def test_it_is_the_formula_of_the_published_engine():
 
 
 @given(st.lists(requests, min_size=1, max_size=12), requests, st.integers(0, 20))
-def test_while_all_step_together_the_curve_that_was_drawn_says_what_a_new_one_would(batch, late, steps):
+def test_while_all_step_together_the_sums_that_were_made_say_what_new_ones_would(batch, late, steps):
     members, newcomer = [reservation(*each) for each in batch], reservation(*late)
     peak = peak_of(members)
     peak.tokens()
     for step in range(min(steps, int(min(member.steps_left for member in members)) - 1)):
         for member in members:
+            if not member.produced_tokens:
+                peak.moved(member)
             member.produced_tokens += member.sequences
         assert peak.tokens_with(newcomer) == peak_of(members).tokens_with(newcomer), step
 
 
-def test_a_first_token_draws_the_curve_again_because_the_prompt_has_waited_until_then():
+def test_a_first_token_moves_the_end_of_a_prompt_that_has_waited_until_then():
     running, waiting = reservation(10, 20, 5), reservation(10, 20)
     peak = peak_of([running, waiting])
     assert peak.tokens() == 30 + 25, "as the first ends: all of it, and prompt and 15 steps of the second"
     running.produced_tokens += 6  # the prompt of the second still waits
     waiting.produced_tokens += 1
+    peak.moved(waiting)
     assert peak.tokens() == counted_out([running, waiting]) == 30 + 20
 
 
