@@ -149,7 +149,7 @@ def _run(comparison: "Comparison", folder: Path | None, *, json: bool) -> None:
     except (TraceError, ConfigError, ValueError) as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        _fail(f"{error.filename or folder}: {error.strerror}")
     if json:
         typer.echo(orjson.dumps(table.as_json(setting, runs), option=orjson.OPT_INDENT_2))
         return

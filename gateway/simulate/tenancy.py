@@ -16,9 +16,7 @@ from itertools import accumulate
 from random import Random
 
 from gateway.simulate.formats import Call, Fields, name
-from gateway.simulate.traces import Namer
-
-TENANTS_MAX = 100_000
+from gateway.simulate.traces import TENANTS_MAX, Namer
 
 USAGE = "column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]"
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from gateway.simulate import traces
 from gateway.simulate.formats import Call
 from gateway.simulate.tenancy import tenant_rule
 from gateway.simulate.traces import REORDER_LINES_MAX, Trace, TraceError
@@ -179,6 +180,16 @@ def test_a_bad_line_of_json_is_named_with_its_reason(tmp_path, change, reason):
 )
 def test_a_trace_that_cannot_be_read_says_where_and_why(tmp_path, text, reason):
     assert complaint(tmp_path, text).startswith(reason)
+
+
+def test_a_mark_of_byte_order_before_the_header_is_no_part_of_it(tmp_path):
+    text = "arrival_s,tenant,prompt_tokens,output_tokens\n0,a,1,2\n".encode("utf-8-sig")
+    assert read(written(tmp_path, text)) == [("a", Call(0.0, 1, 2, tenant="a"))]
+
+
+def test_more_tenants_than_memory_is_meant_for_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(traces, "TENANTS_MAX", 2)
+    assert complaint(tmp_path, VTC + "2,c3,1,1,1\n") == ":4: this is tenant number 3, and 2 are the most"
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path):
