@@ -126,7 +126,9 @@ class BackendCapacity:
         if sequences > self.sequences_max:
             return False
         needed: float = reservation.tokens
-        if self._peak is None and self.tokens + needed > self.tokens_max:
+        if self.tokens + needed > self.tokens_max and (
+            self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
+        ):
             return False
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
@@ -156,7 +158,12 @@ class BackendCapacity:
         self._add(reservation.tier_id, 0, tokens - reservation.tokens)
         reservation.tokens = tokens
         if self._peak is not None:
-            self._peak.resized()
+            self._peak.moved(reservation)
+
+    def started(self, reservation: Reservation) -> None:
+        """The request's first token is there."""
+        if self._peak is not None:
+            self._peak.moved(reservation)
 
     def release(self, reservation: Reservation) -> None:
         self.requests -= 1
@@ -205,7 +212,7 @@ class BackendCapacity:
         self.id = load.backend_id
         self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
         if self._peak is not None:
-            self._peak.set_block_tokens(load.kv_block_tokens)
+            self._peak.measured(load.kv_block_tokens)
         # What may run there at once, ours and others'; infinitely many tokens where the pool's size is not known.
         self.sequences_limit = load.requests_running_max or RUNNING_MAX_UNKNOWN * load.engines
         self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom_ratio
@@ -226,8 +233,10 @@ class BackendCapacity:
             return True  # the sum is never less than the peak
         if self._peak is None:
             return False
-        shared_tokens = self._shared_tokens + needed - reservation.tokens
-        return self._peak.tokens_with(reservation) + shared_tokens + kept_tokens <= self.tokens_max
+        besides = self._shared_tokens + needed - reservation.tokens + kept_tokens
+        if self._peak.tokens() + self._peak.own_tokens(reservation) + besides <= self.tokens_max:
+            return True  # even with all that it needs at the fullest moment
+        return self._peak.tokens_with(reservation) + besides <= self.tokens_max
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""

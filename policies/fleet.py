@@ -95,9 +95,11 @@ class Fleet:
             if capacity.refusing_since is None:
                 capacity.refusing_since = now
 
-    def took(self, backend_id: str) -> None:
-        """The backend took a request: it produces tokens."""
-        self._backends[backend_id].refusing_since = None
+    def took(self, entry: InFlight) -> None:
+        """The backend took a request: its first token is there."""
+        backend = self._backends[entry.backend_id]
+        backend.refusing_since = None
+        backend.started(entry.reservation)
 
     def seat(
         self,

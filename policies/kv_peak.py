@@ -8,17 +8,18 @@ so that the most ever held is
     max over k of (k * l_k + sum of what the first k hold now)
 
 (the memory rule of the S-LoRA and VTC code; there with known lengths, here with predicted ones). While all
-sequences step together no term changes: what is held grows as what remains shrinks. So the curve of what is
-held is drawn when somebody came, left or had a first token, and read later at the steps that have passed since;
-a newcomer then costs a binary search. Where a step is not one token each (a prompt that waits for its prefill,
-speculative decoding) the curve is off by that much until it is drawn again, which is what the headroom is for.
+sequences step together no term changes: what is held grows as what remains shrinks. So ends are kept by a clock of
+steps that the tokens of one running request drive, and what is held at them is summed up again only when somebody
+came, went or turned out otherwise. Then a newcomer costs a binary search, and mostly not even that.
 
-Who has outgrown its prediction is taken to hold what it has for ever: nobody knows until when.
+Where a step is not one token each (speculative decoding, a prompt that waits for its prefill) an end is off by that
+much until the request's first token, its end, or the next measurement: what the headroom is for. Who has outgrown
+its prediction is taken to hold what it has for ever: nobody knows until when.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from operator import add
+from operator import add, mul
 
 from policies.reservation import Reservation
 
@@ -32,51 +33,76 @@ class PeakOverTime:
 
     def __init__(self) -> None:
         self._block_slack = 0
-        self._members: dict[Reservation, None] = {}
-        self._is_drawn = False
-        self._unstarted: list[Reservation] = []  # had no token when the curve was drawn
-        self._pacemaker: Reservation | None = None  # whose tokens since then are the steps since then
-        self._pace = 0.0  # steps it had left
-        self._outgrown_tokens = 0
-        # One entry for each that is expected to end, soonest first. Steps count from when the curve was drawn.
+        self._clock = 0.0  # steps
+        self._pacemaker: Reservation | None = None  # drives the clock, and ends at step `_pace_end`
+        self._pace_end = 0.0
+        # Those whose end is expected, soonest first, in columns. The tokens are those at its end, less what it
+        # would have grown by since step 0.
+        self._members: list[Reservation] = []
         self._ends: list[float] = []
-        self._sequences: list[int] = []  # that run until then or longer
-        self._held: list[float] = []  # by these, then
-        self._highest_since: list[float] = []  # of held + step, up to then: what one more sequence grows along
-        self._highest_from: list[float] = []  # of held, from then on
-
-    def set_block_tokens(self, block_tokens: int) -> None:
-        """The backend's KV blocks hold this many tokens."""
-        self._is_drawn &= self._block_slack == block_tokens - 1
-        self._block_slack = block_tokens - 1
+        self._sequences: list[int] = []
+        self._tokens_at_0: list[float] = []
+        self._end_of: dict[Reservation, float] = {}
+        self._outgrown: dict[Reservation, int] = {}  # those who should have ended, and their tokens
+        self._outgrown_tokens = 0
+        # What that comes to. At each end: sequences that run until then or longer, what they hold then, and the
+        # most of held + step up to then, which is what one more sequence grows along.
+        self._is_summed_up = False
+        self._sequences_from: list[int] = []
+        self._held: list[float] = []
+        self._highest_since: list[float] = []
+        # The fullest moment: a lower bound from one summing-up to the next, also while others come.
+        self._full_tokens = 0.0
+        self._full_at = 0.0
+        self._full_holds = False
+        # Told, and looked at when it is asked what that comes to: facts of one instant arrive one after another.
+        self._moved: dict[Reservation, None] = {}
 
     def add(self, reservation: Reservation) -> None:
-        self._members[reservation] = None
-        self._is_drawn = False
+        self._insert(reservation, self._now())
+        self._is_summed_up = False
 
     def remove(self, reservation: Reservation) -> None:
-        del self._members[reservation]
-        self._is_drawn = False
+        self._moved.pop(reservation, None)
+        self._take_out(reservation)
+        if reservation is self._pacemaker:
+            self._set_pace()
 
-    def resized(self) -> None:
-        """A member is expected to need another number of tokens than before."""
-        self._is_drawn = False
+    def moved(self, reservation: Reservation) -> None:
+        """The reservation's tokens are others than they were, or its first token is there."""
+        self._moved[reservation] = None
+        self._is_summed_up = self._full_holds = False
+
+    def measured(self, block_tokens: int) -> None:
+        """A time to believe what everybody has produced by now; the backend's blocks hold this many tokens."""
+        self._block_slack = block_tokens - 1
+        self._moved.update(dict.fromkeys([*self._members, *self._outgrown]))
+        self._is_summed_up = self._full_holds = False
 
     def tokens(self) -> float:
         """Tokens held at the fullest moment from now on."""
-        self._steps_passed()
-        return self._outgrown_tokens + (self._highest_from[0] if self._highest_from else 0.0)
+        self._sum_up()
+        return self._full_tokens
+
+    def surely_exceeds(self, newcomer: Reservation, tokens_max: float) -> bool:
+        """Whether more than so many tokens are held at what was found to be the fullest moment, if the newcomer
+        starts now. That it is False says nothing; but it costs little, and mostly it is True of a full pool.
+        """
+        if not self._full_holds:
+            return False
+        steps = self._full_at - self._now()
+        missing = newcomer.output_tokens - steps * newcomer.sequences
+        return missing >= 0.0 <= steps and self._full_tokens + newcomer.tokens - missing > tokens_max
 
     def tokens_with(self, newcomer: Reservation) -> float:
         """Tokens held at the fullest moment from now on if the newcomer starts now."""
-        end = self._steps_passed() + newcomer.steps_left
+        end = self._sum_up() + newcomer.steps_left
         ends, sequences = self._ends, newcomer.sequences
-        own = newcomer.tokens + self._block_slack * sequences
+        own = self.own_tokens(newcomer)
         later = bisect_right(ends, end)
         most: float = own
-        if later < len(ends):  # beside those who end later it ends itself, and they go on
-            most += self._held[later] - self._sequences[later] * (ends[later] - end)
-            most = max(most, self._highest_from[later])
+        if later < len(ends):  # beside those who end later it ends itself
+            most += self._held[later] - self._sequences_from[later] * (ends[later] - end)
         if later:  # beside those who end before it has not grown to its full length yet
             beside = (
                 self._highest_since[later - 1]
@@ -84,50 +110,78 @@ class PeakOverTime:
                 else max(map(lambda held, at: held + sequences * at, self._held[:later], ends))
             )
             most = max(most, beside + own - sequences * end)
-        return self._outgrown_tokens + most
+        return max(self._full_tokens, self._outgrown_tokens + most)
 
-    def _steps_passed(self) -> float:
-        """Steps since the curve was drawn; it is drawn again where it does not hold any more."""
-        if self._is_drawn and not any(member.produced_tokens for member in self._unstarted):
-            pacemaker = self._pacemaker
-            passed = self._pace - pacemaker.steps_left if pacemaker is not None else 0.0
-            if not self._ends or passed <= self._ends[0]:
-                return passed
-        self._draw()
-        return 0.0
+    def own_tokens(self, reservation: Reservation) -> int:
+        """Tokens of its full length, in blocks wherever they end."""
+        return reservation.tokens + self._block_slack * reservation.sequences
 
-    def _draw(self) -> None:
-        """Sum up from the last end to the first: whoever ends later is there too, and has grown until then."""
-        self._is_drawn = True
-        self._unstarted = [member for member in self._members if not member.produced_tokens]
-        self._ends, self._sequences, self._held, self._highest_from = [], [], [], []
-        sequences, tokens_at_start, highest = 0, 0.0, 0.0
-        for left, own_sequences, own_tokens in self._expected():
-            sequences += own_sequences
-            tokens_at_start += own_tokens - own_sequences * left
-            held = tokens_at_start + sequences * left
-            highest = max(highest, held)
-            self._ends.append(left)
-            self._sequences.append(sequences)
-            self._held.append(held)
-            self._highest_from.append(highest)
-        for column in (self._ends, self._sequences, self._held, self._highest_from):
-            column.reverse()
-        self._highest_since = list(accumulate(map(add, self._held, self._ends), max))
+    # -- the clock, and who is when --------------------------------------------------------------------------
 
-    def _expected(self) -> list[tuple[float, int, float]]:
-        """Steps left, sequences and tokens at the end of those whose end is expected, the last to end first."""
-        rows: list[tuple[float, int, float]] = []
-        self._outgrown_tokens = 0
-        self._pacemaker, self._pace = None, 0.0
-        for member in self._members:
-            left, sequences = member.steps_left, member.sequences
-            tokens = member.tokens + self._block_slack * sequences
-            if left <= 0:
-                self._outgrown_tokens += tokens
-                continue
-            rows.append((left, sequences, tokens))
-            if left > self._pace and member.produced_tokens:
-                self._pacemaker, self._pace = member, left
-        rows.sort(reverse=True)
-        return rows
+    def _now(self) -> float:
+        if self._pacemaker is not None:
+            self._clock = self._pace_end - self._pacemaker.steps_left
+        return self._clock
+
+    def _set_pace(self) -> None:
+        """Let the last to end of those that have begun drive the clock."""
+        begun = (member for member in reversed(self._members) if member.produced_tokens)
+        self._pacemaker = next(begun, None)
+        if self._pacemaker is not None:
+            self._pace_end = self._end_of[self._pacemaker]
+
+    def _insert(self, reservation: Reservation, clock: float) -> None:
+        left, sequences, tokens = reservation.steps_left, reservation.sequences, self.own_tokens(reservation)
+        if left <= 0:
+            self._outgrown[reservation] = tokens
+            self._outgrown_tokens += tokens
+            return
+        end = clock + left
+        place = bisect_right(self._ends, end)
+        self._end_of[reservation] = end
+        self._members.insert(place, reservation)
+        self._ends.insert(place, end)
+        self._sequences.insert(place, sequences)
+        self._tokens_at_0.insert(place, tokens - sequences * end)
+
+    def _take_out(self, reservation: Reservation) -> None:
+        self._is_summed_up = self._full_holds = False
+        end = self._end_of.pop(reservation, None)
+        if end is None:
+            self._outgrown_tokens -= self._outgrown.pop(reservation)
+            return
+        place = self._members.index(reservation, bisect_left(self._ends, end))
+        for column in (self._members, self._ends, self._sequences, self._tokens_at_0):
+            del column[place]
+
+    # -- what it comes to ------------------------------------------------------------------------------------
+
+    def _sum_up(self) -> float:
+        """Bring the sums up to date; the step that it is."""
+        clock = self._now()
+        if self._moved:
+            for member in self._moved:
+                self._take_out(member)
+                self._insert(member, clock)
+            self._moved.clear()
+            self._set_pace()
+        while self._ends and self._ends[0] < clock:  # it should have ended: later, then, or nobody knows when
+            overdue = self._members[0]
+            self._take_out(overdue)
+            self._insert(overdue, clock)
+            if overdue is self._pacemaker:
+                self._set_pace()
+        if self._is_summed_up:
+            return clock
+        sequences = list(accumulate(reversed(self._sequences)))
+        at_0 = accumulate(reversed(self._tokens_at_0))
+        held = list(map(add, at_0, map(mul, sequences, reversed(self._ends))))
+        sequences.reverse()
+        held.reverse()
+        self._sequences_from, self._held = sequences, held
+        self._highest_since = list(accumulate(map(add, held, self._ends), max))
+        most = max(held, default=0.0)
+        self._full_tokens = self._outgrown_tokens + most
+        self._full_at = self._ends[held.index(most)] if held else clock
+        self._is_summed_up = self._full_holds = True
+        return clock

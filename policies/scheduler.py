@@ -125,7 +125,7 @@ class Scheduler:
         entry.reservation.produced_tokens = usage[2]
         if entry.first_token_at is None and usage[2]:
             entry.first_token_at = now
-            self._fleet.took(entry.backend_id)
+            self._fleet.took(entry)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
             # it is enough to know of the last one before somebody reads them.

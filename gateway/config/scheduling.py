@@ -25,7 +25,7 @@ from policies.fairness.drr import QUANTUM_SERVICE
 from policies.fairness.equinox import ALPHA, BETA, DELTA, OUTPUT_WEIGHT, TTFT_TARGET_S
 from policies.fairness.justitia import IDLE_S, ITERATIONS_PER_S, KV_TOKENS
 from policies.fairness.slack import PREFIX, SECOND_KEYS, SLACK_SERVICE
-from policies.placement import PLACEMENT
+from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.placement.d2lpm import WORKER_QUANTUM_SERVICE
 from policies.prediction import PREDICTION, SIMULATION_ONLY
 from policies.prediction.known import ERROR_RATIO
@@ -199,6 +199,11 @@ class Scheduling(Section):
     kv_headroom_ratio: Ratio = 0.95
     kv_rule: KvRule = "sum"
     rate_window: RateWindow = "sliding"
+
+    @property
+    def has_queues_per_backend(self) -> bool:
+        """Whether calls wait for one backend each, so that bounds hold per backend."""
+        return self.placement.policy in ARRIVAL_PLACEMENT
 
     def overridden_by(self, other: "Scheduling") -> "Scheduling":
         """Return this with the fields that were set in the other."""

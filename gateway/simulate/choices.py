@@ -86,6 +86,7 @@ class Choices:
             price=PRICES[scheduling.price.policy](**scheduling.price.parameters()),
             price_text=_described(scheduling.price),
             slack=_slack(scheduling),
+            has_queues_per_engine=scheduling.has_queues_per_backend,
         )
 
 

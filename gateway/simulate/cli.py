@@ -30,7 +30,7 @@ ShareRatio = Annotated[
 ]
 TenantRule = Annotated[
     str | None,
-    typer.Option(metavar="RULE", help="Whose call is whose: column[:NAME], block:K[:N] or random:N[:zipf]."),
+    typer.Option(metavar="RULE", help="Whose call is whose: column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]."),
 ]
 Weights = Annotated[
     list[str] | None, typer.Option(metavar="TENANT=WEIGHT|FILE", help="Weights, or a file of such lines; several.")
@@ -149,7 +149,7 @@ def _run(comparison: "Comparison", folder: Path | None, *, json: bool) -> None:
     except (TraceError, ConfigError, ValueError) as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        _fail(f"{error.filename or folder}: {error.strerror}")
     if json:
         typer.echo(orjson.dumps(table.as_json(setting, runs), option=orjson.OPT_INDENT_2))
         return

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import ENOTDIR
 from html import escape
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def prepared(folder: Path) -> Iterator[Path]:
     Raises OSError where nothing can be written, before anything is computed.
     """
     folder = folder.absolute()
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(ENOTDIR, "is not a folder", str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

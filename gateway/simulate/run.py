@@ -79,7 +79,7 @@ class Policy:
     """What is tried: the gateway's own Scheduler, made anew, and what is known of it.
 
     `slack` is by how much service the policy lets tenants run ahead of the smallest counter (its quantum, its Q);
-    None where it promises nothing about their difference.
+    None where it promises nothing about their difference. Where calls wait for one engine each it holds per engine.
     """
 
     label: str
@@ -87,6 +87,7 @@ class Policy:
     price: Price
     price_text: str
     slack: float | None
+    has_queues_per_engine: bool = False
 
 
 def simulate(
@@ -99,7 +100,8 @@ def simulate(
     """Let the arrivals happen under the policy, to the end of the last of them. ValueError: there are none."""
     timeline = Timeline()
     engines = fleet.make()
-    exposure = Exposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens)
+    queues = fleet.engines if policy.has_queues_per_engine else 1
+    exposure = Exposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, queues=queues)
     observer = Observer(
         policy.make_scheduler(), engines=engines, tenant_of=tenant_of, exposure=exposure, timeline=timeline
     )
@@ -149,7 +151,7 @@ def _figures(
         jain=observer.shares.jain,
         jain_windows=observer.shares.windows,
         difference_max=observer.difference_max,
-        difference_bound=None if policy.slack is None else 2 * (exposure.service + policy.slack),
+        difference_bound=None if policy.slack is None else exposure.bound(policy.slack),
         owed_service_per_s=tally.owed(),
         ttft_p50_s=ttft.quantile(0.5),
         ttft_p99_s=ttft.quantile(0.99),

@@ -1,8 +1,10 @@
 """Whose call is it, where a trace does not say? A rule given by the operator, seeded where it draws lots.
 
     column[:NAME]          the field of that name; without one, the format's own (client, tenant)
-    block:K[:N]            the K-th block of the prompt, so that calls which share it are of one tenant (of N)
-    random:N[:zipf]        one of N by lot, all alike or the k-th 1/k as often as the first
+    block:K[:N[:zipf]]     the K-th block of the prompt, so that calls which share it are of one tenant (of N)
+    random:N[:zipf]        one of N by lot
+
+Of N tenants all are drawn alike, or the k-th 1/k as often as the first.
 
 The rule stands in the report: a figure about tenants says little without it.
 """
@@ -14,11 +16,9 @@ from itertools import accumulate
 from random import Random
 
 from gateway.simulate.formats import Call, Fields, name
-from gateway.simulate.traces import Namer
+from gateway.simulate.traces import TENANTS_MAX, Namer
 
-TENANTS_MAX = 100_000
-
-USAGE = "column[:NAME], block:K[:N] or random:N[:zipf]"
+USAGE = "column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]"
 
 
 def tenant_rule(text: str, *, seed: int) -> Namer:
@@ -54,26 +54,22 @@ def _own(_fields: Fields, call: Call) -> str:
 
 def _block(parameters: list[str], _rng: Random) -> Namer:
     place = _whole(parameters[0])
-    tenants = _whole(parameters[1]) if len(parameters) > 1 else None
-    _end(parameters, 2)
+    odds = _odds(parameters[1:]) if len(parameters) > 1 else None
 
     def named(_fields: Fields, call: Call) -> str:
         if not call.prefix:
             return "block-none"
         block = call.prefix[min(place, len(call.prefix)) - 1]
-        return f"block-{block if tenants is None else _spread(block, tenants)}"
+        return f"block-{block if odds is None else _drawn(odds, _spread(block))}"
 
     return named
 
 
 def _random(parameters: list[str], rng: Random) -> Namer:
-    tenants = _whole(parameters[0])
-    if parameters[1:] not in ([], ["zipf"]):
-        raise ValueError
-    odds = list(accumulate(1 / rank if parameters[1:] else 1.0 for rank in range(1, tenants + 1)))
+    odds = _odds(parameters)
 
     def named(_fields: Fields, _call: Call) -> str:
-        return f"random-{bisect(odds, rng.random() * odds[-1], hi=tenants - 1) + 1}"
+        return f"random-{_drawn(odds, rng.random())}"
 
     return named
 
@@ -81,9 +77,22 @@ def _random(parameters: list[str], rng: Random) -> Namer:
 RULES: dict[str, Callable[[list[str], Random], Namer]] = {"column": _column, "block": _block, "random": _random}
 
 
-def _spread(block: int, tenants: int) -> int:
-    """One of so many, alike for equal blocks and even over different ones, whatever their numbers look like."""
-    return int.from_bytes(blake2b(block.to_bytes(8, "big"), digest_size=8).digest(), "big") % tenants + 1
+def _odds(parameters: list[str]) -> list[float]:
+    """N or N:zipf as the running sums of what each of N tenants is drawn by."""
+    tenants = _whole(parameters[0])
+    if parameters[1:] not in ([], ["zipf"]):
+        raise ValueError
+    return list(accumulate(1 / rank if parameters[1:] else 1.0 for rank in range(1, tenants + 1)))
+
+
+def _drawn(odds: list[float], lot: float) -> int:
+    """Which of the tenants, from 1, a lot in [0, 1) falls on."""
+    return bisect(odds, lot * odds[-1], hi=len(odds) - 1) + 1
+
+
+def _spread(block: int) -> float:
+    """A lot in [0, 1), the same for equal blocks and even over different ones, whatever their numbers look like."""
+    return int.from_bytes(blake2b(block.to_bytes(8, "big"), digest_size=6).digest(), "big") / (1 << 48)
 
 
 def _whole(text: str) -> int:
@@ -91,8 +100,3 @@ def _whole(text: str) -> int:
     if not 1 <= number <= TENANTS_MAX:
         raise ValueError
     return number
-
-
-def _end(parameters: list[str], length: int) -> None:
-    if len(parameters) > length:
-        raise ValueError

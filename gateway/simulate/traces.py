@@ -6,6 +6,7 @@ format has to be in order.
 """
 
 import csv
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from pathlib import Path
@@ -17,6 +18,7 @@ from gateway.simulate.formats import CSV_FORMATS, JSON_FORMATS, Call, Fields, Fo
 
 LINE_BYTES_MAX = 4 << 20
 REORDER_LINES_MAX = 16_384
+TENANTS_MAX = 100_000
 TELL_BYTES = 1 << 18  # the progress that is worth telling
 
 Namer = Callable[[Fields, Call], str]
@@ -66,7 +68,7 @@ class Trace:
 
     def _recognise(self, file: BinaryIO) -> tuple[bool, Format]:
         self._line = 1
-        first = file.readline(LINE_BYTES_MAX).decode(errors="replace").strip()
+        first = file.readline(LINE_BYTES_MAX).removeprefix(BOM_UTF8).decode(errors="replace").strip()
         try:
             return first.startswith("{"), _format(first)
         except (ValueError, csv.Error) as error:
@@ -83,14 +85,18 @@ class Trace:
             if position - told >= TELL_BYTES:
                 read_bytes(position - told)
                 told = position
-            yield line.decode()
+            yield (line.removeprefix(BOM_UTF8) if self._line == 1 else line).decode()
         read_bytes(position - told)
 
     def _named(self, rows: Iterator[Fields], tenant: Namer) -> Iterator[tuple[str, Call]]:
-        parse = self.format.parse
+        parse, tenants = self.format.parse, set[str]()
         for fields in rows:
             call = parse(fields)
-            yield tenant(fields, call), call
+            name = tenant(fields, call)
+            tenants.add(name)
+            if len(tenants) > TENANTS_MAX:
+                raise ValueError(f"this is tenant number {len(tenants)}, and {TENANTS_MAX} are the most")
+            yield name, call
 
     def _checked(self, calls: Iterator[tuple[str, Call]]) -> Iterator[tuple[str, Call]]:
         latest_s = float("-inf")

@@ -66,7 +66,8 @@ class VtcRun:
         arrivals = WORKLOADS[self.workload].arrivals()
         world = World(self._scheduler(arrivals, number), {"engine": self._engine(number)})
         records = tuple(_until(self.until_s, world, arrivals))
-        return Run(records, world.now)
+        ended_at = max(record.arrived_at + (record.total_latency_s or 0.0) for record in records)
+        return Run(records, ended_at)
 
     def _scheduler(self, arrivals: list[Arrival], number: int) -> Scheduler:
         names = sorted({arrival.tenant_id for arrival in arrivals})

@@ -39,4 +39,5 @@ def peak_bytes(calls):
 
 
 def test_memory_does_not_grow_with_the_number_of_calls():
-    assert peak_bytes(4000) < 1.6 * peak_bytes(1000)
+    # A record kept of every call would be 1 MB more; what the collector has not found yet makes the rest.
+    assert peak_bytes(6000) < 2 * peak_bytes(1000)

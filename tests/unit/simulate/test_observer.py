@@ -119,6 +119,10 @@ def test_exposure_is_the_most_that_was_in_flight_at_once_or_the_longest_prompt_o
     assert exposure.service == 80
     exposure.dispatched(request(4, 100, 1, prefix=(1,)))  # may be refunded nine tenths of its prompt
     assert exposure.service == 20 + 60 + 2 + 90
+    assert exposure.bound(slack=5) == 2 * (172 + 5)
+    each = Exposure(LinearPrice(), kv_tokens=10, queues=4)
+    each.dispatched(request(1, 50, 10))
+    assert each.bound(slack=5) == 2 * 4 * (50 + 5)
 
 
 def test_jain_is_one_for_equals_and_one_over_n_for_one_alone():

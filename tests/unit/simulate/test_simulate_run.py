@@ -208,6 +208,13 @@ def test_the_report_needs_nothing_else_and_no_name_becomes_markup(trace, tmp_pat
     assert not re.search(r"url\((?!#)|@import", page.text)
 
 
+def test_a_trace_of_one_call_is_drawn_too(tmp_path):
+    line = {"arrival_s": 7, "tenant": "_a", "prompt_tokens": 1, "output_tokens": 1}
+    (tmp_path / "one.jsonl").write_text(json.dumps(line))
+    assert run("--trace", "one.jsonl", "--policy", "fifo", "--report", "report").exit_code == 0
+    assert "_a" in (tmp_path / "report/fifo-ttft.svg").read_text()
+
+
 def test_a_report_takes_its_place_among_files_that_are_there(trace, tmp_path):
     (tmp_path / "report").mkdir()
     (tmp_path / "report/index.html").write_text("before")
@@ -253,6 +260,7 @@ def test_a_bad_line_writes_nothing_and_leaves_the_report_as_it_was(trace, tmp_pa
         (["--weights", "nowhere"], "nowhere: No such file or directory"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: the file cannot be read"),
         (["--report", "trace.jsonl/report"], "trace.jsonl: "),
+        (["--report", "trace.jsonl"], "trace.jsonl: is not a folder"),
         (["--kv-tokens", "16"], "the trace has no call that can be simulated"),
     ],
 )

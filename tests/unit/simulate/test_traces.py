@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from gateway.simulate import traces
 from gateway.simulate.formats import Call
 from gateway.simulate.tenancy import tenant_rule
 from gateway.simulate.traces import REORDER_LINES_MAX, Trace, TraceError
@@ -181,6 +182,16 @@ def test_a_trace_that_cannot_be_read_says_where_and_why(tmp_path, text, reason):
     assert complaint(tmp_path, text).startswith(reason)
 
 
+def test_a_mark_of_byte_order_before_the_header_is_no_part_of_it(tmp_path):
+    text = "arrival_s,tenant,prompt_tokens,output_tokens\n0,a,1,2\n".encode("utf-8-sig")
+    assert read(written(tmp_path, text)) == [("a", Call(0.0, 1, 2, tenant="a"))]
+
+
+def test_more_tenants_than_memory_is_meant_for_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(traces, "TENANTS_MAX", 2)
+    assert complaint(tmp_path, VTC + "2,c3,1,1,1\n") == ":4: this is tenant number 3, and 2 are the most"
+
+
 def test_a_file_that_is_not_there_says_so(tmp_path):
     with pytest.raises(TraceError, match="cannot be read: No such file"):
         Trace(tmp_path / "none")
@@ -213,7 +224,9 @@ def test_calls_that_share_a_block_are_of_one_tenant():
     one, other, same, short, none = named("block:2", (0, 1), (0, 2), (0, 1, 5), (0,), ())
     assert one == same
     assert len({one, other, short, none}) == 4
-    assert len(set(named("block:2:3", *((0, number) for number in range(100))))) == 3
+    of_three = named("block:2:3:zipf", *((0, number) for number in range(3000)))
+    counts = [of_three.count(f"block-{rank}") for rank in (1, 2, 3)]
+    assert counts == pytest.approx([3000 * 6 / 11, 3000 * 3 / 11, 3000 * 2 / 11], rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -221,5 +234,5 @@ def test_calls_that_share_a_block_are_of_one_tenant():
     ["", "first", "random", "random:0", "random:x", "random:3:pareto", "block", "block:0", "block:1:2:3", "column:a:b"],
 )
 def test_a_rule_that_does_not_exist_is_answered_with_those_that_do(rule):
-    with pytest.raises(ValueError, match=r"there are: column\[:NAME\], block:K\[:N\] or random:N\[:zipf\]"):
+    with pytest.raises(ValueError, match=r"there are: column\[:NAME\], block:K\[:N\[:zipf\]\] or random:N\[:zipf\]"):
         tenant_rule(rule, seed=1)
