@@ -12,7 +12,6 @@ a block holds all before it, and how far a prompt matches is found by bisection.
 The engine fills the same pool with outputs and with the ends of prompts too, so this errs on the side of cached.
 """
 
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ class _Holder:
 
 
 class PrefixIndex:
-    """Prompt blocks that backends are believed to hold. Of a prompt's blocks, sending costs O(n), looking up O(log n)."""
+    """Prompt blocks that backends are believed to hold. Sending n blocks costs O(n), looking them up O(log n)."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
@@ -124,4 +123,11 @@ class PrefixIndex:
 
 def leading_blocks(prefix: Sequence[int], holds: Callable[[int], bool]) -> int:
     """How many leading blocks are held, where who holds one holds all before it."""
-    return bisect_left(prefix, True, key=lambda block: not holds(block))
+    low, high = 0, len(prefix)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(prefix[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low
