@@ -20,16 +20,22 @@ from policies.types import Request
 
 KV_TOKENS_UNKNOWN = 262_144  # of a backend whose pool is not known
 BLOCKS_MAX = 262_144  # of one backend, however small its blocks: some 50 MB
+MATCHES_MAX = 1024  # prompts that are remembered to match so far, of one backend
 
 
 @dataclass(slots=True)
 class _Holder:
-    """One backend's blocks, least recently used first, and the tokens that each stands for."""
+    """One backend's blocks, least recently used first, and the tokens that each stands for.
+
+    `matches` are answers given since they last changed, by the last block of the prompt: a full backend is asked for
+    the same waiting prompts again and again.
+    """
 
     bit: int
     tokens_max: float = KV_TOKENS_UNKNOWN
     tokens: float = 0.0
     blocks: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    matches: dict[int, int] = field(default_factory=dict)
 
 
 class PrefixIndex:
@@ -46,9 +52,15 @@ class PrefixIndex:
     def matched_blocks(self, request: Request, backend_id: str) -> int:
         """How many leading blocks of the prompt this backend holds."""
         holder = self._holders.get(backend_id)
-        if holder is None:
+        if holder is None or not request.prefix:
             return 0
-        return leading_blocks(request.prefix, holder.blocks.__contains__)
+        whole = request.prefix[-1]
+        matched = holder.matches.get(whole)
+        if matched is None:
+            if len(holder.matches) >= MATCHES_MAX:
+                holder.matches.clear()
+            matched = holder.matches[whole] = leading_blocks(request.prefix, holder.blocks.__contains__)
+        return matched
 
     def longest(self, request: Request) -> tuple[int, frozenset[str]]:
         """How many leading blocks the best backends hold, and which these are; (0, nobody) where none holds any."""
@@ -63,6 +75,7 @@ class PrefixIndex:
         if not request.prefix:
             return
         holder = self._holder(backend_id)
+        holder.matches.clear()
         blocks, bits, bit = holder.blocks, self._bits, holder.bit
         for block in reversed(request.prefix):
             if block in blocks:
@@ -80,6 +93,7 @@ class PrefixIndex:
         holder = self._holders.get(backend_id)
         if holder is None:
             return
+        holder.matches.clear()
         for block in hashes:
             tokens = holder.blocks.pop(block, None)
             if tokens is not None:
@@ -108,6 +122,7 @@ class PrefixIndex:
 
     def _trim(self, holder: _Holder) -> None:
         while holder.blocks and (holder.tokens > holder.tokens_max or len(holder.blocks) > BLOCKS_MAX):
+            holder.matches.clear()
             self._dropped(holder, *holder.blocks.popitem(last=False))
         if not holder.blocks:
             holder.tokens = 0.0  # what rounding may have left

@@ -84,6 +84,13 @@ def test_a_backend_that_left_is_forgotten_and_its_successor_starts_empty():
     assert len(index) == 0
 
 
+def test_remembered_matches_are_bounded(monkeypatch):
+    monkeypatch.setattr(prefixes, "MATCHES_MAX", 3)
+    index = holding(x=prompt(1, 2))
+    assert [index.matched_blocks(prompt(1, number), "x") for number in (2, 3, 4, 5, 2)] == [2, 1, 1, 1, 2]
+    assert len(index._holders["x"].matches) <= 3
+
+
 class Model:
     """Lists, in order of use, and nothing clever."""
 
