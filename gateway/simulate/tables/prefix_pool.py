@@ -10,7 +10,7 @@ Nobody is refused for waiting. Each run draws its arrivals anew.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from random import Random
 
@@ -24,7 +24,8 @@ from backends.simulation.world import World
 from gateway.config import Config
 from gateway.config.sections import Queue
 from gateway.simulate.choices import Choices
-from gateway.simulate.observer import Exposure, Observer
+from gateway.simulate.exposure import Exposure
+from gateway.simulate.observer import Observer
 from gateway.simulate.series import Timeline
 from policies.types import Tenant
 
@@ -123,25 +124,22 @@ class TreeCount:
         return len(list(tree("t", shape, at_s=0.0, output_tokens=(1, 1), rng=Random(number))))  # noqa: S311 - no secrets
 
 
-def long_beginnings(parts: Sequence[int], *, rate_per_s: float, asks_s: float, texts: int = 4) -> PrefixWorkload:
-    """A tenant for each part, which is its part of the rate."""
+def long_beginnings(parts: Sequence[int], shape: Beginnings, *, asks_s: float) -> PrefixWorkload:
+    """A tenant for each part, which is its part of the shape's rate."""
 
     def arrivals(rng: Random) -> Iterator[Arrival]:
+        rates = [shape.rate_per_s * part / sum(parts) for part in parts]
         streams = [
-            beginnings(
-                f"t{number:02}",
-                Beginnings(texts, 2048, (32, 160), (16, 64), rate_per_s * part / sum(parts)),
-                duration_s=asks_s,
-                rng=_apart(rng),
-            )
-            for number, part in enumerate(parts)
+            beginnings(f"t{number:02}", replace(shape, rate_per_s=rate), duration_s=asks_s, rng=_apart(rng))
+            for number, rate in enumerate(rates)
         ]
         return merged(*streams)
 
-    shares = "equal" if len(set(parts)) == 1 else f"in parts of {', '.join(map(str, parts))}"
+    shares = "in equal parts" if len(set(parts)) == 1 else f"in parts of {', '.join(map(str, parts))}"
     return PrefixWorkload(
-        f"{len(parts)} tenants, {rate_per_s:g} req/s (Poisson, {shares}) for {asks_s:g} s; prompts one of a tenant's"
-        f" {texts} texts of 2,048 tokens, and 32-160 of their own; outputs 16-64 (all uniform)",
+        f"{len(parts)} tenants, {shape.rate_per_s:g} req/s (Poisson, {shares}) for {asks_s:g} s; a prompt is one of its"
+        f" tenant's {shape.count} texts of {shape.tokens:,} tokens and {_range(shape.end_tokens)} of its own, an output"
+        f" {_range(shape.output_tokens)} (all uniform)",
         arrivals,
         asks_s,
     )
@@ -173,16 +171,24 @@ def _trees(tenant_id: str, shape: Tree, asks_s: float, rng: Random) -> Iterator[
         at_s += tree_s
 
 
+def _range(numbers: tuple[int, int]) -> str:
+    return "-".join(map(str, numbers))
+
+
 def _apart(rng: Random) -> Random:
     """Draws of its own for a stream that is made bit by bit beside others."""
     return Random(rng.getrandbits(64))  # noqa: S311 - no secrets
 
 
+# Short ends: what is not cached is most of the work. Long ends: the cache matters less, and service is received faster.
+SHORT = Beginnings(4, 2048, end_tokens=(32, 160), output_tokens=(16, 64), rate_per_s=10.0)
+LONG = Beginnings(4, 2048, end_tokens=(256, 768), output_tokens=(64, 192), rate_per_s=40.0)
+CLIENTS = (5, 10, 20, 50)
 PREFIX_WORKLOADS: dict[str, PrefixWorkload] = {
-    "beginnings": long_beginnings([1] * 20, rate_per_s=10.0, asks_s=120.0),
-    "beginnings-4": long_beginnings([1] * 20, rate_per_s=40.0, asks_s=60.0),
-    "unequal-4": long_beginnings([1, 1, 1, 2, 2, 2, 4, 4, 4, 8], rate_per_s=200.0, asks_s=60.0),
+    "beginnings": long_beginnings([1] * 20, SHORT, asks_s=120.0),
+    "beginnings-4": long_beginnings([1] * 20, replace(SHORT, rate_per_s=40.0), asks_s=60.0),
+    "unequal-4": long_beginnings([1, 1, 1, 1, 2, 2, 2, 2, 4, 4], LONG, asks_s=300.0),
     "trees": trees((4, 4, 4, 2, 2, 2), level_s=5.0, asks_s=60.0),
     "trees-4": trees((4,) * 6 + (2,) * 6, level_s=5.0, asks_s=30.0),
-    **{f"clients-{count}": long_beginnings([1] * count, rate_per_s=10.0, asks_s=120.0) for count in (5, 10, 20, 50)},
+    **{f"clients-{count}": long_beginnings([1] * count, SHORT, asks_s=120.0) for count in CLIENTS},
 }
