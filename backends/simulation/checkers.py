@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil
+from typing import Protocol
 
 from backends.simulation.books import Books, TenantBooks, require
-from backends.simulation.recording import Entry, Listener, Polled, Progressed, SchedulerLike, TenantsChanged
+from backends.simulation.recording import Entry, Listener, Polled, Progressed, TenantsChanged
 from policies.cost import LinearPrice
-from policies.types import BackendView, Dispatch, Request
+from policies.types import BackendView, Dispatch, Request, Snapshot
 
 LINEAR = LinearPrice()
 
@@ -60,43 +61,77 @@ class InFlightLimits:
         require(limit is None or len(books.in_flight) <= limit, f"{tenant_id} has {limit} in flight at most")
 
 
-class WorkConservation:
-    """After a poll the head that was chosen could not be placed anywhere.
+class SchedulerView(Protocol):
+    """What the Scheduler says of itself."""
 
-    The judge does not know whom the policy chose, so it asks that not every head that might have been chosen
+    def snapshot(self, now: float) -> Snapshot: ...
+    def waits_for(self, request_id: str) -> str | None: ...
+
+
+class WorkConservation:
+    """After a poll the request that was chosen could not be placed anywhere.
+
+    The judge does not know whom the policy chose, so it asks that not every request that might have been chosen
     would surely fit: with its whole output allowance, beside what the other tiers' reserves keep free. And
-    no backend idles while somebody may go. Judged at most every `every_s` seconds of the run: a snapshot costs
-    time in proportion to the number of tenants.
+    no backend idles while somebody may go there. With a queue per backend both are asked of each. Judged at most every
+    `every_s` seconds of the run: a snapshot costs time in proportion to the number of tenants.
     """
 
-    def __init__(self, books: Books, scheduler: SchedulerLike, *, every_s: float = 0.0) -> None:
+    def __init__(
+        self, books: Books, scheduler: SchedulerView, *, every_s: float = 0.0, oldest_first: bool = True
+    ) -> None:
+        """`oldest_first` says that of a tenant only its oldest request may be chosen."""
         self._books = books
         self._scheduler = scheduler
         self._every_s = every_s
+        self._oldest_first = oldest_first
         self._judged_at = float("-inf")
 
     def __call__(self, entry: Entry) -> None:
         if not isinstance(entry, Polled) or entry.now - self._judged_at < self._every_s:
             return
         self._judged_at = entry.now
-        heads = [head for books in self._books.tenants.values() if (head := _eligible_head(books)) is not None]
-        if not heads:
+        queues = self._queues()
+        if not queues:
             return
         backends = [
             (backend_id, view)
             for backend_id, view in self._scheduler.snapshot(entry.now).backends.items()
             if self._open(backend_id, entry.now)
         ]
-        idle = [backend_id for backend_id, _ in backends if not self._books.requests_at[backend_id]]
-        require(not idle, f"{idle} idle while {heads[0].id} waits")
-        stuck = any(not self._surely_fits(head, *backend) for head in heads for backend in backends)
-        require(stuck or not backends, f"{heads[0].id} waits although it fits, at {entry.now}")
+        for waited_for, tenants in queues.items():
+            reachable = [each for each in backends if waited_for in (None, each[0])]
+            self._judge(list(tenants.values()), reachable, entry.now)
+
+    def _queues(self) -> dict[str | None, dict[str, list[Request]]]:
+        """What may be chosen next, by the backend that it waits for (None: any) and tenant."""
+        queues: dict[str | None, dict[str, list[Request]]] = {}
+        for tenant_id, books in self._books.tenants.items():
+            for request in books.queued.values() if _may_send(books) else ():
+                waited_for = self._scheduler.waits_for(request.id)
+                mine = queues.setdefault(waited_for, {}).setdefault(tenant_id, [])
+                if not mine or not self._oldest_first:
+                    mine.append(request)
+                if waited_for is None and self._oldest_first:
+                    break
+        return queues
+
+    def _judge(self, tenants: list[list[Request]], backends: list[tuple[str, BackendView]], now: float) -> None:
+        for backend_id, _ in backends:
+            if not self._books.requests_at[backend_id]:
+                may_go = [mine[0].id for mine in tenants if all(_will_do(request, backend_id) for request in mine)]
+                require(not may_go, f"{backend_id} idle while {may_go} wait")
+        requests = [request for mine in tenants for request in mine]
+        stuck = any(not self._surely_fits(request, *backend) for request in requests for backend in backends)
+        require(stuck or not backends, f"{requests[0].id} waits although it fits, at {now}")
 
     def _open(self, backend_id: str, now: float) -> bool:
         load = self._books.loads.get(backend_id)
         return load is not None and load.available and now >= self._books.held_until.get(backend_id, 0.0)
 
     def _surely_fits(self, head: Request, backend_id: str, backend: BackendView) -> bool:
+        if not _will_do(head, backend_id):
+            return False
         tier_id = self._books.tenants[head.tenant_id].tenant.tier_id
         others = [tier.reserve_ratio for tier in self._books.tiers.values() if tier.id != tier_id]
         kept = sum(ceil(ratio * backend.requests_limit) for ratio in others)
@@ -120,7 +155,7 @@ class _Span:
 
 
 class ServiceBound:
-    """Two tenants of a tier that are backlogged over an interval get service that differs by 2U there at most.
+    """Two tenants of a tier that are backlogged over an interval get service that differs by 2 (U + Q) there at most.
 
     U = max(w_p L_in, w_q F): the price of the longest prompt, or of as many output tokens as the requests in
     flight can hold at once (`in_flight_tokens_max`, F; by default the prompts and output limits of those seen in
@@ -135,9 +170,12 @@ class ServiceBound:
         *,
         price: LinearPrice = LINEAR,
         in_flight_tokens_max: float | None = None,
+        ahead_service: float = 0.0,
         every_s: float = 0.0,
     ) -> None:
+        """`ahead_service` is what the policy's own parameter lets a tenant get ahead: a slack Q, a quantum K."""
         self._books = books
+        self._ahead_service = ahead_service
         self._price = price
         self._tokens_max = in_flight_tokens_max
         self._every_s = every_s
@@ -150,9 +188,10 @@ class ServiceBound:
 
     @property
     def bound(self) -> float:
-        """2U for tenants of weight 1, in service, from what was seen so far."""
+        """2 (U + Q) for tenants of weight 1, in service, from what was seen so far."""
         tokens = self._in_flight_tokens_max if self._tokens_max is None else self._tokens_max
-        return 2 * max(self._price.prompt * self._prompt_tokens_max, self._price.output * tokens)
+        u = max(self._price.prompt * self._prompt_tokens_max, self._price.output * tokens)
+        return 2 * (u + self._ahead_service)
 
     def __call__(self, entry: Entry) -> None:
         if isinstance(entry, TenantsChanged):
@@ -198,9 +237,11 @@ def _backlogged(books: TenantBooks) -> bool:
     return bool(books.queued) and books.tenant.in_flight_max is None
 
 
-def _eligible_head(books: TenantBooks) -> Request | None:
-    """The request the tenant would send next, unless its own limit keeps it back."""
+def _may_send(books: TenantBooks) -> bool:
+    """Whether the tenant's own limit does not keep back what it has queued."""
     limit = books.tenant.in_flight_max
-    if not books.queued or (limit is not None and len(books.in_flight) >= limit):
-        return None
-    return next(iter(books.queued.values()))
+    return limit is None or len(books.in_flight) < limit
+
+
+def _will_do(request: Request, backend_id: str) -> bool:
+    return request.backend_ids is None or backend_id in request.backend_ids

@@ -5,6 +5,9 @@ of backends/simulation/checkers.py watch. At the end whatever lives is brought t
 and the whole recording is told to a second scheduler, which has to decide the same.
 """
 
+from functools import partial
+from types import MappingProxyType
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from backends.simulation.books import Books
 from backends.simulation.checkers import InFlightLimits, ServiceBound, Watch, WorkConservation
 from backends.simulation.recording import Recorder, replay
-from policies.fairness import FAIRNESS
+from policies.fairness import FAIRNESS, DeficitLongestPrefix, SlackCounter
+from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Outcome, Request, Tenant, Tier, Usage
@@ -27,7 +31,16 @@ TENANTS = (
 )
 BACKENDS = ("x", "y")
 PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again
+BACKEND_IDS = st.sampled_from([None, None, None, *map(frozenset, ("x", "y", "xy", "z"))])
+NO_FIELDS = MappingProxyType({})
 STEPS_MAX = 10_000
+AHEAD_SERVICE = {"vtc": 0.0, "slack": 100.0, "dlpm": 100.0}  # what the orders that have a bound let one get ahead
+ORDERS = {
+    **FAIRNESS,
+    "slack": partial(SlackCounter, AHEAD_SERVICE["slack"], "deadline"),
+    "dlpm": partial(DeficitLongestPrefix, AHEAD_SERVICE["dlpm"]),
+}
+CHOOSE_REQUESTS = {"slack", "dlpm", "justitia"}  # orders that may send a tenant's younger request first
 
 
 class AnyFacts(RuleBasedStateMachine):
@@ -37,16 +50,19 @@ class AnyFacts(RuleBasedStateMachine):
     wait_s_max = 30.0
 
     @initialize(
-        fairness=st.sampled_from(sorted(FAIRNESS)),
+        fairness=st.sampled_from(sorted(ORDERS)),
         prediction=st.sampled_from(PREDICTIONS),
         share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
+        placement=st.sampled_from(sorted(PLACEMENT)),
     )
-    def start(self, fairness, prediction, share_ratio_max):
+    def start(self, fairness, prediction, share_ratio_max, placement):
+        self.fairness = fairness
         self.make = lambda: Scheduler(
             tenants=self.tenants,
             tiers=self.tiers,
-            fairness=FAIRNESS[fairness],
+            fairness=ORDERS[fairness],
             prediction=PREDICTION[prediction](),
+            placement=PLACEMENT[placement](),
             share_ratio_max=share_ratio_max,
             wait_s_max=self.wait_s_max,
         )
@@ -61,7 +77,10 @@ class AnyFacts(RuleBasedStateMachine):
         self.recorder.load_changed([load(backend_id) for backend_id in BACKENDS], self.now)
 
     def judges(self):
-        return [InFlightLimits(self.books), WorkConservation(self.books, self.scheduler)]
+        return [InFlightLimits(self.books), self.conservation()]
+
+    def conservation(self):
+        return WorkConservation(self.books, self.scheduler, oldest_first=self.fairness not in CHOOSE_REQUESTS)
 
     # -- facts -----------------------------------------------------------------------------------------------
 
@@ -71,8 +90,9 @@ class AnyFacts(RuleBasedStateMachine):
         output_tokens_max=st.integers(1, 80),
         choices=st.sampled_from([1, 1, 1, 2]),
         shared_blocks=st.sampled_from([0, 0, 1, 3]),
+        fields=st.fixed_dictionaries({"backend_ids": BACKEND_IDS, "program_id": st.sampled_from([None, "p", "q"])}),
     )
-    def submit(self, tenant_id, prompt_tokens, output_tokens_max, choices, shared_blocks):
+    def submit(self, tenant_id, prompt_tokens, output_tokens_max, choices=1, *, shared_blocks=0, fields=NO_FIELDS):
         self.made += 1
         request = Request(
             id=f"r{self.made}",
@@ -86,6 +106,7 @@ class AnyFacts(RuleBasedStateMachine):
             prefix=tuple(range(shared_blocks)),
             prefix_block_tokens=16.0,
             output_tokens_known=max(1, output_tokens_max * choices // 2),
+            **fields,
         )
         self.recorder.submit(request, self.now)
 
@@ -211,19 +232,23 @@ class AnyFacts(RuleBasedStateMachine):
 
 
 class FairFacts(AnyFacts):
-    """A pool that works: what is measured is true, and VTC keeps its bound, whatever predicts and however shaped."""
+    """A pool that works: what is measured is true, and orders keep their bounds, whatever predicts."""
 
     tenants = (Tenant("a"), Tenant("b", weight=2.0), Tenant("c"), Tenant("d", tier_id="gold"), Tenant("e", weight=0.5))
 
     wait_s_max = 1e6
 
-    @initialize(prediction=st.sampled_from(PREDICTIONS), share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]))
-    def start(self, prediction, share_ratio_max):
-        super().start("vtc", prediction, share_ratio_max)
+    @initialize(
+        fairness=st.sampled_from(sorted(AHEAD_SERVICE)),
+        prediction=st.sampled_from(PREDICTIONS),
+        share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
+    )
+    def start(self, fairness, prediction, share_ratio_max):
+        super().start(fairness, prediction, share_ratio_max, "least-reserved")
         self.recorder.load_changed([load("x", requests_running_max=2)], self.now)
 
     def judges(self):
-        return [*super().judges(), ServiceBound(self.books)]
+        return [*super().judges(), ServiceBound(self.books, ahead_service=AHEAD_SERVICE[self.fairness])]
 
     def spend(self, tenant_id, prompt_tokens):
         """No rule here: the bound speaks of what is queued."""
@@ -234,12 +259,12 @@ class FairFacts(AnyFacts):
         output_tokens_max=st.integers(1, 20),
     )
     def submit(self, tenant_id, prompt_tokens, output_tokens_max):
-        super().submit(tenant_id, prompt_tokens, output_tokens_max, 1, 0)
+        super().submit(tenant_id, prompt_tokens, output_tokens_max)
 
     @rule(tenant_id=st.sampled_from(["a", "b"]), count=st.integers(5, 60), output_tokens_max=st.integers(1, 20))
     def flood(self, tenant_id, count, output_tokens_max):
         for _ in range(count):
-            super().submit(tenant_id, 10, output_tokens_max, 1, 0)
+            super().submit(tenant_id, 10, output_tokens_max)
 
     @precondition(lambda self: self.in_flight())
     @rule(data=st.data(), tokens=st.integers(1, 40))
