@@ -45,10 +45,6 @@ class Lanes(Protocol):
         """The lane that what is in flight at this backend was sent from."""
         ...
 
-    def backend_id(self, request_id: str) -> str | None:
-        """The backend that a request waits for; None where it waits for any, or does not wait."""
-        return None
-
     def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[Lane, list[BackendCapacity]]]:
         """Of each lane that may send to any of these backends, those that it may."""
         ...
@@ -132,9 +128,6 @@ class LanePerBackend(Lanes):
 
     def at(self, backend_id: str) -> Lane:
         return self._lanes[backend_id]
-
-    def backend_id(self, request_id: str) -> str | None:
-        return self._backend_ids.get(request_id)
 
     def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[Lane, list[BackendCapacity]]]:
         return [(self._lanes[each.id], [each]) for each in backends if self._queued[each.id]]

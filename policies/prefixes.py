@@ -6,13 +6,14 @@ list of hashes, and no pointer is followed. The holders of a node are the bits o
 
 What a backend has evicted is seen late or never, so each backend's part is kept no larger than its KV pool, least
 recently used first. A prompt is touched from its end to its beginning: a beginning is then always more recent than
-whatever follows it, and the order of use gives up leaves first without knowing which nodes are leaves.
+whatever follows it, and the order of use gives up leaves first without knowing which nodes are leaves. So who holds
+a block holds all before it, and how far a prompt matches is found by bisection.
 
 The engine fills the same pool with outputs and with the ends of prompts too, so this errs on the side of cached.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from policies.types import Request
@@ -32,7 +33,7 @@ class _Holder:
 
 
 class PrefixIndex:
-    """Prompt blocks that backends are believed to hold. Every operation costs O(blocks of the prompt)."""
+    """Prompt blocks that backends are believed to hold. Sending n blocks costs O(n), looking them up O(log n)."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
@@ -47,23 +48,14 @@ class PrefixIndex:
         holder = self._holders.get(backend_id)
         if holder is None:
             return 0
-        held = holder.blocks
-        for position, block in enumerate(request.prefix):
-            if block not in held:
-                return position
-        return len(request.prefix)
+        return leading_blocks(request.prefix, holder.blocks.__contains__)
 
     def longest(self, request: Request) -> tuple[int, frozenset[str]]:
         """How many leading blocks the best backends hold, and which these are; (0, nobody) where none holds any."""
-        bits_of = self._bits.get
-        matched, best = 0, -1
-        for block in request.prefix:
-            bits = best & bits_of(block, 0)
-            if not bits:
-                break
-            matched, best = matched + 1, bits
+        matched = leading_blocks(request.prefix, self._bits.__contains__)
         if not matched:
             return 0, frozenset()
+        best = self._bits[request.prefix[matched - 1]]
         return matched, frozenset(name for name, holder in self._holders.items() if holder.bit & best)
 
     def inserted(self, request: Request, backend_id: str) -> None:
@@ -82,7 +74,9 @@ class PrefixIndex:
         self._trim(holder)
 
     def evicted(self, backend_id: str, hashes: Iterable[int]) -> None:
-        """The backend reports that it has given up these blocks. What followed them there can no longer match."""
+        """The backend reports that it has given up these blocks. Engines give up leaves first, too: where a block goes
+        alone, what followed it is believed to be held until it is reported or falls out of use.
+        """
         holder = self._holders.get(backend_id)
         if holder is None:
             return
@@ -125,3 +119,15 @@ class PrefixIndex:
             self._bits[block] = bits
         else:
             del self._bits[block]
+
+
+def leading_blocks(prefix: Sequence[int], holds: Callable[[int], bool]) -> int:
+    """How many leading blocks are held, where who holds one holds all before it."""
+    low, high = 0, len(prefix)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(prefix[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -3,7 +3,7 @@
     facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed  (each with `now`)
     decisions  poll(now) -> [Dispatch | Reject]
     time       next_wakeup() -> when poll has something to do although no fact arrived
-    view       snapshot(now), rate_limits(tenant_id, now), waits_for(request_id)
+    view       snapshot(now), rate_limits(tenant_id, now)
 
 It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
 clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
@@ -264,10 +264,6 @@ class Scheduler:
         """The tenant's limits per minute as they stand; none for a tenant that is not here."""
         state = self._tenants.states.get(tenant_id)
         return RateLimits() if state is None else self._gate.limits(state.tenant, now)
-
-    def waits_for(self, request_id: str) -> str | None:
-        """The backend that the request waits for; None where any will do, and for requests that do not wait."""
-        return self._lanes.backend_id(request_id)
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 

@@ -29,7 +29,12 @@ WEIGHTS_BYTES_MAX = 16 << 20
 
 # The parameter by which a policy lets tenants run ahead of the smallest counter (None: it does not). Policies that are
 # not here promise nothing about the difference of two tenants.
-SLACK: Mapping[str, str | None] = {"vtc": None, "drr": "quantum_service"}
+SLACK: Mapping[str, str | None] = {
+    "vtc": None,
+    "slack": "slack_service",
+    "dlpm": "quantum_service",
+    "drr": "quantum_service",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,19 @@
 """A trace file as a stream of calls: read line by line, so that a long one costs no memory.
 
-A line that cannot be read ends it with a TraceError that names file, line and reason. A gateway writes a call when
-it ends, so lines of our own format are brought into order of arrival by a window of `REORDER_LINES_MAX`; every other
-format has to be in order.
+A file may be compressed by gzip, as rotated logs are. A line that cannot be read ends it with a TraceError that names
+file, line and reason. A gateway writes a call when it ends, so lines of our own format are brought into order of
+arrival by a window of `REORDER_LINES_MAX`; every other format has to be in order.
 """
 
 import csv
+import gzip
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import orjson
 
@@ -19,6 +22,8 @@ from gateway.simulate.formats import CSV_FORMATS, JSON_FORMATS, Call, Fields, Fo
 LINE_BYTES_MAX = 4 << 20
 REORDER_LINES_MAX = 16_384
 TENANTS_MAX = 100_000
+GZIP_MARK = b"\x1f\x8b"
+UNREADABLE = (OSError, EOFError, zlib.error)
 TELL_BYTES = 1 << 18  # the progress that is worth telling
 
 Namer = Callable[[Fields, Call], str]
@@ -41,9 +46,9 @@ class Trace:
         try:
             self.bytes = path.stat().st_size
             with path.open("rb") as file:
-                self._json, self.format = self._recognise(file)
-        except OSError as error:
-            raise TraceError(path, None, f"cannot be read: {error.strerror}") from error
+                self._json, self.format = self._recognise(_unpacked(file))
+        except UNREADABLE as error:
+            raise TraceError(path, None, _unreadable(error)) from error
 
     def calls(
         self, tenant: Namer, *, read_bytes: Callable[[int], None] = lambda _bytes: None
@@ -61,8 +66,8 @@ class Trace:
                 )
                 named = self._named(rows, tenant)
                 yield from self._checked(named) if self.format.ordered else self._sorted(named)
-        except OSError as error:
-            raise TraceError(self.path, None, f"cannot be read: {error.strerror}") from error
+        except UNREADABLE as error:
+            raise TraceError(self.path, None, _unreadable(error)) from error
         except (ValueError, csv.Error) as error:
             raise TraceError(self.path, self._line, _plain(error)) from error
 
@@ -74,19 +79,20 @@ class Trace:
         except (ValueError, csv.Error) as error:
             raise TraceError(self.path, 1, _plain(error)) from error
 
-    def _lines(self, file: BinaryIO, read_bytes: Callable[[int], None]) -> Iterator[str]:
-        """The lines of the file, counted; told of every now and then."""
-        self._line = position = told = 0
-        while line := file.readline(LINE_BYTES_MAX):
+    def _lines(self, file: BufferedReader, read_bytes: Callable[[int], None]) -> Iterator[str]:
+        """The lines of the file, counted; told of every now and then, by how much of the file was read."""
+        self._line = told = 0
+        unpacked = _unpacked(file)
+        while line := unpacked.readline(LINE_BYTES_MAX):
             self._line += 1
-            position += len(line)
+            position = file.tell()
             if len(line) == LINE_BYTES_MAX:
                 raise ValueError(f"the line is longer than {LINE_BYTES_MAX} bytes")
             if position - told >= TELL_BYTES:
                 read_bytes(position - told)
                 told = position
             yield (line.removeprefix(BOM_UTF8) if self._line == 1 else line).decode()
-        read_bytes(position - told)
+        read_bytes(file.tell() - told)
 
     def _named(self, rows: Iterator[Fields], tenant: Namer) -> Iterator[tuple[str, Call]]:
         parse, tenants = self.format.parse, set[str]()
@@ -156,6 +162,18 @@ def _parsed(line: str) -> Fields:
     if type(fields) is not dict:
         raise ValueError("this is not a JSON object")
     return fields
+
+
+def _unpacked(file: BufferedReader) -> BinaryIO:
+    if file.peek(len(GZIP_MARK)).startswith(GZIP_MARK):
+        return cast("BinaryIO", gzip.GzipFile(fileobj=file))
+    return file
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read: {error.strerror}"
+    return f"is not whole, or was not compressed by gzip: {error}"
 
 
 def _plain(error: Exception) -> str:

@@ -8,7 +8,7 @@ and the prompts that wait here for a backend, which will have been sent there be
 from collections.abc import Sequence
 
 from policies.placement.base import Worker
-from policies.prefixes import PrefixIndex
+from policies.prefixes import PrefixIndex, leading_blocks
 from policies.types import Request
 
 
@@ -24,17 +24,12 @@ class Locality:
 
     def matched_blocks(self, request: Request, worker_id: str) -> int:
         """How many leading blocks this worker holds or will hold."""
-        matched = 0 if self._sent is None else self._sent.matched_blocks(request, worker_id)
-        for position, block in enumerate(request.prefix):
-            if worker_id not in self._waiting.get(block, ()):
-                return max(matched, position)
-        return len(request.prefix)
+        sent = 0 if self._sent is None else self._sent.matched_blocks(request, worker_id)
+        waiting = self._waiting
+        return max(sent, leading_blocks(request.prefix, lambda block: worker_id in waiting.get(block, ())))
 
     def longest(self, request: Request, workers: Sequence[Worker]) -> tuple[int, list[Worker]]:
-        """The most leading blocks that one of these workers holds or will hold, and all that do: (0, nobody) for none.
-
-        Costs O(blocks); O(blocks x workers) where those that hold most are not among the workers.
-        """
+        """The most leading blocks that one of these workers holds or will hold, and all that do; (0, nobody)."""
         matched, holders = (0, frozenset[str]()) if self._sent is None else self._sent.longest(request)
         waiting, waited_for = self._longest_waiting(request)
         if waiting >= matched:
@@ -64,13 +59,5 @@ class Locality:
                     del self._waiting[block]
 
     def _longest_waiting(self, request: Request) -> tuple[int, frozenset[str]]:
-        matched, best = 0, frozenset[str]()
-        for block in request.prefix:
-            holders = self._waiting.get(block)
-            if holders is None:
-                break
-            common = best & holders.keys() if matched else frozenset(holders)
-            if not common:
-                break
-            matched, best = matched + 1, common
-        return matched, best
+        matched = leading_blocks(request.prefix, self._waiting.__contains__)
+        return matched, frozenset(self._waiting[request.prefix[matched - 1]]) if matched else frozenset()

@@ -42,7 +42,8 @@ def shown(targets: Mapping[str, Target], findings: Sequence[Finding]) -> Iterabl
         yield ""
     judged = [each for each in findings if each.verdict != "-"]
     out = [each for each in judged if each.is_out]
-    yield f"{len(judged) - len(out)} of {len(judged)} judged rows are in" + (", OUT:" if out else "")
+    if judged:
+        yield f"{len(judged) - len(out)} of {len(judged)} judged rows are in" + (", OUT:" if out else "")
     yield from (f"    {each.target}  {each.says}" for each in out)
 
 

@@ -34,6 +34,10 @@ def throughput_of(run: Run, price: str = "linear") -> float:  # noqa: ARG001 - t
     return throughput(run.records, run.wall_s)
 
 
+def preemptions(run: Run) -> float:
+    return run.preemptions
+
+
 def accepted(run: Run) -> float:
     return sum(record.refused is None for record in run.records)
 

@@ -11,6 +11,7 @@ Nobody is refused for waiting. Each run draws its arrivals anew.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 
 from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
@@ -58,12 +59,16 @@ class PrefixOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRun:
-    """A workload under a policy and a placement, each named as on the command line of `fairlead simulate run`."""
+    """A workload under a policy and a placement, each named as on the command line of `fairlead simulate run`.
+
+    After `until_s` nothing is looked at any more; requests that have not ended by then have no record.
+    """
 
     workload: str
     fairness: str
     placement: str = "least-reserved"
     engines: int = 1
+    until_s: float = float("inf")
     repeats: int = RUNS
 
     def run(self, number: int) -> PrefixOutcome:
@@ -92,7 +97,7 @@ class PrefixRun:
         )
         world = World(observer, engines, requests_running_max=REQUESTS_RUNNING_MAX)
         rng = Random(f"{self.workload} {number}")  # noqa: S311 - no secrets
-        records = tuple(world.run(workload.arrivals(rng)))
+        records = tuple(takewhile(lambda _: world.now <= self.until_s, world.run(workload.arrivals(rng))))
         gauges = [engine.snapshot() for engine in engines.values()]
         return PrefixOutcome(
             records=records,
@@ -176,7 +181,7 @@ def _apart(rng: Random) -> Random:
 PREFIX_WORKLOADS: dict[str, PrefixWorkload] = {
     "beginnings": long_beginnings([1] * 20, rate_per_s=10.0, asks_s=120.0),
     "beginnings-4": long_beginnings([1] * 20, rate_per_s=40.0, asks_s=60.0),
-    "unequal-4": long_beginnings([1, 1, 1, 2, 2, 2, 4, 4, 4, 8], rate_per_s=40.0, asks_s=60.0, texts=8),
+    "unequal-4": long_beginnings([1, 1, 1, 2, 2, 2, 4, 4, 4, 8], rate_per_s=200.0, asks_s=60.0),
     "trees": trees((4, 4, 4, 2, 2, 2), level_s=5.0, asks_s=60.0),
     "trees-4": trees((4,) * 6 + (2,) * 6, level_s=5.0, asks_s=30.0),
     **{f"clients-{count}": long_beginnings([1] * count, rate_per_s=10.0, asks_s=120.0) for count in (5, 10, 20, 50)},

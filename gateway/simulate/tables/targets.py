@@ -1,6 +1,6 @@
 """All targets of `fairlead simulate tables`, by the name that --only takes."""
 
-from gateway.simulate.tables import vtc_figures, vtc_tables
+from gateway.simulate.tables import predictors, vtc_figures, vtc_tables
 from gateway.simulate.tables.experiment import Target
 
-TARGETS: dict[str, Target] = {**vtc_tables.TARGETS, **vtc_figures.TARGETS}
+TARGETS: dict[str, Target] = {**vtc_tables.TARGETS, **vtc_figures.TARGETS, **predictors.TARGETS}

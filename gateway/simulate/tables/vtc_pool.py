@@ -10,7 +10,7 @@ Each run has another host overhead per step, within the millisecond that moves t
 runs: 2 to 3 ms where the step times were profiled without it (A10G), 0 to 1 ms where they were fitted to whole runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -42,6 +42,7 @@ class Run:
 
     records: tuple[RequestRecord, ...]
     wall_s: float
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,7 @@ class VtcRun:
         arrivals = WORKLOADS[self.workload].arrivals()
         world = World(self._scheduler(arrivals, number), {"engine": self._engine(number)})
         records = tuple(_until(self.until_s, world, arrivals))
-        ended_at = max(record.arrived_at + (record.total_latency_s or 0.0) for record in records)
-        return Run(records, ended_at)
+        return Run(records, ended_at(records))
 
     def _scheduler(self, arrivals: list[Arrival], number: int) -> Scheduler:
         names = sorted({arrival.tenant_id for arrival in arrivals})
@@ -101,6 +101,11 @@ class VtcRun:
     def _coefficients(self, number: int) -> StepCoefficients:
         overhead_s = OVERHEAD_S[self.engine] + OVERHEAD_SPREAD_S * number / (self.repeats - 1)
         return replace(COEFFICIENTS[self.engine], overhead_s=overhead_s)
+
+
+def ended_at(records: Iterable[RequestRecord]) -> float:
+    """When the last answer ended."""
+    return max(record.arrived_at + (record.total_latency_s or 0.0) for record in records)
 
 
 def _prediction(name: str, number: int) -> Prediction:

@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.simulate.choices import SLACK
+from policies.fairness import FAIRNESS
 
 HOSTILE = "<script>alert(1)</script>$x_{1}$ & co"
 
@@ -99,6 +101,16 @@ def test_every_combination_of_what_is_given_several_times_is_tried(trace):
     assert found["vtc + oracle"]["ttft_p99_s"] != found["vtc + none"]["ttft_p99_s"]
     bounds = [found[f"{policy} + none"]["difference_bound"] for policy in ("vtc", "drr:quantum_service=200")]
     assert bounds[1] - bounds[0] >= 400
+
+
+def test_a_policy_promises_a_bound_or_is_known_to_promise_none(trace):
+    without = {"lcf", "fifo", "equinox", "justitia"}
+    assert set(FAIRNESS) == set(SLACK) | without
+    found = figures("--trace", trace, "--price", "extend", *(word for name in FAIRNESS for word in ("--policy", name)))
+    assert {name for name, run_ in found.items() if run_["difference_bound"] is None} == without
+    for run_ in found.values():
+        assert run_["difference_max"] <= (run_["difference_bound"] or float("inf"))
+        assert run_["served"] == 240 + 30 + 6
 
 
 def test_weights_share_by_weight(trace, tmp_path):

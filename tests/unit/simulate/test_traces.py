@@ -1,5 +1,6 @@
 """Traces of every format, line by line; and of one that is wrong: where and why."""
 
+import gzip
 import json
 import random
 
@@ -180,6 +181,16 @@ def test_a_bad_line_of_json_is_named_with_its_reason(tmp_path, change, reason):
 )
 def test_a_trace_that_cannot_be_read_says_where_and_why(tmp_path, text, reason):
     assert complaint(tmp_path, text).startswith(reason)
+
+
+def test_a_trace_may_be_compressed(tmp_path):
+    plain = read(written(tmp_path, VTC))
+    path, told = written(tmp_path, gzip.compress(VTC.encode())), []
+    trace = Trace(path)
+    assert list(trace.calls(tenant_rule("column", seed=1), read_bytes=told.append)) == plain
+    assert sum(told) == path.stat().st_size
+    broken = gzip.compress((VTC + "2,c2,1,1,1\n" * 9999).encode())[:-20]
+    assert complaint(tmp_path, broken).startswith(": is not whole")
 
 
 def test_a_mark_of_byte_order_before_the_header_is_no_part_of_it(tmp_path):
