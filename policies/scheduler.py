@@ -114,7 +114,9 @@ class Scheduler:
             self._refused.append(refusal)
             return
         self._queues.append(request, request.arrived_at + self._wait_s_max)
-        self._waits(request, self._lanes.enter(request, now), now)
+        lane = self._lanes.enter(request, now)
+        lane.queued(request, now)
+        self._tenants.queue_changed(request.tenant_id, lane)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         """A dispatched request has used this much so far. Facts about a request that ended are ignored."""
@@ -330,11 +332,6 @@ class Scheduler:
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
-    def _waits(self, request: Request, lane: Lane, now: float) -> None:
-        """The request has joined its tenant's queue in this lane."""
-        lane.queued(request, now)
-        self._tenants.queue_changed(request.tenant_id, lane)
-
     def _left(self, request: Request, now: float) -> None:
         """A request has left the queue for good, without being dispatched."""
         lane = self._lanes.leave(request, sent=False)
@@ -357,8 +354,9 @@ class Scheduler:
         for request in self._lanes.stranded(now):
             move = self._lanes.move(request, now)
             self._accounting.moved(request, move, now)
-            self._tenants.queue_changed(request.tenant_id, move.before)
-            self._waits(request, move.after, now)
+            move.after.queued(request, now)
+            for lane in (move.before, move.after):
+                self._tenants.queue_changed(request.tenant_id, lane)
 
     def _freed(self, entry: InFlight, lane: Lane) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""

@@ -53,7 +53,7 @@ class DeficitRoundRobin(Policy):
 
 
 class SlackCounter(Policy):
-    slack_service: NotNegative = SLACK_SERVICE
+    slack_service: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(not_bool)] = SLACK_SERVICE
     second_key: Annotated[str, BeforeValidator(partial(listed, SECOND_KEYS))] = PREFIX
 
 

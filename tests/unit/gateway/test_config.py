@@ -1,6 +1,7 @@
 """A configuration is understood whole, or every mistake in it is told with its place."""
 
 import inspect
+import math
 from pathlib import Path
 
 import pytest
@@ -346,6 +347,11 @@ pools:
     own = config.scheduling_of("meta-llama/Llama-3.1-8B")
     assert (own.fairness.policy, own.price.policy, own.share_ratio_max) == ("fifo", "extend", 0.25)
     assert config.scheduling_of("another") == config.scheduling
+
+
+def test_an_infinite_slack_may_be_configured(write):
+    config = load_config(write("scheduling:\n  fairness: {policy: slack, slack_service: .inf, second_key: deadline}"))
+    assert config.scheduling.fairness.parameters() == {"slack_service": math.inf, "second_key": "deadline"}
 
 
 def test_parameters_have_the_defaults_of_the_policies_themselves():
