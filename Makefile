@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run test check format test-vllm demo-fairness bench bench-relay bench-decision clean
+.PHONY: help run test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -14,7 +14,7 @@ help:  ## list the targets
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -c constraints.txt -e . --group dev
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[simulate]" --group dev
 	touch $(STAMP)
 
 run: $(STAMP)  ## serve on 127.0.0.1:8080 with the embedded engine as backend
@@ -40,13 +40,19 @@ demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the g
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/fairness/demo.py
 
-bench: bench-relay bench-decision  ## all benchmarks
+bench: bench-relay bench-decision bench-simulate  ## all benchmarks
 
 bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx and a naive relay
 	$(BIN)/python tests/benchmarks/relay/bench.py
 
 bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenants
 	$(BIN)/python tests/benchmarks/decision/bench.py
+
+bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
+	$(BIN)/python tests/benchmarks/simulate/bench.py
+
+report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
+	$(BIN)/python tests/benchmarks/prediction/report.py
 
 format: $(STAMP)  ## format and fix what ruff can fix
 	$(BIN)/ruff format .

@@ -27,11 +27,9 @@ from gateway.config import Config
 from gateway.dispatcher import Dispatcher
 from gateway.front import Front
 from gateway.pools import Pools
-from policies.admission import WINDOWS, BoundedQueues, RateLimiter
-from policies.fairness import FAIRNESS
-from policies.placement import PLACEMENT
-from policies.prediction import PREDICTION, NoPrediction, TenantQuantile
-from policies.scheduler import Scheduler
+from gateway.scheduling import make_scheduler
+from gateway.telemetry import Telemetry
+from gateway.trace_log import make_trace_log
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
@@ -59,6 +57,7 @@ class Gateway:
         self._runner: web.ServerRunner | None = None
         self.pools = Pools(self._make_dispatcher)
         self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
+        self._trace_log = make_trace_log(config.trace_log.path) if config.trace_log.enabled else None
 
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
@@ -71,7 +70,8 @@ class Gateway:
         self.pools.watch(self.backends)
         self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
         links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
-        self._front = Front(config, pools=self.pools, backends=self.backends, links=links, access_log=self._access_log)
+        telemetry = Telemetry(self._access_log, self._trace_log)
+        self._front = Front(config, pools=self.pools, backends=self.backends, links=links, telemetry=telemetry)
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
         await self.backends.start()
         await self._runner.setup()
@@ -102,6 +102,8 @@ class Gateway:
             await self._engine.stop()
         if self._access_log is not None:
             self._access_log.close()
+        if self._trace_log is not None:
+            self._trace_log.close()
 
     def _make_upstream(self, spec: BackendSpec) -> Upstream:
         return Upstream(
@@ -114,30 +116,8 @@ class Gateway:
         )
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
-        scheduling, queue = self._config.scheduling, self._config.queue
-        prediction = PREDICTION[scheduling.prediction]()
-        # A reservation of nothing would move the queue into the engine, where it is first come, first served.
-        sizing = TenantQuantile() if isinstance(prediction, NoPrediction) else prediction
-        scheduler = Scheduler(
-            tiers=self._config.policy_tiers(),
-            fairness=FAIRNESS[scheduling.fairness],
-            price=self._config.policy_price(),
-            prediction=prediction,
-            sizing=sizing,
-            placement=PLACEMENT[scheduling.placement](),
-            admission=(
-                BoundedQueues(
-                    requests_max=queue.requests_max,
-                    bytes_max=queue.bytes_max,
-                    tenant_requests_max=queue.tenant_requests_max,
-                    tenant_bytes_max=queue.tenant_bytes_max,
-                ),
-                RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window]),
-            ),
-            share_ratio_max=scheduling.share_ratio_max,
-            headroom_ratio_max=scheduling.kv_headroom_ratio,
-            wait_s_max=queue.wait_s_max,
-        )
+        config = self._config
+        scheduler = make_scheduler(config.scheduling_of(pool), tiers=config.policy_tiers(), queue=config.queue)
         return Dispatcher(self._wrap_scheduler(pool, scheduler))
 
     async def _embedded_engine(self) -> BackendSpec:
@@ -146,6 +126,7 @@ class Gateway:
             EngineOptions(
                 model=options.model,
                 coefficients=options.coefficients,
+                batching=options.batching,
                 speed=options.speed,
                 kv_tokens_max=options.kv_tokens_max,
                 requests_running_max=options.requests_running_max,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from gateway.simulate.cli import app as simulate_app
+
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.key_file import KeyRecord
@@ -30,6 +32,7 @@ keys_app = typer.Typer(
     "Only the HMAC of a key is kept. The gateway reads the keys when it starts: restart it after a change.",
 )
 app.add_typer(keys_app, name="keys")
+app.add_typer(simulate_app, name="simulate")
 
 ConfigOption = Annotated[
     Path | None,

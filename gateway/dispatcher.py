@@ -65,6 +65,8 @@ class Dispatcher:
         return self._loop.time()
 
     def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
+        # What is not known to be ours by now would look like somebody else's.
+        self._tell_all_usages()
         self._scheduler.load_changed(loads, self.now())
         self._pump_soon()
 

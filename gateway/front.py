@@ -12,7 +12,6 @@ from functools import partial
 from aiohttp import web
 
 from backends.pool import BackendPool
-from gateway.access_log import AccessLog
 from gateway.answer_headers import AnswerHeaders
 from gateway.answering import Answering, Run
 from gateway.api import endpoints
@@ -48,7 +47,7 @@ class Front:
         pools: Pools,
         backends: BackendPool,
         links: Mapping[str, Link],
-        access_log: AccessLog | None,
+        telemetry: Telemetry,
     ) -> None:
         """Raises ValueError where a secret cannot be read."""
         self._config = config
@@ -67,7 +66,6 @@ class Front:
             pools=pools,
             body_timeout_s=config.limits.body_timeout_s,
         )
-        telemetry = Telemetry(access_log)
         learnt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
         intake = self._make_intake(learnt_tokens, exact_tokens)
         self._generation = Generation(

@@ -54,7 +54,7 @@ class Generation:
 
     async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
         """Raises Rejected, UpstreamError."""
-        trace.queued_s = time.perf_counter()
+        trace.request, trace.queued_s = call.request, time.perf_counter()
         lease = call.dispatcher.lease(call.request, call.tenant)
         try:
             async with lease:

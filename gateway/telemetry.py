@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.access_log import AccessLog, AccessRecord
-from policies.types import Outcome, RateLimits, Usage
+from gateway.trace_log import TraceLog, trace_record
+from policies.types import Outcome, RateLimits, Request, Usage
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class CallTrace:
     tenant_id: str | None = None
     model: str | None = None
     stream: bool = False
+    request: Request | None = None
     queued_s: float | None = None
     dispatched_s: float | None = None
     first_token_s: float | None = None
@@ -47,14 +49,25 @@ class CallTrace:
 
 
 class Telemetry:
-    """Tells those who watch about calls that have ended."""
+    """Tells those who watch about calls that have ended. A call that was never read is in no trace."""
 
-    def __init__(self, access_log: AccessLog | None) -> None:
+    def __init__(self, access_log: AccessLog | None, trace_log: TraceLog | None = None) -> None:
         self._access_log = access_log
+        self._trace_log = trace_log
 
     def ended(self, trace: CallTrace) -> None:
         if self._access_log is not None:
             self._access_log.write(_record(trace))
+        if self._trace_log is not None and trace.request is not None:
+            self._trace_log.write(
+                trace_record(
+                    trace.request,
+                    trace.usage,
+                    endpoint=trace.endpoint,
+                    arrived_at=trace.arrived_at,
+                    outcome=trace.outcome or trace.reason,
+                )
+            )
 
 
 def _record(trace: CallTrace) -> AccessRecord:

@@ -2,9 +2,11 @@
 
 What waits inside an engine is first come, first served and outside our fairness, so a backend is given no more
 than it can run: its sequences stay below `max_num_seqs`, and the KV tokens its requests will need fit its pool
-(prompt + predicted output, growing with the actual output). Blocks of a prompt that another running request
-holds too are counted once. What others send to the same backend is measured (its counts minus ours) and taken
-off. An engine that preempts says that the pool was overbooked: its headroom shrinks at once and comes back slowly.
+(prompt + predicted output, growing with the actual output). What they need is what all of them come to at their
+full lengths ("sum"), or what is there at the fullest moment ("peak", kv_peak.py). Blocks of a prompt that another
+running request holds too are counted once. What others send to the same backend is measured (its counts minus
+ours) and taken off. An engine that preempts says that the pool was overbooked: its headroom shrinks at once and
+comes back slowly.
 
 A tier's reserve is a part of each backend that only this tier may enter: for all others it is as if occupied.
 """
@@ -15,6 +17,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 from types import MappingProxyType
 
+from policies.kv_peak import PeakOverTime
+from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request
 
 KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond the pool requests would queue in the engine
@@ -26,20 +30,10 @@ FOREIGN_OBSERVATIONS = 3
 ROUNDING = 1e-9  # 0.07 of 100 seats are 7, although the product is 7.000000000000001
 NO_RESERVES: Mapping[str, float] = MappingProxyType({})
 
-
-@dataclass(slots=True)
-class Reservation:
-    """What one request occupies at its backend.
-
-    `tokens` are its own (the tail of its prompt and its output), rounded up to blocks; `prefix` are the leading
-    blocks of its prompt that it may share, `block_tokens` tokens each.
-    """
-
-    tier_id: str
-    sequences: int
-    tokens: int
-    prefix: tuple[int, ...] = ()
-    block_tokens: float = 0.0
+KV_RULES: dict[str, type[PeakOverTime] | None] = {
+    "sum": None,  # all requests at their full lengths at once
+    "peak": PeakOverTime,
+}
 
 
 @dataclass(slots=True)
@@ -71,9 +65,14 @@ class BackendCapacity:
         load: BackendLoad,
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
         reserve_ratios: Mapping[str, float] = NO_RESERVES,
+        *,
+        kv_rule: str = "sum",
     ) -> None:
         self.load = load
+        rule = KV_RULES[kv_rule]
+        self._peak = rule() if rule else None
         self.held_until = -inf  # the backend refused a request: nothing is sent before
+        self.refusing_since: float | None = None  # it has taken none since
         self.requests = 0
         self.sequences = 0
         self.tokens = 0.0
@@ -92,7 +91,12 @@ class BackendCapacity:
         """How full it is, by whichever limit is nearer."""
         sequences = (self.sequences + self.foreign_requests) / self.sequences_limit
         limit = self.tokens_limit
-        return max(sequences, (self.tokens + self.foreign_tokens) / limit) if limit else sequences
+        return max(sequences, (self.tokens_held_max + self.foreign_tokens) / limit) if limit else sequences
+
+    @property
+    def tokens_held_max(self) -> float:
+        """The most tokens that our requests will hold at once, by the pool's rule."""
+        return self.tokens if self._peak is None else min(self.tokens, self._peak.tokens() + self._shared_tokens)
 
     @property
     def has_seat(self) -> bool:
@@ -103,7 +107,7 @@ class BackendCapacity:
         """What a request of this prompt and (expected) output would occupy here."""
         prefix = request.prefix if self.load.prefixes_shared else ()
         tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-        return Reservation(tier_id, request.choices, tokens, prefix, request.prefix_block_tokens)
+        return Reservation(tier_id, request.choices, tokens, prefix, request.prefix_block_tokens, output_tokens)
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
         """KV tokens, in whole blocks, beyond the shareable prefix: the choices share the prompt, not the output."""
@@ -119,18 +123,22 @@ class BackendCapacity:
         if not self.sequences:
             return True  # an idle backend always takes one, whatever is foreign there and however large it is
         sequences = self.sequences + reservation.sequences
-        tokens = self.tokens + reservation.tokens
-        if sequences > self.sequences_max or tokens > self.tokens_max:
+        if sequences > self.sequences_max:
+            return False
+        needed: float = reservation.tokens
+        if self.tokens + needed > self.tokens_max and (
+            self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
+        ):
             return False
         if reservation.prefix:
-            tokens += self._unheld_tokens(reservation)
+            needed += self._unheld_tokens(reservation)
         if not self._reserves:
-            return tokens <= self.tokens_max and not reserve_only
+            return not reserve_only and self._has_room(reservation, needed, 0.0)
         tier_id = reservation.tier_id
-        if reserve_only and not self._fits_own_reserve(tier_id, reservation.sequences, tokens - self.tokens):
+        if reserve_only and not self._fits_own_reserve(tier_id, reservation.sequences, needed):
             return False
         kept = self._kept_for_others(tier_id)
-        return sequences + kept.sequences <= self.sequences_max and tokens + kept.tokens <= self.tokens_max
+        return sequences + kept.sequences <= self.sequences_max and self._has_room(reservation, needed, kept.tokens)
 
     def take(self, reservation: Reservation) -> None:
         self.requests += 1
@@ -142,15 +150,26 @@ class BackendCapacity:
                 self._add(block.tier_id, 0, block.tokens)
             block.holders += 1
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
+        if self._peak is not None:
+            self._peak.add(reservation)
 
     def resize(self, reservation: Reservation, tokens: int) -> None:
         """The request's own tokens are now expected to be this many."""
         self._add(reservation.tier_id, 0, tokens - reservation.tokens)
         reservation.tokens = tokens
+        if self._peak is not None:
+            self._peak.moved(reservation)
+
+    def started(self, reservation: Reservation) -> None:
+        """The request's first token is there."""
+        if self._peak is not None:
+            self._peak.moved(reservation)
 
     def release(self, reservation: Reservation) -> None:
         self.requests -= 1
         self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
+        if self._peak is not None:
+            self._peak.remove(reservation)
         for block_hash in reservation.prefix:
             block = self._shared[block_hash]
             block.holders -= 1
@@ -182,7 +201,7 @@ class BackendCapacity:
             available=self.load.available,
             in_flight_requests=self.requests,
             requests_limit=self.sequences_limit,
-            reserved_tokens=round(self.tokens),
+            reserved_tokens=round(self.tokens_held_max),
             tokens_limit=None if self.tokens_limit == inf else int(self.tokens_limit),
             foreign_requests=self.foreign_requests,
             foreign_tokens=round(self.foreign_tokens),
@@ -192,6 +211,8 @@ class BackendCapacity:
         load = self.load
         self.id = load.backend_id
         self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
+        if self._peak is not None:
+            self._peak.measured(load.kv_block_tokens)
         # What may run there at once, ours and others'; infinitely many tokens where the pool's size is not known.
         self.sequences_limit = load.requests_running_max or RUNNING_MAX_UNKNOWN * load.engines
         self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom_ratio
@@ -206,6 +227,16 @@ class BackendCapacity:
             tier_id: _Use(ceil(ratio * self.sequences_limit - ROUNDING), ratio * self.tokens_limit)
             for tier_id, ratio in self._reserve_ratios.items()
         }
+
+    def _has_room(self, reservation: Reservation, needed: float, kept_tokens: float) -> bool:
+        if self.tokens + needed + kept_tokens <= self.tokens_max:
+            return True  # the sum is never less than the peak
+        if self._peak is None:
+            return False
+        besides = self._shared_tokens + needed - reservation.tokens + kept_tokens
+        if self._peak.tokens() + self._peak.own_tokens(reservation) + besides <= self.tokens_max:
+            return True  # even with all that it needs at the fullest moment
+        return self._peak.tokens_with(reservation) + besides <= self.tokens_max
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""

@@ -5,6 +5,7 @@ h(now) - h(before), so the parts telescope to h(prompt, cached, output) however 
 (VTC, Sheng et al., OSDI '24, Alg. 4).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,3 +59,51 @@ class ProfiledQuadraticPrice:
             + self.output_output_ms * output_tokens * output_tokens
             + self.request_ms
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendPrice:
+    """A weight per token that has to be computed (DLPM): prompt tokens found in the prefix cache are free.
+
+    *Extend tokens* are the prompt tokens that are not cached; weights 1 and 2 as in the paper's evaluation.
+    """
+
+    extend: float = 1.0
+    output: float = 2.0
+
+    def service(self, prompt_tokens: float, cached_tokens: float, output_tokens: float) -> float:
+        return self.extend * (prompt_tokens - cached_tokens) + self.output * output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FlopsPrice:
+    """Billions of floating-point operations of a dense transformer (defaults: Llama-2-7B).
+
+    A token is two operations per parameter, and four per layer, hidden unit and token of context that it attends to
+    (two products of matrices, a multiplication and an addition each). The n-th token of a sequence has n tokens of
+    context, whether it is prefilled or decoded, so n tokens from the first on cost
+
+        F(n) = 2 * parameter_count * n + 2 * layers * hidden * n * (n + 1)
+
+    and a request F(prompt + output) - F(cached): what is in the prefix cache was computed by somebody else, but
+    every later token attends to it. `hidden` is heads times their dimension.
+    """
+
+    parameter_count: float = 6.74e9
+    layers: int = 32
+    hidden: int = 4096
+
+    def service(self, prompt_tokens: float, cached_tokens: float, output_tokens: float) -> float:
+        return self._gigaflops(prompt_tokens + output_tokens) - self._gigaflops(cached_tokens)
+
+    def _gigaflops(self, tokens: float) -> float:
+        attention = 2.0 * self.layers * self.hidden * tokens * (tokens + 1.0)
+        return (2.0 * self.parameter_count * tokens + attention) / 1e9
+
+
+PRICES: dict[str, Callable[..., Price]] = {
+    "linear": LinearPrice,
+    "profiled": ProfiledQuadraticPrice,
+    "flops": FlopsPrice,
+    "extend": ExtendPrice,
+}

@@ -3,21 +3,25 @@
 A backend that leaves the live set gets nothing more, but stays in the books until its last request has ended.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from policies.capacity import BackendCapacity, Reservation
+from policies.capacity import BackendCapacity
 from policies.ledger import InFlight
 from policies.placement import Placement
+from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier
+
+REFUSED_S_MAX = 2.0  # a backend that has taken nothing for so long is not waited for where another would do
 
 
 class Fleet:
     """Who has room for this request, and how large are all of them together?"""
 
-    def __init__(self, placement: Placement, headroom_ratio_max: float) -> None:
-        self._placement = placement
+    def __init__(self, headroom_ratio_max: float, kv_rule: str) -> None:
         self._headroom_ratio_max = headroom_ratio_max
+        self._kv_rule = kv_rule
+        self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
         self._reserve_ratios: dict[str, float] = {}
         self._limits = (0, 0.0)
         self._backends: dict[str, BackendCapacity] = {}
@@ -29,7 +33,7 @@ class Fleet:
         for load in loads:
             capacity = self._backends.get(load.backend_id)
             if capacity is None:
-                capacity = BackendCapacity(load, self._headroom_ratio_max, self._reserve_ratios)
+                capacity = BackendCapacity(load, self._headroom_ratio_max, self._reserve_ratios, kv_rule=self._kv_rule)
                 self._backends[load.backend_id] = capacity
             else:
                 capacity.measured(load, held_tokens.get(load.backend_id, 0))
@@ -45,8 +49,32 @@ class Fleet:
         for capacity in self._backends.values():
             capacity.set_reserves(self._reserve_ratios)
 
-    def any_available(self) -> bool:
-        return any(capacity.load.available for capacity in self._backends.values())
+    def backend_ids(self) -> Collection[str]:
+        """All backends that are known: live, or running something of ours yet."""
+        return self._backends.keys()
+
+    def is_available(self, backend_ids: Collection[str] | None = None) -> bool:
+        """Whether any backend is, or any of these."""
+        return any(
+            capacity.load.available and (backend_ids is None or capacity.id in backend_ids)
+            for capacity in self._backends.values()
+        )
+
+    def available(self, request: Request) -> list[BackendCapacity]:
+        """The backends that are there, of those that will do for the request."""
+        ids = request.backend_ids
+        return [each for each in self._backends.values() if each.load.available and (ids is None or each.id in ids)]
+
+    def serving(self, request: Request, now: float) -> list[BackendCapacity]:
+        """The backends that are there and take requests, of those that will do for this one."""
+        return [each for each in self.available(request) if self.serves(each.id, now)]
+
+    def serves(self, backend_id: str, now: float) -> bool:
+        """Whether the backend is there, and has not refused all that it was sent for too long."""
+        capacity = self._backends.get(backend_id)
+        if capacity is None or not capacity.load.available:
+            return False
+        return capacity.refusing_since is None or now - capacity.refusing_since < REFUSED_S_MAX
 
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that may be sent something now and have a seat for it."""
@@ -59,10 +87,19 @@ class Fleet:
         held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
         return min(held, default=None)
 
-    def hold(self, backend_id: str, until: float) -> None:
+    def refused(self, backend_id: str, now: float, hold_s: float) -> None:
+        """The backend did not take a request: it is sent nothing for `hold_s`."""
         capacity = self._backends.get(backend_id)
         if capacity is not None and backend_id not in self._retired:
-            capacity.held_until = max(capacity.held_until, until)
+            capacity.held_until = max(capacity.held_until, now + hold_s)
+            if capacity.refusing_since is None:
+                capacity.refusing_since = now
+
+    def took(self, entry: InFlight) -> None:
+        """The backend took a request: its first token is there."""
+        backend = self._backends[entry.backend_id]
+        backend.refusing_since = None
+        backend.started(entry.reservation)
 
     def seat(
         self,
@@ -71,9 +108,12 @@ class Fleet:
         candidates: Iterable[BackendCapacity],
         *,
         output_tokens: float,
-        reserve_only: bool,
+        reserve_only: Collection[str],
+        placement: Placement,
     ) -> tuple[BackendCapacity, Reservation] | None:
-        """Reserve the request's place where placement says, among the candidates that have room; None if none has."""
+        """Reserve the request's place where placement says, among the candidates that have room; None if none has.
+        At the backends `reserve_only` it may enter its tier's reserve alone.
+        """
         fitting: list[BackendCapacity] = []
         layouts: dict[tuple[int, bool], Reservation] = {}
         for capacity in candidates:
@@ -82,11 +122,11 @@ class Fleet:
                 needed = layouts[capacity.layout] = capacity.reservation(
                     request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
-            if capacity.fits(needed, reserve_only=reserve_only):
+            if capacity.fits(needed, reserve_only=bool(reserve_only) and capacity.id in reserve_only):
                 fitting.append(capacity)
         if not fitting:
             return None
-        chosen = fitting[0] if len(fitting) == 1 else self._placement.place(request, fitting)
+        chosen = fitting[0] if len(fitting) == 1 else placement.place(request, fitting)
         reservation = layouts[chosen.layout]
         chosen.take(reservation)
         return chosen, reservation
@@ -111,6 +151,11 @@ class Fleet:
         many tokens where the size of a pool is not known.
         """
         return self._limits
+
+    def limits_of(self, backend_id: str) -> tuple[int, float]:
+        """The same of one backend."""
+        capacity = self._backends[backend_id]
+        return capacity.sequences_max, capacity.tokens_max
 
     def requests(self) -> int:
         """How many requests of ours all backends hold."""

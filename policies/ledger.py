@@ -7,11 +7,13 @@ returns to exactly zero when the request ends. A request that its backend would 
 as charged as it was: it is prepaid, and its next dispatch costs nothing more.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
-from policies.capacity import Reservation
 from policies.cost import Price
+from policies.reservation import Reservation
 from policies.types import Request, Usage
 
 
@@ -22,22 +24,12 @@ class Charge(NamedTuple):
     outstanding: float
 
 
-NOT_PREPAID = ("", Charge(0.0, 0.0))
-
-
-@dataclass(slots=True)
-class TenantUse:
-    """What a tenant has in flight now and has received since start; tokens are reserved ones."""
-
-    requests: int = 0
-    tokens: int = 0
-    sequences: int = 0
-    service: float = 0.0
-
-
 @dataclass(slots=True)
 class InFlight:
-    """A dispatched request: where it runs, what it was charged, what it still may need."""
+    """A dispatched request: where it runs, what it was charged, what it still may need.
+
+    One that came back keeps its entry while it waits, until it is dispatched again.
+    """
 
     request: Request
     backend_id: str
@@ -45,43 +37,36 @@ class InFlight:
     expected_output: float  # tokens that its tenant's key expects
     sized_output: float  # tokens that its reservation has room for
     usage: Usage
+    weight: float = 1.0  # its tenant's at dispatch
+    dispatched_at: float = 0.0
+    utilisation: float = 0.0  # how full its backend was then, 1.0: full
+    first_token_at: float | None = None
+    is_prepaid: bool = False  # it was dispatched before and came back
     service: float = 0.0  # charged so far
     outstanding: float = 0.0  # service its predicted, unproduced output will cost
 
 
 @dataclass(slots=True)
 class Ledger:
-    """All entries of one pool and the sums over them."""
+    """All entries of one pool, and what its tenants were charged since start."""
 
     price: Price
     in_flight: dict[str, InFlight] = field(default_factory=dict)
-    _uses: dict[str, TenantUse] = field(default_factory=dict)
-    _prepaid: dict[str, tuple[str, Charge]] = field(default_factory=dict)  # request id -> tenant id, charged so far
+    _services: dict[str, float] = field(default_factory=dict)
+    _prepaid: dict[str, InFlight] = field(default_factory=dict)  # waiting requests that were dispatched before
 
-    def use(self, tenant_id: str) -> TenantUse:
-        use = self._uses.get(tenant_id)
-        if use is None:
-            use = self._uses[tenant_id] = TenantUse()
-        return use
-
-    def in_flight_worth(self, tenant_id: str) -> float:
-        """Service that the tokens which the tenant has reserved can turn out to be: all of them outputs (the
-        w_q * M of VTC's U); 0 where nothing is in flight.
-        """
-        use = self.use(tenant_id)
-        return use.requests and self.price.service(0, 0, use.tokens / use.requests) * use.requests
+    def service(self, tenant_id: str) -> float:
+        """What the tenant was charged."""
+        return self._services.get(tenant_id, 0.0)
 
     def opened(self, entry: InFlight) -> Charge:
         """The request was dispatched: charge its prompt (before prefill: otherwise one tenant would be
         chosen for the whole batch, VTC Alg. 2) and expect its output.
         """
-        request = entry.request
-        self.in_flight[request.id] = entry
-        use = self.use(request.tenant_id)
-        use.requests += 1
-        use.sequences += entry.reservation.sequences
-        use.tokens += entry.reservation.tokens
-        _, (entry.service, entry.outstanding) = self._prepaid.pop(request.id, NOT_PREPAID)
+        self.in_flight[entry.request.id] = entry
+        before = self._prepaid.pop(entry.request.id, None)
+        if before is not None:
+            entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding
         return self.charge(entry, entry.usage)
 
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
@@ -93,61 +78,46 @@ class Ledger:
         outstanding = price(prompt, cached, expected) - service if expected > output else 0.0
         charge = Charge(service - entry.service, outstanding - entry.outstanding)
         entry.usage, entry.service, entry.outstanding = usage, service, outstanding
-        self._uses[entry.request.tenant_id].service += charge.service
+        self._add(entry.request.tenant_id, charge.service)
         return charge
 
-    def resized(self, entry: InFlight, tokens: int) -> None:
-        """The entry's reservation is about to become this many tokens."""
-        self._uses[entry.request.tenant_id].tokens += tokens - entry.reservation.tokens
-
-    def forgiven(self, entry: InFlight) -> Charge:
-        """The request was not served: take back what it was charged."""
-        charge = Charge(-entry.service, 0.0)
-        self._uses[entry.request.tenant_id].service -= entry.service
-        entry.service = 0.0
-        return charge
-
-    def closed(self, entry: InFlight) -> Charge:
-        """The request ended: nothing more is expected of it."""
-        self._remove(entry)
-        return Charge(0.0, -entry.outstanding)
+    def closed(self, entry: InFlight, *, is_served: bool) -> Charge:
+        """The request ended: nothing more is expected of it, and one that was not served is charged nothing."""
+        del self.in_flight[entry.request.id]
+        return self._written_off(entry, 0.0 if is_served else entry.service)
 
     def returned(self, entry: InFlight) -> None:
         """The request waits again, prepaid."""
-        self._remove(entry)
-        request = entry.request
-        self._prepaid[request.id] = (request.tenant_id, Charge(entry.service, entry.outstanding))
+        del self.in_flight[entry.request.id]
+        self._prepaid[entry.request.id] = entry
 
-    def refund(self, request: Request) -> Charge:
-        """A waiting request leaves the queue for good: what it had prepaid was never worked for."""
-        _, (service, outstanding) = self._prepaid.pop(request.id, NOT_PREPAID)
-        self.use(request.tenant_id).service -= service
-        return Charge(-service, -outstanding)
+    def prepaid(self, request_id: str) -> InFlight | None:
+        """The entry of a waiting request that was dispatched before."""
+        return self._prepaid.get(request_id)
+
+    def refunded(self, entry: InFlight) -> Charge:
+        """A prepaid request leaves the queue for good: what it was charged was never worked for."""
+        del self._prepaid[entry.request.id]
+        return self._written_off(entry, entry.service)
 
     def spent(self, tenant_id: str, usage: Usage) -> Charge:
         """A call that was never in flight here used this much."""
         charge = Charge(self.price.service(*usage), 0.0)
-        self.use(tenant_id).service += charge.service
+        self._add(tenant_id, charge.service)
         return charge
 
-    def outstanding_by_tenant(self) -> dict[str, float]:
-        """Service that each tenant's requests, in flight or waiting prepaid, are expected to cost yet."""
-        sums: dict[str, float] = {}
-        for entry in self.in_flight.values():
-            tenant_id = entry.request.tenant_id
-            sums[tenant_id] = sums.get(tenant_id, 0.0) + entry.outstanding
-        for tenant_id, charge in self._prepaid.values():
-            sums[tenant_id] = sums.get(tenant_id, 0.0) + charge.outstanding
-        return sums
+    def expecting(self) -> Iterator[InFlight]:
+        """All entries of which something may be outstanding: in flight, or waiting prepaid."""
+        return chain(self.in_flight.values(), self._prepaid.values())
 
     def forget(self, tenant_id: str) -> None:
-        use = self._uses.pop(tenant_id, None)
-        assert use is None or not use.requests, "a tenant with requests in flight is not forgotten"
+        self._services.pop(tenant_id, None)
 
-    def _remove(self, entry: InFlight) -> None:
-        del self.in_flight[entry.request.id]
-        use = self._uses[entry.request.tenant_id]
-        use.requests -= 1
-        use.sequences -= entry.reservation.sequences
-        use.tokens -= entry.reservation.tokens
-        assert use.requests >= 0, "closed more than was opened"
+    def _written_off(self, entry: InFlight, service: float) -> Charge:
+        charge = Charge(-service, -entry.outstanding)
+        entry.service, entry.outstanding = entry.service - service, 0.0
+        self._add(entry.request.tenant_id, -service)
+        return charge
+
+    def _add(self, tenant_id: str, service: float) -> None:
+        self._services[tenant_id] = self._services.get(tenant_id, 0.0) + service

@@ -1,4 +1,4 @@
-"""What waits: a FIFO per tenant and one heap of deadlines.
+"""What waits: a FIFO per tenant, and over those of a pool one heap of deadlines.
 
 Every operation costs O(1) or O(log n). A request may be taken from the middle of its queue (its client left,
 its time ran out); the heap then holds a void entry until it surfaces or the heap is rebuilt.
@@ -24,14 +24,64 @@ class TenantQueue:
 EMPTY = TenantQueue()
 
 
-class Queues:
-    """All tenants' queues of one pool. A request id occurs at most once in all of them."""
+class TenantQueues:
+    """A FIFO per tenant."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, TenantQueue] = {}
+        self.body_bytes = 0
+
+    def of(self, tenant_id: str) -> TenantQueue:
+        """The tenant's queue, to read; an empty one where it has none."""
+        return self._tenants.get(tenant_id, EMPTY)
+
+    def head(self, tenant_id: str) -> Request:
+        return next(iter(self._tenants[tenant_id].requests.values()))
+
+    def tenant_ids(self) -> list[str]:
+        """The tenants that have anything waiting."""
+        return list(self._tenants)
+
+    def add(self, request: Request) -> None:
+        """Put a request at the end of its tenant's queue."""
+        queue = self._tenants.get(request.tenant_id)
+        if queue is None:
+            queue = self._tenants[request.tenant_id] = TenantQueue()
+        queue.requests[request.id] = request
+        queue.body_bytes += request.body_bytes
+        self.body_bytes += request.body_bytes
+
+    def add_back(self, request: Request) -> None:
+        """Put a request before all of its tenant's that arrived later."""
+        self.add(request)
+        requests = self._tenants[request.tenant_id].requests
+        for later in [each for each in requests.values() if each.arrived_at > request.arrived_at]:
+            requests.move_to_end(later.id)
+
+    def add_first(self, request: Request) -> None:
+        """Put a request at the head of its tenant's queue."""
+        self.add(request)
+        self._tenants[request.tenant_id].requests.move_to_end(request.id, last=False)
+
+    def take(self, request: Request) -> None:
+        """Take a request out, wherever it stands in its tenant's queue."""
+        queue = self._tenants[request.tenant_id]
+        del queue.requests[request.id]
+        queue.body_bytes -= request.body_bytes
+        self.body_bytes -= request.body_bytes
+        if not queue.requests:
+            del self._tenants[request.tenant_id]
+
+
+class Queues(TenantQueues):
+    """All tenants' queues of one pool, and when a request's time runs out. An id occurs at most once in all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._waiting: dict[str, tuple[str, float]] = {}  # request id -> (tenant id, deadline)
         self._deadlines: list[tuple[float, str]] = []
-        self.body_bytes = 0
+        self.restricted: dict[str, Request] = {}
+        """Those that only some backends will do for."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -39,20 +89,14 @@ class Queues:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting
 
-    def of(self, tenant_id: str) -> TenantQueue:
-        """The tenant's queue, to read; an empty one where it has none."""
-        return self._tenants.get(tenant_id, EMPTY)
-
     def append(self, request: Request, deadline_at: float) -> None:
-        self._insert(request, deadline_at)
+        self._expire_at(request, deadline_at)
+        self.add(request)
 
     def prepend(self, request: Request, deadline_at: float) -> None:
         """Put a request back at the head of its tenant's queue."""
-        self._insert(request, deadline_at)
-        self._tenants[request.tenant_id].requests.move_to_end(request.id, last=False)
-
-    def head(self, tenant_id: str) -> Request:
-        return next(iter(self._tenants[tenant_id].requests.values()))
+        self._expire_at(request, deadline_at)
+        self.add_first(request)
 
     def get(self, request_id: str) -> Request:
         """A waiting request."""
@@ -61,16 +105,13 @@ class Queues:
 
     def remove(self, request_id: str) -> Request | None:
         """Take a request out, wherever it stands; None if it does not wait."""
-        waiting = self._waiting.pop(request_id, None)
-        if waiting is None:
+        if request_id not in self._waiting:
             return None
-        tenant_id = waiting[0]
-        queue = self._tenants[tenant_id]
-        request = queue.requests.pop(request_id)
-        queue.body_bytes -= request.body_bytes
-        self.body_bytes -= request.body_bytes
-        if not queue.requests:
-            del self._tenants[tenant_id]
+        request = self.get(request_id)
+        del self._waiting[request_id]
+        if request.backend_ids is not None:
+            del self.restricted[request_id]
+        self.take(request)
         return request
 
     def next_deadline(self) -> float | None:
@@ -84,13 +125,11 @@ class Queues:
             return None
         return self.remove(heappop(self._deadlines)[1])
 
-    def _insert(self, request: Request, deadline_at: float) -> None:
+    def _expire_at(self, request: Request, deadline_at: float) -> None:
         assert request.id not in self._waiting, "a request waits once"
-        queue = self._tenants.setdefault(request.tenant_id, TenantQueue())
-        queue.requests[request.id] = request
-        queue.body_bytes += request.body_bytes
-        self.body_bytes += request.body_bytes
         self._waiting[request.id] = (request.tenant_id, deadline_at)
+        if request.backend_ids is not None:
+            self.restricted[request.id] = request
         heappush(self._deadlines, (deadline_at, request.id))
         if len(self._deadlines) > 2 * len(self) + SPARE_DEADLINES:
             self._deadlines = [entry for entry in self._deadlines if self._is_current(entry)]

@@ -3,31 +3,32 @@
     facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed  (each with `now`)
     decisions  poll(now) -> [Dispatch | Reject]
     time       next_wakeup() -> when poll has something to do although no fact arrived
-    view       snapshot(now)
+    view       snapshot(now), rate_limits(tenant_id, now)
 
 It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
 clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
 
-What is decided, in this order of precedence: limits make a tenant eligible; tiers compete by weighted VTC;
-inside the tier the pool's fairness picks the tenant; the head of its queue goes where placement says. If it fits
-nowhere the tier stops there: passing over the request for a smaller one would break the bound of VTC. Other
-tiers may then still enter their own reserve, and nothing else.
+It keeps the books and asks others: the gate who may enter the queue, the lanes (lanes.py) who goes next (lane.py has
+the order of precedence), the fleet where there is room. What can be decided is decided in a poll, all of it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
+from policies.accounting import Accounting
 from policies.admission import Admission, BoundedQueues, Gate, RateLimiter
-from policies.capacity import KV_HEADROOM_RATIO, BackendCapacity
+from policies.capacity import KV_HEADROOM_RATIO
 from policies.cost import LinearPrice, Price
 from policies.fairness import Fairness, VirtualTokenCounter
-from policies.fairness.tiers import TieredFairness
 from policies.fleet import Fleet
-from policies.ledger import Charge, InFlight, Ledger
-from policies.placement import LeastReserved, Placement
+from policies.lane import Lane, Round, TenantState
+from policies.lanes import LaneMaker
+from policies.ledger import InFlight, Ledger
+from policies.placement import ArrivalPlacement, LeastReserved, Placement
 from policies.prediction import Prediction, TenantQuantile
+from policies.prefixes import PrefixIndex
 from policies.queues import Queues
-from policies.share import SHARE_RATIO_MAX, ShareCap
+from policies.share import SHARE_RATIO_MAX
+from policies.tenants import Tenants
 from policies.types import (
     DEFAULT_TIER,
     Action,
@@ -48,23 +49,6 @@ from policies.types import (
 WAIT_S_MAX = 300.0
 
 
-@dataclass(slots=True)
-class _TenantState:
-    tenant: Tenant
-    head_id: str | None = None  # the request it competes with for the next dispatch
-    removed: bool = False  # goes when its last request has ended
-
-
-@dataclass(slots=True)
-class _Round:
-    """The dispatching of one poll."""
-
-    now: float
-    candidates: list[BackendCapacity]
-    actions: list[Action]
-    blocked: set[str] = field(default_factory=set)  # tiers whose next fits nowhere, and those that it leaves no room
-
-
 class Scheduler:
     """Decides who is served next, and where. One instance per pool."""
 
@@ -77,30 +61,48 @@ class Scheduler:
         price: Price | None = None,
         prediction: Prediction | None = None,
         sizing: Prediction | None = None,
-        placement: Placement | None = None,
+        placement: Placement | ArrivalPlacement | None = None,
         admission: Sequence[Admission] | None = None,
         share_ratio_max: float = SHARE_RATIO_MAX,
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
+        kv_rule: str = "sum",
         wait_s_max: float = WAIT_S_MAX,
     ) -> None:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both."""
-        self._order = TieredFairness(fairness, tiers)
         self._polled_at = float("-inf")
+        self._wait_s_max = wait_s_max
         self._prediction = prediction or TenantQuantile()
         self._sizing = sizing or self._prediction
         self._predictors = (self._prediction,) if sizing in (None, prediction) else (self._prediction, self._sizing)
-        self._share = ShareCap(share_ratio_max, self._order.tier)
-        self._wait_s_max = wait_s_max
-        self._tenants = {tenant.id: _TenantState(tenant) for tenant in tenants}
+        placement = placement or LeastReserved()
+        # Where a request waits for one backend there is nothing to choose any more.
+        self._placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
+        self._tiers = {tier.id: tier for tier in tiers}
         self._queues = Queues()
-        self._ledger = Ledger(price or LinearPrice())
         rules = (BoundedQueues(), RateLimiter(self._sizing.predict)) if admission is None else admission
         self._gate = Gate(rules, self._queues)
-        self._fleet = Fleet(placement or LeastReserved(), headroom_ratio_max)
+        self._fleet = Fleet(headroom_ratio_max, kv_rule)
         self._set_reserves()
-        self._refused: list[Action] = []  # by submit, until the next poll reports them
-        self._unsettled: dict[str, InFlight] = {}  # with tokens that no account has seen yet
-        self._prepaid: dict[str, None] = {}  # ids of requests that came back, oldest first
+        self._prefixes = PrefixIndex()
+        self._ledger = Ledger(price or LinearPrice())
+        states = {tenant.id: TenantState(tenant) for tenant in tenants}
+        maker = LaneMaker(
+            make_order=fairness,
+            tiers=self._tiers,
+            tenants=states,
+            fleet=self._fleet,
+            prefixes=self._prefixes,
+            price=self._ledger.price,
+            share_ratio_max=share_ratio_max,
+            output_tokens=self._sizing.predict,
+        )
+        self._lanes = maker.lanes(placement, self._queues)
+        self._reads_counters = maker.reads_counters
+        self._reads_prefixes = maker.reads_prefixes or placement.reads_prefixes
+        self._tenants = Tenants(states, self._queues, self._lanes, self._forget)
+        self._accounting = Accounting(self._ledger, self._lanes)
+        self._unsettled = self._accounting.unsettled
+        self._refused: list[Action] = []  # by facts, until the next poll reports them
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -112,7 +114,9 @@ class Scheduler:
             self._refused.append(refusal)
             return
         self._queues.append(request, request.arrived_at + self._wait_s_max)
-        self._refresh(self._tenants[request.tenant_id])
+        lane = self._lanes.enter(request, now)
+        lane.queued(request, now)
+        self._tenants.queue_changed(request.tenant_id, lane)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         """A dispatched request has used this much so far. Facts about a request that ended are ignored."""
@@ -120,12 +124,16 @@ class Scheduler:
         if entry is None:
             return
         before, entry.usage = entry.usage, usage
+        entry.reservation.produced_tokens = usage[2]
+        if entry.first_token_at is None and usage[2]:
+            entry.first_token_at = now
+            self._fleet.took(entry)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
             # it is enough to know of the last one before somebody reads them.
             self._unsettled[request_id] = entry
         else:
-            self._settle(entry)
+            self._accounting.settle(entry)
             self._resize(entry)
 
     def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
@@ -134,19 +142,18 @@ class Scheduler:
         if entry is None:
             return
         if request_id in self._unsettled:
-            self._settle(entry)
-        request, output = entry.request, entry.usage.output_tokens
+            self._accounting.settle(entry)
+        output = entry.usage.output_tokens
         is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
-        if not is_served:
-            self._charge(request.tenant_id, self._ledger.forgiven(entry))
-        self._gate.settled(request_id, is_served * (entry.usage.prompt_tokens + output), now)
         # An answer that was cut short says only that the whole would have been longer.
         if output and (outcome is Outcome.COMPLETED or output > entry.sized_output):
             for predictor in self._predictors:
-                predictor.observed(request, output)
-        self._charge(request.tenant_id, self._ledger.closed(entry))
-        self._fleet.release(entry)
-        self._refresh(self._tenants[request.tenant_id])
+                predictor.observed(entry.request, output)
+        self._gate.settled(request_id, is_served * (entry.usage.prompt_tokens + output), now)
+        lane = self._lanes.at(entry.backend_id)
+        self._accounting.ended(entry, lane, is_served=is_served, now=now)
+        self._lanes.ended(entry)
+        self._freed(entry, lane)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         """The backend did not take a dispatched request: it waits again at its tenant's head, prepaid, and
@@ -155,13 +162,15 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        self._settle(entry)
+        self._accounting.settle(entry)
         self._ledger.returned(entry)
-        self._fleet.release(entry)
-        self._fleet.hold(entry.backend_id, now + hold_s)
-        self._prepaid[request_id] = None
+        self._fleet.refused(entry.backend_id, now, hold_s)
         self._queues.prepend(entry.request, entry.request.arrived_at + self._wait_s_max)
-        self._refresh(self._tenants[entry.request.tenant_id])
+        lane = self._lanes.enter_again(entry)
+        lane.prepaid[request_id] = None
+        lane.queued(entry.request, now)
+        self._freed(entry, lane)
+        self._find_homes(now)
 
     def cancel(self, request_id: str, now: float) -> None:
         """The client of a queued request is gone. Unknown ids are ignored."""
@@ -171,14 +180,20 @@ class Scheduler:
 
     def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
         """The tenant used this much by a call that was never queued. Tenants that are not here are ignored."""
-        state = self._tenants.get(tenant_id)
-        if state is not None and not state.removed:
-            self._charge(tenant_id, self._ledger.spent(tenant_id, usage))
-            self._gate.spent(state.tenant, usage.prompt_tokens + usage.output_tokens, now)
+        tenant = self._tenants.admitted(tenant_id)
+        if tenant is not None:
+            self._accounting.spent(tenant_id, usage)
+            self._gate.spent(tenant, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
         self._fleet.measured(loads, self._ledger.in_flight.values())
+        self._lanes.backends_changed()
+        if self._reads_prefixes:
+            self._prefixes.retain(self._fleet.backend_ids())
+            for load in loads:
+                self._prefixes.resized(load.backend_id, load.kv_tokens_max)
+        self._find_homes(now)
 
     def tenants_changed(
         self,
@@ -191,36 +206,34 @@ class Scheduler:
         """Tenants and tiers that are new or different, and tenants that are gone (their queue is refused at the
         next poll). Counters stay as they are when weights, limits or the tier change.
         """
-        changed, tiers = list(changed), list(tiers)
-        reweighed = list(self._tenants) if tiers else [each.id for each in changed if each.id in self._tenants]
-        # What is outstanding stands in the accounts over the old weights: take it out, put it back over the new.
-        self._settle_all()
-        outstanding = self._ledger.outstanding_by_tenant() if reweighed else {}
-        expected = {tenant_id: outstanding.get(tenant_id, 0.0) for tenant_id in reweighed}
-        for tenant_id, service in expected.items():
-            self._charge(tenant_id, Charge(0.0, -service))
-        self._order.set_tiers(tiers)
-        self._set_reserves()
-        for tenant in changed:
-            self._change(tenant)
-        for tenant_id, service in expected.items():
-            self._charge(tenant_id, Charge(0.0, service))
+        changed, new_tiers = list(changed), {tier.id: tier for tier in tiers}
+        self._tiers |= new_tiers
+        with self._accounting.reweighing(self._tenants.states if new_tiers else {tenant.id for tenant in changed}):
+            self._set_reserves()
+            for lane in self._lanes.all():
+                lane.order.set_tiers(new_tiers.values())
+            for tenant in changed:
+                assert tenant.tier_id in self._tiers, "a tenant's tier exists before the tenant"
+                self._tenants.changed(tenant, now)
         for tenant_id in removed:
-            self._remove(tenant_id, now)
+            for request in self._tenants.removed(tenant_id):
+                self._refuse(request, Reason.TENANT_UNKNOWN, now)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> list[Action]:
         """All that can be decided now, in the order in which it was decided."""
-        actions, self._refused = self._refused, []
-        if self._order.reads_counters:
-            self._settle_all()
+        if self._reads_counters:
+            self._accounting.settle_all()
         while (request := self._queues.pop_expired(now)) is not None:
             self._left(request, now)
-            reason = Reason.QUEUE_TIMEOUT if self._fleet.any_available() else Reason.NO_BACKEND
-            actions.append(self._gate.reject(request, reason, now))
+            reason = Reason.QUEUE_TIMEOUT if self._fleet.is_available(request.backend_ids) else Reason.NO_BACKEND
+            self._refused.append(self._gate.reject(request, reason, now))
+        actions, self._refused = self._refused, []
         if self._queues:
-            self._dispatch_all(now, actions)
+            self._polled_at = now
+            for lane, candidates in self._lanes.candidates(self._fleet.open_at(now)):
+                self._dispatch_from(lane, Round(now, candidates), actions)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
@@ -234,217 +247,156 @@ class Scheduler:
     # -- view ----------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float) -> Snapshot:
-        """State for people and metrics; costs time in proportion to the number of tenants."""
-        self._settle_all()
+        """State for people and metrics; costs time in proportion to the number of tenants. Where there are several
+        lanes a tenant's counter and key are the sums over them.
+        """
+        self._accounting.settle_all()
         return Snapshot(
             now=now,
             queued_requests=len(self._queues),
             queued_bytes=self._queues.body_bytes,
             in_flight_requests=len(self._ledger.in_flight),
-            tenants={tenant_id: self._view(state) for tenant_id, state in self._tenants.items()},
+            tenants={tenant_id: self._view(state) for tenant_id, state in self._tenants.states.items()},
             backends=self._fleet.views(),
         )
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         """The tenant's limits per minute as they stand; none for a tenant that is not here."""
-        state = self._tenants.get(tenant_id)
+        state = self._tenants.states.get(tenant_id)
         return RateLimits() if state is None else self._gate.limits(state.tenant, now)
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
     def _refusal(self, request: Request, now: float) -> Reject | None:
-        state = self._tenants.get(request.tenant_id)
-        if state is None or state.removed:
+        tenant = self._tenants.admitted(request.tenant_id)
+        if tenant is None:
             return self._gate.reject(request, Reason.TENANT_UNKNOWN, now)
-        if not self._fleet.any_available():
+        if not self._fleet.is_available(request.backend_ids):
             return self._gate.reject(request, Reason.NO_BACKEND, now)
-        return self._gate.refuse(request, state.tenant, now)
+        return self._gate.refuse(request, tenant, now)
 
-    def _dispatch_all(self, now: float, actions: list[Action]) -> None:
+    def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action]) -> None:
         """Dispatch until nobody who may go next fits."""
-        self._polled_at = now
-        candidates = self._fleet.open_at(now)
-        this_round = _Round(now, candidates, actions)
         # Requests that came back were chosen and charged already: they go before any new choice.
-        for request_id in list(self._prepaid) if candidates else ():
+        for request_id in list(lane.prepaid):
             request = self._queues.get(request_id)
-            state = self._tenants[request.tenant_id]
-            if state.head_id is not None and state.tenant.tier_id not in this_round.blocked:
-                self._dispatch(state.tenant.tier_id, request, this_round)
-        while this_round.candidates and (choice := self._next(this_round.blocked)) is not None:
-            self._dispatch(*choice, this_round)
+            tier_id = self._tenants.tier_id(request.tenant_id)
+            is_next = lane.competes(request.tenant_id) and tier_id not in this_round.blocked
+            if is_next and this_round.candidates:
+                self._dispatch(lane, tier_id, request, this_round, actions)
+        while this_round.candidates and (choice := lane.next(this_round)) is not None:
+            self._dispatch(lane, *choice, this_round, actions)
 
-    def _next(self, blocked: set[str]) -> tuple[str, Request] | None:
-        """The request that is next, and its tier, among the tiers that are not blocked."""
-        first = self._next_of(blocked, _anyone)
-        if (
-            first is None
-            or not self._order.is_fair
-            or self._order.waiting_count() == 1
-            or self._within_share(first[1].tenant_id)
-        ):
-            return first
-        # Where everybody who waits is over his share the rest of the room is for whoever is next.
-        other = self._next_of(blocked, self._within_share)
-        return other if other and self._may_be_passed(first[1].tenant_id, other[1].tenant_id) else first
-
-    def _next_of(self, blocked: set[str], eligible: Callable[[str], bool]) -> tuple[str, Request] | None:
-        if len(blocked) == len(self._order.tiers()):
-            return None
-        passed_over = set(blocked)
-        while (tier_id := self._order.pick_tier(lambda tier_id: tier_id not in passed_over)) is not None:
-            tenant_id = self._order.pick_tenant(tier_id, eligible)
-            if tenant_id is not None:
-                return tier_id, self._queues.head(tenant_id)
-            passed_over.add(tier_id)
-        return None
-
-    def _dispatch(self, tier_id: str, request: Request, this_round: _Round) -> None:
-        """Send the request where placement says; if it fits nowhere its tier is blocked."""
+    def _dispatch(self, lane: Lane, tier_id: str, request: Request, this_round: Round, actions: list[Action]) -> None:
+        """Send the request where placement says; where it fits nowhere the backends are kept for it."""
         expected, sized = self._prediction.predict(request), self._sizing.predict(request)
         seat = self._fleet.seat(
             request,
             tier_id,
-            this_round.candidates,
+            this_round.open_to(tier_id, request),
             output_tokens=sized,
-            reserve_only=bool(this_round.blocked),
+            reserve_only=this_round.closed,
+            placement=self._placement,
         )
         if seat is None:
-            this_round.blocked |= {tier_id, *self._unreserved}
+            this_round.close(request, self._unreserved | {tier_id})
             return
         backend, reservation = seat
-        entry = InFlight(request, backend.id, reservation, expected, sized, Usage(request.prompt_tokens, 0, 0))
-        self._charge(request.tenant_id, self._ledger.opened(entry))
+        cached_tokens = self._cached_tokens(request, backend.id) if self._reads_prefixes else 0
+        entry = InFlight(
+            request,
+            backend.id,
+            reservation,
+            expected_output=expected,
+            sized_output=sized,
+            usage=Usage(request.prompt_tokens, cached_tokens, 0),
+            dispatched_at=this_round.now,
+            utilisation=backend.sequences / backend.sequences_limit,
+        )
+        lane.opened(entry, self._ledger.opened(entry))
         self._queues.remove(request.id)
-        self._prepaid.pop(request.id, None)
+        self._lanes.leave(request, sent=True)
+        lane.prepaid.pop(request.id, None)
         self._gate.dispatched(request, this_round.now)
-        self._refresh(self._tenants[request.tenant_id])
-        quiet_tokens = 0.0 if self._order.reads_counters else min(expected, sized)
-        this_round.actions.append(Dispatch(request.id, backend.id, quiet_tokens))
+        self._tenants.dispatched(request.tenant_id, lane)
+        quiet_tokens = 0.0 if self._reads_counters or self._fleet.reads_progress else min(expected, sized)
+        actions.append(Dispatch(request.id, backend.id, quiet_tokens, cached_tokens))
         if not backend.has_seat:
             this_round.candidates.remove(backend)
 
-    def _within_share(self, tenant_id: str) -> bool:
-        use = self._ledger.use(tenant_id)
-        if not use.requests:
-            return True
-        tenant, head = self._tenants[tenant_id].tenant, self._queues.head(tenant_id)
-        output_tokens = self._sizing.predict(head)
-        return self._share.allows(tenant, use, head, output_tokens=output_tokens, limits=self._fleet.limits())
+    def _cached_tokens(self, request: Request, backend_id: str) -> int:
+        """Tokens of the prompt that the backend is believed to hold; from now on it holds all of them."""
+        blocks = self._prefixes.matched_blocks(request, backend_id)
+        self._prefixes.inserted(request, backend_id)
+        return min(request.prompt_tokens, int(blocks * request.prefix_block_tokens))
 
-    def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
-        lag = self._order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
-        return lag <= self._ledger.in_flight_worth(tenant_id)
+    # -- what waits and what runs --------------------------------------------------------------------------
 
-    # -- books ---------------------------------------------------------------------------------------------
+    def _left(self, request: Request, now: float) -> None:
+        """A request has left the queue for good, without being dispatched."""
+        lane = self._lanes.leave(request, sent=False)
+        self._gate.settled(request.id, 0, now)
+        self._accounting.left(request, lane, now)
+        self._tenants.queue_changed(request.tenant_id, lane)
 
-    def _charge(self, tenant_id: str, charge: Charge) -> None:
-        tenant = self._tenants[tenant_id].tenant
-        self._order.charged(tenant.tier_id, tenant_id, tenant.weight, charge.service, charge.outstanding)
+    def _refuse(self, request: Request, reason: Reason, now: float) -> None:
+        """Refuse a request that waits."""
+        self._queues.remove(request.id)
+        self._refused.append(self._gate.reject(request, reason, now))
+        self._left(request, now)
 
-    def _settle(self, entry: InFlight) -> None:
-        """Bring the accounts up to what the entry has used."""
-        self._unsettled.pop(entry.request.id, None)
-        self._charge(entry.request.tenant_id, self._ledger.charge(entry, entry.usage))
+    def _find_homes(self, now: float) -> None:
+        """What waits for a backend that does not serve waits for another that does. What waits for some backends alone
+        that have all left is refused: it would keep back what its tenant sends after it.
+        """
+        for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
+            self._refuse(request, Reason.NO_BACKEND, now)
+        for request in self._lanes.stranded(now):
+            move = self._lanes.move(request, now)
+            self._accounting.moved(request, move, now)
+            move.after.queued(request, now)
+            for lane in (move.before, move.after):
+                self._tenants.queue_changed(request.tenant_id, lane)
 
-    def _settle_all(self) -> None:
-        for entry in list(self._unsettled.values()):
-            self._settle(entry)
+    def _freed(self, entry: InFlight, lane: Lane) -> None:
+        """The entry, which was sent from this lane, is not in flight any more."""
+        self._fleet.release(entry)
+        lane.closed(entry)
+        self._tenants.freed(entry.request.tenant_id, lane)
 
     def _resize(self, entry: InFlight) -> None:
         """Fit the entry's reservation to the prompt as reported and to an output that outgrew its prediction."""
         tokens = self._fleet.tokens_needed(entry)
         if tokens != entry.reservation.tokens:
-            self._ledger.resized(entry, tokens)
+            self._lanes.at(entry.backend_id).resized(entry, tokens)
             self._fleet.resize(entry, tokens)
-
-    def _left(self, request: Request, now: float) -> None:
-        """A request has left the queue without being dispatched."""
-        self._gate.settled(request.id, 0, now)
-        self._prepaid.pop(request.id, None)
-        self._charge(request.tenant_id, self._ledger.refund(request))
-        self._refresh(self._tenants[request.tenant_id])
 
     # -- tenants -------------------------------------------------------------------------------------------
 
-    def _refresh(self, state: _TenantState) -> None:
-        """Bring the orders up to what the tenant's queue, requests in flight and limits now say."""
-        tenant = state.tenant
-        requests = self._queues.of(tenant.id).requests
-        in_flight = self._ledger.use(tenant.id).requests
-        active = bool(requests or in_flight)
-        self._share.set_active(tenant, active=active)
-        waits = requests and (tenant.in_flight_max is None or in_flight < tenant.in_flight_max)
-        head = next(iter(requests.values())) if waits else None
-        before, state.head_id = state.head_id, head.id if head else None
-        # A tenant at its in-flight limit is not in the queue as far as fairness goes: it is lifted like one that
-        # was away, or it would save up credit that nobody else could use.
-        if head is None:
-            if before is not None:
-                self._order.left(tenant.tier_id, tenant.id)
-        elif before is None:
-            self._order.joined(tenant.tier_id, tenant.id, head)
-        elif before != head.id:
-            self._order.advanced(tenant.tier_id, tenant.id, head)
-        if state.removed and not active:
-            self._forget(tenant)
-
     def _set_reserves(self) -> None:
-        tiers = self._order.tiers()
-        self._fleet.set_reserves(tiers)
-        self._unreserved = [tier.id for tier in tiers if not tier.reserve_ratio]
-
-    def _change(self, tenant: Tenant) -> None:
-        assert self._order.has(tenant.tier_id), "a tenant's tier exists before the tenant"
-        state = self._tenants.get(tenant.id)
-        if state is None:
-            self._tenants[tenant.id] = _TenantState(tenant)
-            return
-        before = state.tenant
-        self._share.set_active(before, active=False)
-        if before.tier_id != tenant.tier_id:
-            if state.head_id is not None:
-                self._order.left(before.tier_id, tenant.id)
-                state.head_id = None
-            self._order.moved(tenant.id, before.tier_id, tenant.tier_id)
-        state.tenant, state.removed = tenant, False
-        self._refresh(state)
-
-    def _remove(self, tenant_id: str, now: float) -> None:
-        state = self._tenants.get(tenant_id)
-        if state is None:
-            return
-        state.removed = True
-        for request_id in list(self._queues.of(tenant_id).requests):
-            request = self._queues.remove(request_id)
-            assert request is not None, "it was just listed"
-            self._refused.append(self._gate.reject(request, Reason.TENANT_UNKNOWN, now))
-            self._left(request, now)
-        if tenant_id in self._tenants:
-            self._refresh(state)
+        self._fleet.set_reserves(self._tiers.values())
+        self._unreserved = frozenset(tier.id for tier in self._tiers.values() if not tier.reserve_ratio)
 
     def _forget(self, tenant: Tenant) -> None:
-        del self._tenants[tenant.id]
-        self._order.forget(tenant.tier_id, tenant.id)
+        """The tenant is gone, and all that it had here."""
+        for lane in self._lanes.all():
+            lane.forget(tenant)
+        self._lanes.forget(tenant.id)
         self._ledger.forget(tenant.id)
         for predictor in self._predictors:
             predictor.forget(tenant.id)
         self._gate.forget(tenant.id)
 
-    def _view(self, state: _TenantState) -> TenantView:
-        tenant = state.tenant
-        queue, use = self._queues.of(tenant.id), self._ledger.use(tenant.id)
-        standing = self._order.standing(tenant.tier_id, tenant.id)
+    def _view(self, state: TenantState) -> TenantView:
+        tenant, lanes = state.tenant, self._lanes.all()
+        queue = self._queues.of(tenant.id)
+        standings = [lane.order.standing(tenant) for lane in lanes]
         return TenantView(
             queued_requests=len(queue.requests),
             queued_bytes=queue.body_bytes,
-            in_flight_requests=use.requests,
-            in_flight_tokens=use.tokens,
-            service=use.service,
-            counter=standing.counter,
-            key=standing.key,
+            in_flight_requests=state.in_flight,
+            in_flight_tokens=sum(lane.use(tenant.id).tokens for lane in lanes),
+            service=self._ledger.service(tenant.id),
+            counter=sum(standing.counter for standing in standings),
+            key=sum(standing.key for standing in standings),
         )
-
-
-def _anyone(tenant_id: str) -> bool:  # noqa: ARG001
-    return True

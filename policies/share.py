@@ -12,12 +12,21 @@ come out as 1 against 1.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from policies.ledger import TenantUse
 from policies.types import Request, Tenant, Tier
 
 SHARE_RATIO_MAX = 0.5  # phi
+
+
+@dataclass(slots=True)
+class TenantUse:
+    """What a tenant has in flight now; tokens are reserved ones."""
+
+    requests: int = 0
+    tokens: int = 0
+    sequences: int = 0
 
 
 class _Active(NamedTuple):

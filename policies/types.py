@@ -140,12 +140,14 @@ class Dispatch:
     """Send this request to this backend now.
 
     Up to `quiet_tokens` of output no decision depends on how many have passed: the scheduler may be told of them
-    late, as long as it is before anybody reads its books.
+    late, as long as it is before anybody reads its books. `cached_tokens` of the prompt are believed to be in the
+    backend's prefix cache; until the backend reports, they are charged as such.
     """
 
     request_id: str
     backend_id: str
     quiet_tokens: float = 0.0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

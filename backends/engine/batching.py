@@ -1,12 +1,14 @@
 """What one step computes.
 
 `SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests
-stand still meanwhile. `ChunkedPrefill` is vLLM: every step decodes all that run and fills what is
-left of its token budget with prompts, cut where the budget ends. Both stop at the first waiting
-request that does not fit.
+stand still meanwhile. `ChunkedPrefill` is vLLM: every step takes what runs in order of admission and
+fills what is left of its token budget with prompts, cut where the budget ends. `Sarathi` decodes first,
+whatever else runs. All stop at the first waiting request that does not fit.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol, Self
 
 from backends.engine.seats import Seats
@@ -49,6 +51,14 @@ class Batching(Protocol):
         """Admit, preempt and schedule; an empty batch means that nothing can run."""
         ...
 
+    def decodes_ahead(self, seats: Seats) -> float:
+        """How many steps would do nothing but decode all that run, while nobody comes or goes and memory lasts."""
+        ...
+
+    def decoded(self, steps: int) -> None:
+        """So many of these were done without asking."""
+        ...
+
 
 class SeparatePrefill:
     """Admit when the batch is empty or after `decode_steps_min` decodes, then every step until one succeeds.
@@ -75,6 +85,12 @@ class SeparatePrefill:
         self._decode_steps += 1
         return _decode_all(seats)
 
+    def decodes_ahead(self, seats: Seats) -> float:
+        return max(0, self.decode_steps_min - self._decode_steps) if seats.has_candidate else inf
+
+    def decoded(self, steps: int) -> None:
+        self._decode_steps += steps
+
     def _prefill(self, seats: Seats) -> Batch:
         batch = Batch(prefill_alone=True)
         prompt_tokens = 0
@@ -98,41 +114,92 @@ class ChunkedPrefill:
 
     def form(self, seats: Seats) -> Batch:
         batch = Batch()
-        _schedule_running(seats, batch, self.tokens_max)
-        while not batch.preempted and batch.new_tokens < self.tokens_max:
-            sequence = seats.admit()
-            if sequence is None:
-                break
-            tokens = min(sequence.missing, self.tokens_max - batch.new_tokens)
-            grown = seats.memory.grow(sequence, tokens)
-            assert grown, "what was admitted can be prefilled"
-            batch.add(sequence, tokens)
+        _schedule(seats, batch, tuple(seats.running), self.tokens_max)
+        _admit(seats, batch, self.tokens_max)
         return batch
+
+    def decodes_ahead(self, seats: Seats) -> float:
+        return _decodes_ahead(seats, self.tokens_max)
+
+    def decoded(self, steps: int) -> None: ...
+
+
+class Sarathi:
+    """Decodes first, so that no prompt ever stalls an answer; then prompts that were begun; then what waits.
+
+    An admitted prompt has room for all of itself at once, so that it never waits for memory in the middle
+    (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order came of this one: what is left of a
+    prompt comes after all decodes there too, but it takes its blocks chunk by chunk.
+    """
+
+    def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
+        self.tokens_max = tokens_max
+
+    def form(self, seats: Seats) -> Batch:
+        batch = Batch()
+        decodes = [sequence for sequence in seats.running if sequence.missing == 1]
+        prefills = [sequence for sequence in seats.running if sequence.missing > 1]
+        _schedule(seats, batch, decodes, self.tokens_max)
+        _schedule(seats, batch, prefills, self.tokens_max)
+        _admit(seats, batch, self.tokens_max, whole=True)
+        return batch
+
+    def decodes_ahead(self, seats: Seats) -> float:
+        return _decodes_ahead(seats, self.tokens_max)
+
+    def decoded(self, steps: int) -> None: ...
+
+
+# Each makes itself for a KV pool and a step of so many tokens.
+BATCHING: dict[str, Callable[[int, int], Batching]] = {
+    "chunked-prefill": lambda _kv_tokens_max, step_tokens_max: ChunkedPrefill(tokens_max=step_tokens_max),
+    "sarathi": lambda _kv_tokens_max, step_tokens_max: Sarathi(tokens_max=step_tokens_max),
+    "separate-prefill": lambda kv_tokens_max, _step_tokens_max: SeparatePrefill.for_pool(kv_tokens_max),
+}
+
+
+def _decodes_ahead(seats: Seats, tokens_max: int) -> float:
+    return 0 if seats.has_candidate or len(seats.running) > tokens_max else inf
 
 
 def _decode_all(seats: Seats) -> Batch:
     batch = Batch()
-    _schedule_running(seats, batch, tokens_max=len(seats.running))
+    _schedule(seats, batch, tuple(seats.running), tokens_max=len(seats.running))
     return batch
 
 
-def _schedule_running(seats: Seats, batch: Batch, tokens_max: int) -> None:
-    """Take what runs in order, preempting from the end of the order while there is no room.
+def _schedule(seats: Seats, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
+    """Take these, which run, in order, preempting from the end of the waiting order while there is no room.
 
     A sequence that is its own victim leaves its place to the next one; whoever is left alone fits.
     """
-    running, grow = seats.running, seats.memory.grow
-    position = 0
-    while position < len(running) and batch.new_tokens < tokens_max:
-        sequence = running[position]
-        tokens = min(sequence.present - sequence.computed, tokens_max - batch.new_tokens)
-        if grow(sequence, tokens):
-            batch.add(sequence, tokens)
-            position += 1
-            continue
-        victim = seats.waiting.victim(running)
-        if victim.scheduled:
-            batch.drop(victim)
-            position -= 1
-        seats.preempt(victim)
-        batch.preempted.append(victim)
+    grow = seats.memory.grow
+    for sequence in sequences:
+        if batch.new_tokens >= tokens_max:
+            break
+        while sequence.running:  # else it was preempted for one before it
+            tokens = min(sequence.present - sequence.computed, tokens_max - batch.new_tokens)
+            if grow(sequence, tokens):
+                batch.add(sequence, tokens)
+                break
+            victim = seats.waiting.victim(seats.running)
+            if victim.scheduled:
+                batch.drop(victim)
+            seats.preempt(victim)
+            batch.preempted.append(victim)
+
+
+def _admit(seats: Seats, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
+    """Take from the queue what fits into the batch and the pool, in order; nothing in a step that preempted.
+
+    With `whole` a prompt that is cut takes room for all of itself.
+    """
+    while not batch.preempted and batch.new_tokens < tokens_max:
+        sequence = seats.admit()
+        if sequence is None:
+            break
+        tokens = min(sequence.missing, tokens_max - batch.new_tokens)
+        reserved = not whole or seats.memory.reserve(sequence, sequence.missing)
+        grown = reserved and seats.memory.grow(sequence, tokens)
+        assert grown, "what was admitted can be prefilled"
+        batch.add(sequence, tokens)

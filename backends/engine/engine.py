@@ -7,6 +7,7 @@ There is no clock here and no chance: equal calls give equal steps, in real time
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from backends.engine.batching import Batch, Batching, ChunkedPrefill
 from backends.engine.coefficients import StepCoefficients
@@ -40,6 +41,14 @@ class StepReport:
     """Requests whose first token this is, with the prompt tokens that the prefix cache supplied."""
     prompt_tokens: int
     """Prompts of `prefilled`, whole."""
+
+
+class Leap(NamedTuple):
+    """Steps that were done at once: when the last of them ended, and to whom each gave one token."""
+
+    ended_at: float
+    steps: int
+    emitted: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,48 @@ class Engine:
         )
         self._step = plan, batch
         return plan
+
+    def leap(self, now: float, before: float) -> Leap | None:
+        """Do at once all steps from `now` on that end before `before` and have nothing to tell but that everybody who
+        runs got one token more: nobody enters, is preempted, or gets a first or last token. None where the next is
+        not like that. Equal, to the last bit of the clock, to as many calls of step_begin and step_end.
+        """
+        assert self._step is None, "one step at a time"
+        running = self._seats.running
+        steps = self._decodes_ahead(running)
+        count, new_tokens = 0, len(running)
+        context_tokens = sum([sequence.computed for sequence in running]) + new_tokens
+        while count < steps:
+            duration_s = self.coefficients.mixed_s(
+                new_tokens=new_tokens, context_tokens=context_tokens, requests=new_tokens
+            )
+            if now + duration_s >= before:
+                break
+            now += duration_s
+            context_tokens += new_tokens
+            count += 1
+        if not count:
+            return None
+        for sequence in running:
+            grown = self._seats.memory.grow(sequence, count)
+            assert grown, "memory said so"
+            sequence.computed += count
+            sequence.present += count
+            sequence.emitted += count
+        self._batching.decoded(count)
+        self._steps_total += count
+        self._new_tokens_total += count * new_tokens
+        self._emitted_tokens_total += count * new_tokens
+        return Leap(now, count, [sequence.request.id for sequence in running])
+
+    def _decodes_ahead(self, running: list[Sequence]) -> float:
+        """Steps before the next one that has more to tell."""
+        steps = self._batching.decodes_ahead(self._seats) if running else 0
+        for sequence in running:
+            if sequence.present - sequence.computed != 1:
+                return 0
+            steps = min(steps, sequence.request.output_tokens - sequence.emitted - 1)
+        return steps and min(steps, self._seats.memory.decodes_ahead(running))
 
     def step_end(self) -> StepReport:
         """Collect what the step produced. What was aborted meanwhile produced nothing."""

@@ -23,12 +23,20 @@ class Memory(Protocol):
         """Let it in: the tokens the prefix cache already holds for it, or None when it does not fit."""
         ...
 
+    def reserve(self, sequence: Sequence, tokens: int) -> bool:
+        """Keep room for `tokens` more of an admitted sequence, which are not computed yet; False: changed nothing."""
+        ...
+
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Make room for `tokens` more of an admitted sequence, or change nothing and say False."""
         ...
 
     def release(self, sequence: Sequence) -> None:
         """Free all that a sequence held, at once: it finished, was aborted or was preempted."""
+        ...
+
+    def decodes_ahead(self, running: list[Sequence]) -> int:
+        """Tokens by which each of these can surely grow, one after another, with nobody entering."""
         ...
 
     @property
@@ -66,6 +74,10 @@ class OracleMemory:
         self._admitted[sequence.request.id] = sequence
         return 0
 
+    def reserve(self, sequence: Sequence, tokens: int) -> bool:
+        assert sequence.request.id in self._admitted, "admission reserves to the end"
+        return self._used_tokens + tokens <= self.kv_tokens_max
+
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         if self._used_tokens + tokens > self.kv_tokens_max:
             return False
@@ -77,6 +89,9 @@ class OracleMemory:
         self._used_tokens -= sequence.computed + sequence.scheduled
         assert self._used_tokens >= 0
         assert self._admitted or self._used_tokens == 0, "an empty engine holds nothing"
+
+    def decodes_ahead(self, running: list[Sequence]) -> int:
+        return (self.kv_tokens_max - self._used_tokens) // len(running)
 
     @property
     def used_ratio(self) -> float:
@@ -138,9 +153,14 @@ class BlockMemory:
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         end = sequence.computed + tokens
-        if end <= sequence.capacity and end < sequence.hash_due:
-            return True
-        blocks = self._blocks(end - sequence.capacity)
+        if end > sequence.capacity and not self.reserve(sequence, tokens):
+            return False
+        if end >= sequence.hash_due:
+            self._share_full_blocks(sequence, end)
+        return True
+
+    def reserve(self, sequence: Sequence, tokens: int) -> bool:
+        blocks = self._blocks(sequence.computed + tokens - sequence.capacity)
         if blocks > self._blocks_free + self.cache.unused:
             return False
         for _ in range(blocks - self._blocks_free):
@@ -150,8 +170,6 @@ class BlockMemory:
         self._blocks_private += blocks
         sequence.blocks_private += blocks
         sequence.capacity += blocks * self.block_tokens
-        if end >= sequence.hash_due:
-            self._share_full_blocks(sequence, end)
         self._assert_conserved()
         return True
 
@@ -163,6 +181,10 @@ class BlockMemory:
         sequence.blocks_private = sequence.capacity = sequence.blocks_hashed = 0
         sequence.hash_due = NO_BLOCK_LEFT
         self._assert_conserved()
+
+    def decodes_ahead(self, running: list[Sequence]) -> int:
+        blocks_each = (self._blocks_free + self.cache.unused) // len(running)
+        return blocks_each * self.block_tokens + min(sequence.capacity - sequence.computed for sequence in running)
 
     @property
     def used_ratio(self) -> float:
@@ -181,6 +203,7 @@ class BlockMemory:
                 sequence.blocks_private -= 1
                 self._blocks_private -= 1
         self._offered(sequence, full)
+        self._assert_conserved()
 
     def _offered(self, sequence: Sequence, blocks: int) -> None:
         sequence.blocks_hashed = blocks

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from backends.engine.batching import CHUNK_TOKENS_MAX
+from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS
 from backends.engine.seats import ORDERS
@@ -21,6 +21,8 @@ class EngineOptions:
     block_tokens: int = BLOCK_TOKENS
     requests_running_max: int = 256
     chunk_tokens_max: int = CHUNK_TOKENS_MAX
+    batching: str = "chunked-prefill"
+    """What a step computes, a name in BATCHING."""
     order: str = "fcfs"
     """Scheduling policy, a name in ORDERS: fcfs or priority."""
     engines: int = 1
@@ -51,6 +53,8 @@ class EngineOptions:
         """ValueError: an option that no server could start with."""
         if self.coefficients not in COEFFICIENTS:
             raise ValueError(f"no coefficients {self.coefficients!r}; there are {', '.join(COEFFICIENTS)}")
+        if self.batching not in BATCHING:
+            raise ValueError(f"no batching {self.batching!r}; there are {', '.join(BATCHING)}")
         if self.order not in ORDERS:
             raise ValueError(f"no order {self.order!r}; there are {', '.join(ORDERS)}")
         for name in ("engines", "max_model_len", "block_tokens", "chunk_tokens_max", "stream_interval"):

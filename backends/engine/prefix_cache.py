@@ -4,6 +4,7 @@ A block in use is counted; a block that nobody uses stays, in the order it was l
 is needed. A sequence leaves its blocks last first, so that a shared beginning outlives its many ends.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 
@@ -12,7 +13,7 @@ class PrefixCache:
 
     def __init__(self) -> None:
         self._users: dict[int, int] = {}
-        self._unused: dict[int, None] = {}  # least recently left first
+        self._unused: OrderedDict[int, None] = OrderedDict()  # least recently left first
 
     def __len__(self) -> int:
         return len(self._users) + len(self._unused)
@@ -61,4 +62,4 @@ class PrefixCache:
 
     def evict(self) -> None:
         """Give up the block that has been unused longest."""
-        del self._unused[next(iter(self._unused))]
+        self._unused.popitem(last=False)

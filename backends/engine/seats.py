@@ -107,6 +107,11 @@ class Seats:
         self.prefix_queries_total = 0
         self.prefix_hits_total = 0
 
+    @property
+    def has_candidate(self) -> bool:
+        """Whether somebody waits and a seat is free, whatever memory says."""
+        return len(self.running) < self.requests_running_max and self.waiting.peek() is not None
+
     def admit(self) -> Sequence | None:
         """Seat the head of the queue, or None when it does not fit: nobody else is tried."""
         head = self.waiting.peek()

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from aiohttp import web
 
-from backends.engine.batching import ChunkedPrefill
+from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineSnapshot
 from backends.engine.exchange import Choice, Chunks, Exchange
@@ -161,12 +161,13 @@ class Serving:
 
 
 def _engine(options: EngineOptions) -> Engine:
+    kv_tokens_max = options.blocks_per_engine * options.block_tokens
     return Engine(
         COEFFICIENTS[options.coefficients],
-        kv_tokens_max=options.blocks_per_engine * options.block_tokens,
+        kv_tokens_max=kv_tokens_max,
         block_tokens=options.block_tokens,
         requests_running_max=options.requests_running_max // options.engines,
-        batching=ChunkedPrefill(tokens_max=options.chunk_tokens_max),
+        batching=BATCHING[options.batching](kv_tokens_max, options.chunk_tokens_max),
         order=ORDERS[options.order](),
     )
 

@@ -8,7 +8,7 @@ Books are fed by a Recorder. They raise ViolationError at the entry that breaks 
 checkers.py read them.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -43,12 +43,13 @@ def require(holds: object, rule: str) -> None:
 
 @dataclass(slots=True)
 class TenantBooks:
-    """One tenant as the facts tell it: what waits (oldest first), what runs, what it was charged."""
+    """One tenant as the facts tell it: what waits (oldest first), what runs, what it was charged and given back."""
 
     tenant: Tenant
     queued: OrderedDict[str, Request] = field(default_factory=OrderedDict)
     in_flight: dict[str, Request] = field(default_factory=dict)
     service: float = 0.0
+    given_back: float = 0.0
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class Books:
         self.requests: dict[str, RequestBooks] = {}
         self.requests_at: Counter[str] = Counter()
         self.sequences_at: Counter[str] = Counter()
+        self.tier_services: defaultdict[str, float] = defaultdict(float)
         self._price = price or LinearPrice()
         self._removed: set[str] = set()
 
@@ -170,7 +172,9 @@ class Books:
 
     def _spent(self, tenant_id: str, usage: Usage) -> None:
         if tenant_id in self.tenants.keys() - self._removed:
-            self.tenants[tenant_id].service += self._price.service(*usage)
+            service = self._price.service(*usage)
+            self.tenants[tenant_id].service += service
+            self.tier_services[self.tenants[tenant_id].tenant.tier_id] += service
 
     def _load_changed(self, entry: LoadChanged) -> None:
         self.loads = {load.backend_id: load for load in entry.loads}
@@ -206,7 +210,7 @@ class Books:
         books.backend_id = action.backend_id
         self.requests_at[action.backend_id] += 1
         self.sequences_at[action.backend_id] += request.choices
-        self._charge(books, self._price.service(request.prompt_tokens, 0, 0))
+        self._charge(books, self._price.service(request.prompt_tokens, action.cached_tokens, 0))
 
     def _leave_queue(self, books: RequestBooks) -> None:
         self._charge(books, 0.0)
@@ -230,7 +234,10 @@ class Books:
 
     def _charge(self, books: RequestBooks, service: float) -> None:
         if service != books.service:
-            self.tenants[books.request.tenant_id].service += service - books.service
+            tenant = self.tenants[books.request.tenant_id]
+            tenant.service += service - books.service
+            self.tier_services[tenant.tenant.tier_id] += service - books.service
+            tenant.given_back += max(0.0, books.service - service)
             books.service = service
 
     def _running(self, request_id: str) -> RequestBooks | None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from heapq import merge
 from random import Random
 
+MODEL = "simulated"
+
 Rate = Callable[[float], float]
 
 
@@ -28,6 +30,10 @@ class Arrival:
     output_tokens_max: int
     prefix: tuple[int, ...] = ()
     patience_s: float | None = None
+    model: str = MODEL
+    endpoint: str = ""
+    program_id: str | None = None
+    uses_tools: bool = False
 
 
 def from_csv(lines: Iterable[str], *, output_tokens_max: int | None = None, speed: float = 1.0) -> Iterator[Arrival]:

@@ -1,10 +1,14 @@
 """A gateway and its engines under a virtual clock: the real Scheduler, the real engine, no waiting.
 
 The world keeps a heap of what happens next and jumps from instant to instant. At each instant it first lets
-everything happen that happens then, tells the Scheduler, polls once, hands what was dispatched to the engines,
-and lets every idle engine begin its next step. That is what the gateway does in one tick of its loop, so the
-decisions are the ones the gateway would take. What it leaves out is the network: a fact is known when it
-happens, and a dispatch arrives at once.
+everything happen that happens then, tells the Scheduler, polls once if there may be something to decide, hands what
+was dispatched to the engines, and lets every idle engine begin its next step. That is what the gateway does in one
+tick of its loop, so the decisions are the ones the gateway would take: tokens are told when they are asked about
+(before a poll, and when their request ends), and a token alone is no reason to poll. What the world leaves out is
+the network: a fact is known when it happens, and a dispatch arrives at once.
+
+Steps of an engine in which nothing happens but that everybody gets one token more are done in one leap, up to the
+next instant of the heap.
 
 A Scheduler that leaves a request waiting for ever is a bug: the world asserts that there is always a next
 instant while anything lives.
@@ -15,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 
 from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
@@ -24,7 +29,6 @@ from backends.simulation.workload import Arrival
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Request, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
-MODEL = "simulated"
 
 Happening = Callable[[float], None]
 
@@ -36,8 +40,10 @@ class _Call:
     request: Request
     arrival: Arrival
     seat: "_Seat | None" = None
+    quiet_tokens: float = 0.0
     cached_tokens: int = 0
     emitted: int = 0
+    told: int = 0  # of what it emitted, to the scheduler
     first_token_at: float | None = None
 
 
@@ -71,9 +77,12 @@ class World:
         self._happenings: list[tuple[float, int, Happening]] = []
         self._numbers = count()
         self._calls: dict[str, _Call] = {}
+        self._in_flight: dict[str, _Call] = {}
+        self._is_poll_due = False
         self._arrivals: Iterator[Arrival] = iter(())
         self._upcoming: Arrival | None = None
         self._ended: list[RequestRecord] = []
+        self._wakeup_at = inf
         self.now = 0.0
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[RequestRecord]:
@@ -86,19 +95,16 @@ class World:
             self.now = now
             while self._happenings and self._happenings[0][0] == now:
                 heappop(self._happenings)[2](now)
-            self._decide(now)
+            if self._is_poll_due or now == self._wakeup_at:
+                self._decide(now)
             self._begin_steps(now)
             yield from self._ended
             self._ended.clear()
 
     def _next_instant(self) -> float | None:
-        times = [self._happenings[0][0]] if self._happenings else []
-        wakeup = self._scheduler.next_wakeup()
-        if wakeup is not None and self._calls:
-            assert wakeup > self.now, "a poll leaves nothing to do at its own instant"
-            times.append(wakeup)
-        assert times or not self._calls, "something lives and nothing will ever happen"
-        return min(times, default=None)
+        at = min(self._happenings[0][0] if self._happenings else inf, self._wakeup_at if self._calls else inf)
+        assert at < inf or not self._calls, "something lives and nothing will ever happen"
+        return at if at < inf else None
 
     def _at(self, at: float, happening: Happening) -> None:
         heappush(self._happenings, (at, next(self._numbers), happening))
@@ -116,16 +122,20 @@ class World:
         request = Request(
             id=f"r{next(self._numbers)}",
             tenant_id=arrival.tenant_id,
-            model=MODEL,
+            model=arrival.model,
             arrived_at=now,
             prompt_tokens=arrival.prompt_tokens,
             output_tokens_max=arrival.output_tokens_max,
             prefix=arrival.prefix,
             prefix_block_tokens=self._block_tokens() if arrival.prefix else 0.0,
             output_tokens_known=arrival.output_tokens,
+            program_id=arrival.program_id,
+            endpoint=arrival.endpoint,
+            uses_tools=arrival.uses_tools,
         )
         self._calls[request.id] = _Call(request, arrival)
         self._scheduler.submit(request, now)
+        self._is_poll_due = True
         if arrival.patience_s is not None:
             self._at(now + arrival.patience_s, partial(self._give_up, request.id))
         self._expect_arrival()
@@ -136,43 +146,73 @@ class World:
             return
         if call.seat is None:
             self._scheduler.cancel(request_id, now)
+            self._is_poll_due = True
         else:
             call.seat.engine.abort(request_id)
-            self._scheduler.finished(request_id, Outcome.CLIENT_GONE, now)
+            self._finish(call, Outcome.CLIENT_GONE, now)
         self._end(call, total_latency_s=None)
 
     def _end_step(self, seat: _Seat, now: float) -> None:
         report = seat.engine.step_end()
         seat.plan = None
+        in_flight = self._in_flight
         for request_id in report.emitted:
-            call = self._calls[request_id]
-            if call.first_token_at is None:
-                call.first_token_at, call.cached_tokens = now, report.prefilled[request_id]
-            call.emitted += 1
-            usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
-            self._scheduler.tokens(request_id, usage, now)
+            in_flight[request_id].emitted += 1
+        for request_id, cached_tokens in report.prefilled.items():
+            call = in_flight[request_id]
+            call.first_token_at, call.cached_tokens = now, cached_tokens
+            self._is_poll_due |= self._somebody_waits  # the prompt's true size is known
         for request_id in report.finished:
-            self._scheduler.finished(request_id, Outcome.COMPLETED, now)
-            call = self._calls[request_id]
+            call = in_flight[request_id]
+            self._finish(call, Outcome.COMPLETED, now)
             self._end(call, total_latency_s=now - call.request.arrived_at)
 
+    def _finish(self, call: _Call, outcome: Outcome, now: float) -> None:
+        self._tell(call, now)
+        del self._in_flight[call.request.id]
+        self._scheduler.finished(call.request.id, outcome, now)
+        self._is_poll_due |= self._somebody_waits
+
+    @property
+    def _somebody_waits(self) -> bool:
+        return len(self._calls) > len(self._in_flight)
+
+    def _tell(self, call: _Call, now: float) -> None:
+        if call.emitted > call.told:
+            call.told = call.emitted
+            usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
+            self._scheduler.tokens(call.request.id, usage, now)
+
     def _measure(self, now: float) -> None:
+        for call in self._in_flight.values():
+            self._tell(call, now)
         self._scheduler.load_changed([self._load(seat) for seat in self._seats.values()], now)
+        self._is_poll_due = True
         if self._calls or self._upcoming is not None:
             self._at(now + self._metrics_every_s, self._measure)
 
     # -- what is decided -------------------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
+        for call in self._in_flight.values():
+            # What was told once is asked about again only when the scheduler's decisions may depend on it.
+            if call.emitted > call.quiet_tokens or not call.told:
+                self._tell(call, now)
         for action in self._scheduler.poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
+                call.quiet_tokens = action.quiet_tokens
                 self._dispatch(call, self._seats[action.backend_id], now)
             else:
                 self._end(call, total_latency_s=None, refused=action.reason)
+        self._is_poll_due = False
+        wakeup_at = self._scheduler.next_wakeup()
+        assert wakeup_at is None or wakeup_at > now, "a poll leaves nothing to do at its own instant"
+        self._wakeup_at = inf if wakeup_at is None else wakeup_at
 
     def _dispatch(self, call: _Call, seat: _Seat, now: float) -> None:
         call.seat = seat
+        self._in_flight[call.request.id] = call
         request = EngineRequest(
             id=call.request.id,
             prompt_tokens=call.request.prompt_tokens,
@@ -184,10 +224,21 @@ class World:
 
     def _begin_steps(self, now: float) -> None:
         for seat in self._seats.values():
-            if seat.plan is None:
-                seat.plan = seat.engine.step_begin(now)
-                if seat.plan is not None:
-                    self._at(now + seat.plan.duration_s, partial(self._end_step, seat))
+            if seat.plan is not None:
+                continue
+            began_at = self._leap(seat, now)
+            seat.plan = seat.engine.step_begin(began_at)
+            if seat.plan is not None:
+                self._at(began_at + seat.plan.duration_s, partial(self._end_step, seat))
+
+    def _leap(self, seat: _Seat, now: float) -> float:
+        """Let the engine do what nobody will look at; the time at which it goes on."""
+        leap = seat.engine.leap(now, self._next_instant() or inf)
+        if leap is None:
+            return now
+        for request_id in leap.emitted:
+            self._in_flight[request_id].emitted += leap.steps
+        return leap.ended_at
 
     def _end(self, call: _Call, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
         del self._calls[call.request.id]

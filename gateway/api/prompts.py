@@ -116,11 +116,14 @@ def completion_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None) -> tuple[int, ...]:
-    """Chained 64-bit hashes of the full leading blocks of the first sequence; one stands for all before it."""
+    """Chained 64-bit hashes of the full leading blocks of the first sequence; one stands for all before it.
+
+    A block of a prompt that came as token ids has PREFIX_BLOCK_BYTES / 4 of them.
+    """
     blocks = min(prompt.leading_bytes // PREFIX_BLOCK_BYTES, PREFIX_BLOCKS_MAX)
     if not blocks:
         return ()
-    digest, text = _seed(call, salt), prompt.text
+    digest, text = _seed(prompt, call, salt), prompt.text
     hashes = []
     for start in range(0, blocks * PREFIX_BLOCK_BYTES, PREFIX_BLOCK_BYTES):
         digest = blake2b(digest + text[start : start + PREFIX_BLOCK_BYTES], digest_size=8).digest()
@@ -142,8 +145,10 @@ def _one(text: bytes) -> Prompt:
     return Prompt(text=text, leading_bytes=len(text), token_ids=None, prompts=1)
 
 
-def _seed(call: dict[str, Any], salt: str | None) -> bytes:
-    return blake2b(orjson.dumps([salt, *(call.get(name) for name in SEED_FIELDS)]), digest_size=8).digest()
+def _seed(prompt: Prompt, call: dict[str, Any], salt: str | None) -> bytes:
+    # Text whose bytes happen to be those of token ids is another prompt.
+    fields = [salt, prompt.token_ids is not None, *(call.get(name) for name in SEED_FIELDS)]
+    return blake2b(orjson.dumps(fields), digest_size=8).digest()
 
 
 def _chat_text(call: dict[str, Any], messages: Any) -> bytes:

@@ -19,6 +19,7 @@ from backends.pool import BACKENDS_MAX
 from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import DEBUG_STATE, ENDPOINTS, ListedCharge, PathTable
+from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
     AccessLog,
     Auth,
@@ -28,16 +29,16 @@ from gateway.config.sections import (
     Limits,
     Listen,
     Name,
+    PoolName,
     PromptTokens,
     Queue,
-    Scheduling,
     Shutdown,
     Tenant,
     TenantName,
     Tier,
+    TraceLog,
 )
 from policies import types as policy
-from policies.cost import LinearPrice
 
 ENV_PREFIX = "FAIRLEAD_"
 ENV_DELIMITER = "__"
@@ -69,12 +70,14 @@ class Config(BaseSettings):
     tenants: dict[TenantName, Tenant] = {}
     endpoints: dict[str, ListedCharge] = {}
     scheduling: Scheduling = Scheduling()
+    pools: dict[PoolName, Pool] = {}
     queue: Queue = Queue()
     limits: Limits = Limits()
     auth: Auth = Auth()
     health: Health = Health()
     prompt_tokens: PromptTokens = PromptTokens()
     access_log: AccessLog = AccessLog()
+    trace_log: TraceLog = TraceLog()
     shutdown: Shutdown = Shutdown()
 
     @classmethod
@@ -134,9 +137,10 @@ class Config(BaseSettings):
     def tenant_envelopes(self) -> dict[str, policy.SloEnvelope]:
         return _envelopes(self.tenants)
 
-    def policy_price(self) -> LinearPrice:
-        price = self.scheduling.price
-        return LinearPrice(prompt=price.prompt, cached_prompt=price.cached_prompt, output=price.output)
+    def scheduling_of(self, pool: str) -> Scheduling:
+        """Return how this pool is scheduled: as all are, but for what was set for it."""
+        own = self.pools.get(pool)
+        return self.scheduling if own is None else self.scheduling.overridden_by(own.scheduling)
 
     def backend_specs(self) -> list[BackendSpec]:
         """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""

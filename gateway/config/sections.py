@@ -24,26 +24,22 @@ from pydantic import (
     model_validator,
 )
 
+from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.kinds import KINDS
 from gateway.api.fields import CacheIsolation
-from policies.admission import WINDOWS
-from policies.fairness import FAIRNESS
-from policies.placement import PLACEMENT
-from policies.prediction import PREDICTION
 
 SECRET_BYTES_MIN = 16
 SECRET_FILE_BYTES_MAX = 64 << 10
 NAME_CHARS_MAX = 64
+POOL_CHARS_MAX = 256
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}")
 # A tenant may be a model, whose name may be a path.
 TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}")
-# An oracle knows lengths that only a trace has.
-_PREDICTIONS = tuple(name for name in PREDICTION if name != "oracle")
 
 
-def _not_bool(value: object) -> object:
+def not_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")  # noqa: TRY004 - pydantic collects ValueErrors
     return value
@@ -61,7 +57,7 @@ def _tenant_name(value: str) -> str:
     return value
 
 
-def _listed(names: tuple[str, ...], value: str) -> str:
+def listed(names: tuple[str, ...], value: str) -> str:
     if value not in names:
         raise ValueError(f"must be one of {', '.join(names)}")
     return value
@@ -69,18 +65,16 @@ def _listed(names: tuple[str, ...], value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 TenantName = Annotated[str, AfterValidator(_tenant_name)]
-Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
-Bytes = Annotated[ByteSize, BeforeValidator(_not_bool), Field(ge=1)]
-Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0)]
-NotNegative = Annotated[float, BeforeValidator(_not_bool), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=86_400)]
-Wait = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
-Fairness = Annotated[str, AfterValidator(lambda value: _listed(tuple(FAIRNESS), value))]
-Prediction = Annotated[str, AfterValidator(lambda value: _listed(_PREDICTIONS, value))]
-Placement = Annotated[str, AfterValidator(lambda value: _listed(tuple(PLACEMENT), value))]
-Kind = Annotated[str, AfterValidator(lambda value: _listed(tuple(KINDS), value))]
-RateWindow = Annotated[str, AfterValidator(lambda value: _listed(tuple(WINDOWS), value))]
-Coefficients = Annotated[str, AfterValidator(lambda value: _listed(tuple(COEFFICIENTS), value))]
+PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be called after its model
+Count = Annotated[int, BeforeValidator(not_bool), Field(ge=1)]
+Bytes = Annotated[ByteSize, BeforeValidator(not_bool), Field(ge=1)]
+Positive = Annotated[float, BeforeValidator(not_bool), Field(gt=0)]
+NotNegative = Annotated[float, BeforeValidator(not_bool), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=86_400)]
+Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
+Wait = Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=86_400)]
+Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value))]
+Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value))]
 
 
 class Section(BaseModel):
@@ -89,7 +83,7 @@ class Section(BaseModel):
 
 class Listen(Section):
     host: str = "127.0.0.1"
-    port: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)] = 8080
+    port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] = 8080
     debug_state: bool = False
     show_queue_ms: bool = False
     show_backend: bool = False
@@ -155,6 +149,7 @@ class Engine(Section):
 
     model: Name = "fairlead-demo"
     coefficients: Coefficients = "a10g-llama2-7b"
+    batching: Batching = "chunked-prefill"
     speed: Positive = 1.0
     requests_running_max: Count = 32
     kv_tokens_max: Count | None = None
@@ -170,7 +165,7 @@ class Envelope(Section):
 class Tier(Section):
     weight: Positive = 1.0
     envelope: Envelope = Envelope()
-    reserve_ratio: Annotated[float, BeforeValidator(_not_bool), Field(ge=0, lt=1)] = 0.0
+    reserve_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, lt=1)] = 0.0
 
 
 class Tenant(Section):
@@ -184,22 +179,6 @@ class Tenant(Section):
     tokens_per_minute_max: Count | None = None
     queued_requests_max: Count | None = None
     queued_bytes_max: Bytes | None = None
-
-
-class Price(Section):
-    prompt: NotNegative = 1.0
-    cached_prompt: NotNegative = 0.1
-    output: Positive = 2.0
-
-
-class Scheduling(Section):
-    fairness: Fairness = "vtc"
-    prediction: Prediction = "quantile"
-    placement: Placement = "least-reserved"
-    share_ratio_max: Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)] = 0.5
-    rate_window: RateWindow = "sliding"
-    kv_headroom_ratio: Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)] = 0.95
-    price: Price = Price()
 
 
 class Queue(Section):
@@ -271,6 +250,13 @@ class PromptTokens(Section):
 class AccessLog(Section):
     enabled: bool = True
     path: str = "-"
+
+
+class TraceLog(Section):
+    """The traffic as a trace for `fairlead simulate run`."""
+
+    enabled: bool = False
+    path: str = "fairlead-trace.jsonl"
 
 
 class Shutdown(Section):

@@ -1,25 +1,37 @@
-"""Who is served next? Each file is one order of tenants; `tiers.py` puts one above another."""
+"""Who is served next? Each file is one order of requests; `tiers.py` puts one above another."""
 
 from collections.abc import Callable
 
 from policies.fairness.base import Fairness, Standing
+from policies.fairness.dlpm import DeficitLongestPrefix
 from policies.fairness.drr import DeficitRoundRobin
+from policies.fairness.equinox import DualCounter
 from policies.fairness.fifo import Fifo
+from policies.fairness.justitia import AgentTags
+from policies.fairness.slack import SlackCounter
 from policies.fairness.vtc import LeastCounterFirst, VirtualTokenCounter
 
 FAIRNESS: dict[str, Callable[[], Fairness]] = {
     "vtc": VirtualTokenCounter,
+    "slack": SlackCounter,
+    "dlpm": DeficitLongestPrefix,
     "lcf": LeastCounterFirst,
     "drr": DeficitRoundRobin,
     "fifo": Fifo,
+    "equinox": DualCounter,
+    "justitia": AgentTags,
 }
 
 __all__ = [
     "FAIRNESS",
+    "AgentTags",
+    "DeficitLongestPrefix",
     "DeficitRoundRobin",
+    "DualCounter",
     "Fairness",
     "Fifo",
     "LeastCounterFirst",
+    "SlackCounter",
     "Standing",
     "VirtualTokenCounter",
 ]

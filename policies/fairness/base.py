@@ -1,14 +1,27 @@
-"""The question every order of tenants answers, and the counters that all of them keep.
+"""The question every order answers, and the accounts that all of them keep.
 
-An order sees tenants, never requests beyond the head of each queue. What is charged arrives already divided
-by the tenant's weight, in service units. Counters are kept by every order, also by those that do not look at
-them, so that an operator can change the order on a running gateway and nobody's past is forgotten.
+An order is asked for requests and sees what waits: of each tenant its queue, live and oldest first. Most orders
+choose a tenant and send its oldest request; an order may choose among a tenant's requests too. What is charged
+arrives already divided by the tenant's weight, in service units. Accounts are kept by every order, also by those that
+do not look at them, so that an operator can change the order on a running gateway and nobody's past is forgotten.
+
+An order lives in one queue (policies/lane.py). What it does not want to hear it leaves to `Accounts`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from policies.fairness.heap import Place
+from policies.ledger import InFlight
 from policies.types import Request
+
+Waiting = Mapping[str, Request]
+"""A tenant's waiting requests by id, oldest first. It changes as they come and go: to read, not to keep longer than
+the tenant waits."""
+
+Eligible = Callable[[Request], bool]
+
+NOTHING: Waiting = {}
 
 
 class Standing(NamedTuple):
@@ -24,20 +37,33 @@ class Standing(NamedTuple):
 
 
 class Fairness(Protocol):
-    """Which waiting tenant is served next?"""
+    """Which waiting request is served next?"""
 
     reads_counters: bool
     """Whether service that moves from outstanding to counter, and leaves the key as it was, may change the order."""
 
+    reads_prefixes: bool
+    """Whether it asks what is cached; `look_up_in` is called before anything else then."""
+
     is_fair: bool
     """Whether who has received what matters. Only then may a tenant be passed over for what it has in flight."""
 
-    def joined(self, tenant_id: str, head: Request) -> None:
-        """The tenant, which was not waiting, is: `head` is its oldest request."""
+    def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
+        """`cached_blocks` tells how many leading blocks of a request are cached where it may go, as of now."""
         ...
 
-    def advanced(self, tenant_id: str, head: Request) -> None:
-        """The tenant goes on waiting with another head."""
+    def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        """The request has joined its tenant's queue, `waiting`: at its end, or where it had been if it came back.
+        Its tenant may send it or not: `joined` and `left` tell.
+        """
+        ...
+
+    def dropped(self, request: Request, now: float) -> None:
+        """The request has left the queue for good without ever being sent."""
+        ...
+
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        """The tenant, which was not waiting, is."""
         ...
 
     def left(self, tenant_id: str) -> None:
@@ -48,8 +74,20 @@ class Fairness(Protocol):
         """The tenant's counter and outstanding change by these amounts; either may be negative."""
         ...
 
-    def pick(self, eligible: Callable[[str], bool]) -> str | None:
-        """The waiting tenant that is next among the eligible; asking twice gives the same answer."""
+    def dispatched(self, entry: InFlight) -> None:
+        """The request of the entry was sent, and is charged and leaves the queue next. With `entry.is_prepaid` it was
+        sent before, came back, and is charged nothing new.
+        """
+        ...
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        """A request that was sent is over, and has used `entry.usage`. `entry.service` is what it was charged for in
+        the end: nothing where it was not served.
+        """
+        ...
+
+    def pick(self, eligible: Eligible) -> Request | None:
+        """The request that is next among the eligible of those who wait; asking twice gives the same answer."""
         ...
 
     def waiting_count(self) -> int:
@@ -69,32 +107,48 @@ class Fairness(Protocol):
         ...
 
 
-class Account:
-    """One tenant's account inside an order.
+class Account(Place):
+    """One tenant's account inside an order."""
 
-    `stamp` names its current entry in the order's heap (0: none), `entry_key` the key which that entry has.
-    """
-
-    __slots__ = ("counter", "entry_key", "outstanding", "stamp", "tenant_id", "waiting")
+    __slots__ = ("counter", "is_waiting", "outstanding", "waiting")
 
     def __init__(self, tenant_id: str) -> None:
-        self.tenant_id = tenant_id
+        super().__init__(tenant_id)
         self.counter = 0.0
         self.outstanding = 0.0
-        self.waiting = False
-        self.stamp = 0
-        self.entry_key = 0.0
+        self.is_waiting = False
+        self.waiting = NOTHING
+
+    def head(self) -> Request:
+        """The oldest request of a tenant that waits."""
+        return next(iter(self.waiting.values()))
 
 
 class Accounts:
     """The accounts of all tenants: the part that every order shares."""
 
     reads_counters = False
+    reads_prefixes = False
     is_fair = True
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._waiting = 0
+
+    def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
+        return
+
+    def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        return
+
+    def dropped(self, request: Request, now: float) -> None:
+        return
+
+    def dispatched(self, entry: InFlight) -> None:
+        return
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        return
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
         account = self._account(tenant_id)
@@ -110,12 +164,12 @@ class Accounts:
 
     def adopt(self, tenant_id: str, standing: Standing) -> None:
         account = self._account(tenant_id)
-        assert not account.waiting, "an account is adopted before its tenant joins"
+        assert not account.is_waiting, "an account is adopted before its tenant joins"
         account.counter, account.outstanding = standing
 
     def forget(self, tenant_id: str) -> None:
         account = self._accounts.pop(tenant_id, None)
-        assert account is None or not account.waiting, "a waiting tenant is not forgotten"
+        assert account is None or not account.is_waiting, "a waiting tenant is not forgotten"
 
     def _account(self, tenant_id: str) -> Account:
         account = self._accounts.get(tenant_id)
@@ -123,17 +177,17 @@ class Accounts:
             account = self._accounts[tenant_id] = Account(tenant_id)
         return account
 
-    def _began(self, tenant_id: str) -> Account:
+    def _began(self, tenant_id: str, waiting: Waiting) -> Account:
         account = self._account(tenant_id)
-        assert not account.waiting, "joined twice"
-        account.waiting = True
+        assert not account.is_waiting, "joined twice"
+        account.is_waiting, account.waiting = True, waiting
         self._waiting += 1
         return account
 
     def _ended(self, tenant_id: str) -> Account:
         account = self._account(tenant_id)
-        assert account.waiting, "left without waiting"
-        account.waiting = False
+        assert account.is_waiting, "left without waiting"
+        account.is_waiting, account.waiting = False, NOTHING
         account.stamp = 0  # disowns what the heap still holds of it
         self._waiting -= 1
         return account

@@ -6,22 +6,13 @@ far below zero and is then paid off over several visits. As the quantum shrinks 
 """
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import floor
 
-from policies.fairness.base import Accounts
+from policies.fairness.base import Accounts, Eligible, Waiting
+from policies.ledger import InFlight
 from policies.types import Request
 
 QUANTUM_SERVICE = 500.0  # the authors' K = M / 20 for a pool of 10,000 tokens
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """Whose turn comes next, and the refills that are given on the way to it."""
-
-    tenant_id: str
-    refills: dict[str, int]
 
 
 class DeficitRoundRobin(Accounts):
@@ -35,18 +26,13 @@ class DeficitRoundRobin(Accounts):
         self._deficits: dict[str, float] = {}
         self._circle: deque[str] = deque()  # the tenant whose visit it is comes first
         self._refilled = False  # it has had its quantum at this visit
-        self._turn: _Turn | None = None  # picked, and taken when its tenant sends
 
-    def joined(self, tenant_id: str, head: Request) -> None:
-        self._began(tenant_id)
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        self._began(tenant_id, waiting)
         self._deficits.setdefault(tenant_id, 0.0)
         self._circle.append(tenant_id)
 
-    def advanced(self, tenant_id: str, head: Request) -> None:
-        self._take_turn(tenant_id)
-
     def left(self, tenant_id: str) -> None:
-        self._take_turn(tenant_id)
         self._ended(tenant_id)
         if self._circle[0] == tenant_id:
             self._refilled = False
@@ -60,25 +46,30 @@ class DeficitRoundRobin(Accounts):
         """Service the tenant may still receive before its turn ends; negative: what it owes."""
         return self._deficits.get(tenant_id, 0.0)
 
-    def pick(self, eligible: Callable[[str], bool]) -> str | None:
+    def pick(self, eligible: Eligible) -> Request | None:
         # Nothing moves until the tenant sends: a full backend stops the circle where it is.
-        self._turn = self._next_turn(eligible)
-        return self._turn.tenant_id if self._turn else None
+        visits = [
+            (self._visits_needed(place), place, head)
+            for place, tenant_id in enumerate(self._circle)
+            if eligible(head := self._accounts[tenant_id].head())
+        ]
+        return min(visits)[2] if visits else None
+
+    def dispatched(self, entry: InFlight) -> None:
+        """Take the turn: refill everybody who is visited on the way to it."""
+        if entry.is_prepaid:
+            return
+        place = self._circle.index(entry.request.tenant_id)
+        rounds = self._visits_needed(place)
+        for other, tenant_id in enumerate(self._circle):
+            visits = rounds + (other <= place) - (other == 0 and self._refilled)
+            self._deficits[tenant_id] += min(visits, self._refills_needed(tenant_id)) * self._quantum
+        self._circle.rotate(-place)
+        self._refilled = True
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)
         self._deficits.pop(tenant_id, None)
-
-    def _next_turn(self, eligible: Callable[[str], bool]) -> _Turn | None:
-        visits = [(self._visits_needed(place), place) for place, name in enumerate(self._circle) if eligible(name)]
-        if not visits:
-            return None
-        rounds, place = min(visits)
-        refills = {}
-        for other, tenant_id in enumerate(self._circle):
-            visited = rounds + (other <= place) - (other == 0 and self._refilled)
-            refills[tenant_id] = min(visited, self._refills_needed(tenant_id))
-        return _Turn(self._circle[place], refills)
 
     def _refills_needed(self, tenant_id: str) -> int:
         """Quanta until the deficit is positive."""
@@ -90,12 +81,3 @@ class DeficitRoundRobin(Accounts):
         refills = self._refills_needed(self._circle[place])
         refilled_already = place == 0 and self._refilled and refills > 0
         return max(0, refills - 1) + refilled_already
-
-    def _take_turn(self, tenant_id: str) -> None:
-        turn, self._turn = self._turn, None
-        if turn is None or turn.tenant_id != tenant_id:
-            return
-        for other, refills in turn.refills.items():
-            self._deficits[other] += refills * self._quantum
-        self._circle.rotate(-self._circle.index(tenant_id))
-        self._refilled = True

@@ -1,37 +1,30 @@
 """First come, first served over all tenants: what an engine does by itself, and the baseline to beat."""
 
-from collections.abc import Callable
-
-from policies.fairness.base import Account, Accounts
+from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.heap import TenantHeap
 from policies.types import Request
 
 
 class Fifo(Accounts):
-    """The tenant whose head arrived first; equal arrivals by tenant id."""
+    """The oldest request of all; equal arrivals by tenant id."""
 
     is_fair = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._arrived_at: dict[str, float] = {}  # of the heads
-        self._heap = TenantHeap(self._head_arrived_at)
+        self._heap: TenantHeap[Account] = TenantHeap(lambda account: account.head().arrived_at)
 
-    def joined(self, tenant_id: str, head: Request) -> None:
-        self._arrived_at[tenant_id] = head.arrived_at
-        self._heap.push(self._began(tenant_id), self._waiting)
+    def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        account = self._account(request.tenant_id)
+        if account.is_waiting and request.arrived_at < account.entry_key:  # it came back, before all others
+            self._heap.push(account, self._waiting)
 
-    def advanced(self, tenant_id: str, head: Request) -> None:
-        self._arrived_at[tenant_id] = head.arrived_at
-        self._heap.push(self._account(tenant_id), self._waiting)
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        self._heap.push(self._began(tenant_id, waiting), self._waiting)
 
     def left(self, tenant_id: str) -> None:
         self._ended(tenant_id)
-        del self._arrived_at[tenant_id]
 
-    def pick(self, eligible: Callable[[str], bool]) -> str | None:
-        account = self._heap.first_of(eligible)
-        return account.tenant_id if account else None
-
-    def _head_arrived_at(self, account: Account) -> float:
-        return self._arrived_at[account.tenant_id]
+    def pick(self, eligible: Eligible) -> Request | None:
+        account = self._heap.first_of(lambda account: eligible(account.head()))
+        return account.head() if account else None

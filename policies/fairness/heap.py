@@ -1,59 +1,82 @@
 """A heap of waiting tenants whose keys change while they wait, O(log n) a change.
 
-Lazy deletion: an entry carries a stamp that no other entry of the heap has, and is void when its account has
+Lazy deletion: an entry carries a stamp that no other entry of the heap has, and is void when its tenant has
 another one by now. A key that fell gets a new entry at once; a key that rose is found too small when it surfaces
 and sinks to its place then. Rising is what happens per token, so the token path never touches the heap.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from typing import Generic, TypeVar
 
-from policies.fairness.base import Account
-
-Entry = tuple[float, str, int, Account]
 SPARE_ENTRIES = 64  # void entries tolerated before the heap is rebuilt
 
 
-class TenantHeap:
-    """Waiting accounts, smallest key first, equal keys by tenant id."""
+class Place:
+    """A tenant's place in a heap: `stamp` names its current entry (0: none), `entry_key` the key which that has."""
 
-    def __init__(self, key: Callable[[Account], float]) -> None:
+    __slots__ = ("entry_key", "stamp", "tenant_id")
+
+    def __init__(self, tenant_id: str) -> None:
+        self.tenant_id = tenant_id
+        self.stamp = 0
+        self.entry_key = 0.0
+
+
+P = TypeVar("P", bound=Place)
+
+
+class TenantHeap(Generic[P]):
+    """Places of waiting tenants, smallest key first, equal keys by tenant id."""
+
+    def __init__(self, key: Callable[[P], float], stamps: Iterator[int] | None = None) -> None:
+        """Heaps that hold the same places by turns give them stamps from one counter."""
         self._key = key
-        self._entries: list[Entry] = []
-        self._stamps = 0  # given out; never twice, also not to an account that was forgotten and came back
+        self._entries: list[tuple[float, str, int, P]] = []
+        # Given out once, also where a tenant is forgotten and comes back.
+        self._stamps = count(1) if stamps is None else stamps
 
-    def push(self, account: Account, waiting: int) -> None:
-        """Enter the account, or enter it again because its key fell; `waiting` accounts are waiting in all."""
-        self._stamps += 1
-        account.stamp, account.entry_key = self._stamps, self._key(account)
-        heappush(self._entries, (account.entry_key, account.tenant_id, account.stamp, account))
+    def push(self, place: P, waiting: int) -> None:
+        """Enter the place, or enter it again because its key fell; `waiting` places are in use in all."""
+        place.stamp, place.entry_key = next(self._stamps), self._key(place)
+        heappush(self._entries, (place.entry_key, place.tenant_id, place.stamp, place))
         if len(self._entries) > 2 * waiting + SPARE_ENTRIES:
             self._entries = [entry for entry in self._entries if entry[2] == entry[3].stamp]
             heapify(self._entries)
 
-    def first(self) -> Account | None:
-        """The account with the smallest key as of now."""
+    def first(self) -> P | None:
+        """The place with the smallest key as of now."""
         entries = self._entries
         while entries:
-            key, tenant_id, stamp, account = entries[0]
-            if stamp != account.stamp:
+            key, tenant_id, stamp, place = entries[0]
+            if stamp != place.stamp:
                 heappop(entries)
-            elif key < (key_now := self._key(account)):
-                account.entry_key = key_now
-                heapreplace(entries, (key_now, tenant_id, stamp, account))
+            elif key < (key_now := self._key(place)):
+                place.entry_key = key_now
+                heapreplace(entries, (key_now, tenant_id, stamp, place))
             else:
-                return account
+                return place
         return None
 
-    def first_of(self, eligible: Callable[[str], bool]) -> Account | None:
-        """The eligible account with the smallest key; costs O(log n) for every ineligible one before it."""
-        account = self.first()
-        if account is None or eligible(account.tenant_id):
-            return account
-        passed_over: list[Entry] = []
-        while account is not None and not eligible(account.tenant_id):
+    def first_of(self, eligible: Callable[[P], bool]) -> P | None:
+        """The eligible place with the smallest key; costs O(log n) for every ineligible one before it."""
+        place = self.first()
+        if place is None or eligible(place):
+            return place
+        passed_over: list[tuple[float, str, int, P]] = []
+        while place is not None and not eligible(place):
             passed_over.append(heappop(self._entries))
-            account = self.first()
+            place = self.first()
         for entry in passed_over:
             heappush(self._entries, entry)
-        return account
+        return place
+
+    def up_to(self, key_max: float, count_max: int) -> list[P]:
+        """At most `count_max` places with keys of at most `key_max`, smallest first; O(log n) for each."""
+        found: list[tuple[float, str, int, P]] = []
+        while len(found) < count_max and self.first() is not None and self._entries[0][0] <= key_max:
+            found.append(heappop(self._entries))
+        for entry in found:
+            heappush(self._entries, entry)
+        return [entry[3] for entry in found]

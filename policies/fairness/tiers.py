@@ -6,89 +6,114 @@ tenants it has. Both levels are the same idea, and the upper one is always VTC.
 
 from collections.abc import Callable, Collection, Iterable
 
-from policies.fairness.base import Fairness, Standing
+from policies.fairness.base import NOTHING, Eligible, Fairness, Standing, Waiting
 from policies.fairness.vtc import VirtualTokenCounter
+from policies.ledger import Charge, InFlight
 from policies.types import Request, Tenant, Tier
 
 
 class TieredFairness:
-    """Which tier is served next, and which tenant in it?"""
+    """Which tier is served next, and which request in it?"""
 
-    def __init__(self, order: Callable[[], Fairness], tiers: Iterable[Tier]) -> None:
-        self._order = order
+    def __init__(
+        self,
+        make_order: Callable[[], Fairness],
+        tiers: Iterable[Tier],
+        cached_blocks: Callable[[Request], int],
+    ) -> None:
+        """`cached_blocks` tells orders that ask how much of a request is cached where it may go."""
+        self._make_order = make_order
+        self._cached_blocks = cached_blocks
         self._tiers: dict[str, Tier] = {}
         self._tier_order = VirtualTokenCounter()
-        self._tenant_orders: dict[str, Fairness] = {}
+        self._orders: dict[str, Fairness] = {}
         self._waiting = 0
+        self.is_fair = True
         self.set_tiers(tiers)
-        self.reads_counters = any(order.reads_counters for order in self._tenant_orders.values())
-        self.is_fair = all(order.is_fair for order in self._tenant_orders.values())
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
         """Add tiers or change their weights; the counters stay as they are."""
         for tier in tiers:
             self._tiers[tier.id] = tier
-            self._tenant_orders.setdefault(tier.id, self._order())
+            if tier.id not in self._orders:
+                self._orders[tier.id] = self._new_order()
+        self.is_fair = all(order.is_fair for order in self._orders.values())
 
     def tier(self, tier_id: str) -> Tier:
         return self._tiers[tier_id]
 
-    def has(self, tier_id: str) -> bool:
-        return tier_id in self._tiers
-
     def tiers(self) -> Collection[Tier]:
         return self._tiers.values()
 
-    def joined(self, tier_id: str, tenant_id: str, head: Request) -> None:
-        order = self._tenant_orders[tier_id]
+    def queued(self, tier_id: str, request: Request, waiting: Waiting, now: float) -> None:
+        self._orders[tier_id].queued(request, waiting, now)
+
+    def dropped(self, tier_id: str, request: Request, now: float) -> None:
+        self._orders[tier_id].dropped(request, now)
+
+    def joined(self, tier_id: str, tenant_id: str, waiting: Waiting) -> None:
+        order = self._orders[tier_id]
         if not order.waiting_count():
-            self._tier_order.joined(tier_id, head)
-        order.joined(tenant_id, head)
+            self._tier_order.joined(tier_id, NOTHING)
+        order.joined(tenant_id, waiting)
         self._waiting += 1
 
-    def advanced(self, tier_id: str, tenant_id: str, head: Request) -> None:
-        self._tenant_orders[tier_id].advanced(tenant_id, head)
-
     def left(self, tier_id: str, tenant_id: str) -> None:
-        order = self._tenant_orders[tier_id]
+        order = self._orders[tier_id]
         order.left(tenant_id)
         self._waiting -= 1
         if not order.waiting_count():
             self._tier_order.left(tier_id)
 
-    def charged(self, tier_id: str, tenant_id: str, weight: float, service: float, outstanding: float) -> None:
-        """Charge a tenant of this weight, and its tier: service and outstanding are in service units."""
-        self._tenant_orders[tier_id].charged(tenant_id, service / weight, outstanding / weight)
+    def charged(self, tenant: Tenant, charge: Charge) -> None:
+        """Charge a tenant over its weight, and its tier over the tier's."""
+        service, outstanding = charge
+        weight, tier_id = tenant.weight, tenant.tier_id
+        self._orders[tier_id].charged(tenant.id, service / weight, outstanding / weight)
         tier_weight = self._tiers[tier_id].weight
         self._tier_order.charged(tier_id, service / tier_weight, outstanding / tier_weight)
 
-    def pick_tier(self, eligible: Callable[[str], bool]) -> str | None:
-        return self._tier_order.pick(eligible)
+    def dispatched(self, tier_id: str, entry: InFlight) -> None:
+        self._orders[tier_id].dispatched(entry)
 
-    def pick_tenant(self, tier_id: str, eligible: Callable[[str], bool]) -> str | None:
-        return self._tenant_orders[tier_id].pick(eligible)
+    def ended(self, tier_id: str, entry: InFlight, now: float) -> None:
+        self._orders[tier_id].ended(entry, now)
+
+    def pick_tier(self, passed_over: Collection[str]) -> str | None:
+        """The tier that is next, but for these."""
+        return self._tier_order.least(passed_over)
+
+    def pick(self, tier_id: str, eligible: Eligible) -> Request | None:
+        return self._orders[tier_id].pick(eligible)
 
     def waiting_count(self) -> int:
         """How many tenants wait, over all tiers."""
         return self._waiting
 
-    def standing(self, tier_id: str, tenant_id: str) -> Standing:
-        return self._tenant_orders[tier_id].standing(tenant_id)
+    def standing(self, tenant: Tenant) -> Standing:
+        return self._orders[tenant.tier_id].standing(tenant.id)
+
+    def tier_standing(self, tier_id: str) -> Standing:
+        return self._tier_order.standing(tier_id)
 
     def lag(self, tenant: Tenant, other: Tenant) -> float:
         """Service by which the tenant is behind the other, or its tier behind the other's tier."""
         if tenant.tier_id == other.tier_id:
-            order = self._tenant_orders[tenant.tier_id]
-            return (order.standing(other.id).key - order.standing(tenant.id).key) * tenant.weight
-        tiers = self._tier_order
-        lag = tiers.standing(other.tier_id).key - tiers.standing(tenant.tier_id).key
+            return (self.standing(other).key - self.standing(tenant).key) * tenant.weight
+        lag = self.tier_standing(other.tier_id).key - self.tier_standing(tenant.tier_id).key
         return lag * self._tiers[tenant.tier_id].weight
 
     def moved(self, tenant_id: str, from_tier_id: str, to_tier_id: str) -> None:
         """A tenant that is not waiting takes its account to another tier."""
-        standing = self._tenant_orders[from_tier_id].standing(tenant_id)
-        self._tenant_orders[from_tier_id].forget(tenant_id)
-        self._tenant_orders[to_tier_id].adopt(tenant_id, standing)
+        standing = self._orders[from_tier_id].standing(tenant_id)
+        self._orders[from_tier_id].forget(tenant_id)
+        self._orders[to_tier_id].adopt(tenant_id, standing)
 
     def forget(self, tier_id: str, tenant_id: str) -> None:
-        self._tenant_orders[tier_id].forget(tenant_id)
+        self._orders[tier_id].forget(tenant_id)
+
+    def _new_order(self) -> Fairness:
+        order = self._make_order()
+        if order.reads_prefixes:
+            order.look_up_in(self._cached_blocks)
+        return order

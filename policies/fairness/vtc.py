@@ -11,23 +11,23 @@ Counters are never decayed or reset when the system idles. They only grow, but s
 a million service units a second leaves a resolution of 0.004.
 """
 
-from collections.abc import Callable
+from collections.abc import Collection
 
-from policies.fairness.base import Account, Accounts
-from policies.fairness.heap import TenantHeap
+from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.heap import Place, TenantHeap
 from policies.types import Request
 
 KEY_RESOLUTION_RATIO = 1e-12  # a key that is lower by less than this part of it has only been rounded
 
 
-def _key(account: Account) -> float:
+def key_of(account: Account) -> float:
     return account.counter + account.outstanding
 
 
-def _fell(account: Account) -> bool:
-    """Whether the account belongs before its place in the heap."""
-    entry_key = account.entry_key
-    return account.counter + account.outstanding < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
+def fell(place: Place, key: float) -> bool:
+    """Whether a tenant with this key belongs before its place in the heap."""
+    entry_key = place.entry_key
+    return key < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
 
 
 class LeastCounterFirst(Accounts):
@@ -35,12 +35,10 @@ class LeastCounterFirst(Accounts):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heap = TenantHeap(_key)
+        self._heap: TenantHeap[Account] = TenantHeap(key_of)
 
-    def joined(self, tenant_id: str, head: Request) -> None:
-        self._heap.push(self._began(tenant_id), self._waiting)
-
-    def advanced(self, tenant_id: str, head: Request) -> None: ...
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        self._heap.push(self._began(tenant_id, waiting), self._waiting)
 
     def left(self, tenant_id: str) -> None:
         self._ended(tenant_id)
@@ -49,12 +47,22 @@ class LeastCounterFirst(Accounts):
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
-        if account.waiting and _fell(account):
+        if account.is_waiting and fell(account, account.counter + account.outstanding):
             self._heap.push(account, self._waiting)
 
-    def pick(self, eligible: Callable[[str], bool]) -> str | None:
-        account = self._heap.first_of(eligible)
+    def least(self, passed_over: Collection[str]) -> str | None:
+        """The id that has received the least among those that wait, but for these."""
+        account = self._heap.first()
+        if account is not None and account.tenant_id in passed_over:
+            account = self._heap.first_of(lambda account: account.tenant_id not in passed_over)
         return account.tenant_id if account else None
+
+    def pick(self, eligible: Eligible) -> Request | None:
+        account = self._heap.first()
+        if account is None or eligible(head := account.head()):
+            return head if account else None
+        account = self._heap.first_of(lambda account: eligible(account.head()))
+        return account.head() if account else None
 
 
 class VirtualTokenCounter(LeastCounterFirst):
@@ -64,13 +72,13 @@ class VirtualTokenCounter(LeastCounterFirst):
         super().__init__()
         self._last_left: Account | None = None
 
-    def joined(self, tenant_id: str, head: Request) -> None:
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
         least = self._heap.first() if self._waiting else self._last_left
         if least is not None:
             # Another tenant's key of now, not of when it left: it has gone on being served since.
             account = self._account(tenant_id)
-            account.counter += max(0.0, _key(least) - _key(account))
-        super().joined(tenant_id, head)
+            account.counter += max(0.0, key_of(least) - key_of(account))
+        super().joined(tenant_id, waiting)
 
     def left(self, tenant_id: str) -> None:
         self._last_left = self._ended(tenant_id)

@@ -1,10 +1,32 @@
-"""Which backend takes this request? The candidates are those where it fits."""
+"""Which backend takes this request? Asked when it is sent, or when it arrives (see `base.py`)."""
 
 from collections.abc import Callable
 
-from policies.placement.base import Placement
+from policies.placement.base import ArrivalPlacement, Placement, Worker
+from policies.placement.d2lpm import D2lpm
 from policies.placement.least_reserved import LeastReserved
+from policies.placement.preble import Preble
+from policies.placement.round_robin import RoundRobin, TenantRoundRobin
 
-PLACEMENT: dict[str, Callable[[], Placement]] = {"least-reserved": LeastReserved}
+LATE_PLACEMENT: dict[str, Callable[[], Placement]] = {"least-reserved": LeastReserved}
+ARRIVAL_PLACEMENT: dict[str, Callable[[], ArrivalPlacement]] = {
+    "round-robin": RoundRobin,
+    "tenant-round-robin": TenantRoundRobin,
+    "preble": Preble,
+    "d2lpm": D2lpm,
+}
+PLACEMENT: dict[str, Callable[[], Placement | ArrivalPlacement]] = {**LATE_PLACEMENT, **ARRIVAL_PLACEMENT}
 
-__all__ = ["PLACEMENT", "LeastReserved", "Placement"]
+__all__ = [
+    "ARRIVAL_PLACEMENT",
+    "LATE_PLACEMENT",
+    "PLACEMENT",
+    "ArrivalPlacement",
+    "D2lpm",
+    "LeastReserved",
+    "Placement",
+    "Preble",
+    "RoundRobin",
+    "TenantRoundRobin",
+    "Worker",
+]

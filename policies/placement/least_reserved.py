@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from policies.capacity import BackendCapacity
+from policies.placement.base import Placement
 from policies.types import Request
 
 
-class LeastReserved:
+class LeastReserved(Placement):
     """Smallest reserved part of its capacity; equals by backend id."""
 
     def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:

@@ -6,22 +6,29 @@ from collections.abc import Callable
 
 from policies.prediction.averages import ExponentialAverage, LastFiveMean
 from policies.prediction.base import Prediction
-from policies.prediction.known import NoPrediction, Oracle
+from policies.prediction.known import NoisyOracle, NoPrediction, Oracle
+from policies.prediction.mixture import MixtureOfExperts
 from policies.prediction.quantile import TenantQuantile
 
-PREDICTION: dict[str, Callable[[], Prediction]] = {
+PREDICTION: dict[str, Callable[..., Prediction]] = {
     "none": NoPrediction,
     "quantile": TenantQuantile,
+    "mixture": MixtureOfExperts,
     "last-five": LastFiveMean,
     "exponential": ExponentialAverage,
     "oracle": Oracle,
+    "noisy-oracle": NoisyOracle,
 }
+SIMULATION_ONLY = ("oracle", "noisy-oracle")
 
 __all__ = [
     "PREDICTION",
+    "SIMULATION_ONLY",
     "ExponentialAverage",
     "LastFiveMean",
+    "MixtureOfExperts",
     "NoPrediction",
+    "NoisyOracle",
     "Oracle",
     "Prediction",
     "TenantQuantile",

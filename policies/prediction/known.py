@@ -1,6 +1,14 @@
-"""The two ends: predicting nothing (plain VTC) and knowing the truth (simulation only)."""
+"""The two ends, predicting nothing (plain VTC) and knowing the truth, and knowing it not quite.
+
+Whoever knows the truth is for simulations only: no request that is served carries its length.
+"""
+
+from hashlib import blake2b
+from typing import Protocol
 
 from policies.types import Request
+
+ERROR_RATIO = 0.5  # the paper's "+-50 %": uniform between half and one and a half times the truth
 
 
 class NoPrediction:
@@ -20,6 +28,34 @@ class Oracle:
     def predict(self, request: Request) -> float:
         known = request.output_tokens_known
         return float(request.output_tokens_max if known is None else min(known, request.output_tokens_max))
+
+    def observed(self, request: Request, output_tokens: int) -> None: ...
+
+    def forget(self, tenant_id: str) -> None: ...
+
+
+class Chance(Protocol):
+    """Where chance comes from, such as random.Random."""
+
+    def random(self) -> float: ...
+
+
+class NoisyOracle:
+    """The true length, wrong by up to a ratio: uniform in truth * (1 -+ ratio).
+
+    A request's draw follows from its id and a salt that is drawn once, so it is the same whenever it is asked for.
+    """
+
+    def __init__(self, *, rng: Chance, error_ratio: float = ERROR_RATIO) -> None:
+        self._oracle = Oracle()
+        self._salt = rng.random().hex().encode()
+        self._error_ratio = error_ratio
+
+    def predict(self, request: Request) -> float:
+        digest = blake2b(request.id.encode(), digest_size=8, key=self._salt).digest()
+        draw = int.from_bytes(digest, "big") / 2.0**64
+        factor = 1.0 + self._error_ratio * (2.0 * draw - 1.0)
+        return min(self._oracle.predict(request) * factor, request.output_tokens_max)
 
     def observed(self, request: Request, output_tokens: int) -> None: ...
 

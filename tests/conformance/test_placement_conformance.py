@@ -1,4 +1,4 @@
-"""What every placement keeps to. It runs over the table."""
+"""What every placement that chooses when a request is sent keeps to. It runs over the table."""
 
 from itertools import permutations
 
@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.capacity import BackendCapacity
-from policies.placement import PLACEMENT
+from policies.placement import LATE_PLACEMENT
 from policies.types import BackendLoad, Request
 
-every_placement = pytest.mark.parametrize("make", PLACEMENT.values(), ids=PLACEMENT.keys())
+every_placement = pytest.mark.parametrize("make", LATE_PLACEMENT.values(), ids=LATE_PLACEMENT.keys())
 REQUEST = Request("r", "A", "m", 0.0, 100, 100, prefix=(1, 2, 3), prefix_block_tokens=16.0)
 
 sizes = st.tuples(st.integers(1, 64), st.none() | st.integers(1, 10_000))

@@ -18,7 +18,7 @@ from policies.prediction import PREDICTION
 from policies.scheduler import SHARE_RATIO_MAX, Scheduler
 from policies.types import DEFAULT_TIER, Snapshot, Tenant, Tier
 
-TRACE = Path(__file__).parents[1] / "benchmarks/fairness/data/vtc_lmsys_real_trace.csv"
+TRACE = Path(__file__).parents[2] / "gateway/simulate/tables/data/vtc_lmsys_real_trace.csv"
 ENGINE = "a10g-llama2-7b"  # the VTC paper's: 10,000 tokens of KV pool, some 1,350 service units a second
 
 

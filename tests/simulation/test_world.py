@@ -7,9 +7,10 @@ from simulated_pool import ENGINE, TRACE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import LoadChanged, Polled, Recorder, Submitted
+from backends.simulation.recording import LoadChanged, Polled, Progressed, Recorder, Submitted
 from backends.simulation.workload import Arrival, even, from_csv, merged, poisson
 from backends.simulation.world import World
+from policies.prediction import NoPrediction, Oracle
 from policies.scheduler import Scheduler
 from policies.types import Reason, Tenant
 
@@ -55,6 +56,30 @@ def test_metrics_are_fed_once_a_second_while_anything_lives():
     times = [entry.now for entry in entries if isinstance(entry, LoadChanged)]
     assert times == pytest.approx([float(second) for second in range(len(times))])
     assert len(times) >= 4
+
+
+def test_a_token_alone_is_no_reason_to_poll_and_is_told_before_the_next_poll():
+    entries = []
+    late = arrival("b", at_s=0.93)
+    list(make_world(entries.append, prediction=NoPrediction()).run([arrival(output_tokens=60), late]))
+    polls = [entry.now for entry in entries if isinstance(entry, Polled)]
+    assert len([now for now in polls if now < 0.9]) == 1
+    told = [entry for entry in entries if isinstance(entry, Progressed) and entry.now == 0.93]
+    assert [entry.usage.output_tokens > 10 for entry in told] == [True]
+
+
+def test_tokens_that_no_decision_depends_on_are_told_only_when_the_engine_is_measured_and_at_the_end():
+    entries = []
+    late = [arrival("b", at_s=0.93 + number / 10) for number in range(20)]
+    scheduler = {"prediction": Oracle()}
+    list(make_world(entries.append, **scheduler).run([arrival(output_tokens=150, output_tokens_max=150), *late]))
+    first = next(entry.request.id for entry in entries if isinstance(entry, Submitted))
+    told = [
+        entry.usage.output_tokens for entry in entries if isinstance(entry, Progressed) and entry.request_id == first
+    ]
+    measured = [entry.now for entry in entries if isinstance(entry, LoadChanged)]
+    assert told[-1] == 150
+    assert len(told) <= 1 + len(measured) + 1
 
 
 def test_a_request_that_waits_too_long_is_refused_at_its_deadline_although_nothing_else_happens():

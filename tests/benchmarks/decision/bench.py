@@ -1,6 +1,7 @@
 """What one scheduling decision costs, in microseconds of CPU, at 10 to 10,000 tenants with backlog.
 
-    python tests/benchmarks/decision/bench.py [--tenants 10 1000 10000] [--decisions 2000]
+    python tests/benchmarks/decision/bench.py [--tenants 10 1000 10000] [--decisions 2000] [--backends 4]
+                                              [--kv-rule sum]
 
 Every tenant has requests waiting all the time and every seat of the pool is taken, as on a busy gateway. A cycle
 is: one request ends (finished), one poll decides who gets its seat, the answer streams (tokens), and the tenant
@@ -21,10 +22,10 @@ from statistics import median
 from time import process_time_ns
 from typing import Any
 
+from policies.capacity import KV_RULES
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Tier, Usage
 
-BACKENDS = 4
 LOADS = {  # what a backend is full by
     "seats": BackendLoad("gpu", requests_running_max=64, kv_tokens_max=10_000_000, kv_block_tokens=16),
     "KV tokens": BackendLoad("gpu", requests_running_max=1_000, kv_tokens_max=40_000, kv_block_tokens=16),
@@ -39,7 +40,7 @@ CLOCK_READS = 10_001
 class BusyPool:
     """A pool whose tenants always have something waiting."""
 
-    def __init__(self, tenants: int, load: BackendLoad, seed: int = 1) -> None:
+    def __init__(self, tenants: int, load: BackendLoad, *, backends: int, kv_rule: str, seed: int = 1) -> None:
         self._rng = Random(seed)
         self._number = 0
         self._requests: dict[str, Request] = {}
@@ -53,8 +54,9 @@ class BusyPool:
             ],
             tiers=tiers,
             admission=(),
+            kv_rule=kv_rule,
         )
-        loads = [replace(load, backend_id=f"gpu-{number}") for number in range(BACKENDS)]
+        loads = [replace(load, backend_id=f"gpu-{number}") for number in range(backends)]
         self.scheduler.load_changed(loads, self.now)
         for number in range(tenants):
             for _ in range(QUEUED_PER_TENANT):
@@ -100,9 +102,9 @@ def nothing(*args: object) -> None:
     """What `timed` itself costs."""
 
 
-def measure(tenants: int, decisions: int, load: BackendLoad) -> dict[str, float]:
+def measure(tenants: int, decisions: int, load: BackendLoad, **pool_options: Any) -> dict[str, float]:
     """Median microseconds of CPU per call."""
-    pool = BusyPool(tenants, load)
+    pool = BusyPool(tenants, load, **pool_options)
     scheduler = pool.scheduler
     costs: dict[str, list[float]] = {name: [] for name in ("submit", "poll", "idle poll", "tokens", "finished")}
     while len(costs["poll"]) < decisions:
@@ -144,12 +146,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tenants", type=int, nargs="+", default=[10, 1_000, 10_000])
     parser.add_argument("--decisions", type=int, default=2_000)
+    parser.add_argument("--backends", type=int, default=4)
+    parser.add_argument("--kv-rule", choices=KV_RULES, default="sum")
     options = parser.parse_args()
+    pool = {"backends": options.backends, "kv_rule": options.kv_rule}
     for name, load in LOADS.items():
-        print(f"us of CPU per call (median), {BACKENDS} backends, full by {name}")
+        print(f"us of CPU per call (median), {options.backends} backends, {options.kv_rule}, full by {name}")
         print("  ".join(f"{column:>10}" for column in ("tenants", *COLUMNS, "heap floor")))
         for tenants in options.tenants:
-            cost = measure(tenants, options.decisions, load) | {"heap floor": heap_floor(tenants, options.decisions)}
+            cost = measure(tenants, options.decisions, load, **pool) | {
+                "heap floor": heap_floor(tenants, options.decisions)
+            }
             print(f"{tenants:>10}  " + "  ".join(f"{cost[column]:>10.2f}" for column in (*COLUMNS, "heap floor")))
             gc.collect()
 

@@ -38,7 +38,7 @@ from backends.simulation.workload import Arrival, from_csv
 from policies.cost import LinearPrice
 
 HERE = Path(__file__).parent
-TRACE = HERE / "data/vtc_lmsys_real_trace.csv"
+TRACE = HERE.parents[2] / "gateway/simulate/tables/data/vtc_lmsys_real_trace.csv"
 TRACE_S = 600.0
 POLICIES = ("fifo", "vtc")
 OVERLOAD = 1.25  # offered service over capacity

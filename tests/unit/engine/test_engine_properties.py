@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.engine.batching import ChunkedPrefill, SeparatePrefill
+from backends.engine.batching import ChunkedPrefill, Sarathi, SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.memory import BlockMemory, OracleMemory
@@ -20,6 +20,7 @@ MEMORIES = {
 }
 BATCHINGS = {
     "chunked": lambda: ChunkedPrefill(tokens_max=7),
+    "sarathi": lambda: Sarathi(tokens_max=7),
     "separate": lambda: SeparatePrefill(prefill_tokens_max=40, decode_steps_min=3),
 }
 

@@ -15,7 +15,7 @@ from backends.engine.engine import Engine, EngineRequest
 from backends.engine.memory import OracleMemory
 from backends.simulation.fairness_metric import RequestRecord, service_difference, throughput
 
-TRACE = Path(__file__).parents[2] / "benchmarks/fairness/data/vtc_lmsys_real_trace.csv"
+TRACE = Path(__file__).parents[3] / "gateway/simulate/tables/data/vtc_lmsys_real_trace.csv"
 KV_TOKENS_MAX = 10_000
 
 

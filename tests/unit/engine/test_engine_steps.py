@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.engine.batching import ChunkedPrefill, SeparatePrefill
+from backends.engine.batching import ChunkedPrefill, Sarathi, SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine, EngineRequest, StepReport
 from backends.engine.memory import BlockMemory, OracleMemory
@@ -90,6 +90,31 @@ def test_decodes_come_before_chunks_and_the_budget_is_never_exceeded():
     engine.submit(EngineRequest("c", 3, 2), 0.0)
     reports = [step(engine) for _ in range(4)]
     # b gets 5, 5, 2 tokens beside a's decode; c gets what b leaves of the third step.
+    assert [report.plan.new_tokens for report in reports] == [6, 6, 6, 3]
+    assert [report.emitted for report in reports] == [("a",), ("a",), ("a", "b", "c"), ("a", "b", "c")]
+
+
+def test_sarathi_gives_an_admitted_prompt_all_its_room_and_vllm_chunk_by_chunk():
+    used, preempted = {}, {}
+    for batching in (Sarathi(tokens_max=5), ChunkedPrefill(tokens_max=5)):
+        engine = make_engine(kv_tokens_max=16, batching=batching)
+        engine.submit(EngineRequest("a", 4, 9), 0.0)
+        engine.submit(EngineRequest("cut", 12, 1), 0.0)
+        step(engine)
+        used[type(batching)] = engine.snapshot().kv_used_ratio
+        preempted[type(batching)] = [step(engine).plan.preempted for _ in range(2)]
+    assert used == {Sarathi: 1.0, ChunkedPrefill: 0.5}
+    # a's second block is the fifth of four: under Sarathi at once, in vLLM when the cut prompt wants its third.
+    assert preempted == {Sarathi: [("cut",), ()], ChunkedPrefill: [(), ("cut",)]}
+
+
+def test_sarathi_decodes_all_that_run_before_it_goes_on_with_a_prompt():
+    engine = make_engine(batching=Sarathi(tokens_max=6))
+    engine.submit(EngineRequest("a", 4, 9), 0.0)
+    step(engine)
+    engine.submit(EngineRequest("b", 12, 2), 0.0)
+    engine.submit(EngineRequest("c", 3, 2), 0.0)
+    reports = [step(engine) for _ in range(4)]
     assert [report.plan.new_tokens for report in reports] == [6, 6, 6, 3]
     assert [report.emitted for report in reports] == [("a",), ("a",), ("a", "b", "c"), ("a", "b", "c")]
 

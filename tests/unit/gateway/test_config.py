@@ -1,5 +1,7 @@
 """A configuration is understood whole, or every mistake in it is told with its place."""
 
+import inspect
+import math
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,11 @@ from pydantic import ValidationError
 
 from backends.pool import BackendSpec
 from gateway.config import Config, ConfigError, load_config
-from policies.cost import LinearPrice
+from gateway.config.scheduling import NAMES, PARAMETERS, Policy, Scheduling
+from policies.cost import PRICES
+from policies.fairness import FAIRNESS
+from policies.placement import PLACEMENT
+from policies.prediction import PREDICTION
 from policies.types import DEFAULT_TIER, SloEnvelope, Tenant, Tier
 
 
@@ -85,9 +91,9 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
         "11: backends[1].url: is missing",
         "11: backends[1].urll: there is no such key (did you mean 'url'?)",
         "12: queeue: there is no such key (did you mean 'queue'?)",
-        "13: scheduling.fairness: must be one of vtc, lcf, drr, fifo",
-        "13: scheduling.prediction: must be one of none, quantile, last-five, exponential",
-        "13: scheduling.price: must hold keys (key: value)",
+        "13: scheduling.fairness: must be one of vtc, slack, dlpm, lcf, drr, fifo, equinox, justitia",
+        "13: scheduling.prediction: must be one of none, quantile, mixture, last-five, exponential",
+        "13: scheduling.price: must be the name of a policy, or hold it and its parameters (policy: NAME)",
         "14: limits.body_bytes_max: could not interpret byte unit: bananas",
         "14: limits.body_timeout_s: must be a finite number",
     ]
@@ -250,7 +256,6 @@ def test_policies_get_their_own_types():
             "a": {"tier": "gold", "weight": 2, "in_flight_max": 4, "requests_per_minute_max": 60},
             "b": {"tokens_per_minute_max": 9},
         },
-        scheduling={"price": {"output": 4}},
         limits={"choices_max": 2, "prompts_max": 3, "output_tokens_max": 4},
     )
     assert config.policy_tiers() == [DEFAULT_TIER, Tier(id="gold", weight=3, reserve_ratio=0.2)]
@@ -258,7 +263,6 @@ def test_policies_get_their_own_types():
         Tenant(id="a", weight=2, tier_id="gold", in_flight_max=4, requests_per_minute_max=60),
         Tenant(id="b", tokens_per_minute_max=9),
     ]
-    assert config.policy_price() == LinearPrice(output=4)
     limits = config.call_limits()
     assert (limits.choices_max, limits.prompts_max, limits.output_tokens_max) == (2, 3, 4)
 
@@ -330,3 +334,81 @@ def test_backends_get_their_credentials_from_file_variable_or_value(tmp_path, mo
         BackendSpec("c:1", "http://c:1", {"authorization": "Bearer from-value"}, requests_running_max=6),
         BackendSpec("d", "https://d/base"),
     ]
+
+
+def scheduling(**given) -> Scheduling:
+    return Config(scheduling=given).scheduling
+
+
+def test_a_policy_is_chosen_by_its_name_or_with_parameters():
+    assert scheduling(fairness="drr") == scheduling(fairness={"policy": "drr", "quantum_service": 500})
+    assert scheduling(fairness={"policy": "drr", "quantum_service": 7}).fairness.parameters() == {"quantum_service": 7}
+    assert scheduling(prediction={"quantile": 0.5}).prediction.policy == "quantile", "the default keeps its name"
+
+
+@pytest.mark.parametrize("name", ["fairness", "prediction", "placement", "price"])
+def test_an_unknown_policy_is_answered_with_those_there_are(write, name):
+    (line,) = mistakes(write(f"scheduling:\n  {name}: {{policy: nonsense}}"))
+    there_are = ", ".join(NAMES[name])
+    assert line.endswith(f":2: scheduling.{name}: must be one of {there_are}")
+
+
+def test_an_unknown_parameter_is_answered_with_those_there_are_and_all_mistakes_at_once(write):
+    path = write("""\
+scheduling:
+  fairness: {policy: vtc, quantum_service: 5}
+  prediction:
+    policy: quantile
+    quantiel: 0.5
+    window_outputs: 0
+  price: {policy: flops, layers: many}
+""")
+    there_are = ("quantile", "window_outputs", "first_tokens")
+    assert [line.removeprefix(f"{path}:") for line in mistakes(path)] == [
+        "2: scheduling.fairness.quantum_service: 'vtc' has no such parameter (it has none)",
+        f"5: scheduling.prediction.quantiel: 'quantile' has no such parameter (it has: {', '.join(there_are)})",
+        "6: scheduling.prediction.window_outputs: must be greater than or equal to 1",
+        "7: scheduling.price.layers: must be a valid integer, unable to parse string as an integer",
+    ]
+
+
+def test_a_policy_comes_from_the_environment_by_name_or_key_by_key(write, monkeypatch):
+    monkeypatch.setenv("FAIRLEAD_SCHEDULING__FAIRNESS", "drr")
+    monkeypatch.setenv("FAIRLEAD_SCHEDULING__PREDICTION__WINDOW_OUTPUTS", "9")
+    config = load_config(write("scheduling: {fairness: fifo, prediction: {policy: quantile, quantile: 0.9}}"))
+    assert config.scheduling.fairness.policy == "drr"
+    assert (config.scheduling.prediction.quantile, config.scheduling.prediction.window_outputs) == (0.9, 9)
+
+
+def test_a_pool_is_scheduled_as_all_are_but_for_what_is_set_for_it(write):
+    config = load_config(
+        write("""\
+scheduling: {fairness: lcf, share_ratio_max: 0.25, price: {output: 3}}
+pools:
+  meta-llama/Llama-3.1-8B:
+    scheduling: {fairness: fifo, price: extend}
+""")
+    )
+    own = config.scheduling_of("meta-llama/Llama-3.1-8B")
+    assert (own.fairness.policy, own.price.policy, own.share_ratio_max) == ("fifo", "extend", 0.25)
+    assert config.scheduling_of("another") == config.scheduling
+
+
+def test_an_infinite_slack_may_be_configured(write):
+    config = load_config(write("scheduling:\n  fairness: {policy: slack, slack_service: .inf, second_key: deadline}"))
+    assert config.scheduling.fairness.parameters() == {"slack_service": math.inf, "second_key": "deadline"}
+
+
+def test_parameters_have_the_defaults_of_the_policies_themselves():
+    tables = {"fairness": FAIRNESS, "prediction": PREDICTION, "placement": PLACEMENT, "price": PRICES}
+    for kind, table in tables.items():
+        for name, make in table.items():
+            given = inspect.signature(make).parameters
+            taken = {key: given[key].default for key in given if key not in ("rng", "args", "kwargs")}
+            assert PARAMETERS[kind].get(name, Policy)(policy=name).parameters() == taken, (kind, name)
+        assert PARAMETERS[kind].keys() <= table.keys()
+
+
+def test_an_unknown_batching_of_the_embedded_engine_is_answered_with_those_there_are(write):
+    (line,) = mistakes(write("engine:\n  batching: nonsense"))
+    assert line.endswith(":2: engine.batching: must be one of chunked-prefill, sarathi, separate-prefill")

@@ -3,14 +3,17 @@
 import re
 import typing
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
 from gateway.config import Config, load_config
+from gateway.config.scheduling import NAMES, PARAMETERS, Policy, Pool, Scheduling
 
 TEXT = resources.files("gateway").joinpath("fairlead.example.yaml").read_text(encoding="utf-8")
+SETTINGS = Path(__file__).parents[3] / "docs/scheduling.md"
 # "#" and a key, at once or indented, is a setting that is off; "#", one space and a text is prose.
 SWITCHED_OFF = re.compile(r"^( *)#(?=\w+:| {2,}(?:- )?\w+:)", re.MULTILINE)
 
@@ -19,26 +22,27 @@ def paths_of_model(model: type[BaseModel], path: str = "") -> set[str]:
     found: set[str] = set()
     for name, field in model.model_fields.items():
         at = f"{path}{name}"
-        inner = _models(field.annotation)
+        inner = _models(field.annotation) if model is not Pool else None  # what is in there stands above already
         found |= paths_of_model(inner, f"{at}.") if inner else {at}
     return found
 
 
 def _models(annotation: typing.Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+        return None if issubclass(annotation, Policy) else annotation
     return next((model for kind in typing.get_args(annotation) if (model := _models(kind)) is not None), None)
 
 
 def paths_of_data(data: typing.Any, model: type[BaseModel], path: str = "") -> set[str]:
     found: set[str] = set()
     for name, value in data.items():
-        at, inner = f"{path}{name}", _models(model.model_fields[name].annotation)
+        at = f"{path}{name}"
+        inner = _models(model.model_fields[name].annotation) if model is not Pool else None
         if inner is None:
             found.add(at)
         elif isinstance(value, list):
             found |= {deep for item in value for deep in paths_of_data(item, inner, f"{at}.")}
-        elif name in ("tiers", "tenants"):
+        elif name in ("tiers", "tenants", "pools"):
             found |= {deep for item in value.values() for deep in paths_of_data(item, inner, f"{at}.")}
         else:
             found |= paths_of_data(value, inner, f"{at}.")
@@ -84,3 +88,35 @@ def test_the_example_writes_out_every_default_that_there_is():
         for name in path.split("."):
             value = getattr(value, name, None)
         assert value is None, f"{path} has a default, which the example should show"
+
+
+def shown_policies() -> dict[str, dict[str, dict[str, float]]]:
+    """What the example says there is: by kind and name, the parameters."""
+    shown: dict[str, dict[str, dict[str, float]]] = {}
+    for line in TEXT.splitlines():
+        if kind := re.match(r"# (\w+) \(", line):
+            shown[kind[1]] = {}
+        elif shown and (entry := re.match(r"# - ([\w-]+)( {.*})?: \w", line)):
+            next(reversed(shown.values()))[entry[1]] = yaml.safe_load(entry[2] or "{}")
+    return shown
+
+
+def test_the_example_shows_every_policy_and_its_parameters_with_their_defaults():
+    assert shown_policies() == {
+        kind: {name: PARAMETERS[kind].get(name, Policy)(policy=name).parameters() for name in names}
+        for kind, names in NAMES.items()
+    }
+
+
+def test_the_documentation_names_every_policy_with_its_parameters():
+    rows = [line.split("|")[1:5] for line in SETTINGS.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    documented: dict[str, dict[str, list[str]]] = {}
+    kind = ""
+    for kind_cell, name, parameters, *_ in rows:
+        kind = kind_cell.strip(" `") or kind
+        documented.setdefault(kind, {})[name.strip(" `")] = re.findall(r"`(\w+)`", parameters)
+    assert {kind: documented[kind] for kind in NAMES} == {
+        kind: {name: list(PARAMETERS[kind].get(name, Policy)(policy=name).parameters()) for name in names}
+        for kind, names in NAMES.items()
+    }
+    assert Scheduling.model_fields.keys() <= documented.keys()

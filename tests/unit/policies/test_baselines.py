@@ -68,7 +68,7 @@ def test_deficit_round_robin_pays_off_debt_over_the_visits_of_the_worked_example
         return orders[-1]
 
     pool = make_pool(fairness=order, price=LinearPrice(1, 1, 2), loads=[BackendLoad("gpu", requests_running_max=4)])
-    drr = orders[0]
+    drr = orders[-1]
     for number in range(6):
         pool.send("A", f"a{number}", prompt=4)
         pool.send("B", f"b{number}", prompt=4)
@@ -86,7 +86,8 @@ def test_deficit_round_robin_pays_off_debt_over_the_visits_of_the_worked_example
 
 def test_deficit_round_robin_gives_quanta_only_when_somebody_sends():
     drr = DeficitRoundRobin(quantum_service=5.0)
-    drr.joined("A", Request("r", "A", "m", 0.0, 1, 1))
+    request = Request("r", "A", "m", 0.0, 1, 1)
+    drr.joined("A", {"r": request})
     for _ in range(100):
-        assert drr.pick(lambda _: True) == "A"
+        assert drr.pick(lambda _: True) is request
     assert drr.deficit("A") == 0.0

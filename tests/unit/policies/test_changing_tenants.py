@@ -47,9 +47,9 @@ def test_a_change_leaves_nothing_outstanding_behind_however_the_request_ends(mak
         else:
             pool.end(f"a{number}", ending)
     assert pool.key("A") == pytest.approx(pool.counter("A"), abs=1e-9)
-    order = pool.scheduler._order._tier_order
+    (lane,) = pool.scheduler._lanes.all()
     for tier in tiers:
-        assert order.standing(tier.id).outstanding == pytest.approx(0, abs=1e-9)
+        assert lane.order.tier_standing(tier.id).outstanding == pytest.approx(0, abs=1e-9)
 
 
 def test_a_waiting_tenant_that_changes_tier_takes_its_counter_along_and_goes_on_waiting(make_pool):

@@ -187,3 +187,35 @@ def test_reservations_may_expect_an_output_that_the_order_does_not(make_pool):
     pool.dispatched()
     assert pool.key("A") == 10, "the order expects nothing"
     assert pool.scheduler.snapshot(0.0).backends["gpu"].reserved_tokens == 110
+
+
+def test_a_general_price_is_charged_in_parts_that_add_up_to_the_price_of_the_whole(make_pool):
+    price = ProfiledQuadraticPrice()
+    pool = make_pool(loads=ROOMY, price=price)
+    pool.send("A", "a", prompt=256)
+    pool.dispatched()
+    assert pool.service("A") == pytest.approx(54.9109, abs=5e-5), "at admission h(p, 0)"
+    pool.emit("a", 99)
+    before = pool.service("A")
+    pool.emit("a")
+    assert pool.service("A") - before == pytest.approx(1.76759, abs=5e-6), "h(256, 100) - h(256, 99)"
+    pool.emit("a", 156)
+    pool.end("a")
+    assert pool.service("A") == pytest.approx(554.7998, abs=5e-5)
+
+
+def test_with_a_prediction_admission_expects_the_price_of_the_whole_and_the_end_corrects_it(make_pool):
+    price = ProfiledQuadraticPrice()
+    pool = make_pool(loads=ROOMY, price=price, prediction=Oracle())
+    pool.send("A", "a", prompt=256, output_tokens_known=100)
+    pool.dispatched()
+    assert pool.key("A") == pytest.approx(price.service(256, 0, 100))
+    pool.emit("a", 120)
+    assert pool.key("A") == pytest.approx(price.service(256, 0, 120)), "growth past the prediction is charged"
+    pool.end("a")
+    assert pool.key("A") == pool.counter("A") == pytest.approx(price.service(256, 0, 120))
+    pool.send("A", "b", prompt=256, output_tokens_known=100)
+    pool.dispatched()
+    pool.emit("b", 40)
+    pool.end("b")
+    assert pool.key("A") == pytest.approx(price.service(256, 0, 120) + price.service(256, 0, 40)), "refunded at the end"

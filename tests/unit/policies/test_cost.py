@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cost import LinearPrice, ProfiledQuadraticPrice
+from policies.cost import PRICES, ExtendPrice, FlopsPrice, LinearPrice, ProfiledQuadraticPrice
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,45 @@ def test_charges_telescope_to_the_price_of_the_whole_however_tokens_arrive(promp
         charged += now - before
         before = now
     assert charged == pytest.approx(price.service(prompt, 0, sum(outputs)))
+
+
+def test_extend_tokens_are_what_the_cache_does_not_hold():
+    assert ExtendPrice().service(100, 60, 5) == 40 + 10
+    assert ExtendPrice(extend=3.0, output=1.0).service(100, 0, 5) == 305
+
+
+def test_a_short_request_costs_two_operations_per_parameter_and_token():
+    price = FlopsPrice(parameter_count=1e9, layers=1, hidden=1)
+    assert price.service(10, 0, 5) == pytest.approx(2 * 15)
+
+
+def test_every_token_attends_to_all_before_it_whether_it_is_prefilled_or_decoded():
+    price = FlopsPrice(parameter_count=0, layers=2, hidden=1_000)
+    per_context_token = 4 * 2 * 1_000 / 1e9
+    assert price.service(1, 0, 0) == pytest.approx(per_context_token)
+    assert price.service(100, 0, 1) - price.service(100, 0, 0) == pytest.approx(101 * per_context_token)
+    assert price.service(60, 0, 40) == price.service(100, 0, 0)
+
+
+def test_a_cached_prefix_was_computed_already_and_is_attended_to_still():
+    price = FlopsPrice()
+    assert price.service(100, 60, 5) == pytest.approx(price.service(105, 0, 0) - price.service(60, 0, 0))
+    assert price.service(1_060, 1_000, 0) > price.service(60, 0, 0)
+
+
+def test_a_7b_model_costs_what_its_size_says():
+    assert FlopsPrice().service(1, 0, 0) == pytest.approx(13.48, rel=1e-3)
+
+
+@pytest.mark.parametrize("make", PRICES.values(), ids=PRICES.keys())
+@given(prompt=st.integers(1, 5_000), cached=st.floats(0, 1), outputs=st.lists(st.integers(1, 50), max_size=30))
+def test_every_price_grows_with_every_token_and_telescopes(make, prompt, cached, outputs):
+    price, cached_tokens = make(), int(prompt * cached)
+    charged, emitted, before = 0.0, 0, 0.0
+    for arrived in [0, *outputs]:
+        emitted += arrived
+        now = price.service(prompt, cached_tokens, emitted)
+        assert now > before or (not emitted and now >= before)
+        charged, before = charged + now - before, now
+    assert charged == pytest.approx(price.service(prompt, cached_tokens, sum(outputs)))
+    assert price.service(prompt, cached_tokens, 0) <= price.service(prompt, 0, 0), "a cached token costs no more"

@@ -4,9 +4,8 @@ import pytest
 
 from policies.cost import LinearPrice
 from policies.fairness import Fifo
-from policies.ledger import TenantUse
 from policies.prediction import Oracle
-from policies.share import ShareCap
+from policies.share import ShareCap, TenantUse
 from policies.types import BackendLoad, Request, Tenant, Tier
 
 

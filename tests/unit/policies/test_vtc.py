@@ -8,11 +8,11 @@ from policies.prediction import ExponentialAverage, LastFiveMean
 from policies.types import BackendLoad, Request, Tenant
 
 
-def head(arrived_at: float = 0.0) -> Request:
-    return Request("r", "t", "m", arrived_at, 1, 1)
+def queue_of(tenant_id: str) -> dict[str, Request]:
+    return {"r": Request("r", tenant_id, "m", 0.0, 1, 1)}
 
 
-def anyone(_: str) -> bool:
+def anyone(_: Request) -> bool:
     return True
 
 
@@ -58,7 +58,7 @@ def test_a_finished_request_costs_exactly_its_prompt_and_every_emitted_token(mak
 def test_counters_do_not_move_while_the_pool_is_idle():
     vtc = VirtualTokenCounter()
     vtc.charged("A", 50.0, 0.0)
-    vtc.joined("A", head())
+    vtc.joined("A", queue_of("A"))
     vtc.left("A")
     assert vtc.standing("A").counter == 50.0
 
@@ -68,42 +68,42 @@ def test_a_returning_tenant_is_lifted_to_the_least_waiting_counter_not_to_a_runn
     vtc.charged("running", 5.0, 0.0)
     for tenant_id, counter in (("B", 20.0), ("C", 30.0)):
         vtc.charged(tenant_id, counter, 0.0)
-        vtc.joined(tenant_id, head())
+        vtc.joined(tenant_id, queue_of(tenant_id))
         vtc.charged(tenant_id, counter - vtc.standing(tenant_id).counter, 0.0)
-    vtc.joined("A", head())
+    vtc.joined("A", queue_of("A"))
     assert vtc.standing("A").counter == 20.0
 
 
 def test_a_lift_never_lowers_a_counter():
     vtc = VirtualTokenCounter()
     vtc.charged("A", 70.0, 0.0)
-    vtc.joined("B", head())
-    vtc.joined("A", head())
+    vtc.joined("B", queue_of("B"))
+    vtc.joined("A", queue_of("A"))
     assert vtc.standing("A").counter == 70.0
 
 
 def test_least_counter_first_gives_credit_for_absence():
     lcf = LeastCounterFirst()
     lcf.charged("B", 100.0, 0.0)
-    lcf.joined("B", head())
-    lcf.joined("A", head())
+    lcf.joined("B", queue_of("B"))
+    lcf.joined("A", queue_of("A"))
     assert lcf.standing("A").counter == 0.0
-    assert lcf.pick(anyone) == "A"
+    assert lcf.pick(anyone).tenant_id == "A"
 
 
 def test_a_key_that_rose_or_fell_while_waiting_decides_by_what_it_is_now():
     vtc = VirtualTokenCounter()
     for tenant_id in ("A", "B", "C"):
-        vtc.joined(tenant_id, head())
+        vtc.joined(tenant_id, queue_of(tenant_id))
     vtc.charged("A", 10.0, 0.0)
     vtc.charged("B", 5.0, 0.0)
-    assert vtc.pick(anyone) == "C"
+    assert vtc.pick(anyone).tenant_id == "C"
     vtc.charged("C", 20.0, 0.0)
-    assert vtc.pick(anyone) == "B"
+    assert vtc.pick(anyone).tenant_id == "B"
     vtc.charged("A", -8.0, 0.0)
-    assert vtc.pick(anyone) == "A"
-    assert vtc.pick(lambda tenant_id: tenant_id != "A") == "B"
-    assert vtc.pick(anyone) == "A", "passing over a tenant once does not lose it"
+    assert vtc.pick(anyone).tenant_id == "A"
+    assert vtc.pick(lambda request: request.tenant_id != "A").tenant_id == "B"
+    assert vtc.pick(anyone).tenant_id == "A", "passing over a tenant once does not lose it"
 
 
 def test_weights_divide_the_charge_and_the_order_of_ten_dispatches_is_the_worked_one(make_pool):

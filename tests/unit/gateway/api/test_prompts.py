@@ -90,6 +90,28 @@ def test_token_ids_have_hashes_too():
     assert hashes(ids)[:2] == hashes([*ids[:512], 7])[:2]
 
 
+def test_text_never_shares_a_prefix_with_token_ids_of_the_same_bytes():
+    assert hashes([0x78787878] * 512)[0] != hashes("x" * 2048)[0]
+
+
+def test_a_later_turn_of_a_conversation_begins_with_the_blocks_of_the_earlier_one():
+    asked = [{"role": "system", "content": "s" * 1500}, {"role": "user", "content": "u" * 3000}]
+    answered = [*asked, {"role": "assistant", "content": "a" * 700}, {"role": "user", "content": "more"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    earlier, later = ({"model": "m", "messages": turns, "tools": tools} for turns in (asked, answered))
+    before, after = (prefix_hashes(chat_prompt(call), call) for call in (earlier, later))
+    assert len(before) == 4
+    assert len(after) == 5
+    assert after[:4] == before
+
+
+def test_other_tools_before_equal_messages_share_nothing():
+    messages = [{"role": "user", "content": "u" * 3000}]
+    calls = [{"model": "m", "messages": messages, "tools": [{"type": "function", "name": name}]} for name in "ab"]
+    one, other = (prefix_hashes(chat_prompt(call), call) for call in calls)
+    assert not set(one) & set(other)
+
+
 def test_embeddings_are_sized_like_media_and_share_nothing():
     prompt = completion_prompt({"prompt": "beside", "prompt_embeds": ["AAAA", "BBBB"]})
     assert (len(prompt.text), prompt.leading_bytes, prompt.prompts) == (6 + 2 * MEDIA_PART_BYTES, 0, 3)

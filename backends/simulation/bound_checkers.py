@@ -1,0 +1,278 @@
+"""Judges of fairness: what a policy promises (bounds.py) is never exceeded, by any two tenants, over any interval.
+
+An interval ends where its promise does: when tenants or the policy change, when one who should wait does not. U and G
+are measured in the same run, at their largest so far: the judge is as strict as the theory and knows no capacity.
+Tenants with a limit in flight are not owed anything: what they cannot use is no service that they wait for.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from backends.simulation.books import Books, RequestBooks, TenantBooks, require
+from backends.simulation.bounds import Bound
+from backends.simulation.recording import Entry, Polled, Progressed, Submitted, TenantsChanged
+from policies.cost import LinearPrice, Price
+
+LINEAR = LinearPrice()
+TIERS = 2.0  # tiers are ordered by VTC
+
+
+@dataclass(slots=True)
+class Exposed:
+    """Service over weight: U, the part of it that may be given back (E), and G."""
+
+    open: float = 0.0
+    refundable: float = 0.0
+    share: float = 0.0
+
+    def grow(self, other: "Exposed") -> None:
+        """Keep the larger of each."""
+        self.open = max(self.open, other.open)
+        self.refundable = max(self.refundable, other.refundable)
+        self.share = max(self.share, other.share)
+
+
+class Exposure:
+    """How far can accounts be off? By tier, and among tiers, at the largest so far.
+
+    A request in flight (or waiting again, still charged) may yet be charged up to the price of its whole output
+    allowance and, before its first token, be given back what it was charged. `prompt_error_tokens` is by how much a
+    prompt may have been estimated too short.
+    """
+
+    def __init__(self, books: Books, *, price: Price = LINEAR, prompt_error_tokens: int = 0) -> None:
+        self._books = books
+        self._price = price
+        self._prompt_error_tokens = prompt_error_tokens
+        self.tiers: defaultdict[str, Exposed] = defaultdict(Exposed)
+        """By tier, over the weights of its tenants."""
+        self.among_tiers = Exposed()
+        """Over the weights of tiers."""
+        self.service = 0.0
+        """U of the whole pool, weights left aside."""
+
+    def look(self) -> None:
+        """Take in what is in flight now. After a poll it is most."""
+        tiers: defaultdict[str, Exposed] = defaultdict(Exposed)
+        among, service = Exposed(), 0.0
+        for books in self._books.requests.values():
+            if books.backend_id is None and not books.service:
+                continue
+            tenant = self._books.tenants[books.request.tenant_id].tenant
+            tier, open_ = tiers[tenant.tier_id], self._open(books)
+            service += open_
+            tier.open += open_ / tenant.weight
+            tier.refundable += 0.0 if books.output_tokens else books.service / tenant.weight
+            among.open += open_ / self._books.tiers[tenant.tier_id].weight
+        for each in self._books.tenants.values():
+            worth, tier = self._worth(each), tiers[each.tenant.tier_id]
+            tier.share = max(tier.share, worth / each.tenant.weight)
+            among.share = max(among.share, worth / self._books.tiers[each.tenant.tier_id].weight)
+        for tier_id, exposed in tiers.items():
+            self.tiers[tier_id].grow(exposed)
+        self.among_tiers.grow(among)
+        self.service = max(self.service, service)
+
+    def _open(self, books: RequestBooks) -> float:
+        request = books.request
+        prompt_tokens = request.prompt_tokens + self._prompt_error_tokens
+        whole = self._price.service(prompt_tokens, 0, request.output_tokens_max)
+        return whole - books.service if books.output_tokens else whole
+
+    def _worth(self, tenant: TenantBooks) -> float:
+        """All tokens that the tenant may have in flight, as outputs."""
+        requests = tenant.in_flight.values()
+        tokens = sum(request.prompt_tokens + request.output_tokens_max for request in requests)
+        return self._price.service(0, 0, tokens) if tokens else 0.0
+
+
+@dataclass(slots=True)
+class _Span:
+    """How far one was ahead of another since an interval began."""
+
+    low: float
+    high: float
+    rise: float = 0.0  # the largest within it
+
+    def look(self, ahead: float) -> None:
+        self.low, self.high = min(self.low, ahead), max(self.high, ahead)
+        self.rise = max(self.rise, ahead - self.low)
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """A request of a tenant that had nothing here, and what everybody had received when it came."""
+
+    tenant_id: str
+    services: dict[str, float] = field(default_factory=dict)
+
+
+Pair = tuple[str, str]
+
+
+class ServiceBound:
+    """The promises of a policy, whose K is `ahead_service`, among the tenants of each tier, and among tiers.
+
+    `is_capped`: a tenant may hold only a part of what is in flight. Judged at most every `every_s` seconds of the run.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        bound: Bound,
+        *,
+        ahead_service: float = 0.0,
+        is_capped: bool = True,
+        exposure: Exposure | None = None,
+        every_s: float = 0.0,
+    ) -> None:
+        self._books = books
+        self._bound = bound
+        self._ahead_service = ahead_service
+        self._is_capped = is_capped
+        self._every_s = every_s
+        self._judged_at = float("-inf")
+        self._both_wait: dict[Pair, _Span] = {}
+        self._one_waits: dict[Pair, _Span] = {}
+        self._tiers: dict[Pair, _Span] = {}
+        self._arrivals: dict[str, _Arrival] = {}  # by request that waits
+        self._given_back: dict[str, float] = {}
+        self.exposure = Exposure(books) if exposure is None else exposure
+        self.spread_max = 0.0
+        """The largest difference of two tenants that both waited, in service over weight."""
+        self.used_ratio_max = 0.0
+        """The part of what is promised that the worst interval used up."""
+
+    def allowed(self, tier_id: str) -> float:
+        """U + K of a tier, with what a cap or refunds add."""
+        return self._sum(self.exposure.tiers[tier_id], self._ahead_service)
+
+    def __call__(self, entry: Entry) -> None:
+        match entry:
+            case Progressed():
+                return
+            case Polled():
+                self.exposure.look()
+            case TenantsChanged():
+                for each in (self._both_wait, self._one_waits, self._tiers, self._arrivals):
+                    each.clear()
+            case Submitted():
+                self._arrived(entry)
+        self._forget_what_ended()
+        if isinstance(entry, Polled) and entry.now - self._judged_at >= self._every_s:
+            self._judged_at = entry.now
+            self._judge()
+
+    # -- intervals -------------------------------------------------------------------------------------------
+
+    def _arrived(self, entry: Submitted) -> None:
+        request = entry.request
+        tenants = self._books.tenants
+        books = tenants.get(request.tenant_id)
+        if books is None or len(books.queued) > 1 or books.in_flight or not _is_owed(books):
+            return
+        services = {other_id: other.service for other_id, other in tenants.items() if _same_tier(other, books)}
+        self._arrivals[request.id] = _Arrival(request.tenant_id, services)
+
+    def _forget_what_ended(self) -> None:
+        tenants = self._books.tenants
+        waiting = {tenant_id for tenant_id, books in tenants.items() if _waits(books)}
+        self._both_wait = {pair: span for pair, span in self._both_wait.items() if waiting.issuperset(pair)}
+        self._one_waits = {pair: span for pair, span in self._one_waits.items() if pair[1] in waiting}
+        tiers = {tenants[tenant_id].tenant.tier_id for tenant_id in waiting}
+        self._tiers = {pair: span for pair, span in self._tiers.items() if tiers.issuperset(pair)}
+        if self._bound.until_refund:
+            self._end_at_refunds()
+
+    def _end_at_refunds(self) -> None:
+        for tenant_id, books in self._books.tenants.items():
+            if books.given_back != self._given_back.get(tenant_id, 0.0):
+                self._given_back[tenant_id] = books.given_back
+                for spans in (self._both_wait, self._one_waits):
+                    for pair in [pair for pair in spans if tenant_id in pair]:
+                        del spans[pair]
+
+    # -- promises --------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        tenants = self._books.tenants
+        waiting = [books for books in tenants.values() if _waits(books)]
+        for one, other in combinations(waiting, 2):
+            if _same_tier(one, other):
+                span = _looked(self._both_wait, one, other)
+                spread = span.high - span.low
+                self.spread_max = max(self.spread_max, spread)
+                self._require(spread, self._bound.both_wait, one, f"{_names(one, other)}, which both wait, differ")
+        for one in tenants.values():
+            for other in waiting:
+                if one is not other and _same_tier(one, other):
+                    rise = _looked(self._one_waits, one, other).rise
+                    self._require(rise, self._bound.one_waits, other, f"{_names(one, other)}, which waits, differ")
+        self._judge_tiers({books.tenant.tier_id for books in waiting})
+        for request_id, arrival in list(self._arrivals.items()):
+            self._judge_arrival(request_id, arrival)
+
+    def _judge_tiers(self, tier_ids: set[str]) -> None:
+        if any(tier.reserve_ratio for tier in self._books.tiers.values()):
+            return
+        for pair in combinations(sorted(tier_ids), 2):
+            one, other = (self._books.tier_services[each] / self._books.tiers[each].weight for each in pair)
+            ahead = one - other
+            span = self._tiers.setdefault(pair, _Span(ahead, ahead))
+            span.look(ahead)
+            promised = TIERS * self._sum(self.exposure.among_tiers, 0.0)
+            self._within(span.high - span.low, promised, f"the tiers {pair} differ")
+
+    def _judge_arrival(self, request_id: str, arrival: _Arrival) -> None:
+        """Judged while it waits, and once more when it does not."""
+        books = self._books.requests.get(request_id)
+        if books is None or books.backend_id is not None:
+            del self._arrivals[request_id]
+        if books is None:
+            return
+        tenants = self._books.tenants
+        received, weights = 0.0, 0.0
+        for tenant_id, before in arrival.services.items():
+            if tenant_id != arrival.tenant_id and tenant_id in tenants and tenants[tenant_id].service > before:
+                received += tenants[tenant_id].service - before
+                weights += tenants[tenant_id].tenant.weight
+        tier_id = tenants[arrival.tenant_id].tenant.tier_id
+        promised = self._bound.until_sent * weights * self.allowed(tier_id) + self.exposure.service
+        self._within(received, promised, f"{request_id} of {arrival.tenant_id} waits while others receive more")
+
+    def _require(self, difference: float, multiple: float, books: TenantBooks, what: str) -> None:
+        self._within(difference, multiple * self.allowed(books.tenant.tier_id), what)
+
+    def _within(self, amount: float, promised: float, what: str) -> None:
+        if promised:
+            self.used_ratio_max = max(self.used_ratio_max, amount / promised)
+        require(amount <= promised * (1 + 1e-9) + 1e-6, f"{what}: by {amount:.1f}, promised is {promised:.1f}")
+
+    def _sum(self, exposed: Exposed, ahead_service: float) -> float:
+        cap = exposed.share if self._is_capped else 0.0
+        refunds = exposed.refundable if self._bound.plus_refunds else 0.0
+        return exposed.open + ahead_service + cap + refunds
+
+
+def _looked(spans: dict[Pair, _Span], one: TenantBooks, other: TenantBooks) -> _Span:
+    ahead = one.service / one.tenant.weight - other.service / other.tenant.weight
+    span = spans.setdefault((one.tenant.id, other.tenant.id), _Span(ahead, ahead))
+    span.look(ahead)
+    return span
+
+
+def _waits(books: TenantBooks) -> bool:
+    return bool(books.queued) and _is_owed(books)
+
+
+def _is_owed(books: TenantBooks) -> bool:
+    return books.tenant.in_flight_max is None
+
+
+def _same_tier(one: TenantBooks, other: TenantBooks) -> bool:
+    return one.tenant.tier_id == other.tenant.tier_id
+
+
+def _names(one: TenantBooks, other: TenantBooks) -> str:
+    return f"{one.tenant.id} and {other.tenant.id}"

@@ -1,0 +1,222 @@
+"""How a pool is scheduled: a policy of every kind, by its name or with parameters.
+
+    fairness: drr
+    fairness: {policy: drr, quantum_service: 200}
+
+Names come from the tables of policies/; here stands, for every name that has any, one section of its parameters
+with what they may be. A name or a parameter that does not exist is answered with those that do.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_settings import NoDecode
+
+from gateway.config.sections import Count, NotNegative, Positive, Section, listed, not_bool
+from policies.admission import WINDOWS
+from policies.capacity import KV_RULES
+from policies.cost import PRICES
+from policies.fairness import FAIRNESS
+from policies.fairness.dlpm import REFILL_SERVICE
+from policies.fairness.drr import QUANTUM_SERVICE
+from policies.fairness.equinox import ALPHA, BETA, DELTA, OUTPUT_WEIGHT, TTFT_TARGET_S
+from policies.fairness.justitia import IDLE_S, ITERATIONS_PER_S, KV_TOKENS
+from policies.fairness.slack import PREFIX, SECOND_KEYS, SLACK_SERVICE
+from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
+from policies.placement.d2lpm import WORKER_QUANTUM_SERVICE
+from policies.prediction import PREDICTION, SIMULATION_ONLY
+from policies.prediction.known import ERROR_RATIO
+from policies.prediction.mixture import QUANTILE as MIXTURE_QUANTILE
+from policies.prediction.mixture import WINDOW_OUTPUTS as MIXTURE_WINDOW_OUTPUTS
+from policies.prediction.quantile import FIRST_TOKENS, QUANTILE, WINDOW_OUTPUTS
+
+POLICY = "policy"
+
+Ratio = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=1)]
+
+
+class Policy(Section):
+    """A policy by its name in the table of its kind. Those with parameters have a section of their own."""
+
+    policy: str
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what its constructor is given."""
+        return self.model_dump(exclude={POLICY})
+
+
+class DeficitRoundRobin(Policy):
+    quantum_service: Positive = QUANTUM_SERVICE
+
+
+class SlackCounter(Policy):
+    slack_service: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(not_bool)] = SLACK_SERVICE
+    second_key: Annotated[str, BeforeValidator(partial(listed, SECOND_KEYS))] = PREFIX
+
+
+class DeficitLongestPrefix(Policy):
+    quantum_service: Positive = REFILL_SERVICE
+    forgives_debt: bool = False
+
+
+class DualCounter(Policy):
+    alpha: NotNegative = ALPHA
+    beta: NotNegative = BETA
+    delta: NotNegative = DELTA
+    output_weight: NotNegative = OUTPUT_WEIGHT
+    ttft_target_s: Positive = TTFT_TARGET_S
+
+
+class AgentTags(Policy):
+    kv_tokens: Positive = KV_TOKENS
+    iterations_per_s: Positive = ITERATIONS_PER_S
+    idle_s: NotNegative = IDLE_S
+
+
+class TenantQuantile(Policy):
+    quantile: Ratio = QUANTILE
+    window_outputs: Annotated[Count, Field(le=10_000)] = WINDOW_OUTPUTS
+    first_tokens: NotNegative = FIRST_TOKENS
+
+
+class MixtureOfExperts(Policy):
+    quantile: Ratio = MIXTURE_QUANTILE
+    window_outputs: Annotated[Count, Field(le=1_000)] = MIXTURE_WINDOW_OUTPUTS
+
+
+class NoisyOracle(Policy):
+    error_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] = ERROR_RATIO
+
+
+class D2lpm(Policy):
+    quantum_service: Positive = WORKER_QUANTUM_SERVICE
+
+
+class LinearPrice(Policy):
+    prompt: NotNegative = 1.0
+    cached_prompt: NotNegative = 0.1
+    output: Positive = 2.0
+
+
+class ProfiledPrice(Policy):
+    prompt_ms: NotNegative = 0.21001891
+    output_ms: Positive = 0.10075395
+    prompt_output_ms: NotNegative = 0.0039868
+    output_output_ms: NotNegative = 0.00324733
+    request_ms: NotNegative = 1.14601454
+
+
+class FlopsPrice(Policy):
+    parameter_count: Positive = 6.74e9
+    layers: Count = 32
+    hidden: Count = 4096
+
+
+class ExtendPrice(Policy):
+    extend: NotNegative = 1.0
+    output: Positive = 2.0
+
+
+# What may be configured, by kind.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "fairness": tuple(FAIRNESS),
+    "prediction": tuple(name for name in PREDICTION if name not in SIMULATION_ONLY),
+    "placement": tuple(PLACEMENT),
+    "price": tuple(PRICES),
+}
+
+# The sections of parameters, by the names of the tables; a name that is not here has none.
+PARAMETERS: Mapping[str, Mapping[str, type[Policy]]] = {
+    "fairness": {
+        "slack": SlackCounter,
+        "dlpm": DeficitLongestPrefix,
+        "drr": DeficitRoundRobin,
+        "equinox": DualCounter,
+        "justitia": AgentTags,
+    },
+    "prediction": {"quantile": TenantQuantile, "mixture": MixtureOfExperts, "noisy-oracle": NoisyOracle},
+    "placement": {"d2lpm": D2lpm},
+    "price": {"linear": LinearPrice, "profiled": ProfiledPrice, "flops": FlopsPrice, "extend": ExtendPrice},
+}
+
+
+def chosen(kind: str, names: tuple[str, ...], default: str, value: object) -> Policy:
+    """Read a name, or a mapping of the name (`policy`, or the default) and its parameters. Raises ValueError."""
+    given = {POLICY: value} if isinstance(value, str) else value
+    if isinstance(given, Policy):
+        given = given.model_dump()
+    if not isinstance(given, Mapping):
+        raise ValueError("must be the name of a policy, or hold it and its parameters (policy: NAME)")  # noqa: TRY004
+    name = given.get(POLICY, default)
+    if name not in names:
+        raise ValueError(f"must be one of {', '.join(names)}")
+    section = PARAMETERS[kind].get(name, Policy)
+    unknown = [key for key in given if key not in section.model_fields]
+    problems = [_unknown(key, name, section) for key in unknown]
+    try:
+        policy = section.model_validate({POLICY: name, **{key: given[key] for key in given if key not in unknown}})
+    except ValidationError as error:
+        problems += [_problem(entry["loc"], entry["msg"]) for entry in error.errors()]
+    if problems:
+        raise ValidationError.from_exception_data(kind, problems)
+    return policy
+
+
+def _unknown(key: str, name: str, section: type[Policy]) -> InitErrorDetails:
+    there_are = [field for field in section.model_fields if field != POLICY]
+    known = f"it has: {', '.join(there_are)}" if there_are else "it has none"
+    return _problem((key,), f"'{name}' has no such parameter ({known})")
+
+
+def _problem(loc: tuple[int | str, ...], text: str) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError("policy", "{text}", {"text": text}), loc=loc, input=None)
+
+
+def _choice(kind: str, names: Iterable[str], default: str) -> Any:
+    """Read a field as a policy of this kind."""
+    return BeforeValidator(partial(chosen, kind, tuple(names), default))
+
+
+# A bare name in the environment is no JSON (NoDecode).
+Fairness = Annotated[SerializeAsAny[Policy], NoDecode, _choice("fairness", NAMES["fairness"], "vtc")]
+Prediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", NAMES["prediction"], "quantile")]
+AnyPrediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", PREDICTION, "quantile")]
+Placement = Annotated[SerializeAsAny[Policy], NoDecode, _choice("placement", NAMES["placement"], "least-reserved")]
+Price = Annotated[SerializeAsAny[Policy], NoDecode, _choice("price", NAMES["price"], "linear")]
+KvRule = Annotated[str, BeforeValidator(partial(listed, tuple(KV_RULES)))]
+RateWindow = Annotated[str, BeforeValidator(partial(listed, tuple(WINDOWS)))]
+
+
+class Scheduling(Section):
+    fairness: Fairness = Policy(policy="vtc")
+    prediction: Prediction = TenantQuantile(policy="quantile")
+    placement: Placement = Policy(policy="least-reserved")
+    price: Price = LinearPrice(policy="linear")
+    share_ratio_max: Ratio = 0.5
+    kv_headroom_ratio: Ratio = 0.95
+    kv_rule: KvRule = "sum"
+    rate_window: RateWindow = "sliding"
+
+    @property
+    def has_queues_per_backend(self) -> bool:
+        """Whether calls wait for one backend each, so that bounds hold per backend."""
+        return self.placement.policy in ARRIVAL_PLACEMENT
+
+    def overridden_by(self, other: "Scheduling") -> "Scheduling":
+        """Return this with the fields that were set in the other."""
+        return self.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
+
+
+class SimulatedScheduling(Scheduling):
+    """Scheduling of a simulation, where the length of an answer can be known before it is given."""
+
+    prediction: AnyPrediction = TenantQuantile(policy="quantile")
+
+
+class Pool(Section):
+    """What one pool has otherwise than all."""
+
+    scheduling: Scheduling = Scheduling()

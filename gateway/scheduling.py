@@ -1,0 +1,79 @@
+"""From configuration to a Scheduler: the one place that puts policies together by their names.
+
+The gateway makes the Scheduler of every pool here, and `fairlead simulate` makes the ones that it tries out, so
+what is simulated is what would run.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+from gateway.config.scheduling import Policy, Scheduling
+from gateway.config.sections import Queue
+from policies.admission import WINDOWS, BoundedQueues, RateLimiter
+from policies.cost import PRICES
+from policies.fairness import FAIRNESS
+from policies.placement import PLACEMENT
+from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
+from policies.prediction.quantile import QUANTILE
+from policies.scheduler import Scheduler
+from policies.types import DEFAULT_TIER, Tenant, Tier
+
+T = TypeVar("T")
+
+# What reserves room where the prediction that orders tenants is too small for it. A reservation of nothing would move
+# the queue into the engine, where it is first come, first served; one that half of the answers outgrow ends in
+# preemptions.
+SIZING: Mapping[str, Callable[[], Prediction]] = {
+    "none": TenantQuantile,
+    "mixture": partial(MixtureOfExperts, quantile=QUANTILE),
+}
+
+
+def make_scheduler(
+    scheduling: Scheduling,
+    *,
+    tiers: Iterable[Tier] = (DEFAULT_TIER,),
+    tenants: Iterable[Tenant] = (),
+    queue: Queue | None = None,
+    rng: Random | None = None,
+) -> Scheduler:
+    """Return a Scheduler of one pool, with policies of its own. `rng` is for those that need chance: without one they
+    get a seed from the system.
+    """
+    queue = queue or Queue()
+    rng = rng or Random()  # noqa: S311 - no secrets
+    prediction = _made(PREDICTION, scheduling.prediction, rng)
+    sizing = SIZING.get(scheduling.prediction.policy, lambda: prediction)()
+    return Scheduler(
+        tenants=tenants,
+        tiers=tiers,
+        fairness=lambda: _made(FAIRNESS, scheduling.fairness, rng),  # one for every tier
+        price=_made(PRICES, scheduling.price, rng),
+        prediction=prediction,
+        sizing=sizing,
+        placement=_made(PLACEMENT, scheduling.placement, rng),
+        admission=(
+            BoundedQueues(
+                requests_max=queue.requests_max,
+                bytes_max=queue.bytes_max,
+                tenant_requests_max=queue.tenant_requests_max,
+                tenant_bytes_max=queue.tenant_bytes_max,
+            ),
+            RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window]),
+        ),
+        share_ratio_max=scheduling.share_ratio_max,
+        headroom_ratio_max=scheduling.kv_headroom_ratio,
+        kv_rule=scheduling.kv_rule,
+        wait_s_max=queue.wait_s_max,
+    )
+
+
+def _made(table: Mapping[str, Callable[..., T]], policy: Policy, rng: Random) -> T:
+    """Make what the table has under the policy's name, of its parameters."""
+    make, parameters = table[policy.policy], policy.parameters()
+    if "rng" in inspect.signature(make).parameters:
+        parameters["rng"] = rng
+    return make(**parameters)

@@ -1,0 +1,157 @@
+"""From what an operator types to the policies that are tried: `--policy drr:quantum_service=200` and its like.
+
+A policy is read by the very sections that read it from the gateway's configuration, and made by the function that
+makes the gateway's: names, parameters and complaints are the same. Several policies, predictions or placements
+are tried in every combination.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pydantic import ValidationError
+
+from backends.simulation.bounds import BOUNDS
+from gateway.config import Config
+from gateway.config.problems import validation_problems
+from gateway.config.scheduling import POLICY, Scheduling, SimulatedScheduling
+from gateway.config.scheduling import Policy as ConfiguredPolicy
+from gateway.scheduling import make_scheduler
+from gateway.simulate.exposure import Promise
+from gateway.simulate.run import Policy
+from policies.cost import PRICES
+from policies.types import Tenant
+
+RUNS_MAX = 64
+WEIGHTS_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What is to be tried, as it was typed. What is empty or None is as the configuration has it."""
+
+    policies: Sequence[str] = ()
+    predictions: Sequence[str] = ()
+    placements: Sequence[str] = ()
+    price: str | None = None
+    share_ratio_max: float | None = None
+    seed: int = 0
+
+    def tried(self, config: Config, pool: str) -> list[Policy]:
+        """Every combination, each under its own name. Raises ValueError, which lists what there is."""
+        kinds = (self.policies, self.predictions, self.placements)
+        combinations = list(product(*(names or (None,) for names in kinds)))
+        if len(combinations) > RUNS_MAX:
+            raise ValueError(f"these are {len(combinations)} combinations, and {RUNS_MAX} are the most")
+        base = config.scheduling_of(pool)
+        tried = [self._policy(base, config, *combination) for combination in combinations]
+        labels = [policy.label for policy in tried]
+        if doubles := sorted({label for label in labels if labels.count(label) > 1}):
+            raise ValueError(f"{', '.join(doubles)} would be tried twice")
+        return tried
+
+    def _policy(
+        self, base: Scheduling, config: Config, fairness: str | None, prediction: str | None, placement: str | None
+    ) -> Policy:
+        typed = {"fairness": fairness, "prediction": prediction, "placement": placement, "price": self.price}
+        given: dict[str, Any] = {kind: _read(kind, text) for kind, text in typed.items() if text is not None}
+        if self.share_ratio_max is not None:
+            given["share_ratio_max"] = self.share_ratio_max
+        try:
+            chosen = {name: getattr(base, name) for name in Scheduling.model_fields} | given
+            scheduling = SimulatedScheduling.model_validate(chosen)
+        except ValidationError as error:
+            problems = validation_problems(error, SimulatedScheduling, {}, {})
+            raise ValueError("\n".join(problem.describe(None) for problem in problems)) from None
+        varied = (
+            fairness or scheduling.fairness.policy,
+            prediction if len(self.predictions) > 1 else None,
+            placement if len(self.placements) > 1 else None,
+        )
+        return Policy(
+            label=" + ".join(name for name in varied if name),
+            make_scheduler=partial(
+                make_scheduler,
+                scheduling,
+                tiers=config.policy_tiers(),
+                queue=config.queue,
+                rng=Random(f"policy {self.seed}"),  # noqa: S311 - a simulation draws lots, not secrets
+            ),
+            price=PRICES[scheduling.price.policy](**scheduling.price.parameters()),
+            price_text=_described(scheduling.price),
+            promise=_promise(scheduling),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenants:
+    """Who a tenant of a trace is: as configured, or one of weight 1 with these limits."""
+
+    configured: Mapping[str, Tenant] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    requests_per_minute_max: int | None = None
+
+    def find(self, tenant_id: str) -> Tenant:
+        tenant = self.configured.get(tenant_id)
+        if tenant is None:
+            tenant = Tenant(tenant_id, requests_per_minute_max=self.requests_per_minute_max)
+        weight = self.weights.get(tenant_id)
+        return tenant if weight is None else replace(tenant, weight=weight)
+
+
+def read_weights(texts: Iterable[str]) -> dict[str, float]:
+    """Weights typed as TENANT=WEIGHT, or in files of such lines. Raises ValueError and OSError."""
+    weights: dict[str, float] = {}
+    for text in texts:
+        if "=" in text:
+            weights.update([_weight(text, "--weights")])
+            continue
+        with Path(text).open(encoding="utf-8") as file:
+            for number, line in enumerate(file.read(WEIGHTS_BYTES_MAX).splitlines(), start=1):
+                if line.strip() and not line.startswith("#"):
+                    weights.update([_weight(line, f"{text}:{number}")])
+    return weights
+
+
+def _read(kind: str, text: str) -> dict[str, str]:
+    """NAME or NAME:PARAMETER=VALUE,... as the configuration's mapping. Raises ValueError."""
+    name, _, rest = text.partition(":")
+    chosen = {POLICY: name}
+    for pair in rest.split(",") if rest else ():
+        parameter, equals, value = pair.partition("=")
+        if not equals or not parameter or parameter in chosen:
+            raise ValueError(f"{kind}: '{text}' must be like NAME:PARAMETER=VALUE,PARAMETER=VALUE")
+        chosen[parameter] = value
+    return chosen
+
+
+def _described(policy: ConfiguredPolicy) -> str:
+    parameters = ", ".join(f"{name} {value:g}" for name, value in policy.parameters().items())
+    return f"{policy.policy} ({parameters})" if parameters else policy.policy
+
+
+def _promise(scheduling: Scheduling) -> Promise | None:
+    bound = BOUNDS[scheduling.fairness.policy]
+    if bound is None:
+        return None
+    return Promise(
+        bound=bound,
+        ahead_service=0.0 if bound.ahead is None else float(scheduling.fairness.parameters()[bound.ahead]),
+        is_capped=scheduling.share_ratio_max < 1.0,
+        is_per_engine=scheduling.has_queues_per_backend,
+    )
+
+
+def _weight(text: str, where: str) -> tuple[str, float]:
+    tenant, _, number = text.rpartition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = 0.0
+    if not tenant.strip() or not 0.0 < weight < float("inf"):
+        raise ValueError(f"{where}: must be like TENANT=WEIGHT, with a weight above 0")
+    return tenant.strip(), weight

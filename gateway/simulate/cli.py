@@ -1,0 +1,183 @@
+"""`fairlead simulate`: its commands. Each imports what it needs when it runs, so that --help is quick."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.simulate.compare import Comparison
+
+SIMULATE = "See what a policy would do to your own traffic, before you turn it on."
+CHOICE = "NAME[:PARAMETER=VALUE,...]"
+
+app = typer.Typer(no_args_is_help=True, help=SIMULATE)
+
+
+# The options of `run`, in the order of its help.
+TraceFile = Annotated[
+    Path,
+    typer.Option(metavar="FILE", help="The trace: CSV or JSON lines, known by its first line.", show_default=False),
+]
+Policies = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="A fairness policy; give several.")]
+Predictions = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Of output lengths; several.")]
+Placements = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Which engine; several.")]
+PriceChoice = Annotated[str | None, typer.Option(metavar=CHOICE, help="What service costs.")]
+ShareRatio = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="What one tenant may hold in flight while others wait.")
+]
+TenantRule = Annotated[
+    str | None,
+    typer.Option(metavar="RULE", help="Whose call is whose: column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]."),
+]
+Weights = Annotated[
+    list[str] | None, typer.Option(metavar="TENANT=WEIGHT|FILE", help="Weights, or a file of such lines; several.")
+]
+PerMinute = Annotated[int | None, typer.Option(min=1, help="A limit of every tenant that is not configured.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="Scheduling, tenants and tiers as the gateway has them."),
+]
+PoolName = Annotated[str, typer.Option(help="The pool of the configuration that is simulated.")]
+EngineName = Annotated[str, typer.Option(metavar="NAME", help="Step times: a model and a GPU.")]
+EngineCount = Annotated[int, typer.Option(min=1, max=1024, help="How many engines.")]
+Batching = Annotated[str, typer.Option(metavar="NAME", help="What an engine's step computes.")]
+KvTokens = Annotated[int | None, typer.Option(min=16, help="An engine's KV cache. Default: the engine's.")]
+BlockTokens = Annotated[int | None, typer.Option(min=1, max=65_536, help="Of its blocks. Default: the trace's, or 16.")]
+RunningMax = Annotated[int, typer.Option(min=1, help="An engine's --max-num-seqs.")]
+OutputMax = Annotated[int, typer.Option(min=1, help="What a call allows that does not say it.")]
+ModelName = Annotated[str | None, typer.Option(help="Only calls for this model.")]
+Speed = Annotated[float, typer.Option(min=1e-6, help="2 lets calls arrive twice as fast.")]
+Seed = Annotated[int, typer.Option(help="Of all that is drawn by lot.")]
+ReportFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Write an HTML page with plots there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in the place of the table.")]
+
+
+@app.command()
+def run(
+    *,
+    trace: TraceFile,
+    policy: Policies = None,
+    prediction: Predictions = None,
+    placement: Placements = None,
+    price: PriceChoice = None,
+    share_ratio: ShareRatio = None,
+    tenants: TenantRule = None,
+    weights: Weights = None,
+    requests_per_minute: PerMinute = None,
+    config: ConfigFile = None,
+    pool: PoolName = "",
+    engine: EngineName = "a10g-llama2-7b",
+    engines: EngineCount = 1,
+    batching: Batching = "chunked-prefill",
+    kv_tokens: KvTokens = None,
+    block_tokens: BlockTokens = None,
+    requests_running_max: RunningMax = 256,
+    output_tokens_max: OutputMax = 1024,
+    model: ModelName = None,
+    speed: Speed = 1.0,
+    seed: Seed = 0,
+    report: ReportFolder = None,
+    json: AsJson = False,
+) -> None:
+    """Play a trace against one policy or several, and print what each would have done.
+
+    The gateway's own scheduler decides, engines are arithmetic, and time is virtual: an hour takes seconds. What the
+    figures mean, and the formats of traces: docs/simulate.md. A gateway records its own traffic with trace_log.
+    """
+    from gateway.simulate.compare import Comparison  # noqa: PLC0415
+
+    comparison = Comparison(
+        trace=trace,
+        tenants=tenants,
+        policies=policy or (),
+        predictions=prediction or (),
+        placements=placement or (),
+        price=price,
+        share_ratio_max=share_ratio,
+        weights=weights or (),
+        requests_per_minute_max=requests_per_minute,
+        config=config,
+        pool=pool,
+        engine=engine,
+        engines=engines,
+        batching=batching,
+        kv_tokens_max=kv_tokens,
+        block_tokens=block_tokens,
+        requests_running_max=requests_running_max,
+        output_tokens_max=output_tokens_max,
+        model=model,
+        speed=speed,
+        seed=seed,
+    )
+    _run(comparison, report, json=json)
+
+
+Only = Annotated[str | None, typer.Option(metavar="R3,...", help="Only these targets. Default: all that are judged.")]
+
+
+@app.command()
+def tables(*, only: Only = None, json: AsJson = False) -> None:
+    """Do the published tables again, and say for every figure whether it came out.
+
+    The exit code is 1 when one is out of its tolerance. docs/results/tables.md says what they are.
+    """
+    from gateway.simulate.tables import command  # noqa: PLC0415
+    from gateway.simulate.tables.targets import TARGETS  # noqa: PLC0415
+
+    try:
+        targets = command.chosen(TARGETS, only)
+    except ValueError as error:
+        _fail(str(error))
+    if not command.run(targets, as_json=json):
+        raise typer.Exit(1)
+
+
+def _run(comparison: "Comparison", folder: Path | None, *, json: bool) -> None:
+    import orjson  # noqa: PLC0415
+
+    from gateway.config import ConfigError  # noqa: PLC0415
+    from gateway.simulate import report, table  # noqa: PLC0415
+    from gateway.simulate.traces import TraceError  # noqa: PLC0415
+
+    try:
+        with nullcontext() if folder is None else report.prepared(folder) as draft, _progress() as progress:
+            setting, runs = comparison.run(progress)
+            plotted = draft is None or report.write(draft, setting, runs)
+    except (TraceError, ConfigError, ValueError) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or folder}: {error.strerror}")
+    if json:
+        typer.echo(orjson.dumps(table.as_json(setting, runs), option=orjson.OPT_INDENT_2))
+        return
+    for name, text in setting.facts.items():
+        typer.echo(f"{name}: {text}")
+    typer.echo(f"\n{table.markdown(table.rows(runs))}")
+    if folder is not None:
+        typer.echo(f"\nThe report is {folder / 'index.html'}.")
+        if not plotted:
+            typer.echo(report.NO_PLOTS)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """A bar per policy on a terminal, nothing elsewhere: `begin(label, total)` gives what is told how far it is."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+
+        def begin(label: str, total: int) -> Callable[[int], None]:
+            bar = bars.add_task(label, total=total)
+            return lambda advanced: bars.advance(bar, advanced)
+
+        yield begin
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)

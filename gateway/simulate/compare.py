@@ -1,0 +1,131 @@
+"""A comparison from what was asked for to findings: everything is checked first, then policy after policy is run.
+
+Each policy gets engines, a Scheduler and a reading of the trace of its own; the calls, and whose they are, are the same
+for all.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.engine.batching import BATCHING
+from backends.engine.coefficients import COEFFICIENTS
+from backends.engine.engine import BLOCK_TOKENS
+from gateway.config import load_config
+from gateway.simulate.arrivals import LeftOut, Replay
+from gateway.simulate.choices import Choices, Tenants, read_weights
+from gateway.simulate.findings import Findings, Setting
+from gateway.simulate.run import Fleet, simulate
+from gateway.simulate.tenancy import tenant_rule
+from gateway.simulate.traces import Trace
+
+Progress = Callable[[str, int], Callable[[int], None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What to compare on which trace. The names are those of the command line's options."""
+
+    trace: Path
+    tenants: str | None = None
+    policies: Sequence[str] = ()
+    predictions: Sequence[str] = ()
+    placements: Sequence[str] = ()
+    price: str | None = None
+    share_ratio_max: float | None = None
+    weights: Sequence[str] = ()
+    requests_per_minute_max: int | None = None
+    config: Path | None = None
+    pool: str = ""
+    engine: str = "a10g-llama2-7b"
+    engines: int = 1
+    batching: str = "chunked-prefill"
+    kv_tokens_max: int | None = None
+    block_tokens: int | None = None
+    requests_running_max: int = 256
+    output_tokens_max: int = 1024
+    model: str | None = None
+    speed: float = 1.0
+    seed: int = 0
+
+    def run(self, progress: Progress) -> tuple[Setting, list[Findings]]:
+        """Run every policy. Raises TraceError, ConfigError, OSError, and ValueError for what there is not."""
+        config = load_config(self.config, check_files=False)
+        who = Tenants(
+            configured={tenant.id: tenant for tenant in config.policy_tenants()},
+            weights=read_weights(self.weights),
+            requests_per_minute_max=self.requests_per_minute_max,
+        )
+        policies = self._choices().tried(config, self.pool)
+        trace = Trace(self.trace)
+        rule = self.tenants or trace.format.tenants
+        tenant_rule(rule, seed=self.seed)
+        fleet = self._fleet(trace)
+        runs: list[Findings] = []
+        for policy in policies:
+            replay = self._replay(fleet)
+            calls = trace.calls(tenant_rule(rule, seed=self.seed), read_bytes=progress(policy.label, trace.bytes))
+            runs.append(simulate(policy, replay.arrivals(calls), fleet=fleet, tenant_of=who.find))
+        facts = {
+            "trace": f"{self.trace.name} ({trace.format.name}), {self.speed:g} times as fast as it was",
+            "calls": f"{runs[0].figures.requests}; left out: {replay.left_out.described()}",
+            "tenants": f"{len(runs[0].tenants)}, by the rule {rule}",
+            **_ends(runs[0]),
+            **_described(fleet),
+            "price": policies[0].price_text,
+            "queue": f"{config.queue.tenant_requests_max} calls of a tenant at most, for {config.queue.wait_s_max:g} s",
+            "seed": str(self.seed),
+        }
+        return Setting(facts), runs
+
+    def _choices(self) -> Choices:
+        return Choices(
+            policies=self.policies,
+            predictions=self.predictions,
+            placements=self.placements,
+            price=self.price,
+            share_ratio_max=self.share_ratio_max,
+            seed=self.seed,
+        )
+
+    def _fleet(self, trace: Trace) -> Fleet:
+        return Fleet(
+            coefficients=_listed("engine", self.engine, COEFFICIENTS),
+            engines=self.engines,
+            batching=_listed("batching", self.batching, BATCHING),
+            block_tokens=self.block_tokens or trace.format.block_tokens or BLOCK_TOKENS,
+            requests_running_max=self.requests_running_max,
+            kv_tokens_max=self.kv_tokens_max,
+        )
+
+    def _replay(self, fleet: Fleet) -> Replay:
+        return Replay(
+            request_tokens_max=fleet.request_tokens_max,
+            block_tokens=None if fleet.reserves_by_oracle else fleet.block_tokens,
+            output_tokens_max=self.output_tokens_max,
+            speed=self.speed,
+            model=self.model,
+            left_out=LeftOut(),
+        )
+
+
+def _ends(run: Findings) -> Mapping[str, str]:
+    """Who asked for most and for least: whose times to first token stand in the table."""
+    return {
+        end: f"{name} asked for {run.tenants[name].asked_service:.0f} service in {run.tenants[name].requests} calls"
+        for end, name in (("loudest", run.loudest), ("quietest", run.quietest))
+    }
+
+
+def _described(fleet: Fleet) -> Mapping[str, str]:
+    return {
+        "engines": f"{fleet.engines} of {fleet.coefficients}, {fleet.batching},"
+        f" {fleet.kv_tokens} KV tokens in blocks of {fleet.block_tokens}, {fleet.requests_running_max} calls at most",
+        "step times": COEFFICIENTS[fleet.coefficients].source,
+    }
+
+
+def _listed(kind: str, name: str, table: Mapping[str, object]) -> str:
+    if name not in table:
+        raise ValueError(f"{kind}: there is no '{name}' (there are: {', '.join(table)})")
+    return name

@@ -1,0 +1,234 @@
+"""What a run is watched for while it runs: who waits, how full the engines are, how far service drifts apart.
+
+An Observer stands where a Scheduler stands. It hands every fact on and changes none; tokens, which are most of them,
+it does not even look at. Every now and then it reads the Scheduler's own books and the engines' gauges.
+
+Service is compared between tenants that both had something waiting all the time, the only ones of whom a fair policy
+promises anything. For a pair the difference is the largest that arose over any part of that time, over the
+weights, as in VTC's Theorem 4.4 (Sheng et al., OSDI 2024); the run's is the largest of all pairs.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from backends.engine.engine import Engine
+from backends.simulation.recording import SchedulerLike
+from gateway.simulate.exposure import Exposure
+from gateway.simulate.series import Timeline
+from policies.types import (
+    Action,
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    RateLimits,
+    Reject,
+    Request,
+    Snapshot,
+    Tenant,
+    Tier,
+    Usage,
+)
+
+JUDGED_TENANTS_MAX = 32  # those that have waited longest: pairs are their square
+SHARE_WINDOW_S = 60.0  # as long as the windows of the VTC paper
+
+
+@dataclass(slots=True)
+class _Span:
+    """How far one tenant was ahead of another since both have been waiting."""
+
+    low: float
+    high: float
+
+
+class Shares:
+    """Jain's index of what tenants got that waited all the time, over windows of a minute (or of a bin, if longer).
+
+    (sum x)^2 / (n sum x^2), x being service over weight: 1 where all got alike, 1/n where one got everything.
+    """
+
+    def __init__(self) -> None:
+        self._began_at: float | None = None
+        self._service: Mapping[str, float] = {}
+        self._indices = 0.0
+        self.windows = 0
+
+    @property
+    def jain(self) -> float | None:
+        """The mean over all windows; None where no two tenants ever waited through one."""
+        return self._indices / self.windows if self.windows else None
+
+    def looked(self, now: float, service: Mapping[str, float], waiting_since: Mapping[str, float]) -> None:
+        """Those who wait have received this much, over their weight, since the run began."""
+        began_at = self._began_at
+        if began_at is not None and now - began_at < SHARE_WINDOW_S:
+            return
+        if began_at is not None:
+            got = [
+                service[tenant_id] - before
+                for tenant_id, before in self._service.items()
+                if tenant_id in service and waiting_since[tenant_id] <= began_at
+            ]
+            if len(got) > 1 and any(got):
+                self.windows += 1
+                self._indices += jain(got)
+        self._began_at, self._service = now, service
+
+    def interrupted(self) -> None:
+        """Fewer than two tenants wait: the window ends with nothing to compare."""
+        self._began_at = None
+
+
+def jain(got: Sequence[float]) -> float:
+    """Jain's fairness index of these amounts, not all of which are 0."""
+    return sum(got) ** 2 / (len(got) * sum(each * each for each in got))
+
+
+class Observer:
+    """A Scheduler that is watched. `tenant_of` says who a tenant is that the Scheduler has not heard of yet."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerLike,
+        *,
+        engines: Mapping[str, Engine],
+        tenant_of: Callable[[str], Tenant],
+        exposure: Exposure,
+        timeline: Timeline,
+    ) -> None:
+        self._scheduler = scheduler
+        self._engines = engines
+        self._tenant_of = tenant_of
+        self._tenants: dict[str, Tenant] = {}
+        self._requests: dict[str, Request] = {}
+        self._waiting: dict[str, int] = {}
+        self._waiting_since: dict[str, float] = {}
+        self._spans: dict[tuple[str, str], _Span] = {}
+        self._sampled_bin = -1
+        self._looked_at = 0.0
+        self._timeline = timeline
+        self._exposure = exposure
+        self.shares = Shares()
+        self.running, self.queued, self.kv_ratio = timeline.series(max), timeline.series(max), timeline.series(max)
+        self.difference = timeline.series(max)
+        # The path of the tokens: straight through.
+        self.tokens = scheduler.tokens
+        self.next_wakeup = scheduler.next_wakeup
+
+    @property
+    def difference_max(self) -> float:
+        return max(self.difference.bins.values(), default=0.0)
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now: float) -> None:
+        tenant_id = request.tenant_id
+        if tenant_id not in self._tenants:
+            self._tenants[tenant_id] = tenant = self._tenant_of(tenant_id)
+            self._scheduler.tenants_changed(changed=[tenant], now=now)
+        self._requests[request.id] = request
+        self._waits(tenant_id, now)
+        self._scheduler.submit(request, now)
+
+    def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
+        self._exposure.ended(self._requests.pop(request_id))
+        self._scheduler.finished(request_id, outcome, now)
+
+    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+        request = self._requests[request_id]
+        self._exposure.ended(request)
+        self._waits(request.tenant_id, now)
+        self._scheduler.returned(request_id, now, hold_s)
+
+    def cancel(self, request_id: str, now: float) -> None:
+        self._left_queue(self._requests.pop(request_id))
+        self._scheduler.cancel(request_id, now)
+
+    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
+        self._scheduler.spent(tenant_id, usage, now)
+
+    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
+        self._scheduler.load_changed(loads, now)
+        self._sample(now)
+
+    def tenants_changed(
+        self, *, changed: Iterable[Tenant] = (), removed: Iterable[str] = (), tiers: Iterable[Tier] = (), now: float
+    ) -> None:
+        self._scheduler.tenants_changed(changed=changed, removed=removed, tiers=tiers, now=now)
+
+    def poll(self, now: float) -> list[Action]:
+        actions = self._scheduler.poll(now)
+        for action in actions:
+            if isinstance(action, Dispatch):
+                request = self._requests[action.request_id]
+                self._exposure.dispatched(request)
+                self._left_queue(request)
+            elif isinstance(action, Reject):
+                self._left_queue(self._requests.pop(action.request_id))
+        return actions
+
+    def snapshot(self, now: float) -> Snapshot:
+        return self._scheduler.snapshot(now)
+
+    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
+        return self._scheduler.rate_limits(tenant_id, now)
+
+    # -- what is seen --------------------------------------------------------------------------------------
+
+    def _waits(self, tenant_id: str, now: float) -> None:
+        waiting = self._waiting.get(tenant_id, 0)
+        self._waiting[tenant_id] = waiting + 1
+        if not waiting:
+            self._waiting_since[tenant_id] = now
+
+    def _left_queue(self, request: Request) -> None:
+        tenant_id = request.tenant_id
+        self._waiting[tenant_id] -= 1
+        if not self._waiting[tenant_id]:
+            del self._waiting[tenant_id], self._waiting_since[tenant_id]
+
+    def _sample(self, now: float) -> None:
+        """Look once per bin, however often the engines are measured."""
+        number = self._timeline.bin_at(now)
+        self._gauge(number)
+        if number == self._sampled_bin:
+            return
+        self._sampled_bin = number
+        waiting = [tenant_id for tenant_id in self._waiting_since if self._tenants[tenant_id].in_flight_max is None]
+        if len(waiting) < 2:
+            self._spans.clear()
+            self.shares.interrupted()
+            return
+        views = self._scheduler.snapshot(now).tenants
+        service = {tenant_id: views[tenant_id].service / self._tenants[tenant_id].weight for tenant_id in waiting}
+        self.shares.looked(now, service, self._waiting_since)
+        self.difference.put(number, self._judge(service, now))
+
+    def _gauge(self, number: int) -> None:
+        gauges = [engine.snapshot() for engine in self._engines.values()]
+        self.running.put(number, sum(gauge.requests_running for gauge in gauges))
+        self.queued.put(number, sum(self._waiting.values()))
+        self.kv_ratio.put(number, sum(gauge.kv_used_ratio for gauge in gauges) / len(gauges))
+
+    def _judge(self, service: Mapping[str, float], now: float) -> float:
+        """The largest difference of any pair so far, from now on over those that have waited longest."""
+        longest = sorted(service, key=lambda tenant_id: (self._waiting_since[tenant_id], tenant_id))
+        spans: dict[tuple[str, str], _Span] = {}
+        largest = 0.0
+        for pair in combinations(sorted(longest[:JUDGED_TENANTS_MAX]), 2):
+            one, other = self._tenants[pair[0]], self._tenants[pair[1]]
+            if one.tier_id != other.tier_id:
+                continue
+            ahead = service[one.id] - service[other.id]
+            span = spans[pair] = self._span(pair, ahead)
+            span.low, span.high = min(span.low, ahead), max(span.high, ahead)
+            largest = max(largest, (span.high - span.low) * min(one.weight, other.weight))
+        self._spans, self._looked_at = spans, now
+        return largest
+
+    def _span(self, pair: tuple[str, str], ahead: float) -> _Span:
+        """The pair's span, a new one where one of them had nothing waiting for a while since the last look."""
+        span = self._spans.get(pair)
+        began = max(self._waiting_since[tenant_id] for tenant_id in pair)
+        return span if span is not None and began <= self._looked_at else _Span(ahead, ahead)

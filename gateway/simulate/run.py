@@ -1,0 +1,208 @@
+"""One policy on one trace: the production Scheduler, the engines, a virtual clock, and what came of it.
+
+Nothing is built for the simulation but the world around: whoever makes the Scheduler is given here as `make_scheduler`
+and makes the gateway's own. Two runs of one Experiment with equal policies give equal findings.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
+from backends.engine.coefficients import COEFFICIENTS
+from backends.engine.engine import Engine
+from backends.engine.memory import BlockMemory, Memory, OracleMemory
+from backends.simulation.recording import SchedulerLike
+from backends.simulation.workload import Arrival
+from backends.simulation.world import World
+from gateway.simulate.arrivals import Demand
+from gateway.simulate.exposure import Exposure, Promise
+from gateway.simulate.findings import Curves, Figures, Findings, Points, TenantFindings
+from gateway.simulate.observer import Observer
+from gateway.simulate.series import Histogram, Series, Timeline
+from gateway.simulate.tally import Tally, TenantTally
+from policies.cost import Price
+from policies.types import Tenant
+
+TENANTS_DRAWN = 8  # the loudest and the quietest of them; the rest is one line
+REST = "all others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The engines of the simulated pool, all alike."""
+
+    coefficients: str
+    engines: int
+    batching: str
+    block_tokens: int
+    requests_running_max: int
+    kv_tokens_max: int | None = None
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.kv_tokens_max or COEFFICIENTS[self.coefficients].kv_tokens_max
+
+    @property
+    def reserves_by_oracle(self) -> bool:
+        """The engine of the VTC paper knew every output length, and shared no prefixes."""
+        return self.batching == "separate-prefill"
+
+    @property
+    def request_tokens_max(self) -> int:
+        """Prompt and output of the largest request that an engine can run."""
+        if self.reserves_by_oracle:
+            return self.kv_tokens - OracleMemory(kv_tokens_max=self.kv_tokens).tenant_tokens - 1
+        return self.kv_tokens // self.block_tokens * self.block_tokens
+
+    def make(self) -> dict[str, Engine]:
+        """New engines, empty."""
+        return {f"engine-{number}": self._engine() for number in range(1, self.engines + 1)}
+
+    def _engine(self) -> Engine:
+        return Engine(
+            COEFFICIENTS[self.coefficients],
+            kv_tokens_max=self.kv_tokens,
+            block_tokens=self.block_tokens,
+            requests_running_max=self.requests_running_max,
+            batching=BATCHING[self.batching](self.kv_tokens, CHUNK_TOKENS_MAX),
+            memory=self._memory(),
+        )
+
+    def _memory(self) -> Memory:
+        if self.reserves_by_oracle:
+            return OracleMemory(kv_tokens_max=self.kv_tokens)
+        return BlockMemory(blocks_max=self.kv_tokens // self.block_tokens, block_tokens=self.block_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What is tried: the gateway's own Scheduler, made anew, and what is known of it.
+
+    `promise` is what it says of the difference of two tenants; None: nothing.
+    """
+
+    label: str
+    make_scheduler: Callable[[], SchedulerLike]
+    price: Price
+    price_text: str
+    promise: Promise | None
+
+
+def simulate(
+    policy: Policy,
+    arrivals: Iterable[Arrival],
+    *,
+    fleet: Fleet,
+    tenant_of: Callable[[str], Tenant],
+) -> Findings:
+    """Let the arrivals happen under the policy, to the end of the last of them. ValueError: there are none."""
+    timeline = Timeline()
+    engines = fleet.make()
+    exposure = Exposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, engines=fleet.engines)
+    observer = Observer(
+        policy.make_scheduler(), engines=engines, tenant_of=tenant_of, exposure=exposure, timeline=timeline
+    )
+    world = World(observer, engines, requests_running_max=fleet.requests_running_max)
+    demand, tally = Demand(), Tally(policy.price, timeline)
+    worth = policy.price.service
+    for record in world.run(demand.counted(arrivals, lambda prompt, output: worth(prompt, 0, output))):
+        tally.add(record, now=world.now)
+    loudest_first = demand.loudest_first()
+    if not loudest_first:
+        raise ValueError("the trace has no call that can be simulated")
+    quietest = demand.quietest()
+    return Findings(
+        policy=policy.label,
+        figures=_figures(policy, tally, observer, exposure, engines.values()),
+        tenants={
+            tenant_id: _tenant(tally.tenants[tenant_id], tenant_of(tenant_id), asked_service)
+            for tenant_id, asked_service in loudest_first.items()
+        },
+        curves=_curves(timeline, tally, observer, list(loudest_first), quietest),
+        loudest=next(iter(loudest_first)),
+        quietest=quietest,
+    )
+
+
+def _figures(
+    policy: Policy, tally: Tally, observer: Observer, exposure: Exposure, engines: Iterable[Engine]
+) -> Figures:
+    tenants = tally.tenants.values()
+    duration_s = tally.ended_at or 1.0
+    refused: Counter[str] = Counter()
+    for tenant in tenants:
+        refused.update(tenant.refused)
+    prompt_tokens = sum(tenant.prompt_tokens for tenant in tenants)
+    output_tokens = sum(tenant.output_tokens for tenant in tenants)
+    ttft = tally.ttft()
+    gauges = [engine.snapshot() for engine in engines]
+    looked_up = sum(gauge.prefix_queries_total for gauge in gauges)
+    found = sum(gauge.prefix_hits_total for gauge in gauges)
+    return Figures(
+        duration_s=tally.ended_at,
+        requests=sum(tenant.requests for tenant in tenants),
+        served=sum(tenant.served for tenant in tenants),
+        refused=dict(sorted(refused.items())),
+        throughput_tokens_per_s=(prompt_tokens + output_tokens) / duration_s,
+        output_tokens_per_s=output_tokens / duration_s,
+        jain=observer.shares.jain,
+        jain_windows=observer.shares.windows,
+        difference_max=observer.difference_max,
+        difference_bound=None if policy.promise is None else exposure.promised(policy.promise),
+        owed_service_per_s=tally.owed(),
+        ttft_p50_s=ttft.quantile(0.5),
+        ttft_p99_s=ttft.quantile(0.99),
+        preemptions=sum(gauge.preemptions_total for gauge in gauges),
+        hit_ratio=found / looked_up if looked_up else None,
+    )
+
+
+def _tenant(tally: TenantTally, tenant: Tenant, asked_service: float) -> TenantFindings:
+    return TenantFindings(
+        requests=tally.requests,
+        served=tally.served,
+        refused=dict(sorted(tally.refused.items())),
+        weight=tenant.weight,
+        asked_service=asked_service,
+        service=tally.service.total(),
+        ttft_p50_s=tally.ttft.quantile(0.5),
+        ttft_p99_s=tally.ttft.quantile(0.99),
+    )
+
+
+def _curves(timeline: Timeline, tally: Tally, observer: Observer, loudest_first: list[str], quietest: str) -> Curves:
+    drawn, rest = loudest_first, []
+    if len(loudest_first) > TENANTS_DRAWN:
+        drawn = [*loudest_first[: TENANTS_DRAWN - 1], quietest]
+        rest = [name for name in loudest_first if name not in drawn]
+    bins = timeline.bin_at(tally.ended_at) + 1
+    service = {name: _rates(timeline, [tally.tenants[name].service], bins) for name in drawn}
+    ttft = {name: tuple(tally.tenants[name].ttft.cdf()) for name in drawn}
+    if rest:
+        service[REST] = _rates(timeline, [tally.tenants[name].service for name in rest], bins)
+        together = Histogram()
+        for name in rest:
+            together.merge(tally.tenants[name].ttft)
+        ttft[REST] = tuple(together.cdf())
+    return Curves(
+        bin_s=timeline.bin_s,
+        service=service,
+        difference=_points(timeline, observer.difference, bins),
+        ttft=ttft,
+        running=_points(timeline, observer.running, bins),
+        queued=_points(timeline, observer.queued, bins),
+        kv_ratio=_points(timeline, observer.kv_ratio, bins),
+    )
+
+
+def _points(timeline: Timeline, series: Series, bins: int) -> Points:
+    return tuple((number * timeline.bin_s, series.bins.get(number, 0.0)) for number in range(bins))
+
+
+def _rates(timeline: Timeline, several: list[Series], bins: int) -> Points:
+    """Their sum per second."""
+    sums: Mapping[int, float] = {
+        number: sum(series.bins.get(number, 0.0) for series in several) for number in range(bins)
+    }
+    return tuple((number * timeline.bin_s, total / timeline.bin_s) for number, total in sums.items())

@@ -1,0 +1,112 @@
+"""Figures of a run of any length in bounded memory: series in bins that widen, latencies in buckets that grow.
+
+A run's length is not known before it ends. So bins start narrow, and whenever time leaves the last of them two
+neighbours become one: a series never has more than `BINS_MAX` points and never fewer than half of them once it had
+that many. Latencies fall into buckets 2 % wide, which is how exact their quantiles are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import ceil, log
+
+BINS_MAX = 256
+BIN_S_FIRST = 1.0
+LATENCY_S_MIN = 1e-3
+BUCKET_GROWTH = 1.02
+_LOG_GROWTH = log(BUCKET_GROWTH)
+
+Fold = Callable[[float, float], float]
+
+
+def added(one: float, other: float) -> float:
+    return one + other
+
+
+class Series:
+    """One value per bin; a bin without one is not there."""
+
+    __slots__ = ("_fold", "bins")
+
+    def __init__(self, fold: Fold) -> None:
+        self.bins: dict[int, float] = {}
+        self._fold = fold
+
+    def put(self, number: int, value: float) -> None:
+        """Fold the value into its bin."""
+        here = self.bins.get(number)
+        self.bins[number] = value if here is None else self._fold(here, value)
+
+    def halve(self) -> None:
+        bins, self.bins = self.bins, {}
+        for number, value in sorted(bins.items()):
+            self.put(number // 2, value)
+
+    def total(self) -> float:
+        return sum(self.bins.values())
+
+
+class Timeline:
+    """Bins from time 0, alike for all its series."""
+
+    def __init__(self) -> None:
+        self.bin_s = BIN_S_FIRST
+        self._series: list[Series] = []
+
+    def series(self, fold: Fold = added) -> Series:
+        """A new series; `fold` makes one value of two that fall into one bin."""
+        series = Series(fold)
+        self._series.append(series)
+        return series
+
+    def bin_at(self, at_s: float) -> int:
+        """The bin of this moment, after widening all bins as far as it takes."""
+        while at_s >= BINS_MAX * self.bin_s:
+            self.bin_s *= 2
+            for series in self._series:
+                series.halve()
+        return int(at_s / self.bin_s)
+
+    def spread(self, series: Series, start_s: float, end_s: float, amount: float) -> None:
+        """Spread an amount evenly over a span."""
+        last = self.bin_at(end_s)
+        first = self.bin_at(start_s)
+        if first == last or end_s <= start_s:
+            series.put(last, amount)
+            return
+        rate = amount / (end_s - start_s)
+        for number in range(first, last + 1):
+            overlap_s = min(end_s, (number + 1) * self.bin_s) - max(start_s, number * self.bin_s)
+            if overlap_s > 0.0:
+                series.put(number, rate * overlap_s)
+
+
+class Histogram:
+    """Latencies in seconds, as counts of buckets. Below a millisecond all are alike."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def add(self, latency_s: float) -> None:
+        bucket = 0 if latency_s <= LATENCY_S_MIN else ceil(log(latency_s / LATENCY_S_MIN) / _LOG_GROWTH)
+        self.counts[bucket] += 1
+
+    def quantile(self, ratio: float) -> float | None:
+        """The latency that this part of them does not exceed, within 1 %; None where there are none."""
+        rank = ceil(ratio * self.counts.total())
+        return next((latency_s for latency_s, below in self._cumulated() if below >= rank), None)
+
+    def cdf(self) -> list[tuple[float, float]]:
+        """Latency and the part of all that is not above it, ascending."""
+        total = self.counts.total()
+        return [(latency_s, below / total) for latency_s, below in self._cumulated()]
+
+    def merge(self, other: "Histogram") -> None:
+        self.counts.update(other.counts)
+
+    def _cumulated(self) -> Iterator[tuple[float, int]]:
+        below = 0
+        for bucket, count in sorted(self.counts.items()):
+            below += count
+            yield LATENCY_S_MIN * BUCKET_GROWTH ** (bucket - 0.5 if bucket else 0), below

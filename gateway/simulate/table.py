@@ -1,0 +1,93 @@
+"""The figures of all policies as one table and as JSON: one line each, the words that docs/simulate.md explains.
+
+The table is Markdown with its columns aligned, so that a terminal shows it and a document takes it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gateway.simulate.findings import Figures, Findings, Setting, TenantFindings
+
+NOTHING = "-"
+
+
+def _seconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _ratio(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def _difference(figures: Figures) -> str:
+    bound = "no bound" if figures.difference_bound is None else f"{figures.difference_bound:.0f}"
+    return f"{figures.difference_max:.0f} ({bound})"
+
+
+def _ttft(tenant: TenantFindings) -> str:
+    return f"{_seconds(tenant.ttft_p50_s)} / {_seconds(tenant.ttft_p99_s)}"
+
+
+COLUMNS: Mapping[str, Callable[[Findings], str]] = {
+    "policy": lambda run: run.policy,
+    "tokens/s": lambda run: f"{run.figures.throughput_tokens_per_s:.0f}",
+    "Jain": lambda run: _ratio(run.figures.jain),
+    "max difference (bound)": lambda run: _difference(run.figures),
+    "owed/s": lambda run: f"{run.figures.owed_service_per_s:.0f}",
+    "quietest TTFT p50 / p99 s": lambda run: _ttft(run.tenants[run.quietest]),
+    "loudest TTFT p50 / p99 s": lambda run: _ttft(run.tenants[run.loudest]),
+    "refused": lambda run: str(sum(run.figures.refused.values())),
+    "preemptions": lambda run: str(run.figures.preemptions),
+    "prefix hits": lambda run: _ratio(run.figures.hit_ratio),
+}
+TENANT_COLUMNS: Mapping[str, Callable[[TenantFindings], str]] = {
+    "weight": lambda tenant: f"{tenant.weight:g}",
+    "requests": lambda tenant: str(tenant.requests),
+    "served": lambda tenant: str(tenant.served),
+    "refused": lambda tenant: ", ".join(f"{count} {why}" for why, count in sorted(tenant.refused.items())) or "0",
+    "asked service": lambda tenant: f"{tenant.asked_service:.0f}",
+    "service": lambda tenant: f"{tenant.service:.0f}",
+    "TTFT p50 s": lambda tenant: _seconds(tenant.ttft_p50_s),
+    "TTFT p99 s": lambda tenant: _seconds(tenant.ttft_p99_s),
+}
+
+
+def rows(runs: Sequence[Findings]) -> list[list[str]]:
+    """The header, and a line per policy."""
+    return [list(COLUMNS), *([column(run) for column in COLUMNS.values()] for run in runs)]
+
+
+def tenant_rows(run: Findings) -> list[list[str]]:
+    """The header, and a line per tenant, the loudest first."""
+    lines = [[name, *(column(tenant) for column in TENANT_COLUMNS.values())] for name, tenant in run.tenants.items()]
+    return [["tenant", *TENANT_COLUMNS], *lines]
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text and the others figures."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    header, *body = [_line(line, widths) for line in lines]
+    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
+    return "\n".join([header, f"|{rule}|", *body])
+
+
+def as_json(setting: Setting, runs: Sequence[Findings]) -> dict[str, Any]:
+    """Everything but the curves."""
+    policies = [
+        {
+            "policy": run.policy,
+            **asdict(run.figures),
+            "tenants": {name: asdict(tenant) for name, tenant in run.tenants.items()},
+        }
+        for run in runs
+    ]
+    return {"setting": dict(setting.facts), "policies": policies}
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        cells[0].ljust(widths[0]),
+        *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)),
+    ]
+    return f"| {' | '.join(padded)} |"

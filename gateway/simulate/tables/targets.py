@@ -1,0 +1,11 @@
+"""All targets of `fairlead simulate tables`, by the name that --only takes."""
+
+from gateway.simulate.tables import dlpm_tables, predictors, vtc_figures, vtc_tables
+from gateway.simulate.tables.experiment import Target
+
+TARGETS: dict[str, Target] = {
+    **vtc_tables.TARGETS,
+    **vtc_figures.TARGETS,
+    **dlpm_tables.TARGETS,
+    **predictors.TARGETS,
+}

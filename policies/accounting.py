@@ -1,0 +1,85 @@
+"""Who is charged what, and in which lane's accounts?
+
+The ledger knows what a request costs; here it is charged to its tenant in the lane that it was sent from, or waits in
+again. A token within its prediction moves service from outstanding to counter, and no key: such entries are settled
+only when somebody reads the books.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from policies.lane import Lane
+from policies.lanes import Lanes, Move
+from policies.ledger import Charge, InFlight, Ledger
+from policies.types import Request, Usage
+
+
+@dataclass(slots=True)
+class Accounting:
+    """The accounts of one pool, in all its lanes."""
+
+    ledger: Ledger
+    lanes: Lanes
+    unsettled: dict[str, InFlight] = field(default_factory=dict)
+    """Entries with tokens that no account has seen yet."""
+
+    def settle(self, entry: InFlight) -> None:
+        """Bring the accounts up to what the entry has used."""
+        self.unsettled.pop(entry.request.id, None)
+        self._charge(entry, self.ledger.charge(entry, entry.usage))
+
+    def settle_all(self) -> None:
+        for entry in list(self.unsettled.values()):
+            self.settle(entry)
+
+    def ended(self, entry: InFlight, lane: Lane, *, is_served: bool, now: float) -> None:
+        """The entry, which was sent from this lane, is over."""
+        lane.charged(entry.request.tenant_id, self.ledger.closed(entry, is_served=is_served))
+        lane.ended(entry, now)
+
+    def left(self, request: Request, lane: Lane, now: float) -> None:
+        """A request has left this lane for good, without being dispatched."""
+        entry = self.ledger.prepaid(request.id)
+        if entry is not None:
+            del lane.prepaid[request.id]
+            lane.charged(request.tenant_id, self.ledger.refunded(entry))
+            lane.ended(entry, now)
+        else:
+            lane.dropped(request, now)
+
+    def moved(self, request: Request, move: Move, now: float) -> None:
+        """A waiting request waits in another lane: what it has prepaid it has prepaid there."""
+        entry = self.ledger.prepaid(request.id)
+        if entry is not None:
+            entry.backend_id = move.backend_id
+            del move.before.prepaid[request.id]
+            move.after.prepaid[request.id] = None
+            move.before.charged(request.tenant_id, Charge(-entry.service, -entry.outstanding))
+            move.after.charged(request.tenant_id, Charge(entry.service, entry.outstanding))
+            move.before.ended(replace(entry, service=0.0), now)
+        else:
+            move.before.dropped(request, now)
+
+    def spent(self, tenant_id: str, usage: Usage) -> None:
+        """The tenant used this much by a call that was never queued: nobody knows which backend did the work."""
+        service, _ = self.ledger.spent(tenant_id, usage)
+        lanes = self.lanes.all()
+        for lane in lanes:
+            lane.charged(tenant_id, Charge(service / len(lanes), 0.0))
+
+    @contextmanager
+    def reweighing(self, tenant_ids: Collection[str]) -> Iterator[None]:
+        """The weights of these tenants, or of their tiers, change meanwhile. What is outstanding stands in the accounts
+        over the old weights: it is taken out, and put back over the new.
+        """
+        self.settle_all()
+        expecting = [entry for entry in self.ledger.expecting() if entry.request.tenant_id in tenant_ids]
+        for entry in expecting:
+            self._charge(entry, Charge(0.0, -entry.outstanding))
+        yield
+        for entry in expecting:
+            self._charge(entry, Charge(0.0, entry.outstanding))
+
+    def _charge(self, entry: InFlight, charge: Charge) -> None:
+        self.lanes.at(entry.backend_id).charged(entry.request.tenant_id, charge)

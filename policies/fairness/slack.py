@@ -1,0 +1,159 @@
+"""The knob between fairness and everything else: among tenants that are about level, take the best request.
+
+VTC serves the tenant with the smallest key, always. Here, all tenants whose key is within a slack Q of the smallest
+are level, and a second key chooses among what they have waiting: the longest cached prefix, the nearest deadline, or
+the oldest arrival. Q = 0 is VTC; Q = infinity is the second key alone: longest prefix match, earliest
+deadline first, first come first served. Two tenants that both wait over an interval receive service that differs by
+at most 2 (U + Q) there, U being VTC's.
+
+A key that a request keeps (arrival, deadline) is kept in two more heaps, so a decision costs O(log n): tenants that are
+too far ahead, by counter, and tenants that are level, by their best request. They change over as the smallest key
+rises; who turns out to have got ahead goes back when he surfaces. What is cached changes with every dispatch and
+is looked up (cached.py).
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from types import MappingProxyType
+
+from policies.fairness.base import Account, Eligible, Waiting
+from policies.fairness.cached import LOOKUPS_MAX, longest_cached
+from policies.fairness.heap import Place, TenantHeap
+from policies.fairness.ranked import Rank, Ranked
+from policies.fairness.vtc import VirtualTokenCounter, fell, key_of
+from policies.types import Request
+
+SLACK_SERVICE = 2_000.0  # Q: two or three requests of some hundred tokens
+TTFT_S_UNSET = 60.0  # what no envelope says when it is due is due a minute after it arrived
+PREFIX = "prefix"
+
+
+def deadline_at(request: Request) -> float:
+    """When the first token is due."""
+    envelope = request.envelope
+    ttft_s = None if envelope is None else envelope.ttft_s
+    return request.arrived_at + (TTFT_S_UNSET if ttft_s is None else ttft_s)
+
+
+RANKS: Mapping[str, Rank] = MappingProxyType(
+    {
+        "arrival": lambda request: request.arrived_at,
+        "deadline": deadline_at,  # of all slacks, deadline - now, the same one is the smallest
+    }
+)
+SECOND_KEYS = (*RANKS, PREFIX)
+"""By what requests of tenants that are level are chosen."""
+
+
+class SlackCounter(VirtualTokenCounter):
+    """Which request is best among those of the tenants that have received the least, give or take a slack?"""
+
+    def __init__(self, slack_service: float = SLACK_SERVICE, second_key: str = PREFIX) -> None:
+        """`slack_service` is Q, in service over weight; `second_key` one of SECOND_KEYS."""
+        super().__init__()
+        assert second_key in SECOND_KEYS, second_key
+        self._slack = slack_service
+        self._levels = _Levels(RANKS[second_key]) if slack_service and second_key in RANKS else None
+        self.reads_prefixes = second_key == PREFIX and slack_service > 0
+
+    def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
+        self._cached_blocks = cached_blocks
+
+    def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        if self._levels is not None:
+            self._levels.queued(request, waiting, self._waiting)
+
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        super().joined(tenant_id, waiting)
+        if self._levels is not None:
+            self._levels.joined(self._accounts[tenant_id], self._waiting)
+
+    def left(self, tenant_id: str) -> None:
+        super().left(tenant_id)
+        if self._levels is not None:
+            self._levels.left(tenant_id)
+
+    def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
+        super().charged(tenant_id, service, outstanding)
+        if self._levels is not None:
+            self._levels.charged(tenant_id, self._waiting)
+
+    def pick(self, eligible: Eligible) -> Request | None:
+        if not self._slack:
+            return super().pick(eligible)
+        least = self._heap.first_of(lambda account: eligible(account.head()))
+        if least is None:
+            return None
+        key_max = key_of(least) + self._slack
+        if self._levels is None:
+            level = self._heap.up_to(key_max, LOOKUPS_MAX)
+            best = longest_cached(level, self._cached_blocks, eligible)
+        else:
+            best = self._levels.best(key_max, eligible, self._waiting)
+        return best or least.head()
+
+    def forget(self, tenant_id: str) -> None:
+        super().forget(tenant_id)
+        if self._levels is not None:
+            self._levels.forget(tenant_id)
+
+
+class _Level(Place):
+    """A waiting tenant's place in one of the two heaps."""
+
+    __slots__ = ("account", "is_level")
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account.tenant_id)
+        self.account = account
+        self.is_level = False
+
+
+class _Levels:
+    """Who is level, by rank, and who is ahead, by counter."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._ranked = Ranked(rank)
+        self._places: dict[str, _Level] = {}
+        stamps = count(1)  # one for both: a place leaves the one heap by entering the other
+        self._ahead: TenantHeap[_Level] = TenantHeap(lambda place: key_of(place.account), stamps)
+        self._level: TenantHeap[_Level] = TenantHeap(lambda place: self._best(place)[0], stamps)
+
+    def queued(self, request: Request, waiting: Waiting, tenants: int) -> None:
+        rank = self._ranked.queued(request, waiting)
+        place = self._places.get(request.tenant_id)
+        if place is not None and place.is_level and rank < place.entry_key:
+            self._level.push(place, tenants)
+
+    def joined(self, account: Account, tenants: int) -> None:
+        place = self._places[account.tenant_id] = _Level(account)
+        self._ahead.push(place, tenants)
+
+    def left(self, tenant_id: str) -> None:
+        self._places.pop(tenant_id).stamp = 0
+
+    def charged(self, tenant_id: str, tenants: int) -> None:
+        place = self._places.get(tenant_id)
+        if place is not None and not place.is_level and fell(place, key_of(place.account)):
+            self._ahead.push(place, tenants)
+
+    def best(self, key_max: float, eligible: Eligible, tenants: int) -> Request | None:
+        """The best eligible request of those whose key is at most this."""
+
+        def may_go(place: _Level) -> bool:
+            return key_of(place.account) <= key_max and eligible(self._best(place)[1])
+
+        while (place := self._ahead.first()) is not None and key_of(place.account) <= key_max:
+            place.is_level = True
+            self._level.push(place, tenants)
+        while (place := self._level.first()) is not None and key_of(place.account) > key_max:
+            place.is_level = False
+            self._ahead.push(place, tenants)
+        place = self._level.first_of(may_go)
+        return self._best(place)[1] if place else None
+
+    def forget(self, tenant_id: str) -> None:
+        self._ranked.forget(tenant_id)
+
+    def _best(self, place: _Level) -> tuple[float, Request]:
+        return self._ranked.best(place.tenant_id, place.account.waiting)

@@ -1,0 +1,251 @@
+"""One queue: who in it goes next?
+
+A pool has one lane before all its backends, or one before each of them (policies/lanes.py). A lane has an order of
+its own, with its own counters, and knows what its tenants have in flight from it; limits of tenants hold over all lanes
+and are told to it.
+
+Limits make a tenant eligible; tiers compete by weighted VTC; inside the tier the pool's fairness picks the request. If
+that fits at none of the backends it may go to, these are closed for the rest of the round: to its tier, and to
+all tiers without a reserve; tiers that have one may then still enter their own, and nothing else. Passing over it for a
+smaller one would break the bound of VTC. For a request that any backend will do for this ends the tier's round;
+where only some will do, its tenant is passed over and the others go on at the remaining backends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from policies.capacity import BackendCapacity
+from policies.cost import Price
+from policies.fairness.tiers import TieredFairness
+from policies.ledger import Charge, InFlight
+from policies.queues import TenantQueues
+from policies.share import ShareCap, TenantUse
+from policies.types import Request, Tenant
+
+NO_USE = TenantUse()
+NOBODY: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class TenantState:
+    """A tenant of the pool, and whether it may send."""
+
+    tenant: Tenant
+    in_flight: int = 0
+    removed: bool = False  # goes when its last request has ended
+
+    @property
+    def may_send(self) -> bool:
+        limit = self.tenant.in_flight_max
+        return limit is None or self.in_flight < limit
+
+
+@dataclass(slots=True)
+class Round:
+    """The dispatching of one poll from one lane: the backends that have room, and who waits for it in vain."""
+
+    now: float
+    candidates: list[BackendCapacity]
+    blocked: set[str] = field(default_factory=set)  # tiers to which all candidates are closed
+    closed: dict[str, frozenset[str]] = field(default_factory=dict)  # backend id -> tiers that it is closed to
+    passed_over: set[str] = field(default_factory=set)  # tenants whose next may only go to closed backends
+
+    def may_go(self, request: Request) -> bool:
+        """Whether the request's tenant is not passed over."""
+        return request.tenant_id not in self.passed_over
+
+    def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
+        """The candidates that the request may go to."""
+        closed, ids = self.closed, request.backend_ids
+        if ids is None and not closed:
+            return self.candidates
+        return [
+            each
+            for each in self.candidates
+            if (ids is None or each.id in ids) and tier_id not in closed.get(each.id, ())
+        ]
+
+    def close(self, request: Request, tier_ids: frozenset[str]) -> None:
+        """The request fits at no candidate that it may go to: keep what they have for it, from these tiers."""
+        closed, ids = self.closed, request.backend_ids
+        for candidate in self.candidates:
+            if ids is None or candidate.id in ids:
+                closed[candidate.id] = closed.get(candidate.id, NOBODY) | tier_ids
+        if ids is None:
+            self.blocked |= tier_ids
+        else:
+            self.passed_over.add(request.tenant_id)
+            closed_to_all = frozenset.intersection(*(closed.get(each.id, NOBODY) for each in self.candidates))
+            self.blocked |= closed_to_all
+
+
+class Lane:
+    """Who goes next among those that wait here?"""
+
+    def __init__(
+        self,
+        order: TieredFairness,
+        queues: TenantQueues,
+        tenants: Mapping[str, TenantState],
+        *,
+        price: Price,
+        share_ratio_max: float,
+        limits: Callable[[], tuple[int, float]],
+        output_tokens: Callable[[Request], float],
+    ) -> None:
+        """`limits` are the sequences and tokens that may be in flight from here, `output_tokens` what a request is
+        sized at.
+        """
+        self.order = order
+        self.queues = queues
+        self.prepaid: dict[str, None] = {}
+        """Ids of waiting requests that came back, oldest first: they were chosen and charged already."""
+        self._tenants = tenants
+        self._price = price
+        self._share = ShareCap(share_ratio_max, order.tier)
+        self._limits = limits
+        self._output_tokens = output_tokens
+        self._competing: set[str] = set()  # tenants that wait and may send
+        self._uses: dict[str, TenantUse] = {}  # of those with anything in flight from here
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here or is in flight from here."""
+        return not self._uses and not self.queues.tenant_ids()
+
+    # -- who waits -------------------------------------------------------------------------------------------
+
+    def competes(self, tenant_id: str) -> bool:
+        """Whether the tenant waits here and may send."""
+        return tenant_id in self._competing
+
+    def queued(self, request: Request, now: float) -> None:
+        """The request has joined its tenant's queue."""
+        tenant_id = request.tenant_id
+        tier_id = self._tenants[tenant_id].tenant.tier_id
+        self.order.queued(tier_id, request, self.queues.of(tenant_id).requests, now)
+
+    def dropped(self, request: Request, now: float) -> None:
+        """The request has left its tenant's queue here for good without ever being sent."""
+        self.order.dropped(self._tenants[request.tenant_id].tenant.tier_id, request, now)
+
+    def refresh(self, state: TenantState) -> None:
+        """Bring the order up to what the tenant's queue, requests in flight and limits now say."""
+        tenant = state.tenant
+        requests = self.queues.of(tenant.id).requests
+        # A tenant at its in-flight limit is not in the queue as far as fairness goes: it is lifted like one that
+        # was away, or it would save up credit that nobody else could use.
+        if requests and state.may_send:
+            if tenant.id not in self._competing:
+                self._competing.add(tenant.id)
+                self.order.joined(tenant.tier_id, tenant.id, requests)
+        elif tenant.id in self._competing:
+            self._leave(tenant)
+        self._share.set_active(tenant, active=bool(requests) or tenant.id in self._uses)
+
+    def change(self, before: Tenant, state: TenantState, now: float) -> None:
+        """The tenant is another than before; what it has outstanding was taken out of its account."""
+        tenant = state.tenant
+        self._share.set_active(before, active=False)
+        if before.tier_id != tenant.tier_id:
+            if tenant.id in self._competing:
+                self._leave(before)
+            self.order.moved(tenant.id, before.tier_id, tenant.tier_id)
+            for request in self.queues.of(tenant.id).requests.values():
+                self.queued(request, now)
+        self.refresh(state)
+
+    def forget(self, tenant: Tenant) -> None:
+        self.order.forget(tenant.tier_id, tenant.id)
+
+    # -- what is in flight from here -------------------------------------------------------------------------
+
+    def use(self, tenant_id: str) -> TenantUse:
+        return self._uses.get(tenant_id, NO_USE)
+
+    def charged(self, tenant_id: str, charge: Charge) -> None:
+        self.order.charged(self._tenants[tenant_id].tenant, charge)
+
+    def opened(self, entry: InFlight, charge: Charge) -> None:
+        """The entry was dispatched from here, for this charge."""
+        tenant = self._tenants[entry.request.tenant_id].tenant
+        entry.weight = tenant.weight
+        use = self._uses.get(tenant.id)
+        if use is None:
+            use = self._uses[tenant.id] = TenantUse()
+        use.requests += 1
+        use.sequences += entry.reservation.sequences
+        use.tokens += entry.reservation.tokens
+        self.order.dispatched(tenant.tier_id, entry)
+        self.order.charged(tenant, charge)
+
+    def resized(self, entry: InFlight, tokens: int) -> None:
+        """The entry's reservation is about to become this many tokens."""
+        self._uses[entry.request.tenant_id].tokens += tokens - entry.reservation.tokens
+
+    def closed(self, entry: InFlight) -> None:
+        """The entry is not in flight any more."""
+        tenant_id = entry.request.tenant_id
+        use = self._uses[tenant_id]
+        use.requests -= 1
+        use.sequences -= entry.reservation.sequences
+        use.tokens -= entry.reservation.tokens
+        if not use.requests:
+            assert not use.sequences, "nothing in flight is no sequence"
+            del self._uses[tenant_id]
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        """What was sent from here is over, or is another lane's from now on."""
+        self.order.ended(self._tenants[entry.request.tenant_id].tenant.tier_id, entry, now)
+
+    # -- who goes next ---------------------------------------------------------------------------------------
+
+    def next(self, this_round: Round) -> tuple[str, Request] | None:
+        """The request that is next, and its tier, among the tiers that are not blocked."""
+        blocked, may_go = this_round.blocked, this_round.may_go if this_round.passed_over else _any_request
+        first = self._pick(blocked, may_go)
+        if (
+            first is None
+            or not self.order.is_fair
+            or self.order.waiting_count() == 1
+            or self._is_within_share(first[1])
+        ):
+            return first
+        # Where everybody who waits is over his share the rest of the room is for whoever is next.
+        other = self._pick(blocked, lambda request: may_go(request) and self._is_within_share(request))
+        return other if other and self._may_be_passed(first[1].tenant_id, other[1].tenant_id) else first
+
+    def _pick(self, blocked: set[str], eligible: Callable[[Request], bool]) -> tuple[str, Request] | None:
+        order = self.order
+        if len(blocked) == len(order.tiers()):
+            return None
+        while (tier_id := order.pick_tier(blocked)) is not None:
+            request = order.pick(tier_id, eligible)
+            if request is not None:
+                return tier_id, request
+            blocked = blocked | {tier_id}
+        return None
+
+    def _is_within_share(self, request: Request) -> bool:
+        use = self._uses.get(request.tenant_id)
+        if use is None:
+            return True
+        tenant, output_tokens = self._tenants[request.tenant_id].tenant, self._output_tokens(request)
+        return self._share.allows(tenant, use, request, output_tokens=output_tokens, limits=self._limits())
+
+    def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
+        """Whether the one is behind the other by no more than the tokens that it has reserved can turn out to be:
+        all of them outputs (the w_q * M of VTC's U).
+        """
+        lag = self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        use = self.use(tenant_id)
+        worth = use.requests and self._price.service(0, 0, use.tokens / use.requests) * use.requests
+        return lag <= worth
+
+    def _leave(self, tenant: Tenant) -> None:
+        self._competing.discard(tenant.id)
+        self.order.left(tenant.tier_id, tenant.id)
+
+
+def _any_request(request: Request) -> bool:  # noqa: ARG001
+    return True

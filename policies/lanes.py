@@ -1,0 +1,248 @@
+"""Where does a request wait: before all backends, or before one of them?
+
+With a late placement there is one lane, and whoever is next in it goes to whichever backend has room. With a placement
+on arrival there is one lane per backend, each with its own order and counters: what one backend's tenants receive
+there is fair, and the pool's bound is as many times as large as there are backends.
+
+What waits for a backend that is not there any more, or has refused for too long, is assigned again where there is
+another. Counters of a lane stay as long as its backend is known or anything waits or runs there.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from policies.capacity import BackendCapacity
+from policies.cost import Price
+from policies.fairness import Fairness
+from policies.fairness.tiers import TieredFairness
+from policies.fleet import Fleet
+from policies.lane import Lane, TenantState
+from policies.ledger import InFlight
+from policies.placement import ArrivalPlacement, Placement, Worker
+from policies.prefixes import PrefixIndex
+from policies.queues import Queues, TenantQueues
+from policies.types import Request, Tier
+
+
+class Move(NamedTuple):
+    """A request waited in one lane and now waits in another, before this backend."""
+
+    before: Lane
+    after: Lane
+    backend_id: str
+
+
+class Lanes(Protocol):
+    """Which lane does a request wait in? The answers of the single lane are the defaults."""
+
+    def all(self) -> Collection[Lane]:
+        """Every lane, in a fixed order."""
+        ...
+
+    def at(self, backend_id: str) -> Lane:
+        """The lane that what is in flight at this backend was sent from."""
+        ...
+
+    def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[Lane, list[BackendCapacity]]]:
+        """Of each lane that may send to any of these backends, those that it may."""
+        ...
+
+    def enter(self, request: Request, now: float) -> Lane:
+        """A request that arrived waits from now on, in this lane. Some backend that will do for it is available."""
+        ...
+
+    def enter_again(self, entry: InFlight) -> Lane:
+        """A request came back: it waits again, before all of its tenant's."""
+        ...
+
+    def leave(self, request: Request, *, sent: bool) -> Lane:
+        """The request waits no more: it was sent from this lane, or is gone."""
+        ...
+
+    def ended(self, entry: InFlight) -> None:
+        """What was sent has ended."""
+        return
+
+    def backends_changed(self) -> None:
+        """The set of backends is another one."""
+        return
+
+    def stranded(self, now: float) -> Sequence[Request]:
+        """What waits for a backend that does not serve although another would, oldest first."""
+        return ()
+
+    def move(self, request: Request, now: float) -> Move:
+        """Assign a stranded request again."""
+        ...
+
+    def forget(self, tenant_id: str) -> None:
+        """The tenant is gone."""
+        return
+
+
+class SharedLane(Lanes):
+    """One lane before all backends, over the pool's own queues."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._all = (lane,)
+
+    def all(self) -> Collection[Lane]:
+        return self._all
+
+    def at(self, backend_id: str) -> Lane:
+        return self._lane
+
+    def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[Lane, list[BackendCapacity]]]:
+        return ((self._lane, backends),) if backends else ()
+
+    def enter(self, request: Request, now: float) -> Lane:
+        return self._lane
+
+    def enter_again(self, entry: InFlight) -> Lane:
+        return self._lane
+
+    def leave(self, request: Request, *, sent: bool) -> Lane:
+        return self._lane
+
+    def move(self, request: Request, now: float) -> Move:
+        raise AssertionError("nothing is stranded before all backends")
+
+
+class LanePerBackend(Lanes):
+    """One lane per backend; the placement says which when a request arrives."""
+
+    def __init__(self, placement: ArrivalPlacement, fleet: Fleet, make_lane: Callable[[str], Lane]) -> None:
+        self._placement = placement
+        self._fleet = fleet
+        self._make_lane = make_lane
+        self._lanes: dict[str, Lane] = {}
+        self._queued: dict[str, int] = {}  # requests that wait, by lane
+        self._backend_ids: dict[str, str] = {}  # by waiting request
+        self.backends_changed()
+
+    def all(self) -> Collection[Lane]:
+        return self._lanes.values()
+
+    def at(self, backend_id: str) -> Lane:
+        return self._lanes[backend_id]
+
+    def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[Lane, list[BackendCapacity]]]:
+        return [(self._lanes[each.id], [each]) for each in backends if self._queued[each.id]]
+
+    def enter(self, request: Request, now: float) -> Lane:
+        backend_id = self._assign(request, self._fleet.serving(request, now) or self._fleet.available(request))
+        self._wait(request, backend_id).queues.add(request)
+        return self._lanes[backend_id]
+
+    def enter_again(self, entry: InFlight) -> Lane:
+        lane = self._wait(entry.request, entry.backend_id)
+        lane.queues.add_first(entry.request)
+        self._placement.returned(entry.request, entry.backend_id)
+        return lane
+
+    def leave(self, request: Request, *, sent: bool) -> Lane:
+        backend_id = self._backend_ids.pop(request.id)
+        self._queued[backend_id] -= 1
+        tell = self._placement.dispatched if sent else self._placement.unassigned
+        tell(request, backend_id)
+        lane = self._lanes[backend_id]
+        lane.queues.take(request)
+        return lane
+
+    def ended(self, entry: InFlight) -> None:
+        self._placement.ended(entry.request, entry.backend_id, entry.usage)
+
+    def backends_changed(self) -> None:
+        known = self._fleet.backend_ids()
+        for backend_id in known:
+            if backend_id not in self._lanes:
+                self._lanes[backend_id] = self._make_lane(backend_id)
+                self._queued[backend_id] = 0
+        for backend_id in [each for each, lane in self._lanes.items() if each not in known and lane.is_empty]:
+            del self._lanes[backend_id], self._queued[backend_id]
+
+    def stranded(self, now: float) -> Sequence[Request]:
+        waiting = [
+            request
+            for backend_id, lane in self._lanes.items()
+            if self._queued[backend_id] and not self._fleet.serves(backend_id, now)
+            for tenant_id in lane.queues.tenant_ids()
+            for request in lane.queues.of(tenant_id).requests.values()
+            if self._fleet.serving(request, now)
+        ]
+        return sorted(waiting, key=lambda request: (request.arrived_at, request.id))
+
+    def move(self, request: Request, now: float) -> Move:
+        before = self.leave(request, sent=False)
+        backend_id = self._assign(request, self._fleet.serving(request, now))
+        self._wait(request, backend_id).queues.add_back(request)
+        return Move(before, self._lanes[backend_id], backend_id)
+
+    def forget(self, tenant_id: str) -> None:
+        self._placement.forget(tenant_id)
+
+    def _assign(self, request: Request, backends: Sequence[BackendCapacity]) -> str:
+        workers = [Worker(each, self._queued[each.id]) for each in backends]
+        backend_id = self._placement.assign(request, workers)
+        assert any(worker.id == backend_id for worker in workers), (
+            "a request is assigned to a backend that may serve it"
+        )
+        return backend_id
+
+    def _wait(self, request: Request, backend_id: str) -> Lane:
+        self._backend_ids[request.id] = backend_id
+        self._queued[backend_id] += 1
+        return self._lanes[backend_id]
+
+
+@dataclass(slots=True)
+class LaneMaker:
+    """What every lane of a pool is made of."""
+
+    make_order: Callable[[], Fairness]
+    tiers: Mapping[str, Tier]
+    tenants: Mapping[str, TenantState]
+    fleet: Fleet
+    prefixes: PrefixIndex
+    price: Price
+    share_ratio_max: float
+    output_tokens: Callable[[Request], float]
+    reads_counters: bool = field(init=False)
+    reads_prefixes: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        order = self.make_order()  # one to look at
+        self.reads_counters, self.reads_prefixes = order.reads_counters, order.reads_prefixes
+
+    def lanes(self, placement: Placement | ArrivalPlacement, queues: Queues) -> Lanes:
+        """The lanes that this placement needs, over the pool's queues."""
+        if placement.reads_prefixes:
+            placement.look_up_in(self.prefixes)
+        if isinstance(placement, ArrivalPlacement):
+            return LanePerBackend(placement, self.fleet, self._lane_before)
+        fleet, longest = self.fleet, self.prefixes.longest
+        return SharedLane(self._lane(queues, fleet.limits, lambda request: longest(request)[0]))
+
+    def _lane_before(self, backend_id: str) -> Lane:
+        """A lane before one backend, with queues of its own."""
+        cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
+        return self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks)
+
+    def _lane(
+        self,
+        queues: TenantQueues,
+        limits: Callable[[], tuple[int, float]],
+        cached_blocks: Callable[[Request], int],
+    ) -> Lane:
+        return Lane(
+            TieredFairness(self.make_order, self.tiers.values(), cached_blocks),
+            queues,
+            self.tenants,
+            price=self.price,
+            share_ratio_max=self.share_ratio_max,
+            limits=limits,
+            output_tokens=self.output_tokens,
+        )

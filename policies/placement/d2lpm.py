@@ -1,0 +1,101 @@
+"""The backend that holds the longest beginning of the prompt, as long as its tenant has credit there (D2LPM, Alg. 2).
+
+Following the cache alone would send a tenant to one backend for ever, and who shares that backend with it would
+suffer. So every tenant has a deficit at every backend: what is computed for it there is taken from it, and only
+when all of its deficits are spent is each refilled by a quantum. With credit left the cache decides; without, the
+shortest queue among the backends where there is credit. The quantum bounds how unevenly one tenant may load the
+backends; who is next at a backend is the pool's fairness, which bounds everything else.
+
+Extend tokens, those that are not cached there, are charged when the request is assigned, by what is known then;
+outputs when it has ended. What never was sent is given back.
+"""
+
+from collections.abc import Sequence
+from math import floor
+
+from policies.placement.base import ArrivalPlacement, Worker
+from policies.placement.locality import Locality
+from policies.prefixes import PrefixIndex
+from policies.types import Request, Usage
+
+WORKER_QUANTUM_SERVICE = 10_000.0  # K_w; the paper's sweep goes from 2,000 to 40,000
+EXTEND_PRICE = 1.0  # service per token of the prompt that must be computed
+OUTPUT_PRICE = 2.0  # service per token of output
+WORKERS_MAX = 1024  # deficits of one tenant: those of backends that are gone go first
+
+
+class D2lpm(ArrivalPlacement):
+    """Deficits per tenant and backend, in service; a tenant and a backend that are new start at zero."""
+
+    reads_prefixes = True
+
+    def __init__(self, *, quantum_service: float = WORKER_QUANTUM_SERVICE) -> None:
+        assert quantum_service > 0, "without a quantum nobody ever has credit"
+        self._quantum = quantum_service
+        self._locality = Locality()
+        self._deficits: dict[str, dict[str, float]] = {}  # tenant -> backend -> deficit
+        self._charged: dict[str, float] = {}  # by request that waits
+
+    def look_up_in(self, prefixes: PrefixIndex) -> None:
+        self._locality.look_up_in(prefixes)
+
+    def assign(self, request: Request, workers: Sequence[Worker]) -> str:
+        deficits = self._refilled(request.tenant_id, workers)
+        matched, holders = self._locality.longest(request, workers)
+        with_credit = [worker for worker in holders if deficits[worker.id] > 0.0]
+        if not with_credit:
+            with_credit = [worker for worker in workers if deficits[worker.id] > 0.0]
+        chosen = min(with_credit, key=_queue)
+        if chosen not in holders:
+            matched = self._locality.matched_blocks(request, chosen.id)
+        extend_tokens = max(0.0, request.prompt_tokens - matched * request.prefix_block_tokens)
+        self._charged[request.id] = EXTEND_PRICE * extend_tokens
+        deficits[chosen.id] -= self._charged[request.id]
+        self._locality.waits(request, chosen.id)
+        return chosen.id
+
+    def unassigned(self, request: Request, backend_id: str) -> None:
+        self._locality.left(request, backend_id)
+        self._charge(request.tenant_id, backend_id, -self._charged.pop(request.id))
+
+    def dispatched(self, request: Request, backend_id: str) -> None:
+        self._locality.left(request, backend_id)
+
+    def returned(self, request: Request, backend_id: str) -> None:
+        self._locality.waits(request, backend_id)
+
+    def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
+        del self._charged[request.id]
+        self._charge(request.tenant_id, backend_id, OUTPUT_PRICE * usage.output_tokens)
+
+    def forget(self, tenant_id: str) -> None:
+        self._deficits.pop(tenant_id, None)
+
+    def deficit(self, tenant_id: str, backend_id: str) -> float:
+        """Service that may be computed for the tenant there before another backend must; negative: what it owes."""
+        return self._deficits.get(tenant_id, {}).get(backend_id, 0.0)
+
+    def _refilled(self, tenant_id: str, workers: Sequence[Worker]) -> dict[str, float]:
+        """The tenant's deficits, of which at least one of these workers' is positive."""
+        deficits = self._deficits.setdefault(tenant_id, {})
+        for worker in workers:
+            deficits.setdefault(worker.id, 0.0)
+        while len(deficits) > max(WORKERS_MAX, len(workers)):
+            gone = next(name for name in deficits if all(worker.id != name for worker in workers))
+            del deficits[gone]
+        largest = max(deficits[worker.id] for worker in workers)
+        if largest <= 0.0:
+            quanta = floor(-largest / self._quantum) + 1
+            for worker in workers:
+                deficits[worker.id] += quanta * self._quantum
+        return deficits
+
+    def _charge(self, tenant_id: str, backend_id: str, service: float) -> None:
+        deficits = self._deficits.get(tenant_id, {})
+        if backend_id in deficits:
+            deficits[backend_id] -= service
+
+
+def _queue(worker: Worker) -> tuple[int, float, str]:
+    # Where nobody waits anywhere, as under light load, the queues are equal and what runs is not.
+    return worker.queued_requests, worker.capacity.reserved_ratio, worker.id

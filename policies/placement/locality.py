@@ -1,0 +1,63 @@
+"""Where has a prompt like this one been sent, or will be?
+
+A placement that decides on arrival must know more than what backends hold: of ten prompts that begin alike and
+arrive together, nine find nothing cached yet. So it looks at two things: the pool's index of what was sent where,
+and the prompts that wait here for a backend, which will have been sent there before anything that comes now.
+"""
+
+from collections.abc import Sequence
+
+from policies.placement.base import Worker
+from policies.prefixes import PrefixIndex, leading_blocks
+from policies.types import Request
+
+
+class Locality:
+    """Which workers hold, or are about to hold, the longest beginning of this prompt?"""
+
+    def __init__(self) -> None:
+        self._sent: PrefixIndex | None = None
+        self._waiting: dict[int, dict[str, int]] = {}  # block -> worker -> how many prompts with it wait there
+
+    def look_up_in(self, sent: PrefixIndex) -> None:
+        self._sent = sent
+
+    def matched_blocks(self, request: Request, worker_id: str) -> int:
+        """How many leading blocks this worker holds or will hold."""
+        sent = 0 if self._sent is None else self._sent.matched_blocks(request, worker_id)
+        waiting = self._waiting
+        return max(sent, leading_blocks(request.prefix, lambda block: worker_id in waiting.get(block, ())))
+
+    def longest(self, request: Request, workers: Sequence[Worker]) -> tuple[int, list[Worker]]:
+        """The most leading blocks that one of these workers holds or will hold, and all that do; (0, nobody)."""
+        matched, holders = (0, frozenset[str]()) if self._sent is None else self._sent.longest(request)
+        waiting, waited_for = self._longest_waiting(request)
+        if waiting >= matched:
+            holders = waited_for | holders if waiting == matched else waited_for
+            matched = waiting
+        best = [worker for worker in workers if worker.id in holders]
+        if best or not matched:
+            return matched, best
+        matches = [self.matched_blocks(request, worker.id) for worker in workers]
+        matched = max(matches)
+        return matched, [worker for worker, each in zip(workers, matches, strict=True) if each == matched > 0]
+
+    def waits(self, request: Request, worker_id: str) -> None:
+        """The request waits for the worker from now on."""
+        for block in request.prefix:
+            counts = self._waiting.setdefault(block, {})
+            counts[worker_id] = counts.get(worker_id, 0) + 1
+
+    def left(self, request: Request, worker_id: str) -> None:
+        """The request, which waited for the worker, does not any more: it was sent, or it is gone."""
+        for block in request.prefix:
+            counts = self._waiting[block]
+            counts[worker_id] -= 1
+            if not counts[worker_id]:
+                del counts[worker_id]
+                if not counts:
+                    del self._waiting[block]
+
+    def _longest_waiting(self, request: Request) -> tuple[int, frozenset[str]]:
+        matched = leading_blocks(request.prefix, self._waiting.__contains__)
+        return matched, frozenset(self._waiting[request.prefix[matched - 1]]) if matched else frozenset()

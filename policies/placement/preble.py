@@ -1,0 +1,190 @@
+"""Follow the cache when most of the prompt is in it, else go where the load is least (Preble's exploit and explore).
+
+A prompt of which more is known than new goes to one of the backends that hold the known part: computing it again
+would cost more than waiting. Any other goes to the backend with the least load, and its new part is a prefix of its
+own from then on. Load is what the backend will yet have to compute, foretold from the last three minutes:
+
+    sum over prefixes used there of   miss rate x uses x time to prefill it / backends that share it
+    + requests assigned there x median output x time of an output token
+
+Only the ratio of the two times matters. The published scheduler learns the second from its engines; here both are
+those of a profiled one. Its moving of hot prefixes between backends is left out.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from policies.placement.base import ArrivalPlacement, Worker
+from policies.placement.locality import Locality
+from policies.prefixes import PrefixIndex
+from policies.types import Request, Usage
+
+WINDOW_S = 180.0
+USES_MAX = 65_536  # in the window
+BLOCKS_MAX = 1_048_576  # of prefixes in the window
+OUTPUTS_OBSERVED = 200
+OUTPUT_TOKENS_AT_FIRST = 128.0
+PREFILL_TOKEN_S = 0.1084e-3  # Mistral-7B on an A6000, Preble's own profile
+OUTPUT_TOKEN_S = 30e-3  # a decode step of the same engine with a batch of some 50
+
+
+@dataclass(slots=True, eq=False)
+class _Prefix:
+    """The part of a prompt that is larger than all before it, and the requests of the window that have it."""
+
+    tokens: float
+    blocks: list[int] = field(default_factory=list)
+    hit_tokens: float = 0.0
+    prompt_tokens: int = 0
+    uses: dict[str, int] = field(default_factory=dict)  # by backend
+
+    def prefill_s(self) -> float:
+        """What each of its backends is foretold to compute of it."""
+        if not self.prompt_tokens:
+            return 0.0
+        miss_ratio = 1.0 - self.hit_tokens / self.prompt_tokens
+        return miss_ratio * sum(self.uses.values()) * self.tokens * PREFILL_TOKEN_S / len(self.uses)
+
+
+@dataclass(slots=True, eq=False)
+class _Use:
+    """One request of the window; not counted any more once it has left it, or was withdrawn before it was sent."""
+
+    at: float
+    prefix: _Prefix
+    backend_id: str
+    hit_tokens: float
+    prompt_tokens: int
+    counted: bool = False
+
+
+@dataclass(slots=True)
+class _Load:
+    """What one backend has to do: prefills foretold, uses in the window, requests that wait for it or run."""
+
+    prefill_s: float = 0.0
+    uses: int = 0
+    requests: int = 0
+
+
+class Preble(ArrivalPlacement):
+    """Costs O(blocks of the prompt + backends) for a request."""
+
+    reads_prefixes = True
+
+    def __init__(self) -> None:
+        self._locality = Locality()
+        self._window: deque[_Use] = deque()
+        self._prefix_of: dict[int, _Prefix] = {}  # block -> the prefix that it is part of
+        self._loads: dict[str, _Load] = {}
+        self._assigned: dict[str, _Use] = {}  # by request that waits or runs
+        self._outputs: deque[int] = deque(maxlen=OUTPUTS_OBSERVED)
+        self._output_tokens = OUTPUT_TOKENS_AT_FIRST
+
+    def look_up_in(self, prefixes: PrefixIndex) -> None:
+        self._locality.look_up_in(prefixes)
+
+    def assign(self, request: Request, workers: Sequence[Worker]) -> str:
+        self._expire(request.arrived_at)
+        matched, holders = self._locality.longest(request, workers)
+        known_tokens = min(float(request.prompt_tokens), matched * request.prefix_block_tokens)
+        exploits = request.prompt_tokens - known_tokens < known_tokens
+        chosen = min(holders if exploits else workers, key=lambda worker: (self.load_s(worker.id), worker.id)).id
+        prefix = self._exploited(request, matched) if exploits else self._explored(request, matched)
+        use = _Use(request.arrived_at, prefix, chosen, known_tokens, request.prompt_tokens)
+        self._count(use)
+        self._window.append(use)
+        self._assigned[request.id] = use
+        self._loads[chosen].requests += 1
+        self._locality.waits(request, chosen)
+        return chosen
+
+    def unassigned(self, request: Request, backend_id: str) -> None:
+        self._locality.left(request, backend_id)
+        self._discount(self._ended(request))
+
+    def dispatched(self, request: Request, backend_id: str) -> None:
+        self._locality.left(request, backend_id)
+
+    def returned(self, request: Request, backend_id: str) -> None:
+        self._locality.waits(request, backend_id)
+
+    def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
+        self._ended(request)
+        if usage.output_tokens:
+            self._outputs.append(usage.output_tokens)
+            self._output_tokens = median(self._outputs)
+
+    def load_s(self, backend_id: str) -> float:
+        """Seconds of work that the backend is foretold to have."""
+        load = self._loads.get(backend_id)
+        return 0.0 if load is None else load.prefill_s + load.requests * self._output_tokens * OUTPUT_TOKEN_S
+
+    def _exploited(self, request: Request, matched: int) -> _Prefix:
+        """The prefix that the known part belongs to; the new part joins it, being the smaller one."""
+        prefix = self._prefix_of.get(request.prefix[matched - 1])
+        if prefix is None:  # it was not used for the time of the window, and is still there
+            return self._joined(_Prefix(matched * request.prefix_block_tokens), request.prefix)
+        return self._joined(prefix, request.prefix[matched:])
+
+    def _explored(self, request: Request, matched: int) -> _Prefix:
+        new_tokens = request.prompt_tokens - matched * request.prefix_block_tokens
+        return self._joined(_Prefix(new_tokens), request.prefix[matched:])
+
+    def _joined(self, prefix: _Prefix, blocks: Sequence[int]) -> _Prefix:
+        for block in blocks:
+            if self._prefix_of.get(block) is not prefix:
+                self._prefix_of[block] = prefix
+                prefix.blocks.append(block)
+        return prefix
+
+    def _expire(self, now: float) -> None:
+        window = self._window
+        while window and (
+            window[0].at <= now - WINDOW_S or len(window) > USES_MAX or len(self._prefix_of) > BLOCKS_MAX
+        ):
+            self._discount(window.popleft())
+
+    def _count(self, use: _Use) -> None:
+        use.counted = True
+        self._loads.setdefault(use.backend_id, _Load()).uses += 1
+        self._change(use, 1)
+
+    def _discount(self, use: _Use) -> None:
+        if not use.counted:
+            return
+        use.counted = False
+        self._change(use, -1)
+        self._loads[use.backend_id].uses -= 1
+        self._drop_idle(use.backend_id)
+        if not use.prefix.uses:
+            for block in use.prefix.blocks:
+                if self._prefix_of.get(block) is use.prefix:
+                    del self._prefix_of[block]
+
+    def _change(self, use: _Use, sign: int) -> None:
+        """Bring a prefix's numbers, and its part in the loads of its backends, up to one use more or less."""
+        prefix = use.prefix
+        for backend_id in prefix.uses:
+            self._loads[backend_id].prefill_s -= prefix.prefill_s()
+        prefix.hit_tokens += sign * use.hit_tokens
+        prefix.prompt_tokens += sign * use.prompt_tokens
+        uses = prefix.uses.get(use.backend_id, 0) + sign
+        prefix.uses[use.backend_id] = uses
+        if not uses:
+            del prefix.uses[use.backend_id]
+        for backend_id in prefix.uses:
+            self._loads[backend_id].prefill_s += prefix.prefill_s()
+
+    def _ended(self, request: Request) -> _Use:
+        use = self._assigned.pop(request.id)
+        self._loads[use.backend_id].requests -= 1
+        self._drop_idle(use.backend_id)
+        return use
+
+    def _drop_idle(self, backend_id: str) -> None:
+        load = self._loads.get(backend_id)
+        if load is not None and not load.uses and not load.requests:
+            del self._loads[backend_id]

@@ -1,0 +1,42 @@
+"""In turn, whatever anybody holds or does: the baselines of the locality papers.
+
+One circle of backends for all requests, or one for each tenant. With its own circle a tenant spreads evenly over
+all backends however its requests are mixed with those of others, so D backends that are each fair to within some
+bound are together fair to within D times it (DLPM paper: VTC with round robin per client).
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from policies.placement.base import ArrivalPlacement, Worker
+from policies.types import Request
+
+
+class RoundRobin(ArrivalPlacement):
+    """The backend after the last one, in order of id, and around. Backends may come and go."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def assign(self, request: Request, workers: Sequence[Worker]) -> str:
+        self._last = _after(self._last, workers)
+        return self._last
+
+
+class TenantRoundRobin(ArrivalPlacement):
+    """A circle of its own for each tenant."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}  # by tenant
+
+    def assign(self, request: Request, workers: Sequence[Worker]) -> str:
+        last = self._last[request.tenant_id] = _after(self._last.get(request.tenant_id, ""), workers)
+        return last
+
+    def forget(self, tenant_id: str) -> None:
+        self._last.pop(tenant_id, None)
+
+
+def _after(last: str, workers: Sequence[Worker]) -> str:
+    ids = sorted(worker.id for worker in workers)
+    return ids[bisect_right(ids, last) % len(ids)]

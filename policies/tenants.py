@@ -1,0 +1,82 @@
+"""Who is served here: everybody's settings, and whether he may send.
+
+A limit of what a tenant has in flight holds over all lanes; a tenant that is removed is refused from then on, and
+forgotten when the last of its requests has ended.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from policies.lane import Lane, TenantState
+from policies.lanes import Lanes
+from policies.queues import Queues
+from policies.types import Request, Tenant
+
+
+@dataclass(slots=True)
+class Tenants:
+    """The tenants of one pool, kept in step with its lanes. `forget` is told of those that are gone for good."""
+
+    states: dict[str, TenantState]
+    queues: Queues
+    lanes: Lanes
+    forget: Callable[[Tenant], None]
+
+    def admitted(self, tenant_id: str) -> Tenant | None:
+        """The tenant if it is one that may come here."""
+        state = self.states.get(tenant_id)
+        return None if state is None or state.removed else state.tenant
+
+    def tier_id(self, tenant_id: str) -> str:
+        return self.states[tenant_id].tenant.tier_id
+
+    def changed(self, tenant: Tenant, now: float) -> None:
+        """The tenant is new, or has other settings."""
+        state = self.states.get(tenant.id)
+        if state is None:
+            self.states[tenant.id] = TenantState(tenant)
+            return
+        before, state.tenant, state.removed = state.tenant, tenant, False
+        for lane in self.lanes.all():
+            lane.change(before, state, now)
+
+    def dispatched(self, tenant_id: str, lane: Lane) -> None:
+        """One of the tenant's requests left this lane for a backend."""
+        state = self.states[tenant_id]
+        state.in_flight += 1
+        self._refresh(state, lane)
+
+    def freed(self, tenant_id: str, lane: Lane) -> None:
+        """One request less of the tenant is in flight; where it came back it waits in this lane."""
+        state = self.states[tenant_id]
+        state.in_flight -= 1
+        self._refresh(state, lane)
+        self._forget_if_gone(state)
+
+    def queue_changed(self, tenant_id: str, lane: Lane) -> None:
+        """What the tenant has waiting in this lane has changed."""
+        state = self.states[tenant_id]
+        self._refresh(state, lane)
+        self._forget_if_gone(state)
+
+    def removed(self, tenant_id: str) -> list[Request]:
+        """The tenant is gone. Returns what it has waiting, oldest first, which is to be refused."""
+        state = self.states.get(tenant_id)
+        if state is None:
+            return []
+        state.removed = True
+        waiting = list(self.queues.of(tenant_id).requests.values())
+        self._forget_if_gone(state)
+        return waiting
+
+    def _refresh(self, state: TenantState, lane: Lane) -> None:
+        lane.refresh(state)
+        if state.tenant.in_flight_max is not None:
+            for each in self.lanes.all():
+                each.refresh(state)
+
+    def _forget_if_gone(self, state: TenantState) -> None:
+        tenant = state.tenant
+        if state.removed and not state.in_flight and not self.queues.of(tenant.id).requests:
+            del self.states[tenant.id]
+            self.forget(tenant)

@@ -1,0 +1,131 @@
+"""Everything may happen: wrong estimates, cached prompts, lost backends, refused dispatches, new weights."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+from facts import BACKENDS, PREDICTIONS, Facts, load
+
+from policies.cost import PRICES
+from policies.placement import PLACEMENT
+from policies.types import Outcome, SloEnvelope, Tenant, Tier, Usage
+
+NAMES = ["a", "b", "c", "d", "e"]
+tenant_ids = st.sampled_from(NAMES)
+
+
+class AnyFacts(Facts):
+    """No promise of fairness is judged here; conservation is."""
+
+    tiers = (Tier("default"), Tier("gold", weight=3.0, reserve_ratio=0.25))
+    tenants = (
+        Tenant("a"),
+        Tenant("b", weight=2.0),
+        Tenant("c", in_flight_max=2),
+        Tenant("d", tier_id="gold"),
+        Tenant("e", tier_id="gold", weight=0.5, queued_requests_max=3),
+    )
+    wait_s_max = 30.0
+
+    @initialize(
+        prediction=st.sampled_from(PREDICTIONS),
+        placement=st.sampled_from(sorted(PLACEMENT)),
+        price=st.sampled_from(sorted(PRICES)),
+        share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
+    )
+    def start(self, prediction, placement, price, share_ratio_max):
+        self.price = PRICES[price]()
+        self.begin(prediction=prediction, placement=placement, share_ratio_max=share_ratio_max)
+
+    @rule(
+        tenant_id=st.sampled_from([*NAMES, "nobody"]),
+        prompt_tokens=st.integers(1, 120),
+        output_tokens_max=st.integers(1, 80),
+        choices=st.sampled_from([1, 1, 1, 2]),
+        shared_blocks=st.sampled_from([0, 0, 1, 3]),
+        backend_ids=st.sampled_from([None, None, None, {"x"}, {"y"}, {"elsewhere"}]),
+        program_id=st.sampled_from([None, None, "p", "q"]),
+        ttft_s=st.sampled_from([None, 1.0]),
+    )
+    def arrive(self, tenant_id, backend_ids, ttft_s, **request):
+        self.submit(
+            tenant_id,
+            backend_ids=None if backend_ids is None else frozenset(backend_ids),
+            envelope=ttft_s and SloEnvelope(ttft_s=ttft_s),
+            **request,
+        )
+
+    @precondition(lambda self: self.in_flight())
+    @rule(data=st.data(), tokens=st.integers(1, 40), error=st.integers(-5, 5), cached_tokens=st.integers(0, 60))
+    def tokens_pass(self, data, tokens, error, cached_tokens):
+        books = data.draw(st.sampled_from(self.in_flight()))
+        self.progress(books, tokens=tokens, prompt_error=error, cached_tokens=cached_tokens)
+
+    @precondition(lambda self: self.in_flight())
+    @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)))
+    def finish(self, data, outcome):
+        self.end(data.draw(st.sampled_from(self.in_flight())), outcome)
+
+    @precondition(lambda self: self.untouched())
+    @rule(data=st.data(), hold_s=st.sampled_from([0.0, 0.5, 3.0]))
+    def refuse(self, data, hold_s):
+        self.recorder.returned(data.draw(st.sampled_from(self.untouched())).request.id, self.now, hold_s)
+
+    @rule(tenant_id=tenant_ids, prompt_tokens=st.integers(0, 50))
+    def spend(self, tenant_id, prompt_tokens):
+        self.recorder.spent(tenant_id, Usage(prompt_tokens, 0, 1), self.now)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data())
+    def cancel(self, data):
+        self.recorder.cancel(data.draw(st.sampled_from(self.waiting())).request.id, self.now)
+
+    @rule(
+        available=st.tuples(st.booleans(), st.booleans()),
+        kv_tokens_max=st.sampled_from([None, 200, 600]),
+        requests_running_max=st.sampled_from([None, 2, 6]),
+        foreign=st.integers(0, 3),
+    )
+    def measure(self, available, kv_tokens_max, requests_running_max, foreign):
+        loads = [
+            load(
+                backend_id,
+                available=is_available,
+                kv_tokens_max=kv_tokens_max,
+                requests_running_max=requests_running_max,
+                requests_running=self.books.sequences_at[backend_id] + foreign,
+                requests_waiting=0,
+                kv_used_ratio=0.2,
+                preemptions_total=self.made // 10,
+            )
+            for backend_id, is_available in zip(BACKENDS, available, strict=True)
+        ]
+        self.recorder.load_changed(loads, self.now)
+
+    @rule(present=st.sampled_from([("x",), ("y",), ("x", "y"), ()]))
+    def discover(self, present):
+        self.recorder.load_changed([load(backend_id) for backend_id in present], self.now)
+
+    @rule(
+        tenant_id=tenant_ids,
+        weight=st.sampled_from([0.5, 1.0, 4.0]),
+        tier_id=st.sampled_from(["default", "gold"]),
+        in_flight_max=st.sampled_from([None, 1, 5]),
+    )
+    def change_tenant(self, tenant_id, weight, tier_id, in_flight_max):
+        changed = Tenant(tenant_id, weight=weight, tier_id=tier_id, in_flight_max=in_flight_max)
+        self.recorder.tenants_changed(changed=[changed], now=self.now)
+
+    @rule(tenant_id=tenant_ids)
+    def remove_tenant(self, tenant_id):
+        self.recorder.tenants_changed(removed=[tenant_id], now=self.now)
+
+    @rule(weight=st.sampled_from([0.5, 2.0]), reserve_ratio=st.sampled_from([0.0, 0.25]))
+    def change_tier(self, weight, reserve_ratio):
+        self.recorder.tenants_changed(tiers=[Tier("gold", weight, reserve_ratio)], now=self.now)
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 20.0]))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @rule()
+    def go_on_in_the_same_instant(self):
+        self.same_instant = True

@@ -1,0 +1,169 @@
+"""Made-up histories of a pool, told to a Scheduler and watched by the judges of backends/simulation.
+
+`Facts` drives: facts one at a time or several in one instant, a poll after each instant, the books compared after
+each poll. At the end whatever lives is brought to its end, the books are closed, and the whole recording is told to a
+second Scheduler, which has to decide the same. Subclasses say what may happen, and which policy it happens to.
+"""
+
+from functools import partial
+from typing import ClassVar
+
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from backends.simulation.books import Books
+from backends.simulation.checkers import InFlightLimits, Watch, WorkConservation
+from backends.simulation.lane_books import WatchedPlacement
+from backends.simulation.recording import Recorder, replay
+from policies.cost import LinearPrice
+from policies.fairness import FAIRNESS
+from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
+from policies.prediction import PREDICTION
+from policies.scheduler import Scheduler
+from policies.types import BackendLoad, Outcome, Request, Tenant, Tier, Usage
+
+BACKENDS = ("x", "y")
+PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again
+STEPS_MAX = 10_000
+BLOCK_TOKENS = 16
+
+# Small enough that what they promise, and what they remember, matters within some dozen requests.
+PARAMETERS = {
+    "slack": {"slack_service": 40.0},
+    "dlpm": {"quantum_service": 30.0},
+    "drr": {"quantum_service": 30.0},
+    "justitia": {"kv_tokens": 100.0, "idle_s": 1.0},
+    "d2lpm": {"quantum_service": 30.0},
+}
+CHOOSE_AMONG_REQUESTS = {"slack", "dlpm", "justitia"}  # all others send a tenant's oldest
+
+
+class Facts(RuleBasedStateMachine):
+    """One pool under `policy`. `steps` counts what was done to all pools of the class."""
+
+    policy: ClassVar[str]
+    steps: ClassVar[int] = 0
+    tiers = (Tier("default"),)
+    tenants: tuple[Tenant, ...] = ()
+    wait_s_max = 1e6
+    price = LinearPrice()
+    watched: WatchedPlacement | None = None
+
+    def begin(self, *, prediction, placement, share_ratio_max, **parameters):
+        """Every machine's first step; `parameters` are the policy's."""
+        parameters = PARAMETERS.get(self.policy, {}) | parameters
+
+        def make(*, watch=False):
+            place = PLACEMENT[placement](**PARAMETERS.get(placement, {}))
+            if watch and placement in ARRIVAL_PLACEMENT:
+                place = self.watched = WatchedPlacement(place)
+            return Scheduler(
+                tenants=self.tenants,
+                tiers=self.tiers,
+                fairness=partial(FAIRNESS[self.policy], **parameters),
+                price=self.price,
+                prediction=PREDICTION[prediction](),
+                placement=place,
+                share_ratio_max=share_ratio_max,
+                wait_s_max=self.wait_s_max,
+            )
+
+        self.make = make
+        self.share_ratio_max = share_ratio_max
+        self.scheduler = make(watch=True)
+        self.books = Books(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        self.entries = []
+        self.recorder = Recorder(self.scheduler, Watch(self.books, [self.entries.append, *self.judges()]))
+        self.now = 0.0
+        self.made = 0
+        self.same_instant = True
+        self.cached_tokens = {}  # of each dispatched prompt, as the Scheduler believed
+        self.recorder.load_changed([load(backend_id) for backend_id in BACKENDS], self.now)
+
+    def judges(self):
+        where = {} if self.watched is None else {"waits_for": self.watched.backend_ids}
+        any_request = self.policy in CHOOSE_AMONG_REQUESTS
+        return [
+            InFlightLimits(self.books),
+            WorkConservation(self.books, self.scheduler, any_request=any_request, **where),
+        ]
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    def submit(self, tenant_id, *, prompt_tokens, output_tokens_max, shared_blocks=0, choices=1, **more):
+        self.made += 1
+        request = Request(
+            id=f"r{self.made}",
+            tenant_id=tenant_id,
+            model="m",
+            arrived_at=self.now,
+            prompt_tokens=prompt_tokens + BLOCK_TOKENS * shared_blocks,
+            output_tokens_max=output_tokens_max * choices,
+            choices=choices,
+            body_bytes=prompt_tokens,
+            prefix=tuple(range(shared_blocks)),
+            prefix_block_tokens=float(BLOCK_TOKENS),
+            output_tokens_known=max(1, output_tokens_max * choices // 2),
+            **more,
+        )
+        self.recorder.submit(request, self.now)
+
+    def progress(self, books, *, tokens, prompt_error=0, cached_tokens=None):
+        request = books.request
+        prompt_tokens = max(1, request.prompt_tokens + prompt_error)
+        cached_tokens = self.cached_tokens[request.id] if cached_tokens is None else cached_tokens
+        output_tokens = min(books.output_tokens + tokens, request.output_tokens_max)
+        self.recorder.tokens(
+            request.id, Usage(prompt_tokens, min(cached_tokens, prompt_tokens), output_tokens), self.now
+        )
+
+    def end(self, books, outcome):
+        self.recorder.finished(books.request.id, outcome, self.now)
+
+    def poll(self):
+        for action in self.recorder.poll(self.now):
+            self.cached_tokens[action.request_id] = getattr(action, "cached_tokens", 0)
+        self.books.compare(self.scheduler.snapshot(self.now))
+        wakeup = self.scheduler.next_wakeup()
+        assert wakeup is None or wakeup > self.now, "a poll leaves nothing to do at its own instant"
+        assert wakeup is not None or not self.waiting(), "what waits has a deadline"
+
+    # -- what holds ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_books_agree_after_every_instant(self):
+        if not hasattr(self, "recorder"):
+            return
+        type(self).steps += 1
+        if self.same_instant:
+            self.same_instant = False
+        else:
+            self.poll()
+
+    def teardown(self):
+        if not hasattr(self, "recorder"):
+            return
+        self.poll()
+        for _ in range(STEPS_MAX):
+            if not self.books.requests:
+                break
+            for books in self.in_flight():
+                self.end(books, Outcome.COMPLETED)
+            self.now += 1.0
+            self.poll()
+        self.books.conclude(self.scheduler.snapshot(self.now))
+        assert list(replay(self.entries, self.make())) == []
+
+    # -- what there is ---------------------------------------------------------------------------------------
+
+    def in_flight(self):
+        return [books for books in self.books.requests.values() if books.backend_id is not None]
+
+    def untouched(self):
+        return [books for books in self.in_flight() if not books.output_tokens]
+
+    def waiting(self):
+        return [books for books in self.books.requests.values() if books.backend_id is None]
+
+
+def load(backend_id, **known):
+    return BackendLoad(backend_id, **{"kv_tokens_max": 400, "requests_running_max": 8, **known})

@@ -1,0 +1,161 @@
+"""A pool whose tenants wait for long: what is reported is true to within a known error, and tenants stay who they are
+while they have anything here. Then a policy keeps its promise, whatever predicts and however requests are shaped.
+"""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
+
+from backends.simulation.books import Books
+from backends.simulation.bound_checkers import Exposure, ServiceBound
+from backends.simulation.bounds import BOUNDS
+from backends.simulation.lane_books import LaneWatch
+from policies.placement import PLACEMENT
+from policies.types import Outcome, Tenant, Tier
+
+PROMPT_ERROR_TOKENS = 5
+NAMES = ["a", "b", "c", "d", "e", "f"]
+GOLD = {"d", "f"}
+tenant_ids = st.sampled_from(NAMES)
+
+
+def tenant(tenant_id, weight=1.0):
+    return Tenant(tenant_id, weight=weight, tier_id="gold" if tenant_id in GOLD else "default")
+
+
+class FairFacts(Facts):
+    """The policy's bound is judged in every queue."""
+
+    tiers = (Tier("default"), Tier("gold", weight=2.0))
+    tenants = tuple(tenant(name, {"b": 2.0, "e": 0.5}.get(name, 1.0)) for name in NAMES)
+
+    @initialize(
+        prediction=st.sampled_from(PREDICTIONS),
+        placement=st.sampled_from(sorted(PLACEMENT)),
+        share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
+        second_key=st.sampled_from(["arrival", "deadline", "prefix"]),
+        seats=st.sampled_from([2, 4]),
+    )
+    def start(self, prediction, placement, share_ratio_max, second_key, seats):
+        more = {"second_key": second_key} if self.policy == "slack" else {}
+        self.bounds = []
+        self.begin(prediction=prediction, placement=placement, share_ratio_max=share_ratio_max, **more)
+        self.resize([seats, seats], 400)
+
+    def judges(self):
+        if self.watched is None:
+            return [*super().judges(), self.bound(self.books)]
+        return [*super().judges(), *(self.lane(backend_id) for backend_id in BACKENDS)]
+
+    def lane(self, backend_id):
+        books = Books(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        return LaneWatch(backend_id, self.watched, books, [self.bound(books)])
+
+    def bound(self, books):
+        bound = BOUNDS[self.policy]
+        judge = ServiceBound(
+            books,
+            bound,
+            ahead_service=0.0 if bound.ahead is None else PARAMETERS[self.policy][bound.ahead],
+            is_capped=self.share_ratio_max < 1.0,
+            exposure=Exposure(books, price=self.price, prompt_error_tokens=PROMPT_ERROR_TOKENS),
+        )
+        self.bounds.append(judge)
+        return judge
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    @rule(
+        tenant_id=tenant_ids,
+        prompt_tokens=st.integers(1, 30),
+        output_tokens_max=st.integers(1, 20),
+        shared_blocks=st.sampled_from([0, 0, 2]),
+    )
+    def arrive(self, tenant_id, **request):
+        self.submit(tenant_id, **request)
+
+    @rule(
+        tenant_id=tenant_ids,
+        count=st.integers(5, 40),
+        prompt_tokens=st.sampled_from([1, 10, 30]),
+        output_tokens_max=st.integers(1, 30),
+    )
+    def flood(self, tenant_id, count, **request):
+        for _ in range(count):
+            self.submit(tenant_id, **request)
+
+    @precondition(lambda self: self.in_flight())
+    @rule(data=st.data(), tokens=st.integers(1, 40))
+    def tokens_pass(self, data, tokens):
+        self.told(data.draw(st.sampled_from(self.in_flight())), tokens)
+
+    @precondition(lambda self: self.in_flight())
+    @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)))
+    def finish(self, data, outcome):
+        self.end(data.draw(st.sampled_from(self.in_flight())), outcome)
+
+    @rule(times=st.integers(1, 15), ratio=st.sampled_from([0.2, 1.0]))
+    def all_in_flight_runs_to_its_end(self, times, ratio):
+        for _ in range(times):
+            for books in self.in_flight():
+                self.told(books, max(1, int(ratio * books.request.output_tokens_max)))
+                self.end(books, Outcome.COMPLETED)
+            self.poll()
+
+    @precondition(lambda self: self.untouched())
+    @rule(data=st.data(), hold_s=st.sampled_from([0.0, 0.5]))
+    def refuse(self, data, hold_s):
+        self.recorder.returned(data.draw(st.sampled_from(self.untouched())).request.id, self.now, hold_s)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data())
+    def cancel(self, data):
+        self.recorder.cancel(data.draw(st.sampled_from(self.waiting())).request.id, self.now)
+
+    @precondition(lambda self: self.waiting())
+    @rule(tenant_id=tenant_ids)
+    def give_up(self, tenant_id):
+        """All that the tenant has waiting is cancelled: it has left."""
+        for books in self.waiting():
+            if books.request.tenant_id == tenant_id:
+                self.recorder.cancel(books.request.id, self.now)
+
+    @rule(seats=st.tuples(*[st.sampled_from([1, 2, 4])] * len(BACKENDS)), kv_tokens_max=st.sampled_from([100, 400]))
+    def resize(self, seats, kv_tokens_max):
+        loads = [
+            load(backend_id, requests_running_max=number, kv_tokens_max=kv_tokens_max)
+            for backend_id, number in zip(BACKENDS, seats, strict=True)
+        ]
+        self.recorder.load_changed(loads, self.now)
+
+    @precondition(lambda self: self.watched is None)
+    @rule(present=st.sampled_from([("x",), ("y",), ("x", "y")]))
+    def lose_or_find_a_backend(self, present):
+        self.recorder.load_changed([load(backend_id, requests_running_max=2) for backend_id in present], self.now)
+
+    @rule(tenant_id=tenant_ids, weight=st.sampled_from([0.5, 1.0, 4.0]))
+    def change_weight(self, tenant_id, weight):
+        if not self.has_anything(tenant_id):
+            self.recorder.tenants_changed(changed=[tenant(tenant_id, weight)], now=self.now)
+
+    @rule(tenant_id=tenant_ids)
+    def replace_tenant(self, tenant_id):
+        """It is removed, and is new the next time."""
+        if not self.has_anything(tenant_id):
+            self.recorder.tenants_changed(removed=[tenant_id], now=self.now)
+            self.poll()
+            self.recorder.tenants_changed(changed=[tenant(tenant_id)], now=self.now)
+
+    @rule(seconds=st.sampled_from([0.01, 1.0, 20.0]))
+    def wait(self, seconds):
+        self.now += seconds
+
+    def told(self, books, tokens):
+        """The backend reports: what it says of the prompt it has said from its first word on."""
+        number = int(books.request.id[1:])
+        error = number % (2 * PROMPT_ERROR_TOKENS + 1) - PROMPT_ERROR_TOKENS
+        believed = self.cached_tokens[books.request.id]
+        self.progress(books, tokens=tokens, prompt_error=error, cached_tokens=believed if number % 3 else 0)
+
+    def has_anything(self, tenant_id):
+        return any(books.request.tenant_id == tenant_id for books in self.books.requests.values())

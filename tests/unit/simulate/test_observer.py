@@ -1,0 +1,120 @@
+"""An observer changes nothing and sees what the judges see."""
+
+from functools import cache
+
+import pytest
+
+from backends.engine.coefficients import COEFFICIENTS
+from backends.engine.engine import Engine
+from backends.simulation.books import Books
+from backends.simulation.bound_checkers import ServiceBound
+from backends.simulation.bounds import Bound
+from backends.simulation.checkers import Watch
+from backends.simulation.recording import Polled, Recorder
+from backends.simulation.workload import Arrival
+from backends.simulation.world import World
+from gateway.simulate.exposure import Exposure
+from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares, jain
+from gateway.simulate.series import Timeline
+from policies.cost import LinearPrice
+from policies.fairness import FAIRNESS
+from policies.scheduler import Scheduler
+from policies.types import Tenant
+
+
+def flood(seconds=40):
+    """Two tenants that always wait, one with long answers and one with short ones, and a third now and then."""
+    for number in range(seconds * 10):
+        yield Arrival("long", number / 10, 60, 200, 256)
+        yield Arrival("short", number / 10, 200, 20, 256)
+        if number % 100 < 4:
+            yield Arrival("rare", number / 10, 100, 50, 256)
+
+
+@cache
+def observed(fairness="vtc", tenants=(), seconds=40):
+    """A run with an observer, and the decisions and judge of the same run."""
+    tenants = {tenant.id: tenant for tenant in tenants}
+    scheduler = Scheduler(fairness=FAIRNESS[fairness], wait_s_max=1e9, share_ratio_max=1.0)
+    books = Books(tenants=())
+    judge = ServiceBound(
+        books, Bound(both_wait=1e12, one_waits=1e12, until_sent=1e12)
+    )  # it measures, and finds no fault
+    decisions = []
+    recorder = Recorder(scheduler, Watch(books, [judge, decisions.append]))
+    engines = {"e": Engine(COEFFICIENTS["a10g-llama2-7b"])}
+    timeline = Timeline()
+    exposure = Exposure(LinearPrice(), kv_tokens=10_000)
+    observer = Observer(
+        recorder,
+        engines=engines,
+        tenant_of=lambda tenant_id: tenants.get(tenant_id, Tenant(tenant_id)),
+        exposure=exposure,
+        timeline=timeline,
+    )
+    list(World(observer, engines, requests_running_max=256).run(flood(seconds)))
+    return observer, judge, exposure, [entry for entry in decisions if isinstance(entry, Polled)]
+
+
+def test_watching_changes_no_decision():
+    _, _, _, decisions = observed()
+    engines = {"e": Engine(COEFFICIENTS["a10g-llama2-7b"])}
+    bare = Scheduler(tenants=[Tenant(name) for name in ("long", "short", "rare")], wait_s_max=1e9, share_ratio_max=1.0)
+    alone = []
+    recorder = Recorder(bare, alone.append)
+    list(World(recorder, engines, requests_running_max=256).run(flood()))
+    assert [entry for entry in alone if isinstance(entry, Polled)] == decisions
+
+
+@pytest.mark.parametrize("fairness", ["vtc", "fifo"])
+def test_the_largest_difference_is_that_of_the_judge_as_far_as_it_is_looked_at(fairness):
+    observer, judge, _, _ = observed(fairness)
+    assert observer.difference_max <= judge.spread_max
+    assert observer.difference_max >= 0.8 * judge.spread_max
+
+
+def test_a_fair_policy_stays_within_twice_the_exposure_and_first_come_does_not_share():
+    fair, _, exposure, _ = observed("vtc")
+    assert fair.difference_max <= 2 * exposure.service
+    assert fair.shares.jain > 0.99
+    unfair, _, _, _ = observed("fifo")
+    assert unfair.shares.jain < 0.95
+    assert unfair.difference_max > 4 * fair.difference_max
+
+
+def test_a_tenant_of_more_weight_is_compared_by_what_it_gets_over_its_weight():
+    heavy, _, exposure, _ = observed("vtc", tenants=(Tenant("long", weight=3.0),))
+    assert heavy.difference_max <= 2 * exposure.service
+    assert heavy.shares.jain > 0.99
+
+
+def test_tenants_with_a_limit_in_flight_are_owed_nothing_and_not_compared():
+    limited, _, _, _ = observed("vtc", tenants=(Tenant("long", in_flight_max=1),), seconds=15)
+    assert limited.difference_max < 1500  # of "short" and "rare"
+
+
+def test_engines_and_queues_are_watched():
+    observer, _, _, _ = observed()
+    assert max(observer.running.bins.values()) > 5
+    assert max(observer.queued.bins.values()) > 50
+    assert 0.3 < max(observer.kv_ratio.bins.values()) <= 1.0
+
+
+def test_jain_is_one_for_equals_and_one_over_n_for_one_alone():
+    assert jain([100, 100, 100]) == pytest.approx(1.0)
+    assert jain([300, 0, 0]) == pytest.approx(1 / 3)
+    assert jain([200, 100, 100]) == pytest.approx(0.8889, abs=1e-4)
+
+
+def test_only_those_who_waited_through_a_window_are_compared_in_it():
+    shares = Shares()
+    shares.looked(0.0, {"a": 0.0, "b": 0.0, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.0})
+    shares.looked(30.0, {"a": 9.0, "b": 9.0}, {"a": 0.0, "b": 0.0})
+    assert shares.jain is None
+    # "c" left and came back, "d" came later: neither waited all the time.
+    service = {"a": 200.0, "b": 100.0, "c": 900.0, "d": 900.0}
+    shares.looked(SHARE_WINDOW_S, service, {"a": 0.0, "b": 0.0, "c": 40.0, "d": 1.0})
+    assert shares.jain == pytest.approx(0.9)
+    shares.interrupted()
+    shares.looked(2 * SHARE_WINDOW_S, service, dict.fromkeys(service, 0.0))
+    assert shares.windows == 1

@@ -1,0 +1,318 @@
+"""`fairlead simulate run` as an operator meets it: what he types, what he gets, and what is left when it fails."""
+
+import builtins
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from backends.simulation.bounds import BOUNDS
+from gateway.cli import app
+from policies.fairness import FAIRNESS
+
+HOSTILE = "<script>alert(1)</script>$x_{1}$ & co"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FAIRLEAD_CONFIG", raising=False)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A tenant that floods, one that asks now and then, and one with a name that means mischief."""
+    lines = []
+    for number in range(240):
+        lines.append({"arrival_s": number / 8, "tenant": "loud", "prompt_tokens": 100, "output_tokens": 120})
+        if number % 8 == 0:
+            lines.append({"arrival_s": number / 8, "tenant": "quiet", "prompt_tokens": 40, "output_tokens": 30})
+        if number % 40 == 0:
+            lines.append({"arrival_s": number / 8, "tenant": HOSTILE, "prompt_tokens": 10, "output_tokens": 10})
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["simulate", "run", *map(str, arguments)])
+
+
+def figures(*arguments: str):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return {policy["policy"]: policy for policy in json.loads(result.stdout)["policies"]}
+
+
+def files(folder: Path):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_table_compares_policies_line_by_line(trace):
+    result = run("--trace", trace, "--policy", "vtc", "--policy", "fifo", "--engine", "a10g-llama2-7b")
+    assert result.exit_code == 0
+    header, rule, vtc, fifo = result.stdout.strip().splitlines()[-4:]
+    assert header.startswith("| policy ")
+    assert set(rule) <= set("|-:")
+    assert (vtc.split()[1], fifo.split()[1]) == ("vtc", "fifo")
+    assert len({len(line) for line in (header, rule, vtc, fifo)}) == 1
+    assert "tenants: 3, by the rule column" in result.stdout
+    assert result.stderr == ""
+
+
+def test_a_fair_policy_shields_the_quiet_tenant_from_the_loud_one(trace):
+    found = figures("--trace", trace, "--policy", "vtc", "--policy", "fifo")
+    quiet = {policy: found[policy]["tenants"]["quiet"]["ttft_p99_s"] for policy in found}
+    assert quiet["vtc"] < quiet["fifo"] / 3
+    for run_ in found.values():
+        assert run_["requests"] == run_["served"] == 240 + 30 + 6
+        served = {name: tenant["service"] for name, tenant in run_["tenants"].items()}
+        assert served == pytest.approx({"loud": 240 * 340, "quiet": 30 * 100, HOSTILE: 6 * 30})
+        assert served == pytest.approx({name: tenant["asked_service"] for name, tenant in run_["tenants"].items()})
+    assert list(found["vtc"]["tenants"]) == ["loud", "quiet", HOSTILE]
+    assert found["vtc"]["difference_max"] <= found["vtc"]["difference_bound"]
+    assert found["fifo"]["difference_bound"] is None
+
+
+def test_every_combination_of_what_is_given_several_times_is_tried(trace):
+    found = figures(
+        "--trace",
+        trace,
+        "--policy",
+        "vtc",
+        "--policy",
+        "drr:quantum_service=200",
+        "--prediction",
+        "oracle",
+        "--prediction",
+        "none",
+    )
+    assert list(found) == [
+        "vtc + oracle",
+        "vtc + none",
+        "drr:quantum_service=200 + oracle",
+        "drr:quantum_service=200 + none",
+    ]
+    assert found["vtc + oracle"]["ttft_p99_s"] != found["vtc + none"]["ttft_p99_s"]
+    bounds = [found[f"{policy} + none"]["difference_bound"] for policy in ("vtc", "drr:quantum_service=200")]
+    assert bounds[1] - bounds[0] >= 400
+
+
+def test_a_policy_promises_a_bound_or_is_known_to_promise_none(trace):
+    without = {name for name in FAIRNESS if BOUNDS[name] is None}
+    assert {"fifo", "lcf"} <= without < set(FAIRNESS)
+    found = figures("--trace", trace, "--price", "extend", *(word for name in FAIRNESS for word in ("--policy", name)))
+    assert {name for name, run_ in found.items() if run_["difference_bound"] is None} == without
+    for run_ in found.values():
+        assert run_["difference_max"] <= (run_["difference_bound"] or float("inf"))
+        assert run_["served"] == 240 + 30 + 6
+
+
+def test_weights_share_by_weight(trace, tmp_path):
+    path = tmp_path / "two.csv"
+    rows = [f"{client},{number / 20},100,100\n" for number in range(800) for client in ("heavy", "light")]
+    path.write_text("client,arrival_s,prompt_tokens,output_tokens\n" + "".join(rows))
+    (tmp_path / "weights").write_text("# by contract\nheavy=3\n\n")
+    typed = figures("--trace", path, "--weights", "heavy=3")["vtc"]
+    assert typed == figures("--trace", path, "--weights", tmp_path / "weights")["vtc"]
+    assert typed["tenants"]["heavy"]["weight"] == 3
+    assert typed["tenants"]["heavy"]["ttft_p50_s"] < typed["tenants"]["light"]["ttft_p50_s"] / 2
+    assert typed["jain"] > 0.98
+
+
+def test_a_configuration_gives_policies_tenants_and_limits_as_in_the_gateway(trace, tmp_path):
+    (tmp_path / "fairlead.yaml").write_text(
+        "auth: {mode: keys}\n"
+        "tenants: {loud: {requests_per_minute_max: 60}, quiet: {tier: gold}}\n"
+        "tiers: {gold: {weight: 4}}\n"
+        "scheduling: {fairness: {policy: drr, quantum_service: 300}}\n"
+        "pools: {special: {scheduling: {fairness: lcf}}}\n"
+    )
+    found = figures("--trace", trace, "--config", "fairlead.yaml")
+    assert list(found) == ["drr"]
+    assert found["drr"]["tenants"]["loud"]["refused"] == {"rate_limited": 240 - 60}
+    assert found["drr"]["tenants"]["quiet"]["refused"] == {}
+    assert list(figures("--trace", trace, "--config", "fairlead.yaml", "--pool", "special")) == ["lcf"]
+    assert list(figures("--trace", trace, "--config", "fairlead.yaml", "--policy", "vtc")) == ["vtc"]
+
+
+def test_a_limit_per_minute_holds_for_every_tenant(trace):
+    found = figures("--trace", trace, "--policy", "fifo", "--requests-per-minute", "20")["fifo"]
+    assert {name: tenant["served"] for name, tenant in found["tenants"].items()} == {
+        "loud": 20,
+        "quiet": 20,
+        HOSTILE: 6,
+    }
+    assert found["refused"] == {"rate_limited": 220 + 10}
+
+
+def test_more_engines_and_faster_traces_do_what_they_say(trace):
+    one = figures("--trace", trace)["vtc"]
+    assert figures("--trace", trace, "--engines", "3")["vtc"]["ttft_p99_s"] < one["ttft_p99_s"] / 2
+    assert figures("--trace", trace, "--speed", "0.1")["vtc"]["duration_s"] > 290
+    smaller = figures("--trace", trace, "--kv-tokens", "2000")["vtc"]
+    assert smaller["throughput_tokens_per_s"] < one["throughput_tokens_per_s"]
+    other = figures("--trace", trace, "--batching", "separate-prefill")["vtc"]
+    assert other["throughput_tokens_per_s"] != one["throughput_tokens_per_s"]
+
+
+def test_prefixes_that_come_again_are_found_in_the_cache(tmp_path):
+    path = tmp_path / "mooncake.jsonl"
+    lines = [
+        {
+            "timestamp": 2000 * number,
+            "input_length": 2048,
+            "output_length": 5,
+            "hash_ids": [0, number % 3, 9, number + 10],
+        }
+        for number in range(20)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    blocks_of_the_trace = figures("--trace", path, "--engine", "a800-llama3.1-8b")["vtc"]
+    small_blocks = figures("--trace", path, "--engine", "a800-llama3.1-8b", "--block-tokens", "16")["vtc"]
+    # Of 4 blocks 3 are found again in all but the first few calls.
+    for found in (blocks_of_the_trace, small_blocks):
+        assert found["hit_ratio"] == pytest.approx((1 + 1 + 17 * 3) / 80, abs=0.03)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(trace, tmp_path):
+    csv = tmp_path / "untold.csv"
+    csv.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:15:46.68,374,44\n" * 60)
+    for number, seed in enumerate((1, 1, 2)):
+        result = run("--trace", csv, "--policy", "fifo", "--seed", seed, "--report", f"report{number}")
+        assert result.exit_code == 0
+    first, second, other = (files(tmp_path / f"report{number}") for number in range(3))
+    assert first == second
+    assert first["findings.json"] != other["findings.json"]
+    assert set(first) == {"index.html", "findings.json"} | {
+        f"fifo-{plot}.svg" for plot in ("service", "difference", "ttft", "occupancy")
+    }
+
+
+class Page(HTMLParser):
+    """Tags and links of a page, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.links, self.text = set(), [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href", "srcset")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_report_needs_nothing_else_and_no_name_becomes_markup(trace, tmp_path):
+    assert run("--trace", trace, "--policy", "vtc", "--report", "report").exit_code == 0
+    page = Page((tmp_path / "report/index.html").read_text())
+    assert page.tags >= {"table", "svg"}
+    assert not page.tags & {"script", "link", "img", "iframe", "object"}
+    assert all(link.startswith("#") for link in page.links)
+    assert page.text.count(HOSTILE) >= 3  # in the table and in two legends, as it is
+    assert not re.search(r"url\((?!#)|@import", page.text)
+
+
+def test_a_trace_of_one_call_is_drawn_too(tmp_path):
+    line = {"arrival_s": 7, "tenant": "_a", "prompt_tokens": 1, "output_tokens": 1}
+    (tmp_path / "one.jsonl").write_text(json.dumps(line))
+    assert run("--trace", "one.jsonl", "--policy", "fifo", "--report", "report").exit_code == 0
+    assert "_a" in (tmp_path / "report/fifo-ttft.svg").read_text()
+
+
+def test_a_report_takes_its_place_among_files_that_are_there(trace, tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report/index.html").write_text("before")
+    (tmp_path / "report/notes.txt").write_text("mine")
+    assert run("--trace", trace, "--report", "report").exit_code == 0
+    after = files(tmp_path / "report")
+    assert after["notes.txt"] == b"mine"
+    assert after["index.html"].startswith(b"<!doctype html>")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".report")]
+
+
+def test_a_bad_line_writes_nothing_and_leaves_the_report_as_it_was(trace, tmp_path):
+    assert run("--trace", trace, "--report", "report").exit_code == 0
+    before = files(tmp_path / "report")
+    with Path(trace).open("a") as file:
+        file.write('{"arrival_s": 31, "tenant": "loud", "prompt_tokens": -5}\n')
+    result = run("--trace", trace, "--policy", "vtc", "--policy", "fifo", "--report", "report")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == f"{trace}:277: prompt_tokens must be a whole number from 1 to 10000000\n"
+    assert files(tmp_path / "report") == before
+    assert run("--trace", trace, "--report", "another").exit_code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "trace.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--policy", "vct"], "fairness: must be one of vtc, "),
+        (["--policy", "drr:quantum=3"], "fairness.quantum: 'drr' has no such parameter (it has: quantum_service)"),
+        (["--policy", "drr:quantum_service=-3"], "fairness.quantum_service: must be greater than 0"),
+        (["--policy", "vtc:x=1"], "fairness.x: 'vtc' has no such parameter (it has none)"),
+        (["--policy", "drr:quantum_service"], "fairness: 'drr:quantum_service' must be like NAME:PARAMETER=VALUE"),
+        (["--policy", "vtc", "--policy", "vtc"], "vtc would be tried twice"),
+        (["--prediction", "wizard"], "prediction: must be one of none, quantile"),
+        (["--placement", "nowhere"], "placement: must be one of least-reserved"),
+        (["--price", "free"], "price: must be one of linear"),
+        (["--share-ratio", "0"], "share_ratio_max: must be greater than 0"),
+        (["--engine", "abacus"], "engine: there is no 'abacus' (there are: a10g-llama2-7b, "),
+        (["--batching", "none"], "batching: there is no 'none' (there are: chunked-prefill, "),
+        (["--tenants", "lottery"], "there is no rule 'lottery' for tenants (there are: column[:NAME]"),
+        (["--weights", "loud=0"], "--weights: must be like TENANT=WEIGHT, with a weight above 0"),
+        (["--weights", "nowhere"], "nowhere: No such file or directory"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: the file cannot be read"),
+        (["--report", "trace.jsonl/report"], "trace.jsonl: "),
+        (["--report", "trace.jsonl"], "trace.jsonl: is not a folder"),
+        (["--kv-tokens", "16"], "the trace has no call that can be simulated"),
+    ],
+)
+def test_what_there_is_not_is_answered_with_what_there_is(trace, arguments, complaint):
+    result = run("--trace", trace, *arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_without_matplotlib_there_is_a_table_and_a_report_and_a_word_on_plots(trace, tmp_path, monkeypatch):
+    def refuse(name, *arguments, **options):
+        if name.partition(".")[0] == "matplotlib":
+            raise ModuleNotFoundError(f"No module named '{name}'", name="matplotlib")
+        return imported(name, *arguments, **options)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.delitem(sys.modules, "gateway.simulate.plots", raising=False)
+    result = run("--trace", trace, "--report", "report")
+    assert result.exit_code == 0, result.output
+    assert "pip install 'fairlead[simulate]'" in result.stdout
+    assert set(files(tmp_path / "report")) == {"index.html", "findings.json"}
+    assert "pip install" in (tmp_path / "report/index.html").read_text()
+
+
+def test_a_terminal_is_shown_a_bar_and_a_file_is_not(trace):
+    """The bar goes to standard error, where a pseudo terminal is."""
+    code = (
+        "import os, pty, sys\n"
+        "def read(fd):\n    data = os.read(fd, 1024)\n    return data\n"
+        "sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:], read)))\n"
+    )
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "simulate", "run", "--trace", trace]
+    watched = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, timeout=60, check=True, stdin=subprocess.DEVNULL
+    )
+    assert b"vtc" in watched.stdout
+    assert b"\x1b[" in watched.stdout
+    unwatched = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert unwatched.stderr == b""
+    assert b"\x1b[" not in unwatched.stdout
