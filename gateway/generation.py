@@ -16,7 +16,7 @@ from backends.pool import BackendPool
 from backends.sse import StreamMeter
 from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed, UpstreamError, UpstreamSilent
 from gateway import openai
-from gateway.dispatcher import Lease, Rejected
+from gateway.dispatcher import Lease, Rejected, Withdrawn
 from gateway.headers import upstream_headers
 from gateway.intake import Call, Intake, Refused
 from gateway.openai import Endpoint
@@ -112,7 +112,9 @@ class Generation:
         while True:
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
             try:
-                return await self._send(request, call, lease, trace)
+                return await lease.unless_withdrawn(self._send(request, call, lease, trace))
+            except Withdrawn:
+                await lease.returned(0.0)
             except NotTaken as refusal:
                 self._report(lease.backend_id, refusal.evidence, call)
                 if refusal.evidence is Evidence.BROKEN:
@@ -164,6 +166,9 @@ class Generation:
             else:
                 settle.tokens(NO_USAGE)
             return result
+        if lease.may_be_withdrawn:  # a backend sends its head long before its first token
+            await exchange.begun()
+            lease.answering()
         meter = StreamMeter(
             client_wants_usage=call.parsed.client_wants_usage,
             client_wants_continuous=call.parsed.client_wants_continuous_usage,

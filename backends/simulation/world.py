@@ -26,7 +26,7 @@ from backends.engine.sequence import EngineRequest
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.recording import SchedulerLike
 from backends.simulation.workload import Arrival
-from policies.types import BackendLoad, Dispatch, Outcome, Reason, Request, Usage
+from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
 
@@ -198,13 +198,21 @@ class World:
             # What was told once is asked about again only when the scheduler's decisions may depend on it.
             if call.emitted > call.quiet_tokens or not call.told:
                 self._tell(call, now)
+        withdrawn: list[_Call] = []
         for action in self._scheduler.poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
                 call.quiet_tokens = action.quiet_tokens
                 self._dispatch(call, self._seats[action.backend_id], now)
-            else:
+            elif isinstance(action, Reject):
                 self._end(call, total_latency_s=None, refused=action.reason)
+            elif not call.emitted:
+                withdrawn.append(call)
+        for call in withdrawn:
+            self._withdraw(call, now)
+        if withdrawn:
+            self._decide(now)  # whose place it was for
+            return
         self._is_poll_due = False
         wakeup_at = self._scheduler.next_wakeup()
         assert wakeup_at is None or wakeup_at > now, "a poll leaves nothing to do at its own instant"
@@ -221,6 +229,13 @@ class World:
             tenant_id=call.request.tenant_id,
         )
         seat.engine.submit(request, now)
+
+    def _withdraw(self, call: _Call, now: float) -> None:
+        assert call.seat is not None
+        call.seat.engine.abort(call.request.id)
+        call.seat, call.cached_tokens = None, 0
+        del self._in_flight[call.request.id]
+        self._scheduler.returned(call.request.id, now)
 
     def _begin_steps(self, now: float) -> None:
         for seat in self._seats.values():
