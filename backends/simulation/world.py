@@ -54,6 +54,7 @@ class _Seat:
     backend_id: str
     engine: Engine
     plan: StepPlan | None = None
+    step_s: float = 0.0  # the last one's
 
 
 class World:
@@ -244,11 +245,15 @@ class World:
             began_at = self._leap(seat, now)
             seat.plan = seat.engine.step_begin(began_at)
             if seat.plan is not None:
+                seat.step_s = seat.plan.duration_s
                 self._at(began_at + seat.plan.duration_s, partial(self._end_step, seat))
 
     def _leap(self, seat: _Seat, now: float) -> float:
         """Let the engine do what nobody will look at; the time at which it goes on."""
-        leap = seat.engine.leap(now, self._next_instant() or inf)
+        before = self._next_instant() or inf
+        if before - now < seat.step_s:
+            return now  # something happens before the step is over: nothing to look for
+        leap = seat.engine.leap(now, before)
         if leap is None:
             return now
         for request_id in leap.emitted:

@@ -15,26 +15,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from backends.simulation.bounds import BOUNDS
 from gateway.config import Config
 from gateway.config.problems import validation_problems
 from gateway.config.scheduling import POLICY, Scheduling, SimulatedScheduling
 from gateway.config.scheduling import Policy as ConfiguredPolicy
 from gateway.scheduling import make_scheduler
+from gateway.simulate.exposure import Promise
 from gateway.simulate.run import Policy
 from policies.cost import PRICES
 from policies.types import Tenant
 
 RUNS_MAX = 64
 WEIGHTS_BYTES_MAX = 16 << 20
-
-# The parameter by which a policy lets tenants run ahead of the smallest counter (None: it does not). Policies that are
-# not here promise nothing about the difference of two tenants.
-SLACK: Mapping[str, str | None] = {
-    "vtc": None,
-    "slack": "slack_service",
-    "dlpm": "quantum_service",
-    "drr": "quantum_service",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +83,7 @@ class Choices:
             ),
             price=PRICES[scheduling.price.policy](**scheduling.price.parameters()),
             price_text=_described(scheduling.price),
-            slack=_slack(scheduling),
-            has_queues_per_engine=scheduling.has_queues_per_backend,
+            promise=_promise(scheduling),
         )
 
 
@@ -142,12 +134,16 @@ def _described(policy: ConfiguredPolicy) -> str:
     return f"{policy.policy} ({parameters})" if parameters else policy.policy
 
 
-def _slack(scheduling: Scheduling) -> float | None:
-    name = scheduling.fairness.policy
-    if name not in SLACK:
+def _promise(scheduling: Scheduling) -> Promise | None:
+    bound = BOUNDS[scheduling.fairness.policy]
+    if bound is None:
         return None
-    parameter = SLACK[name]
-    return 0.0 if parameter is None else float(scheduling.fairness.parameters()[parameter])
+    return Promise(
+        bound=bound,
+        ahead_service=0.0 if bound.ahead is None else float(scheduling.fairness.parameters()[bound.ahead]),
+        is_capped=scheduling.share_ratio_max < 1.0,
+        is_per_engine=scheduling.has_queues_per_backend,
+    )
 
 
 def _weight(text: str, where: str) -> tuple[str, float]:

@@ -14,8 +14,8 @@ from itertools import combinations
 
 from backends.engine.engine import Engine
 from backends.simulation.recording import SchedulerLike
+from gateway.simulate.exposure import Exposure
 from gateway.simulate.series import Timeline
-from policies.cost import Price
 from policies.types import (
     Action,
     BackendLoad,
@@ -40,45 +40,6 @@ class _Span:
 
     low: float
     high: float
-
-
-class Exposure:
-    """The U of a run: how far counters can run apart although the smallest is always served.
-
-    It is the price of the longest prompt, or of the output of all that is in flight at once: as much as it turned out
-    to be, and as much as may have been expected of it, which the pools' KV tokens limit. What a prompt is
-    charged until its cached part is known counts too. (VTC, Theorem 4.4, with what a gateway has in flight in the
-    place of the engine's batch.) With several `queues`, each before engines of its own, every queue has its own.
-    """
-
-    def __init__(self, price: Price, *, kv_tokens: int, queues: int = 1) -> None:
-        self._price = price
-        self._queues = queues
-        self._service_max = price.service(0, 0, kv_tokens)
-        self._in_flight = 0.0
-
-    @property
-    def service(self) -> float:
-        return self._service_max
-
-    def bound(self, slack: float) -> float:
-        """By how much two tenants may differ at most where each queue lets one run ahead by `slack`."""
-        return 2 * (self.service + self._queues * slack)
-
-    def dispatched(self, request: Request) -> None:
-        self._in_flight += self._open(request)
-        prompt = self._price.service(request.prompt_tokens, 0, 0)
-        self._service_max = max(self._service_max, self._queues * prompt, self._in_flight)
-
-    def ended(self, request: Request) -> None:
-        self._in_flight -= self._open(request)
-
-    def _open(self, request: Request) -> float:
-        """What the request may yet be charged, or given back, once it is dispatched."""
-        prompt_tokens, output_tokens = request.prompt_tokens, request.output_tokens_known or request.output_tokens_max
-        cached_tokens = prompt_tokens if request.prefix else 0
-        whole = self._price.service(prompt_tokens, 0, output_tokens)
-        return whole - self._price.service(prompt_tokens, cached_tokens, 0)
 
 
 class Shares:

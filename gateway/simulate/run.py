@@ -16,8 +16,9 @@ from backends.simulation.recording import SchedulerLike
 from backends.simulation.workload import Arrival
 from backends.simulation.world import World
 from gateway.simulate.arrivals import Demand
+from gateway.simulate.exposure import Exposure, Promise
 from gateway.simulate.findings import Curves, Figures, Findings, Points, TenantFindings
-from gateway.simulate.observer import Exposure, Observer
+from gateway.simulate.observer import Observer
 from gateway.simulate.series import Histogram, Series, Timeline
 from gateway.simulate.tally import Tally, TenantTally
 from policies.cost import Price
@@ -78,16 +79,14 @@ class Fleet:
 class Policy:
     """What is tried: the gateway's own Scheduler, made anew, and what is known of it.
 
-    `slack` is by how much service the policy lets tenants run ahead of the smallest counter (its quantum, its Q);
-    None where it promises nothing about their difference. Where calls wait for one engine each it holds per engine.
+    `promise` is what it says of the difference of two tenants; None: nothing.
     """
 
     label: str
     make_scheduler: Callable[[], SchedulerLike]
     price: Price
     price_text: str
-    slack: float | None
-    has_queues_per_engine: bool = False
+    promise: Promise | None
 
 
 def simulate(
@@ -100,8 +99,7 @@ def simulate(
     """Let the arrivals happen under the policy, to the end of the last of them. ValueError: there are none."""
     timeline = Timeline()
     engines = fleet.make()
-    queues = fleet.engines if policy.has_queues_per_engine else 1
-    exposure = Exposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, queues=queues)
+    exposure = Exposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, engines=fleet.engines)
     observer = Observer(
         policy.make_scheduler(), engines=engines, tenant_of=tenant_of, exposure=exposure, timeline=timeline
     )
@@ -151,7 +149,7 @@ def _figures(
         jain=observer.shares.jain,
         jain_windows=observer.shares.windows,
         difference_max=observer.difference_max,
-        difference_bound=None if policy.slack is None else exposure.bound(policy.slack),
+        difference_bound=None if policy.promise is None else exposure.promised(policy.promise),
         owed_service_per_s=tally.owed(),
         ttft_p50_s=ttft.quantile(0.5),
         ttft_p99_s=ttft.quantile(0.99),

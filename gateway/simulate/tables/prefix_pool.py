@@ -187,7 +187,7 @@ CLIENTS = (5, 10, 20, 50)
 PREFIX_WORKLOADS: dict[str, PrefixWorkload] = {
     "beginnings": long_beginnings([1] * 20, SHORT, asks_s=120.0),
     "beginnings-4": long_beginnings([1] * 20, replace(SHORT, rate_per_s=40.0), asks_s=60.0),
-    "unequal-4": long_beginnings([1, 1, 1, 1, 2, 2, 2, 2, 4, 4], LONG, asks_s=300.0),
+    "unequal-4": long_beginnings([1, 1, 1, 1, 2, 2, 2, 2, 4, 4], LONG, asks_s=150.0),
     "trees": trees((4, 4, 4, 2, 2, 2), level_s=5.0, asks_s=60.0),
     "trees-4": trees((4,) * 6 + (2,) * 6, level_s=5.0, asks_s=30.0),
     **{f"clients-{count}": long_beginnings([1] * count, SHORT, asks_s=120.0) for count in CLIENTS},

@@ -20,7 +20,7 @@ FLEET = Fleet(
 
 def peak_bytes(calls):
     """Of a run with so many short calls, of which one in ten repeats a prompt."""
-    policy = Policy(label="vtc", make_scheduler=Scheduler, price=LinearPrice(), price_text="", slack=0.0)
+    policy = Policy(label="vtc", make_scheduler=Scheduler, price=LinearPrice(), price_text="", promise=None)
     trace = (
         (
             f"t{number % 20}",

@@ -7,16 +7,19 @@ import pytest
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.books import Books
-from backends.simulation.checkers import ServiceBound, Watch
+from backends.simulation.bound_checkers import ServiceBound
+from backends.simulation.bounds import Bound
+from backends.simulation.checkers import Watch
 from backends.simulation.recording import Polled, Recorder
 from backends.simulation.workload import Arrival
 from backends.simulation.world import World
-from gateway.simulate.observer import SHARE_WINDOW_S, Exposure, Observer, Shares, jain
+from gateway.simulate.exposure import Exposure
+from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares, jain
 from gateway.simulate.series import Timeline
 from policies.cost import LinearPrice
 from policies.fairness import FAIRNESS
 from policies.scheduler import Scheduler
-from policies.types import Request, Tenant
+from policies.types import Tenant
 
 
 def flood(seconds=40):
@@ -34,7 +37,9 @@ def observed(fairness="vtc", tenants=(), seconds=40):
     tenants = {tenant.id: tenant for tenant in tenants}
     scheduler = Scheduler(fairness=FAIRNESS[fairness], wait_s_max=1e9, share_ratio_max=1.0)
     books = Books(tenants=())
-    judge = ServiceBound(books, in_flight_tokens_max=1e9)
+    judge = ServiceBound(
+        books, Bound(both_wait=1e12, one_waits=1e12, until_sent=1e12)
+    )  # it measures, and finds no fault
     decisions = []
     recorder = Recorder(scheduler, Watch(books, [judge, decisions.append]))
     engines = {"e": Engine(COEFFICIENTS["a10g-llama2-7b"])}
@@ -93,36 +98,6 @@ def test_engines_and_queues_are_watched():
     assert max(observer.running.bins.values()) > 5
     assert max(observer.queued.bins.values()) > 50
     assert 0.3 < max(observer.kv_ratio.bins.values()) <= 1.0
-
-
-def test_exposure_is_the_most_that_was_in_flight_at_once_or_the_longest_prompt_or_the_pool():
-    def request(number, prompt, output, prefix=()):
-        return Request(
-            id=str(number),
-            tenant_id="a",
-            model="m",
-            arrived_at=0.0,
-            prompt_tokens=prompt,
-            output_tokens_max=1000,
-            output_tokens_known=output,
-            prefix=prefix,
-        )
-
-    exposure = Exposure(LinearPrice(), kv_tokens=10)
-    assert exposure.service == 20
-    exposure.dispatched(request(1, 50, 10))
-    assert exposure.service == 50
-    exposure.dispatched(request(2, 10, 30))
-    assert exposure.service == 80
-    exposure.ended(request(2, 10, 30))
-    exposure.dispatched(request(3, 10, 30))
-    assert exposure.service == 80
-    exposure.dispatched(request(4, 100, 1, prefix=(1,)))  # may be refunded nine tenths of its prompt
-    assert exposure.service == 20 + 60 + 2 + 90
-    assert exposure.bound(slack=5) == 2 * (172 + 5)
-    each = Exposure(LinearPrice(), kv_tokens=10, queues=4)
-    each.dispatched(request(1, 50, 10))
-    assert each.bound(slack=5) == 2 * 4 * (50 + 5)
 
 
 def test_jain_is_one_for_equals_and_one_over_n_for_one_alone():

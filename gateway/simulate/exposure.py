@@ -1,0 +1,94 @@
+"""What a policy promised in this run: its own bound, with U as large as the run made it.
+
+U is the exposure: how far counters can run apart although everybody was chosen rightly. It is the price of the longest
+prompt, or of the output of all that is in flight at once: as much as it turned out to be, and as much as may have been
+expected of it, which the engines' KV tokens limit. What a prompt is charged until its cached part is known counts too.
+What is promised is a multiple of U + K, and more where tenants are capped or charges are given back
+(backends/simulation/bounds.py).
+"""
+
+from dataclasses import dataclass
+
+from backends.simulation.bounds import Bound
+from policies.cost import Price
+from policies.types import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A policy's bound and its K, in service. `is_capped`: a tenant may hold only a part of what is in flight;
+    `is_per_engine`: calls wait for one engine each, and the bound holds of each.
+    """
+
+    bound: Bound
+    ahead_service: float = 0.0
+    is_capped: bool = True
+    is_per_engine: bool = False
+
+
+class Exposure:
+    """The U of a run on `engines` that hold so many KV tokens together. Mutable: grows as requests are sent."""
+
+    def __init__(self, price: Price, *, kv_tokens: int, engines: int = 1) -> None:
+        self._price = price
+        self._engines = engines
+        self._expected = price.service(0, 0, kv_tokens)
+        self._prompt_max = 0.0
+        self._open = _Peak()
+        self._refundable = _Peak()
+
+    @property
+    def service(self) -> float:
+        """U, where requests wait for all engines together."""
+        return max(self._expected, self._prompt_max, self._open.highest)
+
+    def promised(self, promise: Promise) -> float | None:
+        """The most that two tenants may differ by who both wait; None where the policy's promise did not hold."""
+        bound = promise.bound
+        if bound.until_refund and self._refundable.highest:
+            return None
+        queues = self._engines if promise.is_per_engine else 1
+        sides = max(self.service, queues * self._prompt_max) + queues * promise.ahead_service
+        if promise.is_capped:
+            sides += max(self._expected, self._open.highest)
+        if bound.plus_refunds:
+            sides += self._refundable.highest
+        return bound.both_wait * sides
+
+    def dispatched(self, request: Request) -> None:
+        self._prompt_max = max(self._prompt_max, self._price.service(request.prompt_tokens, 0, 0))
+        refundable = self._cached_at_most(request)
+        self._refundable.add(refundable)
+        self._open.add(self._output(request) + refundable)
+
+    def ended(self, request: Request) -> None:
+        refundable = self._cached_at_most(request)
+        self._refundable.add(-refundable)
+        self._open.add(-self._output(request) - refundable)
+
+    def _output(self, request: Request) -> float:
+        output_tokens = request.output_tokens_known or request.output_tokens_max
+        return self._price.service(request.prompt_tokens, 0, output_tokens) - self._price.service(
+            request.prompt_tokens, 0, 0
+        )
+
+    def _cached_at_most(self, request: Request) -> float:
+        """What is given back of a prompt if all of it is found in a cache."""
+        if not request.prefix:
+            return 0.0
+        prompt_tokens = request.prompt_tokens
+        return self._price.service(prompt_tokens, 0, 0) - self._price.service(prompt_tokens, prompt_tokens, 0)
+
+
+class _Peak:
+    """A sum that changes, and the highest it has been."""
+
+    __slots__ = ("_now", "highest")
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self.highest = 0.0
+
+    def add(self, amount: float) -> None:
+        self._now += amount
+        self.highest = max(self.highest, self._now)
