@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, Self, cast
 
@@ -108,6 +109,11 @@ class Exchange:
             raise RuntimeError("the exchange has been released")
         await self._connection.drain_to(on_body)
 
+    async def begun(self) -> None:
+        """Wait until something of the body is there, or it is known that nothing will be."""
+        if self._connection is not None:
+            await self._connection.wait_for_body()
+
     def pause(self) -> None:
         """Stop reading from the backend: its TCP window fills, then it waits."""
         if self._connection is not None:
@@ -198,6 +204,12 @@ class Connection(asyncio.Protocol):
         finally:
             if self._waiter is waiter:  # else it was given back at its last byte, and carries the next exchange
                 self._waiter = None
+
+    async def wait_for_body(self) -> None:
+        if not self._pieces and not self._complete and self._error is None:
+            self._waiter = self.loop.create_future()
+            with suppress(UpstreamError):  # it is raised where the body is read
+                await self.wait()
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
         self._sink = on_body
@@ -323,6 +335,8 @@ class Connection(asyncio.Protocol):
             self._fail(UpstreamProtocolError(f"a response head of more than {HEAD_BYTES_MAX} bytes"))
         elif self._bytes_received > HELD_BYTES_MAX:
             self.pause()
+        if self._pieces:
+            self._wake(None)
 
     def _fail(self, error: BaseException) -> None:
         """Give the connection up, and the exchange too unless it was complete."""

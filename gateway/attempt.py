@@ -94,7 +94,8 @@ class Attempt:
                 else:
                     result = await self._relay_body(exchange)
         except asyncio.CancelledError:
-            if not self._call.parsed.stream:  # of a stream is charged what has passed
+            # Of a stream is charged what has passed; what the scheduler takes back was in vain.
+            if not self._call.parsed.stream and not self._lease.is_withdrawn:
                 self._settlement.left()
             raise
         failed = result.outcome is Outcome.BACKEND_FAILED and not result.refused
@@ -118,12 +119,16 @@ class Attempt:
 
     async def _relay_body(self, exchange: Exchange) -> RelayResult:
         body = await read_whole(exchange, ANSWER_BYTES_MAX)
+        self._lease.answering()
         self._raise_if_not_taken(exchange.status, body)
         exchange.release()
         await self._settlement.whole(exchange.status, body)
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
     async def _relay_stream(self, request: web.BaseRequest, exchange: Exchange) -> RelayResult:
+        if self._lease.may_be_withdrawn:  # a backend sends its head long before its first token
+            await exchange.begun()
+            self._lease.answering()
         settlement, uncounted = self._settlement, list[str]()
         meter = self._meter(uncounted)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None

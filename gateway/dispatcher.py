@@ -12,13 +12,27 @@ the next decision. Either way whoever reads a counter sees every token that has 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from backends.simulation.recording import SchedulerLike
 from backends.upstream import UpstreamError
-from policies.types import BackendLoad, Dispatch, Outcome, RateLimits, Reason, Reject, Request, Snapshot, Tenant, Usage
+from policies.types import (
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    RateLimits,
+    Reason,
+    Reject,
+    Request,
+    Snapshot,
+    Tenant,
+    Usage,
+    Withdraw,
+)
+
+T = TypeVar("T")
 
 NO_USAGE = Usage(0, 0, 0)
 CLOSED_RETRY_S = 1.0  # by then somebody else answers
@@ -31,6 +45,10 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
         super().__init__(reason)
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+class Withdrawn(Exception):  # noqa: N818 - a decision, not an error
+    """The scheduler wants the request back: its client has been sent nothing yet."""
 
 
 class Dispatcher:
@@ -190,6 +208,9 @@ class Dispatcher:
     def _decide(self, now: float) -> None:
         self._tell_usages()
         for action in self._scheduler.poll(now):
+            if isinstance(action, Withdraw):
+                self._leases[action.request_id].withdraw()
+                continue
             decided = self._waiting.pop(action.request_id, None)
             assert decided is not None, "only what waits is decided"
             if isinstance(action, Dispatch):
@@ -233,12 +254,18 @@ class Lease:
     An exception that leaves the block says how it ended; without one the handler sets `outcome`.
     """
 
-    __slots__ = ("_dispatcher", "_trued_up", "backend_id", "outcome", "passed", "quiet_tokens", "request")
+    __slots__ = (
+        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "outcome", "passed",
+        "quiet_tokens", "request",
+    )  # fmt: skip
 
     def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
         self._dispatcher = dispatcher
         self._trued_up = False
+        self._sender: asyncio.Task[object] | None = None  # while the request can be taken back
         self.request = request
+        self.may_be_withdrawn = False
+        self.is_withdrawn = False  # the scheduler is taking it back
         self.backend_id = ""
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
@@ -274,13 +301,42 @@ class Lease:
             self._dispatcher.trued_up()
         return max(usage.output_tokens, self.quiet_tokens) + 1
 
+    async def unless_withdrawn(self, sending: Coroutine[Any, Any, T]) -> T:
+        """What `sending` returns. Raises Withdrawn, having cancelled it, where the request is taken back before
+        `answering` is called; it is to be returned then.
+        """
+        if not self.may_be_withdrawn:
+            return await sending
+        self._sender, self.is_withdrawn = asyncio.current_task(), False
+        try:
+            return await sending
+        except asyncio.CancelledError:
+            # The client may have left at the same time: then it is the client's leaving.
+            if self.is_withdrawn and self._sender is not None and self._sender.uncancel() == 0:
+                raise Withdrawn from None
+            raise
+        finally:
+            self._sender = None
+
+    def answering(self) -> None:
+        """The client is about to be sent something: from now on it is too late to take the request back."""
+        if not self.is_withdrawn:
+            self._sender = None
+
+    def withdraw(self) -> None:
+        """Take the request back, if it is not too late."""
+        if self._sender is not None and not self.is_withdrawn:
+            self.is_withdrawn = True
+            self._sender.cancel()
+
     async def returned(self, hold_s: float) -> None:
-        """The backend did not take it: wait for the next one. Raises Rejected."""
+        """The backend did not take it, or gave it back: wait for the next one. Raises Rejected."""
         self.backend_id = ""
         self._given(await self._dispatcher.returned(self.request.id, hold_s))
 
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
+        self.may_be_withdrawn = decision.may_be_withdrawn
 
 
 def _nothing() -> Usage | None:

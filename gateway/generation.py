@@ -16,7 +16,7 @@ from backends.upstream import UpstreamError
 from gateway.answer_headers import AnswerHeaders
 from gateway.api.endpoints import Endpoint
 from gateway.attempt import Attempt, Link, NotTaken, OptionsRefused
-from gateway.dispatcher import Lease
+from gateway.dispatcher import Lease, Withdrawn
 from gateway.intake import Call, Intake
 from gateway.prompt_tokens import OutputTokens
 from gateway.relay import RelayResult
@@ -71,7 +71,9 @@ class Generation:
         while True:
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
             try:
-                return await self._send(request, call, lease, trace)
+                return await lease.unless_withdrawn(self._send(request, call, lease, trace))
+            except Withdrawn:
+                await lease.returned(0.0)
             except NotTaken as refusal:
                 self._report(lease.backend_id, refusal.evidence, call)
                 if refusal.evidence is Evidence.BROKEN:

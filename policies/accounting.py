@@ -42,7 +42,7 @@ class Accounting:
         """A request has left this lane for good, without being dispatched."""
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
-            del lane.prepaid[request.id]
+            lane.prepaid.pop(request.id, None)
             lane.charged(request.tenant_id, self.ledger.refunded(entry))
             lane.ended(entry, now)
         else:
@@ -53,8 +53,9 @@ class Accounting:
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
             entry.backend_id = move.backend_id
-            del move.before.prepaid[request.id]
-            move.after.prepaid[request.id] = None
+            if request.id in move.before.prepaid:
+                del move.before.prepaid[request.id]
+                move.after.prepaid[request.id] = None
             move.before.charged(request.tenant_id, Charge(-entry.service, -entry.outstanding))
             move.after.charged(request.tenant_id, Charge(entry.service, entry.outstanding))
             move.before.ended(replace(entry, service=0.0), now)

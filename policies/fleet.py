@@ -82,6 +82,11 @@ class Fleet:
             each for each in self._backends.values() if each.has_seat and each.load.available and now >= each.held_until
         ]
 
+    def is_open(self, backend_id: str, now: float) -> bool:
+        """Whether the backend may be sent something now, if it had a seat for it."""
+        capacity = self._backends[backend_id]
+        return capacity.load.available and now >= capacity.held_until
+
     def next_opening(self, now: float) -> float | None:
         """When the first backend that is held at `now` opens."""
         held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]

@@ -11,7 +11,7 @@ smaller one would break the bound of VTC. For a request that any backend will do
 where only some will do, its tenant is passed over and the others go on at the remaining backends.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from policies.capacity import BackendCapacity
@@ -99,7 +99,7 @@ class Lane:
         self.order = order
         self.queues = queues
         self.prepaid: dict[str, None] = {}
-        """Ids of waiting requests that came back, oldest first: they were chosen and charged already."""
+        """Ids of waiting requests that a backend did not take, oldest first: they were chosen and charged already."""
         self._tenants = tenants
         self._price = price
         self._share = ShareCap(share_ratio_max, order.tier)
@@ -198,6 +198,13 @@ class Lane:
         """What was sent from here is over, or is another lane's from now on."""
         self.order.ended(self._tenants[entry.request.tenant_id].tenant.tier_id, entry, now)
 
+    def tier_id(self, tenant_id: str) -> str:
+        return self._tenants[tenant_id].tenant.tier_id
+
+    def key(self, tenant_id: str) -> float:
+        """What the tenant has received and is predicted to receive yet from here, over its weight."""
+        return self.order.standing(self._tenants[tenant_id].tenant).key
+
     # -- who goes next ---------------------------------------------------------------------------------------
 
     def next(self, this_round: Round) -> tuple[str, Request] | None:
@@ -214,6 +221,13 @@ class Lane:
         # Where everybody who waits is over his share the rest of the room is for whoever is next.
         other = self._pick(blocked, lambda request: may_go(request) and self._is_within_share(request))
         return other if other and self._may_be_passed(first[1].tenant_id, other[1].tenant_id) else first
+
+    def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
+        """Every tier that waits, the next first, and the request that is next in it, whether or not it fits."""
+        blocked: set[str] = set()
+        while (choice := self._pick(blocked, _any_request)) is not None:
+            yield choice
+            blocked.add(choice[0])
 
     def _pick(self, blocked: set[str], eligible: Callable[[Request], bool]) -> tuple[str, Request] | None:
         order = self.order

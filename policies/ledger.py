@@ -41,6 +41,7 @@ class InFlight:
     dispatched_at: float = 0.0
     utilisation: float = 0.0  # how full its backend was then, 1.0: full
     first_token_at: float | None = None
+    is_withdrawn: bool = False  # its backend was asked to give it back, and has not answered
     is_prepaid: bool = False  # it was dispatched before and came back
     service: float = 0.0  # charged so far
     outstanding: float = 0.0  # service its predicted, unproduced output will cost

@@ -1,7 +1,7 @@
 """The scheduler of one pool: a state machine that is told facts and asked for decisions.
 
     facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed  (each with `now`)
-    decisions  poll(now) -> [Dispatch | Reject]
+    decisions  poll(now) -> [Dispatch | Reject | Withdraw]
     time       next_wakeup() -> when poll has something to do although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now)
 
@@ -25,6 +25,7 @@ from policies.lanes import LaneMaker
 from policies.ledger import InFlight, Ledger
 from policies.placement import ArrivalPlacement, LeastReserved, Placement
 from policies.prediction import Prediction, TenantQuantile
+from policies.preemption import Preemption
 from policies.prefixes import PrefixIndex
 from policies.queues import Queues
 from policies.share import SHARE_RATIO_MAX
@@ -44,6 +45,7 @@ from policies.types import (
     TenantView,
     Tier,
     Usage,
+    Withdraw,
 )
 
 WAIT_S_MAX = 300.0
@@ -67,10 +69,14 @@ class Scheduler:
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
         kv_rule: str = "sum",
         wait_s_max: float = WAIT_S_MAX,
+        preempt_service: float | None = None,
     ) -> None:
-        """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both."""
+        """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
+        differ by more than `preempt_service` take seats from each other (preemption.py); None: never.
+        """
         self._polled_at = float("-inf")
         self._wait_s_max = wait_s_max
+        self._preemption = None if preempt_service is None else Preemption(preempt_service)
         self._prediction = prediction or TenantQuantile()
         self._sizing = sizing or self._prediction
         self._predictors = (self._prediction,) if sizing in (None, prediction) else (self._prediction, self._sizing)
@@ -126,7 +132,7 @@ class Scheduler:
         before, entry.usage = entry.usage, usage
         entry.reservation.produced_tokens = usage[2]
         if entry.first_token_at is None and usage[2]:
-            entry.first_token_at = now
+            entry.first_token_at, entry.is_withdrawn = now, False
             self._fleet.took(entry)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
@@ -156,18 +162,19 @@ class Scheduler:
         self._freed(entry, lane)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
-        """The backend did not take a dispatched request: it waits again at its tenant's head, prepaid, and
-        keeps the deadline it had. The backend is sent nothing for `hold_s` seconds.
+        """The backend did not take a dispatched request, or gave it back: it waits again at its tenant's head,
+        prepaid, and keeps the deadline it had. The backend is sent nothing for `hold_s` seconds.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
         self._accounting.settle(entry)
         self._ledger.returned(entry)
-        self._fleet.refused(entry.backend_id, now, hold_s)
         self._queues.prepend(entry.request, entry.request.arrived_at + self._wait_s_max)
         lane = self._lanes.enter_again(entry)
-        lane.prepaid[request_id] = None
+        if not entry.is_withdrawn:
+            lane.prepaid[request_id] = None
+            self._fleet.refused(entry.backend_id, now, hold_s)
         lane.queued(entry.request, now)
         self._freed(entry, lane)
         self._find_homes(now)
@@ -234,6 +241,8 @@ class Scheduler:
             self._polled_at = now
             for lane, candidates in self._lanes.candidates(self._fleet.open_at(now)):
                 self._dispatch_from(lane, Round(now, candidates), actions)
+            if self._preemption is not None:
+                self._withdraw(self._preemption, now, actions)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
@@ -320,9 +329,24 @@ class Scheduler:
         self._gate.dispatched(request, this_round.now)
         self._tenants.dispatched(request.tenant_id, lane)
         quiet_tokens = 0.0 if self._reads_counters or self._fleet.reads_progress else min(expected, sized)
-        actions.append(Dispatch(request.id, backend.id, quiet_tokens, cached_tokens))
+        actions.append(
+            Dispatch(request.id, backend.id, quiet_tokens, cached_tokens, may_be_withdrawn=self._preemption is not None)
+        )
         if not backend.has_seat:
             this_round.candidates.remove(backend)
+
+    def _withdraw(self, preemption: Preemption, now: float, actions: list[Action]) -> None:
+        """Take back what runs for tenants that are too far ahead of those that wait on."""
+        for lane in self._lanes.all():
+            running = (
+                entry
+                for entry in self._ledger.in_flight.values()
+                if self._lanes.at(entry.backend_id) is lane and self._fleet.is_open(entry.backend_id, now)
+            )
+            entry = preemption.victim(lane, running)
+            if entry is not None:
+                entry.is_withdrawn = True
+                actions.append(Withdraw(entry.request.id))
 
     def _cached_tokens(self, request: Request, backend_id: str) -> int:
         """Tokens of the prompt that the backend is believed to hold; from now on it holds all of them."""

@@ -141,13 +141,15 @@ class Dispatch:
 
     Up to `quiet_tokens` of output no decision depends on how many have passed: the scheduler may be told of them
     late, as long as it is before anybody reads its books. `cached_tokens` of the prompt are believed to be in the
-    backend's prefix cache; until the backend reports, they are charged as such.
+    backend's prefix cache; until the backend reports, they are charged as such. A request that `may_be_withdrawn` may
+    be asked for back until its client has been sent something.
     """
 
     request_id: str
     backend_id: str
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
+    may_be_withdrawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +165,14 @@ class Reject:
 class Withdraw:
     """Take this dispatched request back from its backend, unless its client has been sent something.
 
-    Answered by the fact `returned` where it was taken back, and by nothing where it was too late.
+    Answered by the fact `returned` where it was taken back, and by nothing where it was too late. What came back waits
+    at its tenant's head, as charged as it was, and goes by the order of the pool.
     """
 
     request_id: str
 
 
-Action = Dispatch | Reject
+Action = Dispatch | Reject | Withdraw
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,9 @@ class BlockMemory:
 
     def decodes_ahead(self, running: list[Sequence]) -> int:
         blocks_each = (self._blocks_free + self.cache.unused) // len(running)
-        return blocks_each * self.block_tokens + min(sequence.capacity - sequence.computed for sequence in running)
+        room = blocks_each * self.block_tokens + min([sequence.capacity - sequence.computed for sequence in running])
+        # Blocks are shared in the order in which they are filled.
+        return min(room, min([sequence.hash_due - sequence.computed for sequence in running]) - 1)
 
     @property
     def used_ratio(self) -> float:

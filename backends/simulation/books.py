@@ -25,7 +25,18 @@ from backends.simulation.recording import (
     TenantsChanged,
 )
 from policies.cost import LinearPrice, Price
-from policies.types import DEFAULT_TIER, BackendLoad, Dispatch, Outcome, Request, Snapshot, Tenant, Tier, Usage
+from policies.types import (
+    DEFAULT_TIER,
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    Request,
+    Snapshot,
+    Tenant,
+    Tier,
+    Usage,
+    Withdraw,
+)
 
 RELATIVE_TOLERANCE = 1e-9  # sums of floats in another order
 ABSOLUTE_TOLERANCE = 1e-3
@@ -192,6 +203,10 @@ class Books:
     def _polled(self, entry: Polled) -> None:
         for action in entry.actions:
             books = self.requests.get(action.request_id)
+            if isinstance(action, Withdraw):
+                may_be = books is not None and books.backend_id is not None and not books.output_tokens
+                require(may_be, f"{action} is about a request that has not begun at a backend")
+                continue
             if books is None or books.backend_id is not None:
                 raise ViolationError(f"{action} is about a request that does not wait")
             if isinstance(action, Dispatch):

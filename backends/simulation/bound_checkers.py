@@ -13,6 +13,7 @@ from backends.simulation.books import Books, RequestBooks, TenantBooks, require
 from backends.simulation.bounds import Bound
 from backends.simulation.recording import Entry, Polled, Progressed, Submitted, TenantsChanged
 from policies.cost import LinearPrice, Price
+from policies.types import Dispatch
 
 LINEAR = LinearPrice()
 TIERS = 2.0  # tiers are ordered by VTC
@@ -53,7 +54,7 @@ class Exposure:
         """U of the whole pool, weights left aside."""
 
     def look(self) -> None:
-        """Take in what is in flight now. After a poll it is most."""
+        """Take in what is in flight now: after a dispatch it is most."""
         tiers: defaultdict[str, Exposed] = defaultdict(Exposed)
         among, service = Exposed(), 0.0
         for books in self._books.requests.values():
@@ -153,7 +154,8 @@ class ServiceBound:
             case Progressed():
                 return
             case Polled():
-                self.exposure.look()
+                if any(isinstance(action, Dispatch) for action in entry.actions):
+                    self.exposure.look()
             case TenantsChanged():
                 for each in (self._both_wait, self._one_waits, self._tiers, self._arrivals):
                     each.clear()
@@ -176,6 +178,8 @@ class ServiceBound:
         self._arrivals[request.id] = _Arrival(request.tenant_id, services)
 
     def _forget_what_ended(self) -> None:
+        if not self._one_waits and not self._tiers:
+            return
         tenants = self._books.tenants
         waiting = {tenant_id for tenant_id, books in tenants.items() if _waits(books)}
         self._both_wait = {pair: span for pair, span in self._both_wait.items() if waiting.issuperset(pair)}

@@ -14,8 +14,8 @@ a tenant run ahead: its slack or quantum.
 
 Three things are the gateway's own. Where a tenant may hold only a part of what is in flight (`share_ratio_max` below
 1), it is passed over while it is behind by no more than G, the price of all tokens that it has in flight, were they
-all outputs: U + K + G takes the place of U + K. Tiers keep the first promise among each other, by their own weights, with
-K = 0; reserves suspend it. Tokens that are told late only because no decision depends on them add nothing.
+all outputs: U + K + G takes the place of U + K. Tiers keep the first promise among each other, by their own weights,
+with K = 0; reserves suspend it. Tokens that are told late only because no decision depends on them add nothing.
 
 With a placement on arrival all of this holds of every backend's own queue: D backends promise D times as much.
 """

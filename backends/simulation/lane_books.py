@@ -8,11 +8,11 @@ its own: what holds of a pool with one queue holds of each of them.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from backends.simulation.books import Books
+from backends.simulation.books import Books, require
 from backends.simulation.recording import Entry, Listener, LoadChanged, Polled, Spent, Submitted, TenantsChanged
 from policies.placement import ArrivalPlacement, Worker
 from policies.prefixes import PrefixIndex
-from policies.types import Request, Usage
+from policies.types import Dispatch, Request, Usage
 
 
 class WatchedPlacement(ArrivalPlacement):
@@ -72,8 +72,7 @@ class LaneWatch:
         """The entry as far as it concerns this backend."""
         match entry:
             case Polled():
-                requests = self._books.requests
-                return replace(entry, actions=tuple(each for each in entry.actions if each.request_id in requests))
+                return self._polled(entry)
             case Submitted():
                 is_here = self._placement.backend_ids.get(entry.request.id) == self._backend_id
                 return entry if is_here else None
@@ -83,3 +82,10 @@ class LaneWatch:
                 return None
             case _:
                 return entry if entry.request_id in self._books.requests else None
+
+    def _polled(self, entry: Polled) -> Polled:
+        actions = tuple(each for each in entry.actions if each.request_id in self._books.requests)
+        for action in actions:
+            here = not isinstance(action, Dispatch) or action.backend_id == self._backend_id
+            require(here, f"{action}: it waited for {self._backend_id}")
+        return replace(entry, actions=actions)

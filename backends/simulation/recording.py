@@ -19,10 +19,8 @@ from pydantic import Field, TypeAdapter
 from policies.types import (
     Action,
     BackendLoad,
-    Dispatch,
     Outcome,
     RateLimits,
-    Reject,
     Request,
     Snapshot,
     Tenant,
@@ -146,7 +144,7 @@ class Polled:
     """A poll and what it decided; the only entry that is an answer."""
 
     now: float
-    actions: tuple[Dispatch | Reject, ...]
+    actions: tuple[Action, ...]
     call: Literal["poll"] = "poll"
 
 

@@ -26,7 +26,7 @@ from backends.engine.sequence import EngineRequest
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.recording import SchedulerLike
 from backends.simulation.workload import Arrival
-from policies.types import BackendLoad, Dispatch, Outcome, Reason, Request, Usage
+from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
 
@@ -54,6 +54,7 @@ class _Seat:
     backend_id: str
     engine: Engine
     plan: StepPlan | None = None
+    step_s: float = 0.0  # the last one's
 
 
 class World:
@@ -198,13 +199,21 @@ class World:
             # What was told once is asked about again only when the scheduler's decisions may depend on it.
             if call.emitted > call.quiet_tokens or not call.told:
                 self._tell(call, now)
+        withdrawn: list[_Call] = []
         for action in self._scheduler.poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
                 call.quiet_tokens = action.quiet_tokens
                 self._dispatch(call, self._seats[action.backend_id], now)
-            else:
+            elif isinstance(action, Reject):
                 self._end(call, total_latency_s=None, refused=action.reason)
+            elif not call.emitted:
+                withdrawn.append(call)
+        for call in withdrawn:
+            self._withdraw(call, now)
+        if withdrawn:
+            self._decide(now)  # whose place it was for
+            return
         self._is_poll_due = False
         wakeup_at = self._scheduler.next_wakeup()
         assert wakeup_at is None or wakeup_at > now, "a poll leaves nothing to do at its own instant"
@@ -222,6 +231,13 @@ class World:
         )
         seat.engine.submit(request, now)
 
+    def _withdraw(self, call: _Call, now: float) -> None:
+        assert call.seat is not None
+        call.seat.engine.abort(call.request.id)
+        call.seat, call.cached_tokens = None, 0
+        del self._in_flight[call.request.id]
+        self._scheduler.returned(call.request.id, now)
+
     def _begin_steps(self, now: float) -> None:
         for seat in self._seats.values():
             if seat.plan is not None:
@@ -229,11 +245,15 @@ class World:
             began_at = self._leap(seat, now)
             seat.plan = seat.engine.step_begin(began_at)
             if seat.plan is not None:
+                seat.step_s = seat.plan.duration_s
                 self._at(began_at + seat.plan.duration_s, partial(self._end_step, seat))
 
     def _leap(self, seat: _Seat, now: float) -> float:
         """Let the engine do what nobody will look at; the time at which it goes on."""
-        leap = seat.engine.leap(now, self._next_instant() or inf)
+        before = self._next_instant() or inf
+        if before - now < seat.step_s:
+            return now  # something happens before the step is over: nothing to look for
+        leap = seat.engine.leap(now, before)
         if leap is None:
             return now
         for request_id in leap.emitted:

@@ -199,6 +199,7 @@ class Scheduling(Section):
     kv_headroom_ratio: Ratio = 0.95
     kv_rule: KvRule = "sum"
     rate_window: RateWindow = "sliding"
+    preempt_service: Positive | None = None
 
     @property
     def has_queues_per_backend(self) -> bool:

@@ -1,8 +1,8 @@
 """Everything may happen: wrong estimates, cached prompts, lost backends, refused dispatches, new weights."""
 
+from facts import BACKENDS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from facts import BACKENDS, PREDICTIONS, Facts, load
 
 from policies.cost import PRICES
 from policies.placement import PLACEMENT

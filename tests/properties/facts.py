@@ -52,9 +52,9 @@ class Facts(RuleBasedStateMachine):
         """Every machine's first step; `parameters` are the policy's."""
         parameters = PARAMETERS.get(self.policy, {}) | parameters
 
-        def make(*, watch=False):
+        def make(*, is_watched=False):
             place = PLACEMENT[placement](**PARAMETERS.get(placement, {}))
-            if watch and placement in ARRIVAL_PLACEMENT:
+            if is_watched and placement in ARRIVAL_PLACEMENT:
                 place = self.watched = WatchedPlacement(place)
             return Scheduler(
                 tenants=self.tenants,
@@ -69,7 +69,7 @@ class Facts(RuleBasedStateMachine):
 
         self.make = make
         self.share_ratio_max = share_ratio_max
-        self.scheduler = make(watch=True)
+        self.scheduler = make(is_watched=True)
         self.books = Books(tenants=self.tenants, tiers=self.tiers, price=self.price)
         self.entries = []
         self.recorder = Recorder(self.scheduler, Watch(self.books, [self.entries.append, *self.judges()]))
@@ -80,11 +80,11 @@ class Facts(RuleBasedStateMachine):
         self.recorder.load_changed([load(backend_id) for backend_id in BACKENDS], self.now)
 
     def judges(self):
-        where = {} if self.watched is None else {"waits_for": self.watched.backend_ids}
+        waits_for = {} if self.watched is None else self.watched.backend_ids
         any_request = self.policy in CHOOSE_AMONG_REQUESTS
         return [
             InFlightLimits(self.books),
-            WorkConservation(self.books, self.scheduler, any_request=any_request, **where),
+            WorkConservation(self.books, self.scheduler, any_request=any_request, waits_for=waits_for),
         ]
 
     # -- facts -----------------------------------------------------------------------------------------------

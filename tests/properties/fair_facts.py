@@ -2,9 +2,9 @@
 while they have anything here. Then a policy keeps its promise, whatever predicts and however requests are shaped.
 """
 
+from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 
 from backends.simulation.books import Books
 from backends.simulation.bound_checkers import Exposure, ServiceBound
@@ -43,9 +43,8 @@ class FairFacts(Facts):
         self.resize([seats, seats], 400)
 
     def judges(self):
-        if self.watched is None:
-            return [*super().judges(), self.bound(self.books)]
-        return [*super().judges(), *(self.lane(backend_id) for backend_id in BACKENDS)]
+        in_each_queue = map(self.lane, BACKENDS) if self.watched else [self.bound(self.books)]
+        return [*super().judges(), *in_each_queue]
 
     def lane(self, backend_id):
         books = Books(tenants=self.tenants, tiers=self.tiers, price=self.price)
@@ -102,7 +101,8 @@ class FairFacts(Facts):
                 self.end(books, Outcome.COMPLETED)
             self.poll()
 
-    @precondition(lambda self: self.untouched())
+    # A backend that refuses for too long is left: from then on its queue's tenants are served by another's order.
+    @precondition(lambda self: self.untouched() and self.watched is None)
     @rule(data=st.data(), hold_s=st.sampled_from([0.0, 0.5]))
     def refuse(self, data, hold_s):
         self.recorder.returned(data.draw(st.sampled_from(self.untouched())).request.id, self.now, hold_s)

@@ -1,7 +1,7 @@
 """Any order of facts: every policy keeps the books and the limits, and what it promises.
 
-Each policy has its share of the steps (one fact, or one instant of many, each), over all placements and predictions. The
-same steps are made every time; with FAIRLEAD_PROPERTY_FACTOR=20 they are twenty times as many, and others each time.
+Each policy has its share of the steps (one fact, or one instant of many, each), over all placements and predictions.
+The same steps are made every time; with FAIRLEAD_PROPERTY_FACTOR=20 they are twenty times as many, and others each time.
 """
 
 import os
@@ -36,7 +36,6 @@ def steps_of(machine, policy, steps):
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(policy, under_policy.steps)
     return under_policy.steps
 
 

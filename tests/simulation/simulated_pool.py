@@ -8,7 +8,9 @@ from pathlib import Path
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.books import Books
-from backends.simulation.checkers import InFlightLimits, ServiceBound, Watch, WorkConservation
+from backends.simulation.bound_checkers import ServiceBound
+from backends.simulation.bounds import BOUNDS
+from backends.simulation.checkers import InFlightLimits, Watch, WorkConservation
 from backends.simulation.fairness_metric import RequestRecord, accumulated_service
 from backends.simulation.recording import Recorder
 from backends.simulation.workload import Arrival, from_csv
@@ -64,7 +66,7 @@ def simulate(
         wait_s_max=1e6,
     )
     books = Books(tenants=tenants, tiers=tiers)
-    bound = ServiceBound(books, every_s=0.5)
+    bound = ServiceBound(books, BOUNDS["vtc"], is_capped=share_ratio_max < 1.0, every_s=0.5)
     judges = [InFlightLimits(books), WorkConservation(books, scheduler, every_s=0.5), *([bound] if bounded else [])]
     world = World(
         Recorder(scheduler, Watch(books, judges)),

@@ -28,7 +28,19 @@ from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.fairness import FAIRNESS
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, SloEnvelope, Tenant, Tier, Usage
+from policies.types import (
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    Reason,
+    Reject,
+    Request,
+    SloEnvelope,
+    Tenant,
+    Tier,
+    Usage,
+    Withdraw,
+)
 
 REQUEST = Request(
     id="r1",
@@ -48,7 +60,7 @@ ENTRIES = [
     LoadChanged(0.0, (BackendLoad("x", kv_tokens_max=100, kv_used_ratio=0.1), BackendLoad("y", available=False))),
     TenantsChanged(0.1, (Tenant("a", weight=2.5, in_flight_max=3),), ("b",), (Tier("gold", reserve_ratio=0.25),)),
     Submitted(0.1 + 0.2, REQUEST),
-    Polled(0.4, (Dispatch("r1", "x"), Reject("r2", Reason.QUEUE_FULL, 1.5))),
+    Polled(0.4, (Dispatch("r1", "x", 3.0, 2), Reject("r2", Reason.QUEUE_FULL, 1.5), Withdraw("r4"))),
     Progressed(0.5, "r1", Usage(7, 3, 2)),
     Returned(0.6, "r1", 0.25),
     Cancelled(0.7, "r1"),
