@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from policies.cost import PRICES
-from policies.placement import PLACEMENT
 from policies.types import Outcome, SloEnvelope, Tenant, Tier, Usage
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -27,13 +26,12 @@ class AnyFacts(Facts):
 
     @initialize(
         prediction=st.sampled_from(PREDICTIONS),
-        placement=st.sampled_from(sorted(PLACEMENT)),
         price=st.sampled_from(sorted(PRICES)),
         share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
     )
-    def start(self, prediction, placement, price, share_ratio_max):
+    def start(self, prediction, price, share_ratio_max):
         self.price = PRICES[price]()
-        self.begin(prediction=prediction, placement=placement, share_ratio_max=share_ratio_max)
+        self.begin(prediction=prediction, share_ratio_max=share_ratio_max)
 
     @rule(
         tenant_id=st.sampled_from([*NAMES, "nobody"]),
