@@ -27,6 +27,7 @@ check: $(STAMP)  ## ruff and mypy
 
 $(NODE): tests/clients/node/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix $(@D)/.. --ignore-scripts --no-audit --no-fund --silent \
+	  --prefer-offline --fetch-retries=0 \
 	  || echo "npm could not install the clients for Node: their tests are left out" >&2; fi
 
 test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM
