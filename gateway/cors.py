@@ -1,7 +1,7 @@
-"""Cross-origin requests of browsers, answered as vLLM answers them: by default any page may ask.
+"""Cross-origin requests of browsers, answered as vLLM answers them: by default no page may ask.
 
-Keys travel in Authorization, which no browser adds by itself, so an open door gives a page nothing that its user has
-not given to it. Preflights are answered without a key, as the standard wants: https://fetch.spec.whatwg.org/#http-cors-protocol
+Keys travel in Authorization, which no browser adds by itself, so a door that is opened gives a page nothing that its
+user has not given to it. Preflights are answered without a key, as the standard wants: https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
 from collections.abc import Iterable, Mapping

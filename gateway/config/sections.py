@@ -87,7 +87,7 @@ class Listen(Section):
     debug_state: bool = False
     show_queue_ms: bool = False
     show_backend: bool = False
-    allowed_origins: tuple[str, ...] = ("*",)
+    allowed_origins: tuple[str, ...] = ()
 
 
 class Backend(Section):

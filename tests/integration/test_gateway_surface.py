@@ -330,8 +330,15 @@ PAGE = {"Origin": "https://page.example"}
 PREFLIGHT = {**PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 
 
-async def test_any_page_may_ask_by_default_as_in_vllm():
+async def test_no_page_may_ask_by_default_as_in_vllm():
     async with scripted() as backend, gateway(backend) as rig:
+        async with rig.session.options(rig.url + CHAT, headers=PREFLIGHT) as response:
+            assert response.status == 400
+        assert "access-control-allow-origin" not in (await rig.post(call(), headers=PAGE)).headers
+
+
+async def test_any_page_may_ask_where_all_are_allowed():
+    async with scripted() as backend, gateway(backend, listen={"port": 0, "allowed_origins": ["*"]}) as rig:
         async with rig.session.options(rig.url + CHAT, headers=PREFLIGHT) as response:
             assert (response.status, await response.text()) == (200, "OK")
             assert response.headers["access-control-allow-origin"] == "*"

@@ -121,7 +121,7 @@ class Vllm(Server):
 
 
 class Gateway(Server):
-    """`fairlead serve` in front of one vLLM. `backend` and `listen` are further keys of theirs, `config` further
+    """`fairlead serve` in front of one vLLM. `backend` are further keys of its entry, `config` further
     sections.
     """
 
@@ -133,13 +133,12 @@ class Gateway(Server):
         vllm: Vllm,
         *,
         backend: Mapping[str, Any] | None = None,
-        listen: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(directory / "gateway.log")
         self._config = directory / "fairlead.yaml"
         sections = {
-            "listen": {"port": self.port, "debug_state": True, **(listen or {})},
+            "listen": {"port": self.port, "debug_state": True},
             "backends": [{"name": "vllm", "url": vllm.url, **(backend or {})}],
             "shutdown": {"lame_duck_s": 0.0, "drain_s": 1.0},
             **(config or {}),

@@ -20,7 +20,6 @@ SERVERS = {
     "classify": ("--runner=pooling", "--convert=classify"),
 }
 KEEPS_RESPONSES = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
-AS_VLLM = {"allowed_origins": []}  # which pages may ask, by default
 
 
 @pytest.fixture(scope="package")
@@ -45,7 +44,7 @@ def servers(vllms, tmp_path_factory):
     with ExitStack() as stack:
         urls = {}
         for name, vllm in vllms.items():
-            gateway = Gateway(tmp_path_factory.mktemp(name), vllm, listen=AS_VLLM)
+            gateway = Gateway(tmp_path_factory.mktemp(name), vllm)
             stack.callback(gateway.stop)
             urls[name] = (vllm.url, gateway.start().url)
         yield urls
