@@ -1,7 +1,8 @@
 """Any order of facts: every policy keeps the books and the limits, and what it promises.
 
 Each policy has its share of the steps (one fact, or one instant of many, each), over all placements and predictions.
-The same steps are made every time; with FAIRLEAD_PROPERTY_FACTOR=20 they are twenty times as many, and others each time.
+The same steps are made every time; with FAIRLEAD_PROPERTY_FACTOR=20 they are twenty times as many, and others each
+time.
 """
 
 import os
