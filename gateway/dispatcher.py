@@ -22,6 +22,7 @@ from policies.types import (
     BackendLoad,
     Dispatch,
     Outcome,
+    PolicyChoice,
     RateLimits,
     Reason,
     Reject,
@@ -86,6 +87,23 @@ class Dispatcher:
         # What is not known to be ours by now would look like somebody else's.
         self._tell_all_usages()
         self._scheduler.load_changed(loads, self.now())
+        self._pump_soon()
+
+    def policy_changed(
+        self,
+        *,
+        fairness: PolicyChoice | None = None,
+        prediction: PolicyChoice | None = None,
+        sizing: PolicyChoice | None = None,
+        placement: PolicyChoice | None = None,
+    ) -> None:
+        """Schedule by these policies from now on; None leaves one as it is. Raises ValueError where there is no such
+        policy or parameter.
+        """
+        self._tell_all_usages()
+        self._scheduler.policy_changed(
+            fairness=fairness, prediction=prediction, sizing=sizing, placement=placement, now=self.now()
+        )
         self._pump_soon()
 
     def forget(self, tenant_id: str) -> None:

@@ -52,7 +52,7 @@ class Accounting:
         """A waiting request waits in another lane: what it has prepaid it has prepaid there."""
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
-            entry.backend_id = move.backend_id
+            entry.backend_id = move.after.backend_id or entry.backend_id
             if request.id in move.before.prepaid:
                 del move.before.prepaid[request.id]
                 move.after.prepaid[request.id] = None

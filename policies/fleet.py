@@ -60,10 +60,14 @@ class Fleet:
             for capacity in self._backends.values()
         )
 
+    def known(self, request: Request) -> list[BackendCapacity]:
+        """The backends that will do for the request, there or not."""
+        ids = request.backend_ids
+        return [each for each in self._backends.values() if ids is None or each.id in ids]
+
     def available(self, request: Request) -> list[BackendCapacity]:
         """The backends that are there, of those that will do for the request."""
-        ids = request.backend_ids
-        return [each for each in self._backends.values() if each.load.available and (ids is None or each.id in ids)]
+        return [each for each in self.known(request) if each.load.available]
 
     def serving(self, request: Request, now: float) -> list[BackendCapacity]:
         """The backends that are there and take requests, of those that will do for this one."""

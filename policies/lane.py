@@ -92,10 +92,12 @@ class Lane:
         share_ratio_max: float,
         limits: Callable[[], tuple[int, float]],
         output_tokens: Callable[[Request], float],
+        backend_id: str | None = None,
     ) -> None:
         """`limits` are the sequences and tokens that may be in flight from here, `output_tokens` what a request is
-        sized at.
+        sized at; `backend_id` is the one backend that requests wait for here, None any.
         """
+        self.backend_id = backend_id
         self.order = order
         self.queues = queues
         self.prepaid: dict[str, None] = {}
@@ -170,14 +172,19 @@ class Lane:
         """The entry was dispatched from here, for this charge."""
         tenant = self._tenants[entry.request.tenant_id].tenant
         entry.weight = tenant.weight
-        use = self._uses.get(tenant.id)
+        self.holds(entry)
+        self.order.dispatched(tenant.tier_id, entry)
+        self.order.charged(tenant, charge)
+
+    def holds(self, entry: InFlight) -> None:
+        """The entry counts as in flight from here."""
+        tenant_id = entry.request.tenant_id
+        use = self._uses.get(tenant_id)
         if use is None:
-            use = self._uses[tenant.id] = TenantUse()
+            use = self._uses[tenant_id] = TenantUse()
         use.requests += 1
         use.sequences += entry.reservation.sequences
         use.tokens += entry.reservation.tokens
-        self.order.dispatched(tenant.tier_id, entry)
-        self.order.charged(tenant, charge)
 
     def resized(self, entry: InFlight, tokens: int) -> None:
         """The entry's reservation is about to become this many tokens."""

@@ -9,7 +9,7 @@ another. Counters of a lane stay as long as its backend is known or anything wai
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -27,11 +27,10 @@ from policies.types import Request, Tier
 
 
 class Move(NamedTuple):
-    """A request waited in one lane and now waits in another, before this backend."""
+    """A request waited in one lane and now waits in another."""
 
     before: Lane
     after: Lane
-    backend_id: str
 
 
 class Lanes(Protocol):
@@ -72,6 +71,14 @@ class Lanes(Protocol):
     def stranded(self, now: float) -> Sequence[Request]:
         """What waits for a backend that does not serve although another would, oldest first."""
         return ()
+
+    def running(self) -> Collection[str]:
+        """Ids of what was sent from here and has not ended, as far as the placement was told."""
+        return ()
+
+    def has_place(self, request: Request) -> bool:
+        """Whether there is a lane that the request may wait in, if its backend is available or not."""
+        return True
 
     def move(self, request: Request, now: float) -> Move:
         """Assign a stranded request again."""
@@ -114,8 +121,16 @@ class SharedLane(Lanes):
 class LanePerBackend(Lanes):
     """One lane per backend; the placement says which when a request arrives."""
 
-    def __init__(self, placement: ArrivalPlacement, fleet: Fleet, make_lane: Callable[[str], Lane]) -> None:
+    def __init__(
+        self,
+        placement: ArrivalPlacement,
+        fleet: Fleet,
+        make_lane: Callable[[str], Lane],
+        running: Collection[str] = (),
+    ) -> None:
+        """`running` are ids of requests that the placement knows as sent already."""
         self._placement = placement
+        self._running = set(running)
         self._fleet = fleet
         self._make_lane = make_lane
         self._lanes: dict[str, Lane] = {}
@@ -133,27 +148,45 @@ class LanePerBackend(Lanes):
         return [(self._lanes[each.id], [each]) for each in backends if self._queued[each.id]]
 
     def enter(self, request: Request, now: float) -> Lane:
-        backend_id = self._assign(request, self._fleet.serving(request, now) or self._fleet.available(request))
+        fleet = self._fleet
+        backends = fleet.serving(request, now) or fleet.available(request) or fleet.known(request)
+        backend_id = self._assign(request, backends)
         self._wait(request, backend_id).queues.add(request)
         return self._lanes[backend_id]
 
     def enter_again(self, entry: InFlight) -> Lane:
-        lane = self._wait(entry.request, entry.backend_id)
-        lane.queues.add_first(entry.request)
-        self._placement.returned(entry.request, entry.backend_id)
+        request = entry.request
+        if request.id in self._running:
+            self._running.discard(request.id)
+            self._placement.returned(request, entry.backend_id)
+        else:  # it was sent before the time of this placement
+            self._assign(request, [each for each in self._fleet.known(request) if each.id == entry.backend_id])
+        lane = self._wait(request, entry.backend_id)
+        lane.queues.add_first(request)
         return lane
 
     def leave(self, request: Request, *, sent: bool) -> Lane:
         backend_id = self._backend_ids.pop(request.id)
         self._queued[backend_id] -= 1
-        tell = self._placement.dispatched if sent else self._placement.unassigned
-        tell(request, backend_id)
+        if sent:
+            self._running.add(request.id)
+            self._placement.dispatched(request, backend_id)
+        else:
+            self._placement.unassigned(request, backend_id)
         lane = self._lanes[backend_id]
         lane.queues.take(request)
         return lane
 
     def ended(self, entry: InFlight) -> None:
-        self._placement.ended(entry.request, entry.backend_id, entry.usage)
+        if entry.request.id in self._running:
+            self._running.discard(entry.request.id)
+            self._placement.ended(entry.request, entry.backend_id, entry.usage)
+
+    def running(self) -> Collection[str]:
+        return self._running
+
+    def has_place(self, request: Request) -> bool:
+        return bool(self._fleet.known(request))
 
     def backends_changed(self) -> None:
         known = self._fleet.backend_ids()
@@ -179,7 +212,7 @@ class LanePerBackend(Lanes):
         before = self.leave(request, sent=False)
         backend_id = self._assign(request, self._fleet.serving(request, now))
         self._wait(request, backend_id).queues.add_back(request)
-        return Move(before, self._lanes[backend_id], backend_id)
+        return Move(before, self._lanes[backend_id])
 
     def forget(self, tenant_id: str) -> None:
         self._placement.forget(tenant_id)
@@ -210,32 +243,27 @@ class LaneMaker:
     price: Price
     share_ratio_max: float
     output_tokens: Callable[[Request], float]
-    reads_counters: bool = field(init=False)
-    reads_prefixes: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        order = self.make_order()  # one to look at
-        self.reads_counters, self.reads_prefixes = order.reads_counters, order.reads_prefixes
-
-    def lanes(self, placement: Placement | ArrivalPlacement, queues: Queues) -> Lanes:
-        """The lanes that this placement needs, over the pool's queues."""
+    def lanes(self, placement: Placement | ArrivalPlacement, queues: Queues, running: Collection[str] = ()) -> Lanes:
+        """The lanes that this placement needs, over the pool's queues; `running` are ids that it knows as sent."""
         if placement.reads_prefixes:
             placement.look_up_in(self.prefixes)
         if isinstance(placement, ArrivalPlacement):
-            return LanePerBackend(placement, self.fleet, self._lane_before)
-        fleet, longest = self.fleet, self.prefixes.longest
-        return SharedLane(self._lane(queues, fleet.limits, lambda request: longest(request)[0]))
+            return LanePerBackend(placement, self.fleet, self._lane_before, running)
+        longest = self.prefixes.longest
+        return SharedLane(self._lane(queues, self.fleet.limits, lambda request: longest(request)[0]))
 
     def _lane_before(self, backend_id: str) -> Lane:
         """A lane before one backend, with queues of its own."""
         cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
-        return self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks)
+        return self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, backend_id)
 
     def _lane(
         self,
         queues: TenantQueues,
         limits: Callable[[], tuple[int, float]],
         cached_blocks: Callable[[Request], int],
+        backend_id: str | None = None,
     ) -> Lane:
         return Lane(
             TieredFairness(self.make_order, self.tiers.values(), cached_blocks),
@@ -245,4 +273,5 @@ class LaneMaker:
             share_ratio_max=self.share_ratio_max,
             limits=limits,
             output_tokens=self.output_tokens,
+            backend_id=backend_id,
         )

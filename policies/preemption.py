@@ -9,12 +9,14 @@ OSDI '24, App. C.3). One at a time from each lane: whether it helped is seen bef
 A threshold below the price of a request lets two tenants push each other out by turns.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from policies.fleet import Fleet
 from policies.lane import Lane
+from policies.lanes import Lanes
 from policies.ledger import InFlight
-from policies.types import Request
+from policies.types import Withdraw
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +25,33 @@ class Preemption:
 
     service_min: float
 
-    def victim(self, lane: Lane, running: Iterable[InFlight]) -> InFlight | None:
-        """The entry to withdraw of those that were sent from this lane and run where something may be sent now."""
-        if not lane.order.is_fair:
-            return None
-        entries = [entry for entry in running if not entry.usage.output_tokens]
-        if any(entry.is_withdrawn for entry in entries):
-            return None  # not answered yet
+    def withdrawn(self, lanes: Lanes, in_flight: Iterable[InFlight], fleet: Fleet, now: float) -> Iterator[Withdraw]:
+        """At most one request from each lane, where backends may be sent something now."""
+        running: dict[Lane, list[InFlight]] = {}
+        for entry in in_flight:
+            if not entry.usage.output_tokens and fleet.is_open(entry.backend_id, now):
+                running.setdefault(lanes.at(entry.backend_id), []).append(entry)
+        for lane, entries in running.items():
+            victim = self._victim(lane, entries)
+            if victim is not None:
+                victim.is_withdrawn = True
+                yield Withdraw(victim.request.id)
+
+    def _victim(self, lane: Lane, entries: list[InFlight]) -> InFlight | None:
+        if not lane.order.is_fair or any(entry.is_withdrawn for entry in entries):
+            return None  # what was asked for back has not come yet
         for tier_id, request in lane.next_of_tiers():
-            key = lane.key(request.tenant_id) + self.service_min
-            found = [
+            key_min = lane.key(request.tenant_id) + self.service_min
+            ahead = [
                 entry
                 for entry in entries
                 if lane.tier_id(entry.request.tenant_id) == tier_id
-                and lane.key(entry.request.tenant_id) > key
-                and _would_do(entry.backend_id, request)
+                and lane.key(entry.request.tenant_id) > key_min
+                and (request.backend_ids is None or entry.backend_id in request.backend_ids)
             ]
-            if found:
+            if ahead:  # the youngest of whoever is furthest ahead
                 return max(
-                    found, key=lambda each: (lane.key(each.request.tenant_id), each.dispatched_at, each.request.id)
+                    ahead,
+                    key=lambda each: (lane.key(each.request.tenant_id), each.dispatched_at, each.request.id),
                 )
         return None
-
-
-def _would_do(backend_id: str, request: Request) -> bool:
-    return request.backend_ids is None or backend_id in request.backend_ids

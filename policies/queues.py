@@ -98,6 +98,11 @@ class Queues(TenantQueues):
         self._expire_at(request, deadline_at)
         self.add_first(request)
 
+    def oldest_first(self) -> list[Request]:
+        """All that waits, by arrival."""
+        waiting = [request for queue in self._tenants.values() for request in queue.requests.values()]
+        return sorted(waiting, key=lambda request: (request.arrived_at, request.id))
+
     def get(self, request_id: str) -> Request:
         """A waiting request."""
         tenant_id, _ = self._waiting[request_id]

@@ -1,6 +1,7 @@
 """The scheduler of one pool: a state machine that is told facts and asked for decisions.
 
-    facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed  (each with `now`)
+    facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed, policy_changed
+               (each with `now`)
     decisions  poll(now) -> [Dispatch | Reject | Withdraw]
     time       next_wakeup() -> when poll has something to do although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now)
@@ -12,23 +13,25 @@ It keeps the books and asks others: the gate who may enter the queue, the lanes 
 the order of precedence), the fleet where there is room. What can be decided is decided in a poll, all of it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from policies.accounting import Accounting
 from policies.admission import Admission, BoundedQueues, Gate, RateLimiter
 from policies.capacity import KV_HEADROOM_RATIO
 from policies.cost import LinearPrice, Price
-from policies.fairness import Fairness, VirtualTokenCounter
+from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
 from policies.fleet import Fleet
 from policies.lane import Lane, Round, TenantState
-from policies.lanes import LaneMaker
+from policies.lanes import LaneMaker, Lanes
 from policies.ledger import InFlight, Ledger
-from policies.placement import ArrivalPlacement, LeastReserved, Placement
-from policies.prediction import Prediction, TenantQuantile
+from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
+from policies.prediction import PREDICTION, Prediction, TenantQuantile
 from policies.preemption import Preemption
 from policies.prefixes import PrefixIndex
 from policies.queues import Queues
+from policies.seating import Seating
 from policies.share import SHARE_RATIO_MAX
+from policies.switching import chosen, rearrange
 from policies.tenants import Tenants
 from policies.types import (
     DEFAULT_TIER,
@@ -36,16 +39,15 @@ from policies.types import (
     BackendLoad,
     Dispatch,
     Outcome,
+    PolicyChoice,
     RateLimits,
     Reason,
     Reject,
     Request,
     Snapshot,
     Tenant,
-    TenantView,
     Tier,
     Usage,
-    Withdraw,
 )
 
 WAIT_S_MAX = 300.0
@@ -74,25 +76,21 @@ class Scheduler:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
         differ by more than `preempt_service` take seats from each other (preemption.py); None: never.
         """
-        self._polled_at = float("-inf")
         self._wait_s_max = wait_s_max
         self._preemption = None if preempt_service is None else Preemption(preempt_service)
-        self._prediction = prediction or TenantQuantile()
-        self._sizing = sizing or self._prediction
-        self._predictors = (self._prediction,) if sizing in (None, prediction) else (self._prediction, self._sizing)
-        placement = placement or LeastReserved()
-        # Where a request waits for one backend there is nothing to choose any more.
-        self._placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
         self._tiers = {tier.id: tier for tier in tiers}
         self._queues = Queues()
-        rules = (BoundedQueues(), RateLimiter(self._sizing.predict)) if admission is None else admission
-        self._gate = Gate(rules, self._queues)
         self._fleet = Fleet(headroom_ratio_max, kv_rule)
-        self._set_reserves()
         self._prefixes = PrefixIndex()
+        prediction = prediction or TenantQuantile()
+        self._seating = Seating(self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction)
+        self._seating.set_tiers(self._tiers.values())
+        expected_output = self._seating.sizing.predict
+        rules = (BoundedQueues(), RateLimiter(expected_output)) if admission is None else admission
+        self._gate = Gate(rules, self._queues)
         self._ledger = Ledger(price or LinearPrice())
         states = {tenant.id: TenantState(tenant) for tenant in tenants}
-        maker = LaneMaker(
+        self._maker = LaneMaker(
             make_order=fairness,
             tiers=self._tiers,
             tenants=states,
@@ -100,15 +98,14 @@ class Scheduler:
             prefixes=self._prefixes,
             price=self._ledger.price,
             share_ratio_max=share_ratio_max,
-            output_tokens=self._sizing.predict,
+            output_tokens=expected_output,
         )
-        self._lanes = maker.lanes(placement, self._queues)
-        self._reads_counters = maker.reads_counters
-        self._reads_prefixes = maker.reads_prefixes or placement.reads_prefixes
+        self._lanes = self._arrange(placement or LeastReserved())
         self._tenants = Tenants(states, self._queues, self._lanes, self._forget)
         self._accounting = Accounting(self._ledger, self._lanes)
         self._unsettled = self._accounting.unsettled
         self._refused: list[Action] = []  # by facts, until the next poll reports them
+        self._polled_at = float("-inf")
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -149,13 +146,10 @@ class Scheduler:
             return
         if request_id in self._unsettled:
             self._accounting.settle(entry)
-        output = entry.usage.output_tokens
+        prompt, _, output = entry.usage
         is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
-        # An answer that was cut short says only that the whole would have been longer.
-        if output and (outcome is Outcome.COMPLETED or output > entry.sized_output):
-            for predictor in self._predictors:
-                predictor.observed(entry.request, output)
-        self._gate.settled(request_id, is_served * (entry.usage.prompt_tokens + output), now)
+        self._seating.observed(entry, outcome)
+        self._gate.settled(request_id, is_served * (prompt + output), now)
         lane = self._lanes.at(entry.backend_id)
         self._accounting.ended(entry, lane, is_served=is_served, now=now)
         self._lanes.ended(entry)
@@ -196,7 +190,7 @@ class Scheduler:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
         self._fleet.measured(loads, self._ledger.in_flight.values())
         self._lanes.backends_changed()
-        if self._reads_prefixes:
+        if self._seating.reads_prefixes:
             self._prefixes.retain(self._fleet.backend_ids())
             for load in loads:
                 self._prefixes.resized(load.backend_id, load.kv_tokens_max)
@@ -216,7 +210,7 @@ class Scheduler:
         changed, new_tiers = list(changed), {tier.id: tier for tier in tiers}
         self._tiers |= new_tiers
         with self._accounting.reweighing(self._tenants.states if new_tiers else {tenant.id for tenant in changed}):
-            self._set_reserves()
+            self._seating.set_tiers(self._tiers.values())
             for lane in self._lanes.all():
                 lane.order.set_tiers(new_tiers.values())
             for tenant in changed:
@@ -225,6 +219,36 @@ class Scheduler:
         for tenant_id in removed:
             for request in self._tenants.removed(tenant_id):
                 self._refuse(request, Reason.TENANT_UNKNOWN, now)
+
+    def policy_changed(
+        self,
+        *,
+        fairness: PolicyChoice | None = None,
+        prediction: PolicyChoice | None = None,
+        sizing: PolicyChoice | None = None,
+        placement: PolicyChoice | None = None,
+        now: float,
+    ) -> None:
+        """Other policies from now on; None: as it is, but sizing goes with prediction where both were one. Counters
+        stay (switching.py); a predictor begins to learn. Raises ValueError for a policy or a parameter that does not
+        exist; nothing has changed then.
+        """
+        seating, maker = self._seating, self._maker
+        make_order = chosen(FAIRNESS, fairness) if fairness else maker.make_order
+        place = chosen(PLACEMENT, placement)() if placement else self._placement
+        predictor = chosen(PREDICTION, prediction)() if prediction else seating.prediction
+        sizer = predictor if seating.sizing is seating.prediction else seating.sizing
+        sizer = chosen(PREDICTION, sizing)() if sizing else sizer
+        self._accounting.settle_all()
+        seating.predict_by(predictor, sizer)
+        maker.make_order, maker.output_tokens = make_order, sizer.predict
+        before, running = self._lanes, () if placement else self._lanes.running()
+        after = self._arrange(place, running)
+        for request in [each for each in self._queues.oldest_first() if not after.has_place(each)]:
+            self._refuse(request, Reason.NO_BACKEND, now)
+        states = self._tenants.states
+        rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
+        self._lanes = self._tenants.lanes = self._accounting.lanes = after
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -242,7 +266,7 @@ class Scheduler:
             for lane, candidates in self._lanes.candidates(self._fleet.open_at(now)):
                 self._dispatch_from(lane, Round(now, candidates), actions)
             if self._preemption is not None:
-                self._withdraw(self._preemption, now, actions)
+                actions += self._preemption.withdrawn(self._lanes, self._ledger.in_flight.values(), self._fleet, now)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
@@ -256,16 +280,14 @@ class Scheduler:
     # -- view ----------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float) -> Snapshot:
-        """State for people and metrics; costs time in proportion to the number of tenants. Where there are several
-        lanes a tenant's counter and key are the sums over them.
-        """
+        """State for people and metrics; costs time in proportion to the number of tenants."""
         self._accounting.settle_all()
         return Snapshot(
             now=now,
             queued_requests=len(self._queues),
             queued_bytes=self._queues.body_bytes,
             in_flight_requests=len(self._ledger.in_flight),
-            tenants={tenant_id: self._view(state) for tenant_id, state in self._tenants.states.items()},
+            tenants=self._tenants.views(self._ledger),
             backends=self._fleet.views(),
         )
 
@@ -297,62 +319,21 @@ class Scheduler:
             self._dispatch(lane, *choice, this_round, actions)
 
     def _dispatch(self, lane: Lane, tier_id: str, request: Request, this_round: Round, actions: list[Action]) -> None:
-        """Send the request where placement says; where it fits nowhere the backends are kept for it."""
-        expected, sized = self._prediction.predict(request), self._sizing.predict(request)
-        seat = self._fleet.seat(
-            request,
-            tier_id,
-            this_round.open_to(tier_id, request),
-            output_tokens=sized,
-            reserve_only=this_round.closed,
-            placement=self._placement,
-        )
-        if seat is None:
-            this_round.close(request, self._unreserved | {tier_id})
+        """Send the request, if it has a place."""
+        entry = self._seating.seat(request, tier_id, this_round)
+        if entry is None:
             return
-        backend, reservation = seat
-        cached_tokens = self._cached_tokens(request, backend.id) if self._reads_prefixes else 0
-        entry = InFlight(
-            request,
-            backend.id,
-            reservation,
-            expected_output=expected,
-            sized_output=sized,
-            usage=Usage(request.prompt_tokens, cached_tokens, 0),
-            dispatched_at=this_round.now,
-            utilisation=backend.sequences / backend.sequences_limit,
-        )
         lane.opened(entry, self._ledger.opened(entry))
         self._queues.remove(request.id)
         self._lanes.leave(request, sent=True)
         lane.prepaid.pop(request.id, None)
         self._gate.dispatched(request, this_round.now)
         self._tenants.dispatched(request.tenant_id, lane)
-        quiet_tokens = 0.0 if self._reads_counters or self._fleet.reads_progress else min(expected, sized)
+        quiet_tokens = 0.0 if self._hears_all else min(entry.expected_output, entry.sized_output)
+        may_be_withdrawn = self._preemption is not None
         actions.append(
-            Dispatch(request.id, backend.id, quiet_tokens, cached_tokens, may_be_withdrawn=self._preemption is not None)
+            Dispatch(request.id, entry.backend_id, quiet_tokens, entry.usage.cached_tokens, may_be_withdrawn)
         )
-        if not backend.has_seat:
-            this_round.candidates.remove(backend)
-
-    def _withdraw(self, preemption: Preemption, now: float, actions: list[Action]) -> None:
-        """Take back what runs for tenants that are too far ahead of those that wait on."""
-        for lane in self._lanes.all():
-            running = (
-                entry
-                for entry in self._ledger.in_flight.values()
-                if self._lanes.at(entry.backend_id) is lane and self._fleet.is_open(entry.backend_id, now)
-            )
-            entry = preemption.victim(lane, running)
-            if entry is not None:
-                entry.is_withdrawn = True
-                actions.append(Withdraw(entry.request.id))
-
-    def _cached_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that the backend is believed to hold; from now on it holds all of them."""
-        blocks = self._prefixes.matched_blocks(request, backend_id)
-        self._prefixes.inserted(request, backend_id)
-        return min(request.prompt_tokens, int(blocks * request.prefix_block_tokens))
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
@@ -395,11 +376,18 @@ class Scheduler:
             self._lanes.at(entry.backend_id).resized(entry, tokens)
             self._fleet.resize(entry, tokens)
 
-    # -- tenants -------------------------------------------------------------------------------------------
+    # -- what the parts are made of ------------------------------------------------------------------------
 
-    def _set_reserves(self) -> None:
-        self._fleet.set_reserves(self._tiers.values())
-        self._unreserved = frozenset(tier.id for tier in self._tiers.values() if not tier.reserve_ratio)
+    def _arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> Lanes:
+        """Make the lanes of this placement, which knows of these requests that they were sent."""
+        self._placement = placement
+        # Where a request waits for one backend there is nothing to choose any more.
+        self._seating.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
+        order = self._maker.make_order()  # one to look at
+        self._reads_counters = order.reads_counters
+        self._hears_all = order.reads_counters or self._fleet.reads_progress
+        self._seating.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
+        return self._maker.lanes(placement, self._queues, running)
 
     def _forget(self, tenant: Tenant) -> None:
         """The tenant is gone, and all that it had here."""
@@ -407,20 +395,5 @@ class Scheduler:
             lane.forget(tenant)
         self._lanes.forget(tenant.id)
         self._ledger.forget(tenant.id)
-        for predictor in self._predictors:
-            predictor.forget(tenant.id)
+        self._seating.forget(tenant.id)
         self._gate.forget(tenant.id)
-
-    def _view(self, state: TenantState) -> TenantView:
-        tenant, lanes = state.tenant, self._lanes.all()
-        queue = self._queues.of(tenant.id)
-        standings = [lane.order.standing(tenant) for lane in lanes]
-        return TenantView(
-            queued_requests=len(queue.requests),
-            queued_bytes=queue.body_bytes,
-            in_flight_requests=state.in_flight,
-            in_flight_tokens=sum(lane.use(tenant.id).tokens for lane in lanes),
-            service=self._ledger.service(tenant.id),
-            counter=sum(standing.counter for standing in standings),
-            key=sum(standing.key for standing in standings),
-        )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from policies.lane import Lane, TenantState
 from policies.lanes import Lanes
+from policies.ledger import Ledger
 from policies.queues import Queues
-from policies.types import Request, Tenant
+from policies.types import Request, Tenant, TenantView
 
 
 @dataclass(slots=True)
@@ -68,6 +69,23 @@ class Tenants:
         waiting = list(self.queues.of(tenant_id).requests.values())
         self._forget_if_gone(state)
         return waiting
+
+    def views(self, ledger: Ledger) -> dict[str, TenantView]:
+        """All tenants for people and metrics; counters are the sums over all lanes."""
+        lanes = self.lanes.all()
+        views = {}
+        for tenant_id, state in self.states.items():
+            queue, standings = self.queues.of(tenant_id), [lane.order.standing(state.tenant) for lane in lanes]
+            views[tenant_id] = TenantView(
+                queued_requests=len(queue.requests),
+                queued_bytes=queue.body_bytes,
+                in_flight_requests=state.in_flight,
+                in_flight_tokens=sum(lane.use(tenant_id).tokens for lane in lanes),
+                service=ledger.service(tenant_id),
+                counter=sum(standing.counter for standing in standings),
+                key=sum(standing.key for standing in standings),
+            )
+        return views
 
     def _refresh(self, state: TenantState, lane: Lane) -> None:
         lane.refresh(state)

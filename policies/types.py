@@ -176,6 +176,14 @@ Action = Dispatch | Reject | Withdraw
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy by its name in the table of its kind (FAIRNESS, PREDICTION, PLACEMENT), and its parameters."""
+
+    name: str
+    parameters: Mapping[str, float | str | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RateLimit:
     """One limit of a tenant as it stands: `remaining` of `limit` now, all of it again after `reset_s`."""
 

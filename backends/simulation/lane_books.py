@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from backends.simulation.books import Books, require
-from backends.simulation.recording import Entry, Listener, LoadChanged, Polled, Spent, Submitted, TenantsChanged
+from backends.simulation.recording import (
+    Entry,
+    Listener,
+    LoadChanged,
+    PolicyChanged,
+    Polled,
+    Spent,
+    Submitted,
+    TenantsChanged,
+)
 from policies.placement import ArrivalPlacement, Worker
 from policies.prefixes import PrefixIndex
 from policies.types import Dispatch, Request, Usage
@@ -76,7 +85,7 @@ class LaneWatch:
             case Submitted():
                 is_here = self._placement.backend_ids.get(entry.request.id) == self._backend_id
                 return entry if is_here else None
-            case LoadChanged() | TenantsChanged():
+            case LoadChanged() | TenantsChanged() | PolicyChanged():
                 return entry
             case Spent():
                 return None

@@ -20,6 +20,7 @@ from policies.types import (
     Action,
     BackendLoad,
     Outcome,
+    PolicyChoice,
     RateLimits,
     Request,
     Snapshot,
@@ -45,6 +46,15 @@ class SchedulerLike(Protocol):
         changed: Iterable[Tenant] = (),
         removed: Iterable[str] = (),
         tiers: Iterable[Tier] = (),
+        now: float,
+    ) -> None: ...
+    def policy_changed(
+        self,
+        *,
+        fairness: PolicyChoice | None = None,
+        prediction: PolicyChoice | None = None,
+        sizing: PolicyChoice | None = None,
+        placement: PolicyChoice | None = None,
         now: float,
     ) -> None: ...
     def poll(self, now: float) -> list[Action]: ...
@@ -140,6 +150,25 @@ class TenantsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    now: float
+    fairness: PolicyChoice | None = None
+    prediction: PolicyChoice | None = None
+    sizing: PolicyChoice | None = None
+    placement: PolicyChoice | None = None
+    call: Literal["policy_changed"] = "policy_changed"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.policy_changed(
+            fairness=self.fairness,
+            prediction=self.prediction,
+            sizing=self.sizing,
+            placement=self.placement,
+            now=self.now,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Polled:
     """A poll and what it decided; the only entry that is an answer."""
 
@@ -148,7 +177,7 @@ class Polled:
     call: Literal["poll"] = "poll"
 
 
-Fact = Submitted | Progressed | Finished | Returned | Cancelled | Spent | LoadChanged | TenantsChanged
+Fact = Submitted | Progressed | Finished | Returned | Cancelled | Spent | LoadChanged | TenantsChanged | PolicyChanged
 Entry = Fact | Polled
 Listener = Callable[[Entry], None]
 
@@ -195,6 +224,17 @@ class Recorder:
         now: float,
     ) -> None:
         self._record(TenantsChanged(now, tuple(changed), tuple(removed), tuple(tiers)))
+
+    def policy_changed(
+        self,
+        *,
+        fairness: PolicyChoice | None = None,
+        prediction: PolicyChoice | None = None,
+        sizing: PolicyChoice | None = None,
+        placement: PolicyChoice | None = None,
+        now: float,
+    ) -> None:
+        self._record(PolicyChanged(now, fairness, prediction, sizing, placement))
 
     def poll(self, now: float) -> list[Action]:
         actions = self._scheduler.poll(now)

@@ -115,6 +115,7 @@ class Observer:
         # The path of the tokens: straight through.
         self.tokens = scheduler.tokens
         self.next_wakeup = scheduler.next_wakeup
+        self.policy_changed = scheduler.policy_changed
 
     @property
     def difference_max(self) -> float:

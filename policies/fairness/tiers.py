@@ -96,6 +96,13 @@ class TieredFairness:
     def tier_standing(self, tier_id: str) -> Standing:
         return self._tier_order.standing(tier_id)
 
+    def adopt(self, tenant: Tenant, standing: Standing) -> None:
+        """Take over the account of a tenant that does not wait here yet."""
+        self._orders[tenant.tier_id].adopt(tenant.id, standing)
+
+    def adopt_tier(self, tier_id: str, standing: Standing) -> None:
+        self._tier_order.adopt(tier_id, standing)
+
     def lag(self, tenant: Tenant, other: Tenant) -> float:
         """Service by which the tenant is behind the other, or its tier behind the other's tier."""
         if tenant.tier_id == other.tier_id:

@@ -1,11 +1,11 @@
 """Everything may happen: wrong estimates, cached prompts, lost backends, refused dispatches, new weights."""
 
-from facts import BACKENDS, PREDICTIONS, Facts, load
+from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from policies.cost import PRICES
-from policies.types import Outcome, SloEnvelope, Tenant, Tier, Usage
+from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier, Usage
 
 NAMES = ["a", "b", "c", "d", "e"]
 tenant_ids = st.sampled_from(NAMES)
@@ -28,10 +28,11 @@ class AnyFacts(Facts):
         prediction=st.sampled_from(PREDICTIONS),
         price=st.sampled_from(sorted(PRICES)),
         share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
+        preempt_service=st.sampled_from([None, None, 50.0]),
     )
-    def start(self, prediction, price, share_ratio_max):
+    def start(self, price, **options):
         self.price = PRICES[price]()
-        self.begin(prediction=prediction, share_ratio_max=share_ratio_max)
+        self.begin(**options)
 
     @rule(
         tenant_id=st.sampled_from([*NAMES, "nobody"]),
@@ -119,6 +120,13 @@ class AnyFacts(Facts):
     @rule(weight=st.sampled_from([0.5, 2.0]), reserve_ratio=st.sampled_from([0.0, 0.25]))
     def change_tier(self, weight, reserve_ratio):
         self.recorder.tenants_changed(tiers=[Tier("gold", weight, reserve_ratio)], now=self.now)
+
+    @rule(prediction=st.sampled_from([None, *PREDICTIONS]))
+    def start_the_order_anew(self, prediction):
+        fairness = PolicyChoice(self.policy, PARAMETERS.get(self.policy, {}))
+        self.recorder.policy_changed(
+            fairness=fairness, prediction=prediction and PolicyChoice(prediction), now=self.now
+        )
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 20.0]))
     def wait(self, seconds):

@@ -49,7 +49,7 @@ class Facts(RuleBasedStateMachine):
     price = LinearPrice()
     watched: WatchedPlacement | None = None
 
-    def begin(self, *, prediction, share_ratio_max, **parameters):
+    def begin(self, *, prediction, share_ratio_max, preempt_service=None, **parameters):
         """Every machine's first step; `parameters` are the policy's."""
         parameters = PARAMETERS.get(self.policy, {}) | parameters
 
@@ -66,6 +66,7 @@ class Facts(RuleBasedStateMachine):
                 placement=place,
                 share_ratio_max=share_ratio_max,
                 wait_s_max=self.wait_s_max,
+                preempt_service=preempt_service,
             )
 
         self.make = make

@@ -14,6 +14,7 @@ from backends.simulation.recording import (
     Cancelled,
     Finished,
     LoadChanged,
+    PolicyChanged,
     Polled,
     Progressed,
     Recorder,
@@ -32,6 +33,7 @@ from policies.types import (
     BackendLoad,
     Dispatch,
     Outcome,
+    PolicyChoice,
     Reason,
     Reject,
     Request,
@@ -65,6 +67,8 @@ ENTRIES = [
     Returned(0.6, "r1", 0.25),
     Cancelled(0.7, "r1"),
     Finished(0.8, "r3", Outcome.CLIENT_GONE),
+    PolicyChanged(0.9, fairness=PolicyChoice("slack", {"slack_service": 2.5, "second_key": "prefix"})),
+    PolicyChanged(1.0, prediction=PolicyChoice("none"), placement=PolicyChoice("d2lpm")),
 ]
 TENANTS = [Tenant("one"), Tenant("two", weight=2), Tenant("three", in_flight_max=2)]
 

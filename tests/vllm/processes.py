@@ -121,8 +121,8 @@ class Vllm(Server):
 
 
 class Gateway(Server):
-    """`fairlead serve` in front of one vLLM. `backend` are further keys of its entry, `config` further
-    sections.
+    """`fairlead serve` in front of one vLLM. `backend` are further keys of its entry, `config`
+    further sections.
     """
 
     ready = "/readyz"

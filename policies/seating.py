@@ -1,0 +1,91 @@
+"""The request that is next: what will it need, and where is there room for it?
+
+Two predictors may be at work, one for the order of tenants and one for the size of reservations: what is fair to expect
+and what is safe to expect are not the same. Both learn from what ends.
+"""
+
+from collections.abc import Iterable
+
+from policies.fleet import Fleet
+from policies.lane import Round
+from policies.ledger import InFlight
+from policies.placement import LeastReserved, Placement
+from policies.prediction import Prediction
+from policies.prefixes import PrefixIndex
+from policies.types import Outcome, Request, Tier, Usage
+
+
+class Seating:
+    """Finds the chosen request its place."""
+
+    def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
+        self.placement: Placement = LeastReserved()
+        """Which of several backends that have room."""
+        self.reads_prefixes = False
+        """Whether anybody asks what is cached where."""
+        self._fleet = fleet
+        self._prefixes = prefixes
+        self._first_sizing = sizing
+        self._unreserved: frozenset[str] = frozenset()
+        self.predict_by(prediction, sizing)
+
+    def predict_by(self, prediction: Prediction, sizing: Prediction) -> None:
+        """From now on."""
+        self.prediction, self.sizing = prediction, sizing
+        # Rate limits go on by the predictor that they were made with: it goes on learning.
+        distinct = {id(each): each for each in (prediction, sizing, self._first_sizing)}
+        self._predictors = tuple(distinct.values())
+
+    def set_tiers(self, tiers: Iterable[Tier]) -> None:
+        """These are all the tiers."""
+        tiers = list(tiers)
+        self._fleet.set_reserves(tiers)
+        self._unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
+
+    def seat(self, request: Request, tier_id: str, this_round: Round) -> InFlight | None:
+        """Reserve the request's place where placement says. Where it fits nowhere the backends are kept for it, from
+        its tier and from all without a reserve.
+        """
+        expected, sized = self.prediction.predict(request), self.sizing.predict(request)
+        seat = self._fleet.seat(
+            request,
+            tier_id,
+            this_round.open_to(tier_id, request),
+            output_tokens=sized,
+            reserve_only=this_round.closed,
+            placement=self.placement,
+        )
+        if seat is None:
+            this_round.close(request, self._unreserved | {tier_id})
+            return None
+        backend, reservation = seat
+        if not backend.has_seat:
+            this_round.candidates.remove(backend)
+        cached_tokens = self._cached_tokens(request, backend.id) if self.reads_prefixes else 0
+        return InFlight(
+            request,
+            backend.id,
+            reservation,
+            expected_output=expected,
+            sized_output=sized,
+            usage=Usage(request.prompt_tokens, cached_tokens, 0),
+            dispatched_at=this_round.now,
+            utilisation=backend.sequences / backend.sequences_limit,
+        )
+
+    def observed(self, entry: InFlight, outcome: Outcome) -> None:
+        """The entry has ended. An answer that was cut short says only that the whole would have been longer."""
+        output = entry.usage.output_tokens
+        if output and (outcome is Outcome.COMPLETED or output > entry.sized_output):
+            for predictor in self._predictors:
+                predictor.observed(entry.request, output)
+
+    def forget(self, tenant_id: str) -> None:
+        for predictor in self._predictors:
+            predictor.forget(tenant_id)
+
+    def _cached_tokens(self, request: Request, backend_id: str) -> int:
+        """Tokens of the prompt that the backend is believed to hold; from now on it holds all of them."""
+        blocks = self._prefixes.matched_blocks(request, backend_id)
+        self._prefixes.inserted(request, backend_id)
+        return min(request.prompt_tokens, int(blocks * request.prefix_block_tokens))
