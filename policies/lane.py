@@ -227,7 +227,12 @@ class Lane:
             return first
         # Where everybody who waits is over his share the rest of the room is for whoever is next.
         other = self._pick(blocked, lambda request: may_go(request) and self._is_within_share(request))
-        return other if other and self._may_be_passed(first[1].tenant_id, other[1].tenant_id) else first
+        if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):
+            return first
+        # He may be of another tier, and pass over somebody there too.
+        next_to_him = self.order.pick(other[0], may_go)
+        assert next_to_him is not None, "he is one whom it may pick"
+        return other if self._may_be_passed(next_to_him.tenant_id, other[1].tenant_id) else first
 
     def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
         """Every tier that waits, the next first, and the request that is next in it, whether or not it fits."""

@@ -182,7 +182,7 @@ class Engine:
         """Steps before the next one that has more to tell."""
         steps = self._batching.decodes_ahead(self._seats) if running else 0
         for sequence in running:
-            if sequence.present - sequence.computed != 1:
+            if sequence.present - sequence.computed != 1 or not sequence.emitted:  # the end of a prompt, maybe
                 return 0
             steps = min(steps, sequence.request.output_tokens - sequence.emitted - 1)
         return steps and min(steps, self._seats.memory.decodes_ahead(running))

@@ -98,6 +98,10 @@ class Fairness(Protocol):
         """The tenant's account; zeros for one never seen."""
         ...
 
+    def lag(self, tenant_id: str, other_id: str) -> float:
+        """Service over weight by which the one, which waits, is behind the other, which does too; negative: ahead."""
+        ...
+
     def adopt(self, tenant_id: str, standing: Standing) -> None:
         """Take over the account of a tenant that is not waiting here yet."""
         ...
@@ -161,6 +165,9 @@ class Accounts:
     def standing(self, tenant_id: str) -> Standing:
         account = self._accounts.get(tenant_id)
         return Standing(account.counter, account.outstanding) if account else Standing()
+
+    def lag(self, tenant_id: str, other_id: str) -> float:
+        return self.standing(other_id).key - self.standing(tenant_id).key
 
     def adopt(self, tenant_id: str, standing: Standing) -> None:
         account = self._account(tenant_id)

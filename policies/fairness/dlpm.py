@@ -50,6 +50,10 @@ class DeficitLongestPrefix(Accounts):
         account = self._accounts.get(tenant_id)
         return self._level - spent if account is not None and account.is_waiting else -spent
 
+    def lag(self, tenant_id: str, other_id: str) -> float:
+        # Not by counters: what one got while the other was away was never owed to that one.
+        return self.deficit(tenant_id) - self.deficit(other_id)
+
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         # Credit is not kept while away.
         owed = 0.0 if self._forgives_debt else max(0.0, -self.deficit(tenant_id))

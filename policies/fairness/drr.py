@@ -46,6 +46,10 @@ class DeficitRoundRobin(Accounts):
         """Service the tenant may still receive before its turn ends; negative: what it owes."""
         return self._deficits.get(tenant_id, 0.0)
 
+    def lag(self, tenant_id: str, other_id: str) -> float:
+        # Not by counters: what one got while the other was away was never owed to that one.
+        return self.deficit(tenant_id) - self.deficit(other_id)
+
     def pick(self, eligible: Eligible) -> Request | None:
         # Nothing moves until the tenant sends: a full backend stops the circle where it is.
         visits = [
@@ -56,11 +60,15 @@ class DeficitRoundRobin(Accounts):
         return min(visits)[2] if visits else None
 
     def dispatched(self, entry: InFlight) -> None:
-        """Take the turn: refill everybody who is visited on the way to it."""
+        """Take the turn: refill everybody who is visited on the way to it. Who goes before his turn, because others may
+        not go now, is not refilled for that: he pays for it out of his next turns.
+        """
         if entry.is_prepaid:
             return
         place = self._circle.index(entry.request.tenant_id)
         rounds = self._visits_needed(place)
+        if (rounds, place) > min((self._visits_needed(each), each) for each in range(len(self._circle))):
+            return
         for other, tenant_id in enumerate(self._circle):
             visits = rounds + (other <= place) - (other == 0 and self._refilled)
             self._deficits[tenant_id] += min(visits, self._refills_needed(tenant_id)) * self._quantum

@@ -106,7 +106,7 @@ class TieredFairness:
     def lag(self, tenant: Tenant, other: Tenant) -> float:
         """Service by which the tenant is behind the other, or its tier behind the other's tier."""
         if tenant.tier_id == other.tier_id:
-            return (self.standing(other).key - self.standing(tenant).key) * tenant.weight
+            return self._orders[tenant.tier_id].lag(tenant.id, other.id) * tenant.weight
         lag = self.tier_standing(other.tier_id).key - self.tier_standing(tenant.tier_id).key
         return lag * self._tiers[tenant.tier_id].weight
 

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from policies.cost import PRICES
-from policies.placement import PLACEMENT
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier, Usage
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -27,7 +26,6 @@ class AnyFacts(Facts):
 
     @initialize(
         prediction=st.sampled_from(PREDICTIONS),
-        placement=st.sampled_from(sorted(PLACEMENT)),
         price=st.sampled_from(sorted(PRICES)),
         share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
         preempt_service=st.sampled_from([None, None, 50.0]),

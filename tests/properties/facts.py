@@ -38,9 +38,10 @@ CHOOSE_AMONG_REQUESTS = {"slack", "dlpm", "justitia"}  # all others send a tenan
 
 
 class Facts(RuleBasedStateMachine):
-    """One pool under `policy`. `steps` counts what was done to all pools of the class."""
+    """One pool under `policy` and `placement`. `steps` counts the instants of all histories of the class."""
 
     policy: ClassVar[str]
+    placement: ClassVar[str]
     steps: ClassVar[int] = 0
     tiers = (Tier("default"),)
     tenants: tuple[Tenant, ...] = ()
@@ -48,13 +49,13 @@ class Facts(RuleBasedStateMachine):
     price = LinearPrice()
     watched: WatchedPlacement | None = None
 
-    def begin(self, *, prediction, placement, share_ratio_max, preempt_service=None, **parameters):
+    def begin(self, *, prediction, share_ratio_max, preempt_service=None, **parameters):
         """Every machine's first step; `parameters` are the policy's."""
         parameters = PARAMETERS.get(self.policy, {}) | parameters
 
         def make(*, is_watched=False):
-            place = PLACEMENT[placement](**PARAMETERS.get(placement, {}))
-            if is_watched and placement in ARRIVAL_PLACEMENT:
+            place = PLACEMENT[self.placement](**PARAMETERS.get(self.placement, {}))
+            if is_watched and self.placement in ARRIVAL_PLACEMENT:
                 place = self.watched = WatchedPlacement(place)
             return Scheduler(
                 tenants=self.tenants,
@@ -69,7 +70,6 @@ class Facts(RuleBasedStateMachine):
             )
 
         self.make = make
-        self.share_ratio_max = share_ratio_max
         self.scheduler = make(is_watched=True)
         self.books = Books(tenants=self.tenants, tiers=self.tiers, price=self.price)
         self.entries = []
@@ -121,6 +121,7 @@ class Facts(RuleBasedStateMachine):
         self.recorder.finished(books.request.id, outcome, self.now)
 
     def poll(self):
+        type(self).steps += 1
         for action in self.recorder.poll(self.now):
             self.cached_tokens[action.request_id] = getattr(action, "cached_tokens", 0)
         self.books.compare(self.scheduler.snapshot(self.now))
@@ -134,7 +135,6 @@ class Facts(RuleBasedStateMachine):
     def the_books_agree_after_every_instant(self):
         if not hasattr(self, "recorder"):
             return
-        type(self).steps += 1
         if self.same_instant:
             self.same_instant = False
         else:

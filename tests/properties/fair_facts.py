@@ -2,6 +2,9 @@
 while they have anything here. Then a policy keeps its promise, whatever predicts and however requests are shaped.
 """
 
+from random import Random
+from typing import ClassVar
+
 from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -10,13 +13,14 @@ from backends.simulation.books import Books
 from backends.simulation.bound_checkers import Exposure, ServiceBound
 from backends.simulation.bounds import BOUNDS
 from backends.simulation.lane_books import LaneWatch
-from policies.placement import PLACEMENT
 from policies.types import Outcome, Tenant, Tier
 
 PROMPT_ERROR_TOKENS = 5
 NAMES = ["a", "b", "c", "d", "e", "f"]
 GOLD = {"d", "f"}
+FLOOD = 60
 tenant_ids = st.sampled_from(NAMES)
+prompts, outputs = st.sampled_from([1, 10, 30, 60]), st.sampled_from([1, 4, 12, 30])
 
 
 def tenant(tenant_id, weight=1.0):
@@ -29,18 +33,22 @@ class FairFacts(Facts):
     tiers = (Tier("default"), Tier("gold", weight=2.0))
     tenants = tuple(tenant(name, {"b": 2.0, "e": 0.5}.get(name, 1.0)) for name in NAMES)
 
+    is_capped: ClassVar[bool]
+
     @initialize(
         prediction=st.sampled_from(PREDICTIONS),
-        placement=st.sampled_from(sorted(PLACEMENT)),
-        share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
+        share_ratio_max=st.sampled_from([0.3, 0.5]),
         second_key=st.sampled_from(["arrival", "deadline", "prefix"]),
         seats=st.sampled_from([2, 4]),
+        floods=st.lists(st.tuples(tenant_ids, prompts, outputs), max_size=len(NAMES)),
     )
-    def start(self, prediction, placement, share_ratio_max, second_key, seats):
+    def start(self, *, prediction, share_ratio_max, second_key, seats, floods):
         more = {"second_key": second_key} if self.policy == "slack" else {}
         self.bounds = []
-        self.begin(prediction=prediction, placement=placement, share_ratio_max=share_ratio_max, **more)
+        self.begin(prediction=prediction, share_ratio_max=share_ratio_max if self.is_capped else 1.0, **more)
         self.resize([seats, seats], 400)
+        for tenant_id, prompt_tokens, output_tokens_max in floods:
+            self.flood(tenant_id, FLOOD, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max)
 
     def judges(self):
         in_each_queue = map(self.lane, BACKENDS) if self.watched else [self.bound(self.books)]
@@ -56,7 +64,7 @@ class FairFacts(Facts):
             books,
             bound,
             ahead_service=0.0 if bound.ahead is None else PARAMETERS[self.policy][bound.ahead],
-            is_capped=self.share_ratio_max < 1.0,
+            is_capped=self.is_capped,
             exposure=Exposure(books, price=self.price, prompt_error_tokens=PROMPT_ERROR_TOKENS),
         )
         self.bounds.append(judge)
@@ -75,9 +83,9 @@ class FairFacts(Facts):
 
     @rule(
         tenant_id=tenant_ids,
-        count=st.integers(5, 40),
-        prompt_tokens=st.sampled_from([1, 10, 30]),
-        output_tokens_max=st.integers(1, 30),
+        count=st.integers(5, FLOOD),
+        prompt_tokens=prompts,
+        output_tokens_max=outputs,
     )
     def flood(self, tenant_id, count, **request):
         for _ in range(count):
@@ -93,12 +101,16 @@ class FairFacts(Facts):
     def finish(self, data, outcome):
         self.end(data.draw(st.sampled_from(self.in_flight())), outcome)
 
-    @rule(times=st.integers(1, 15), ratio=st.sampled_from([0.2, 1.0]))
-    def all_in_flight_runs_to_its_end(self, times, ratio):
-        for _ in range(times):
+    @rule(seed=st.integers(0, 1 << 16), rounds=st.integers(1, 30), ending=st.sampled_from([0.02, 0.3, 1.0]))
+    def time_passes(self, seed, rounds, ending):
+        """Requests get tokens and end, by lot: what Hypothesis would take long to think of."""
+        rng = Random(seed)
+        for _ in range(rounds):
             for books in self.in_flight():
-                self.told(books, max(1, int(ratio * books.request.output_tokens_max)))
-                self.end(books, Outcome.COMPLETED)
+                self.told(books, rng.randint(1, 12))
+                if rng.random() < ending or books.output_tokens == books.request.output_tokens_max:
+                    self.end(books, Outcome.COMPLETED)
+            self.now += 0.01
             self.poll()
 
     # A backend that refuses for too long is left: from then on its queue's tenants are served by another's order.

@@ -1,8 +1,7 @@
-"""Any order of facts: every policy keeps the books and the limits, and what it promises.
+"""Any order of facts: every policy, with every placement, keeps the books and the limits, and what it promises.
 
-Each policy has its share of the steps (one fact, or one instant of many, each), over all placements and predictions.
-The same steps are made every time; with FAIRLEAD_PROPERTY_FACTOR=20 they are twenty times as many, and others each
-time.
+A step is an instant: what happens in it, a poll, and the judgement of both. The same steps are made every time;
+FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, and others each time.
 """
 
 import os
@@ -15,39 +14,50 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from backends.simulation.bounds import BOUNDS
 from policies.fairness import FAIRNESS
+from policies.placement import PLACEMENT
 
 FACTOR = int(os.environ.get("FAIRLEAD_PROPERTY_FACTOR", "1"))
 STEPS_TOTAL = 100_000
-EXAMPLE_STEPS = 100
+ANY_STEPS, FAIR_STEPS = 1_200, 1_500  # of each run, of which there are so many:
 BOUNDED = sorted(name for name, bound in BOUNDS.items() if bound is not None)
-ANY_STEPS, FAIR_STEPS = 7_000, 11_500  # of each policy
+ANY_RUNS = len(FAIRNESS) * len(PLACEMENT)
+FAIR_RUNS = len(BOUNDED) * len(PLACEMENT) * 2
+
+every_placement = pytest.mark.parametrize("placement", sorted(PLACEMENT))
 
 
-def steps_of(machine, policy, steps):
-    """Run the machine under the policy for at least about so many steps; how many they were."""
-    under_policy = type(f"{machine.__name__}_{policy}", (machine,), {"policy": policy})
+def steps_of(machine, steps, *, histories, **attributes):
+    """Run the machine with these attributes until it has made so many steps; how many they were."""
+    special = type(machine.__name__, (machine,), attributes)
+    special.steps = 0
     run_state_machine_as_test(
-        under_policy,
+        special,
         settings=settings(
-            max_examples=FACTOR * steps // EXAMPLE_STEPS + 20,
-            stateful_step_count=EXAMPLE_STEPS,
+            max_examples=FACTOR * histories,
+            stateful_step_count=100,
             derandomize=FACTOR == 1,
             database=None,
             deadline=None,
             suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
         ),
     )
-    return under_policy.steps
+    return special.steps
 
 
+@every_placement
 @pytest.mark.parametrize("policy", sorted(FAIRNESS))
-def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothing_idles(policy):
-    assert steps_of(AnyFacts, policy, ANY_STEPS) >= ANY_STEPS
+def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothing_idles(policy, placement):
+    steps = steps_of(AnyFacts, ANY_STEPS, histories=20, policy=policy, placement=placement)
+    assert steps >= ANY_STEPS
 
 
+@pytest.mark.parametrize("is_capped", [True, False], ids=["capped", "uncapped"])
+@every_placement
 @pytest.mark.parametrize("policy", BOUNDED)
-def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy):
-    assert steps_of(FairFacts, policy, FAIR_STEPS) >= FAIR_STEPS
+def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placement, is_capped):
+    steps = steps_of(FairFacts, FAIR_STEPS, histories=7, policy=policy, placement=placement, is_capped=is_capped)
+    assert steps >= FAIR_STEPS
 
 
 def test_every_policy_says_what_it_promises_and_the_baselines_and_experiments_promise_nothing():
@@ -56,4 +66,4 @@ def test_every_policy_says_what_it_promises_and_the_baselines_and_experiments_pr
 
 
 def test_the_steps_are_enough():
-    assert ANY_STEPS * len(FAIRNESS) + FAIR_STEPS * len(BOUNDED) >= STEPS_TOTAL
+    assert ANY_RUNS * ANY_STEPS + FAIR_RUNS * FAIR_STEPS >= STEPS_TOTAL

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.engine.batching import BATCHING
+from backends.engine.batching import BATCHING, ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.memory import BlockMemory, OracleMemory
@@ -105,6 +105,16 @@ def test_a_lone_answer_is_leapt_through_but_for_its_first_and_its_last_token(bat
     drive.run([(0.0, 10, 50, 0)])
     assert drive.emitted == {"r0": 50}
     assert drive.leapt_steps == 48
+
+
+def test_the_last_token_of_a_prompt_that_was_cut_is_no_decode():
+    engine = Engine(COEFFICIENTS["cpu-tiny"], kv_tokens_max=POOL_TOKENS, batching=ChunkedPrefill(tokens_max=10))
+    engine.submit(EngineRequest("r", 11, 5), 0.0)
+    now = engine.step_begin(0.0).duration_s
+    engine.step_end()
+    assert engine.leap(now, before=inf) is None
+    engine.step_begin(now)
+    assert engine.step_end().prefilled == {"r": 0}
 
 
 def test_a_leap_ends_before_the_time_it_is_given():

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.cost import LinearPrice
-from policies.fairness import Fifo
+from policies.fairness import DeficitLongestPrefix, DeficitRoundRobin, Fifo
 from policies.prediction import Oracle
 from policies.share import ShareCap, TenantUse
 from policies.types import BackendLoad, Request, Tenant, Tier
@@ -216,3 +216,53 @@ def test_first_come_first_served_passes_over_nobody(make_pool):
     pool.now = 1.0
     send_many(pool, "B", 20)
     assert pool.dispatched() == [f"A{number}" for number in range(10)]
+
+
+def test_a_tenant_over_its_share_is_not_passed_over_further_because_another_tiers_tenant_is_passed_over_too(make_pool):
+    """The prompts of G are worth much, so its tier may be passed over for long; those of A are not."""
+    pool = make_pool(
+        tenants=[Tenant("G", tier_id="gold"), Tenant("A"), Tenant("B")],
+        tiers=[Tier("default"), Tier("gold")],
+        loads=[BackendLoad("gpu", requests_running_max=8)],
+        share_ratio_max=0.3,
+        price=PAID_LATER,
+    )
+    send_many(pool, "G", 20, prompt=10_000)
+    send_many(pool, "A", 20, prompt=10)
+    assert len(pool.dispatched()) == 8, "four of each: there are two tiers of equal weight"
+    pool.measure(BackendLoad("gpu", requests_running_max=10))
+    pool.emit("A0", 1)  # the tier of A is ahead from now on
+    send_many(pool, "B", 30, prompt=10)
+    sent = pool.dispatched()
+    for _ in range(20):
+        for request_id in sent:
+            pool.emit(request_id, 10)
+            pool.end(request_id)
+        sent = pool.dispatched()
+        assert pool.service("B") - pool.service("A") <= 2 * (4 * 10 + 10 + 10)
+
+
+@pytest.mark.parametrize("order", [DeficitRoundRobin, DeficitLongestPrefix])
+def test_deficits_say_how_far_one_may_be_passed_over_whatever_it_received_while_the_other_was_away(make_pool, order):
+    pool = make_pool(
+        fairness=lambda: order(quantum_service=50.0),
+        loads=[BackendLoad("gpu", requests_running_max=4)],
+        share_ratio_max=0.5,
+        price=PAID_LATER,
+    )
+    for number in range(50):
+        pool.send("A", f"alone{number}")
+        assert pool.dispatched() == [f"alone{number}"]
+        pool.emit(f"alone{number}", 100)
+        pool.end(f"alone{number}")
+    send_many(pool, "A", 250)
+    assert len(pool.dispatched()) == 4
+    pool.measure(BackendLoad("gpu", requests_running_max=5))
+    before = pool.service("A")
+    send_many(pool, "B", 250)
+    for _ in range(200):
+        for request_id in pool.dispatched():
+            pool.emit(request_id, 10)
+            pool.end(request_id)
+    in_flight_worth = 2 * pool.tenant("A").in_flight_tokens
+    assert pool.service("B") - (pool.service("A") - before) <= 50 + in_flight_worth + 20
