@@ -28,7 +28,7 @@ class AnyFacts(Facts):
         prediction=st.sampled_from(PREDICTIONS),
         price=st.sampled_from(sorted(PRICES)),
         share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
-        preempt_service=st.sampled_from([None, None, 50.0]),
+        preempt_service=st.sampled_from([None, 1.0]),
     )
     def start(self, price, **options):
         self.price = PRICES[price]()
