@@ -20,7 +20,7 @@ from policies.types import Request
 
 KV_TOKENS_UNKNOWN = 262_144  # of a backend whose pool is not known
 BLOCKS_MAX = 262_144  # of one backend, however small its blocks: some 50 MB
-MATCHES_MAX = 1024  # prompts that are remembered to match so far, of one backend
+MATCHES_MAX = 1024  # prompts that are remembered to match so far, of one backend and of all
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
         self._bits: dict[int, int] = {}  # block hash -> bits of the backends that hold it; never zero
+        self._longest: dict[int, tuple[int, frozenset[str]]] = {}  # answers since the last change, by the last block
 
     def __len__(self) -> int:
         """Distinct blocks that are known."""
@@ -64,18 +65,22 @@ class PrefixIndex:
 
     def longest(self, request: Request) -> tuple[int, frozenset[str]]:
         """How many leading blocks the best backends hold, and which these are; (0, nobody) where none holds any."""
-        matched = leading_blocks(request.prefix, self._bits.__contains__)
-        if not matched:
+        if not request.prefix:
             return 0, frozenset()
-        best = self._bits[request.prefix[matched - 1]]
-        return matched, frozenset(name for name, holder in self._holders.items() if holder.bit & best)
+        whole = request.prefix[-1]
+        answer = self._longest.get(whole)
+        if answer is None:
+            if len(self._longest) >= MATCHES_MAX:
+                self._longest.clear()
+            answer = self._longest[whole] = self._look_up(request.prefix)
+        return answer
 
     def inserted(self, request: Request, backend_id: str) -> None:
         """The backend was sent this prompt: it will hold all of its blocks, used just now."""
         if not request.prefix:
             return
         holder = self._holder(backend_id)
-        holder.matches.clear()
+        self._changes(holder)
         blocks, bits, bit = holder.blocks, self._bits, holder.bit
         for block in reversed(request.prefix):
             if block in blocks:
@@ -93,7 +98,7 @@ class PrefixIndex:
         holder = self._holders.get(backend_id)
         if holder is None:
             return
-        holder.matches.clear()
+        self._changes(holder)
         for block in hashes:
             tokens = holder.blocks.pop(block, None)
             if tokens is not None:
@@ -109,8 +114,21 @@ class PrefixIndex:
         """These are all the backends there are: what others held is gone."""
         for backend_id in [name for name in self._holders if name not in backend_ids]:
             holder = self._holders.pop(backend_id)
+            self._changes(holder)
             for block, tokens in holder.blocks.items():
                 self._dropped(holder, block, tokens)
+
+    def _look_up(self, prefix: Sequence[int]) -> tuple[int, frozenset[str]]:
+        matched = leading_blocks(prefix, self._bits.__contains__)
+        if not matched:
+            return 0, frozenset()
+        best = self._bits[prefix[matched - 1]]
+        return matched, frozenset(name for name, holder in self._holders.items() if holder.bit & best)
+
+    def _changes(self, holder: _Holder) -> None:
+        """What it holds is about to be something else."""
+        holder.matches.clear()
+        self._longest.clear()
 
     def _holder(self, backend_id: str) -> _Holder:
         holder = self._holders.get(backend_id)
@@ -122,7 +140,7 @@ class PrefixIndex:
 
     def _trim(self, holder: _Holder) -> None:
         while holder.blocks and (holder.tokens > holder.tokens_max or len(holder.blocks) > BLOCKS_MAX):
-            holder.matches.clear()
+            self._changes(holder)
             self._dropped(holder, *holder.blocks.popitem(last=False))
         if not holder.blocks:
             holder.tokens = 0.0  # what rounding may have left

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from policies.placement.base import ArrivalPlacement, Placement, Worker
 from policies.placement.d2lpm import D2lpm
 from policies.placement.least_reserved import LeastReserved
+from policies.placement.longest_prefix import LongestPrefix
 from policies.placement.preble import Preble
 from policies.placement.round_robin import RoundRobin, TenantRoundRobin
 
-LATE_PLACEMENT: dict[str, Callable[[], Placement]] = {"least-reserved": LeastReserved}
+LATE_PLACEMENT: dict[str, Callable[[], Placement]] = {
+    "least-reserved": LeastReserved,
+    "longest-prefix": LongestPrefix,
+}
 ARRIVAL_PLACEMENT: dict[str, Callable[[], ArrivalPlacement]] = {
     "round-robin": RoundRobin,
     "tenant-round-robin": TenantRoundRobin,
@@ -24,6 +28,7 @@ __all__ = [
     "ArrivalPlacement",
     "D2lpm",
     "LeastReserved",
+    "LongestPrefix",
     "Placement",
     "Preble",
     "RoundRobin",

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.capacity import BackendCapacity
-from policies.placement import D2lpm, Preble, RoundRobin, TenantRoundRobin, Worker
+from policies.placement import D2lpm, LongestPrefix, Preble, RoundRobin, TenantRoundRobin, Worker
 from policies.placement.preble import OUTPUT_TOKEN_S, OUTPUT_TOKENS_AT_FIRST, PREFILL_TOKEN_S, WINDOW_S
 from policies.prefixes import PrefixIndex
 from policies.types import BackendLoad, Request, Usage
@@ -117,6 +117,32 @@ def test_a_prefix_held_only_where_the_request_may_not_go_is_looked_for_elsewhere
     prefixes.inserted(make_request("r", 3, 1, 2, 3), "elsewhere")
     prefixes.inserted(make_request("r", 3, 1), "z")
     assert placement.assign(make_request("r1", 3, 1, 2, 3), XYZ) == "z"
+
+
+def capacity(name: str, held: int = 0) -> BackendCapacity:
+    one = BackendCapacity(BackendLoad(name, kv_tokens_max=10_000))
+    if held:
+        one.take(one.reservation(make_request("held", held), "default", prompt_tokens=held, output_tokens=0.0))
+    return one
+
+
+def test_longest_prefix_goes_where_most_of_the_prompt_is_however_full_it_is(prefixes):
+    placement = LongestPrefix()
+    placement.look_up_in(prefixes)
+    prefixes.inserted(make_request("before", 30, 1, 2, 3, block_tokens=10), "y")
+    prefixes.inserted(make_request("before", 20, 1, 2, block_tokens=10), "z")
+    candidates = [capacity("x"), capacity("y", 500), capacity("z", 100)]
+    assert placement.place(make_request("r", 39, 1, 2, 3, block_tokens=10), candidates).id == "y"
+    # y may be full; z holds more than half as well, x nothing.
+    assert placement.place(make_request("r", 39, 1, 2, 3, block_tokens=10), [candidates[0], candidates[2]]).id == "z"
+
+
+def test_longest_prefix_follows_no_beginning_that_is_less_than_the_rest(prefixes):
+    placement = LongestPrefix()
+    placement.look_up_in(prefixes)
+    prefixes.inserted(make_request("before", 10, 1, block_tokens=10), "y")
+    assert placement.place(make_request("r", 20, 1, 9, block_tokens=10), [capacity("x"), capacity("y")]).id == "x"
+    assert placement.place(make_request("r", 19, 1, 9, block_tokens=10), [capacity("x"), capacity("y")]).id == "y"
 
 
 def test_preble_follows_a_prefix_that_is_more_than_half_of_the_prompt(prefixes):

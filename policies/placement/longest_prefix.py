@@ -1,0 +1,42 @@
+"""The backend that holds the beginning of the prompt, if that is more than half of it, else the one that is least full.
+
+The late placement for orders by cached prefix: they choose a request because some backend has it cached, and another
+backend would compute it all again. Where less is known than new, as where all prompts begin with the same few words,
+following the cache would fill one backend for little. (Preble's rule, for a request that has waited in one queue.)
+"""
+
+from collections.abc import Sequence
+
+from policies.capacity import BackendCapacity
+from policies.placement.base import Placement
+from policies.prefixes import PrefixIndex
+from policies.types import Request
+
+
+class LongestPrefix(Placement):
+    """Most leading blocks; equals by the reserved part of the capacity, then by backend id."""
+
+    reads_prefixes = True
+
+    def __init__(self) -> None:
+        self._prefixes: PrefixIndex | None = None
+
+    def look_up_in(self, prefixes: PrefixIndex) -> None:
+        self._prefixes = prefixes
+
+    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
+        matches = {} if self._prefixes is None else self._worth_following(request, candidates, self._prefixes)
+        return min(
+            candidates,
+            key=lambda capacity: (-matches.get(capacity.id, 0), capacity.reserved_ratio, capacity.id),
+        )
+
+    def _worth_following(
+        self, request: Request, candidates: Sequence[BackendCapacity], prefixes: PrefixIndex
+    ) -> dict[str, int]:
+        """Blocks of the prompt by candidate, of those that hold more than half of it."""
+        if 2 * prefixes.longest(request)[0] * request.prefix_block_tokens <= request.prompt_tokens:
+            return {}
+        matches = {capacity.id: prefixes.matched_blocks(request, capacity.id) for capacity in candidates}
+        tokens = request.prefix_block_tokens
+        return {name: blocks for name, blocks in matches.items() if 2 * blocks * tokens > request.prompt_tokens}
