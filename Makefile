@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
+NODE    = tests/clients/node/node_modules/.package-lock.json
 
 .PHONY: help run test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
 .DEFAULT_GOAL := help
@@ -24,12 +25,17 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check  ## ruff, mypy and all tests that need no real vLLM
+$(NODE): tests/clients/node/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix $(@D)/.. --ignore-scripts --no-audit --no-fund --silent \
+	  --prefer-offline --fetch-retries=0 \
+	  || echo "npm could not install the clients for Node: their tests are left out" >&2; fi
+
+test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM
 	$(BIN)/python -m pytest -n 2
 
-test-vllm: $(STAMP)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
+test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
-	$(BIN)/python -m pytest tests/vllm
+	$(BIN)/python -m pytest tests/conformance/wire tests/vllm
 
 demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm

@@ -62,13 +62,18 @@ class Owner(Protocol):
 
 
 class Exchange:
-    """One request and its response. Use `async with`, or call release() on every path."""
+    """One request and its response. Use `async with`, or call release() on every path.
 
-    __slots__ = ("_connection", "headers", "status")
+    `is_framed` says whether the response tells where it ends. Where it does not, the end of the connection ends it,
+    and a response that was cut looks like a whole one.
+    """
+
+    __slots__ = ("_connection", "headers", "is_framed", "status")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection: Connection | None = connection
         self.status = 0
+        self.is_framed = False
         self.headers: list[tuple[str, str]] = []
 
     async def __aenter__(self) -> Self:
@@ -298,12 +303,16 @@ class Connection(asyncio.Protocol):
         exchange, status = self._exchange, self._parser.get_status_code()
         if exchange is None:
             return
+        if not 100 <= status < 600:  # RFC 9110, 15
+            raise UpstreamProtocolError(f"status {status}")
         if status < 200:  # 1xx: the real head follows
             exchange.headers.clear()
             self._framed = False
             return
+        if any(name == "transfer-encoding" and value.lower() != "chunked" for name, value in exchange.headers):
+            raise UpstreamProtocolError("a coding of the body that was not asked for")
         exchange.status = status
-        self._framed = self._framed or status in (204, 304)
+        exchange.is_framed = self._framed = self._framed or status in (204, 304)
         self._head_received = True
         self._wake(None)
 

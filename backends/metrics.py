@@ -1,4 +1,4 @@
-"""What a vLLM server says about itself: its /metrics text as facts.
+"""What an inference server says about itself: its /metrics text as facts.
 
 The Prometheus text format is read line by line and only for the names in `_SAMPLES`; the histograms'
 buckets, nine tenths of a scrape, are skipped by their name. Several `engine=` labels behind one URL
@@ -6,8 +6,10 @@ are several engines (data parallelism): counts and capacity add up, the KV ratio
 by capacity. A scrape is somebody else's text: what is malformed, missing or not a number is left out,
 and nothing here raises for it.
 
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, version 0.0.4); names as of
-vLLM 0.32, and `vllm:gpu_cache_usage_perc` for the servers before it was renamed.
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, version 0.0.4). Names as of
+vLLM 0.32, and `vllm:gpu_cache_usage_perc` for the servers before it was renamed; of SGLang
+(docs.sglang.io/references/production_metrics), llama.cpp (tools/server/README.md) and TGI
+(huggingface.co/docs/text-generation-inference/reference/metrics), as far as they have them.
 """
 
 import re
@@ -99,7 +101,9 @@ def parse_metrics(text: str) -> EngineMetrics:
         if match is None:
             continue
         labels = _labels(match[1] or "")
-        engine = labels.get("engine", "")
+        engine = labels.get("engine", labels.get("dp_rank", ""))  # vLLM's name for it, and SGLang's
+        if "dp_rank" not in labels and labels.get("tp_rank", "0") != "0":
+            continue  # every part of one SGLang engine may say the same
         if engine in by_engine or len(by_engine) < ENGINES_MAX:
             _read(by_engine[engine], name, labels, match[2])
     return _together([values for values in by_engine.values() if values])
@@ -120,6 +124,22 @@ _SAMPLES: dict[str, str] = {
     "vllm:generation_tokens_total": "generation_tokens_total",
     "vllm:prefix_cache_queries_total": "prefix_queried_tokens_total",
     "vllm:prefix_cache_hits_total": "prefix_hit_tokens_total",
+    "sglang:num_running_reqs": "requests_running",
+    "sglang:num_queue_reqs": "requests_waiting",
+    "sglang:num_requests_total": "requests_finished_total",
+    "sglang:token_usage": "kv_used_ratio",
+    "sglang:max_total_num_tokens": "kv_tokens_max",
+    "sglang:prompt_tokens_total": "prompt_tokens_total",
+    "sglang:generation_tokens_total": "generation_tokens_total",
+    "llamacpp:requests_processing": "requests_running",
+    "llamacpp:requests_deferred": "requests_waiting",
+    "llamacpp:kv_cache_usage_ratio": "kv_used_ratio",
+    "llamacpp:n_decode_total": "steps_total",
+    "llamacpp:prompt_tokens_total": "prompt_tokens_total",
+    "llamacpp:tokens_predicted_total": "generation_tokens_total",
+    "tgi_batch_current_size": "requests_running",
+    "tgi_queue_size": "requests_waiting",
+    "tgi_request_success": "requests_finished_total",
 }
 _SUMMED = sorted({*_SAMPLES.values(), "kv_tokens_max"} - {"", "kv_used_ratio"})
 

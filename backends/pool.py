@@ -2,8 +2,10 @@
 
 One task per backend asks it, round after round: /health (is it well), /metrics (how loaded), and now and
 then /v1/models (what it serves). Answers become facts: BackendLoad for the scheduler, models for the
-catalog, evidence for the health. What the relay sees counts as evidence too (`report`), and a refused
-connection makes the next round start at once. Whoever listens is told when something changed.
+catalog, evidence for the health; and they give away what kind of server it is. How large it is some kinds
+say at a path of their own, which is asked aside, so that a slow answer holds up nothing else. What the relay
+sees counts as evidence too (`report`), and a refused connection makes the next round start at once. Whoever
+listens is told when something changed.
 
 A backend that is down at the start is kept and asked again. One that has no /metrics is served without
 measurements. Nothing of a round outlives its time limit, and no answer is read beyond its size limit.
@@ -18,31 +20,22 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-import aiohttp
-
 from backends.catalog import Catalog, ModelCard, read_models
 from backends.health import BackendHealth, Evidence, State, keep_one
+from backends.kinds import KINDS, STRANGER, STRANGER_WITHOUT_OPTIONS, BackendKind, Sizes, kind_by_metrics, kind_by_owner
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
+from backends.poll import Poller, UnansweredError
 from backends.saturation import RunningLimit
+from backends.spec import BackendSpec
 from policies.types import BackendLoad
 
 BACKENDS_MAX = 1024
 MODELS_BYTES_MAX = 4 << 20
+PROBE_BYTES_MAX = 4 << 20
+PROBE_WAIT_S = 0.5  # that the first news of a backend waits for its kind and size
 JITTER_RATIO = 0.1  # so that the rounds of many gateways and backends do not fall together
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSpec:
-    """One configured backend. `url` has no trailing slash and no /v1; `headers` carry its credentials."""
-
-    id: str
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    pool: str | None = None
-    requests_running_max: int | None = None
-    kv_tokens_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +58,10 @@ class _Backend:
     measured_at: float | None = None
     models_at: float = float("-inf")
     models_error: str = ""
+    kind: BackendKind | None = None
+    cards: tuple[ModelCard, ...] = ()
+    sizes: Sizes = field(default_factory=Sizes)
+    probe: asyncio.Task[None] | None = None
     load: BackendLoad | None = None  # as last told
     ask_now: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -89,18 +86,12 @@ class BackendPool:
         self._clock = clock
         self._rng = rng
         self._times = times or PollTimes()
-        self._session: aiohttp.ClientSession | None = None
+        self._poller = Poller(self._times.timeout_s)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Ask every backend once, in at most `start_s`, and go on asking. Does not fail for a backend that is down."""
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._times.timeout_s),
-            connector=aiohttp.TCPConnector(limit=0),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept-Encoding": "identity"},
-            auto_decompress=False,
-        )
+        self._poller.start()
         first = [asyncio.Event() for _ in self._backends]
         self._tasks = [
             asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
@@ -114,17 +105,24 @@ class BackendPool:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        probes = [backend.probe for backend in self._backends.values() if backend.probe is not None]
+        for task in (*self._tasks, *probes):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *probes, return_exceptions=True)
         self._tasks.clear()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._poller.stop()
 
     def spec(self, backend_id: str) -> BackendSpec:
         """Return where a backend is and how to sign in. KeyError for an id that is not configured."""
         return self._backends[backend_id].spec
+
+    def kind(self, backend_id: str) -> BackendKind:
+        """Return what it can do; that of a stranger while nothing is known."""
+        return self._backends[backend_id].kind or STRANGER
+
+    def options_refused(self, backend_id: str) -> None:
+        """It turned out to take no `stream_options`."""
+        self._backends[backend_id].kind = STRANGER_WITHOUT_OPTIONS
 
     def loads(self) -> dict[str, tuple[BackendLoad, ...]]:
         """Return the load of every backend whose pool is known, by pool, in the configured order.
@@ -181,7 +179,7 @@ class BackendPool:
             was, why = backend.health.state, ""
             try:
                 await self._ask(backend)
-            except _UnansweredError as error:
+            except UnansweredError as error:
                 why = str(error)
                 backend.health.poll_failed(self._clock())
                 backend.metrics = backend.metrics.sizes()
@@ -201,57 +199,83 @@ class BackendPool:
                 await backend.ask_now.wait()
 
     async def _ask(self, backend: _Backend) -> None:
-        """One round. Raises _UnansweredError when it does not say that it is well."""
-        await self._get(backend, "/health", bytes_max=0)
+        """One round. Raises UnansweredError when it does not say that it is well."""
+        await self._ask_health(backend)
         silent = backend.health.state in {State.UNKNOWN, State.DOWN}
         backend.health.poll_answered(self._clock())
         if silent:  # perhaps another server than before: what was known of it may be wrong
             backend.metrics, backend.running_limit, backend.models_at = EngineMetrics(), RunningLimit(), float("-inf")
+            backend.kind, backend.sizes = KINDS.get(backend.spec.kind or ""), Sizes()
         await self._ask_metrics(backend)
         if self._clock() - backend.models_at >= self._times.models_s:
             await self._ask_models(backend)
 
+    async def _ask_health(self, backend: _Backend) -> None:
+        """Ask whether it is well; a server that has no path for that is well when it can say what it serves."""
+        try:
+            await self._poller.get(backend.spec, "/health", bytes_max=0)
+        except UnansweredError as error:
+            if error.status not in (404, 405):
+                raise
+            await self._poller.get(backend.spec, "/v1/models", bytes_max=0)
+
     async def _ask_metrics(self, backend: _Backend) -> None:
         try:
-            text = await self._get(backend, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
-        except _UnansweredError:
+            body = await self._poller.get(backend.spec, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
+        except UnansweredError:
             backend.metrics = backend.metrics.sizes()
             return
-        backend.metrics, backend.measured_at = parse_metrics(text.decode("utf-8", "replace")), self._clock()
+        text = body.decode("utf-8", "replace")
+        backend.metrics, backend.measured_at = parse_metrics(text), self._clock()
         backend.running_limit.observe(backend.metrics, now=self._clock())
+        if backend.kind is None:
+            backend.kind = kind_by_metrics(text)
 
     async def _ask_models(self, backend: _Backend) -> None:
         try:
-            body = await self._get(backend, "/v1/models", bytes_max=MODELS_BYTES_MAX)
+            body = await self._poller.get(backend.spec, "/v1/models", bytes_max=MODELS_BYTES_MAX)
             cards = read_models(json.loads(body))
-        except (_UnansweredError, ValueError, RecursionError) as error:
+        except (UnansweredError, ValueError, RecursionError) as error:
             if str(error) != backend.models_error:  # asked again every round, but said once
                 log.warning("backend %s: its models are not known: %s", backend.spec.id, error)
             backend.models_error = str(error)
             return
-        backend.models_at, backend.models_error = self._clock(), ""
+        backend.models_at, backend.models_error, backend.cards = self._clock(), "", cards
+        if backend.kind is None:
+            backend.kind = kind_by_owner(
+                owner for card in cards if isinstance(owner := card.entry.get("owned_by"), str)
+            )
+        if backend.probe is None or backend.probe.done():
+            backend.probe = asyncio.create_task(self._probe(backend), name=f"probe {backend.spec.id}")
+            await asyncio.wait([backend.probe], timeout=PROBE_WAIT_S)
+        self._serves(backend)
+
+    async def _probe(self, backend: _Backend) -> None:
+        """Ask it for its size, where its kind has a path for that; one of no known kind at the paths of all kinds."""
+        for kind in KINDS.values() if backend.kind is None else [backend.kind]:
+            if kind.sizes_path is None:
+                continue
+            try:
+                body = await self._poller.get(backend.spec, kind.sizes_path, bytes_max=PROBE_BYTES_MAX)
+                said = json.loads(body)
+            except (UnansweredError, ValueError, RecursionError) as error:
+                log.debug("backend %s: %s", backend.spec.id, error)
+                continue
+            sizes = kind.sizes(said) if isinstance(said, dict) else None
+            if sizes is not None:
+                backend.kind, backend.sizes = kind, sizes
+                self._serves(backend)
+                break
+
+    def _serves(self, backend: _Backend) -> None:
+        """Its models, or what is known of them, may be news."""
+        context = backend.sizes.context_tokens_max
+        cards = tuple(
+            replace(card, max_model_len=context) if card.max_model_len is None else card for card in backend.cards
+        )
         if self._catalog.update(backend.spec.id, cards):
             log.info("backend %s serves %s", backend.spec.id, ", ".join(card.id for card in cards[:8]))
             self._on_change()
-
-    async def _get(self, backend: _Backend, path: str, *, bytes_max: int) -> bytes:
-        """Return the body of a 2xx, whole; with `bytes_max` 0 it is not read. Every failure is an _UnansweredError."""
-        assert self._session is not None, "asked before start"
-        url = backend.spec.url + path
-        try:
-            async with self._session.get(url, headers=backend.spec.headers, allow_redirects=False) as response:
-                if not 200 <= response.status < 300:
-                    raise _UnansweredError(f"{path}: status {response.status}")
-                body = bytearray()
-                while bytes_max and (chunk := await response.content.readany()):
-                    body += chunk
-                    if len(body) > bytes_max:
-                        raise _UnansweredError(f"{path}: more than {bytes_max} bytes")
-                return bytes(body)
-        except TimeoutError:
-            raise _UnansweredError(f"{path}: no answer in {self._times.timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _UnansweredError(f"{path}: {error or type(error).__name__}") from error
 
     def _settle(self, backend: _Backend, was: State, *, why: str) -> None:
         """After news of one backend: keep its pool in service, and tell the listener what it does not know."""
@@ -278,8 +302,12 @@ class BackendPool:
         load = backend.metrics.load(
             backend.spec.id,
             available=backend.health.available,
-            kv_tokens_max=backend.spec.kv_tokens_max,
-            requests_running_max=backend.spec.requests_running_max or backend.running_limit.limit(self._clock()),
+            kv_tokens_max=backend.spec.kv_tokens_max or backend.sizes.kv_tokens_max,
+            requests_running_max=(
+                backend.spec.requests_running_max
+                or backend.sizes.requests_running_max
+                or backend.running_limit.limit(self._clock())
+            ),
             measured_at=None if backend.metrics.requests_running is None else backend.measured_at,
         )
         if backend.health.state is State.TRIAL and any(
@@ -287,7 +315,3 @@ class BackendPool:
         ):
             return replace(load, requests_running_max=1)  # half open: others can carry the rest
         return load
-
-
-class _UnansweredError(Exception):
-    """A backend was asked and did not answer as it should."""

@@ -1,9 +1,9 @@
 """The composition root: which parts there are, and how they are put together. Reads as the architecture.
 
-    client -> GatewayServer -> Generation: Intake -> Dispatcher (Scheduler) -> Upstream -> relay -> client
-                                  BackendPool -> Pools -> Dispatcher.load_changed
+    client -> Front: intake -> Dispatcher (Scheduler) -> Upstream -> relay -> client
+                  BackendPool -> Pools -> Dispatcher.load_changed
 
-Nothing else in the gateway names a concrete policy or reads the configuration.
+Nothing else in the gateway names a concrete policy; the configuration is read here and in front.py.
 """
 
 import asyncio
@@ -17,23 +17,18 @@ import uvloop
 from aiohttp import web
 
 from backends.engine.server import EngineOptions, EngineServer
-from backends.pool import BackendPool, BackendSpec, PollTimes
+from backends.pool import BackendPool, PollTimes
 from backends.simulation.recording import SchedulerLike
+from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.access_log import AccessLog
-from gateway.auth import make_authenticator
+from gateway.attempt import Link
 from gateway.config import Config
 from gateway.dispatcher import Dispatcher
-from gateway.generation import Generation
-from gateway.handlers import DebugState, Models, Probes
-from gateway.intake import Intake
-from gateway.openai import Endpoint
+from gateway.front import Front
 from gateway.pools import Pools
-from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, make_encoding, read_ranks
 from gateway.scheduling import make_scheduler
-from gateway.server import GatewayServer, Handler, Routes
 from gateway.telemetry import Telemetry
-from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from gateway.trace_log import make_trace_log
 
 CONNECT_TIMEOUT_S = 3.0
@@ -73,30 +68,11 @@ class Gateway:
         rng = Random()  # noqa: S311 - jitter
         self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
         self.pools.watch(self.backends)
-        self._upstreams = {
-            spec.id: Upstream(
-                spec.url,
-                connect_timeout_s=CONNECT_TIMEOUT_S,
-                idle_s_max=IDLE_CONNECTION_S,
-                idle_connections_max=IDLE_CONNECTIONS_MAX,
-                silence_s_max=config.limits.answer_silence_s_max,
-            )
-            for spec in specs
-        }
-        self._intake = self._make_intake()
-        self._generation = Generation(
-            intake=self._intake,
-            backends=self.backends,
-            upstreams=self._upstreams,
-            telemetry=Telemetry(self._access_log, self._trace_log),
-        )
-        self._probes = Probes(self.pools)
-        self._server = GatewayServer(
-            self._routes(),
-            body_bytes_max=config.limits.body_bytes_max,
-            header_bytes_max=config.limits.header_bytes_max,
-        )
-        self._runner = web.ServerRunner(self._server, shutdown_timeout=STOP_S_MAX)
+        self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
+        links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
+        telemetry = Telemetry(self._access_log, self._trace_log)
+        self._front = Front(config, pools=self.pools, backends=self.backends, links=links, telemetry=telemetry)
+        self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
         await self.backends.start()
         await self._runner.setup()
         await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
@@ -106,9 +82,9 @@ class Gateway:
     async def drain(self) -> None:
         """Say "not ready" but serve for a while; then refuse what is new and let what runs end."""
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
-        self._probes.draining = self._server.closing = True
+        self._front.lame_duck()
         await asyncio.sleep(shutdown.lame_duck_s)
-        self._intake.draining = True
+        self._front.refuse_new()
         give_up_at = loop.time() + shutdown.drain_s
         while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - many may be the last to end
             await asyncio.sleep(DRAIN_POLL_S)
@@ -116,7 +92,7 @@ class Gateway:
     async def stop(self) -> None:
         """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
         if self._runner is not None:
-            self._intake.draining = self._generation.stopping = True
+            await self._front.stop()
             await self.backends.stop()
             self.pools.close()
             for upstream in self._upstreams.values():
@@ -129,48 +105,15 @@ class Gateway:
         if self._trace_log is not None:
             self._trace_log.close()
 
-    def _routes(self) -> Routes:
-        """Every path there is. What generates is queued and charged; the rest answers at once."""
-
-        def generate(endpoint: Endpoint) -> Handler:
-            return lambda request: self._generation.answer(request, endpoint)
-
-        routes: dict[str, dict[str, Handler]] = {
-            Endpoint.CHAT: {"POST": generate(Endpoint.CHAT)},
-            Endpoint.COMPLETIONS: {"POST": generate(Endpoint.COMPLETIONS)},
-            "/v1/models": {"GET": Models(self._intake, self.backends).answer},
-            "/health": {"GET": self._probes.ready},
-            "/livez": {"GET": self._probes.alive},
-            "/readyz": {"GET": self._probes.ready},
-            "/version": {"GET": self._probes.version},
-        }
-        if self._config.listen.debug_state:
-            routes["/debug/state"] = {"GET": DebugState(self.pools).answer}
-        return routes
-
-    def _make_intake(self) -> Intake:
-        config = self._config
-        ranks_file = config.prompt_tokens.ranks_file
-        exact = None
-        if ranks_file is not None:
-            options = config.prompt_tokens
-            encoding = make_encoding(read_ranks(ranks_file), encoding=options.encoding, pattern=options.pattern)
-            exact = ExactPromptTokens(encoding)
-        return Intake(
-            auth=make_authenticator(config.auth),
-            tenants=self._make_tenants(),
-            pools=self.pools,
-            limits=config.generation_limits(),
-            body_timeout_s=config.limits.body_timeout_s,
-            prompt_tokens=LearntPromptTokens(),
-            exact_prompt_tokens=exact,
+    def _make_upstream(self, spec: BackendSpec) -> Upstream:
+        return Upstream(
+            spec.url,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            idle_s_max=IDLE_CONNECTION_S,
+            idle_connections_max=IDLE_CONNECTIONS_MAX,
+            silence_s_max=self._config.limits.answer_silence_s_max,
+            ssl_context=spec.tls,
         )
-
-    def _make_tenants(self) -> TenantDirectory:
-        tenants, auth = self._config.policy_tenants(), self._config.auth
-        if auth.mode == "keys":
-            return ConfiguredTenants(tenants)
-        return OpenTenants(tenants, open_tenants_max=auth.open_tenants_max, forget_if_idle=self.pools.forget_if_idle)
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         config = self._config

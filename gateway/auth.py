@@ -4,22 +4,28 @@ Keys are only ever compared as HMACs. Where they are checked ("keys"), an unknow
 as a known one, and what can be looked up is the HMAC, which nobody can steer without the secret. Where
 they are not ("open", for trying out), every distinct key is a tenant of its own, named by its HMAC, so
 that no log or metric holds a key: a person with many keys has many shares.
+
+A proxy in front may have asked for the key already: what it says of the tenant is believed where its address is
+one of `trusted_proxies`, and not even read where it is not.
 """
 
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Protocol
 
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
-from gateway.config.sections import Auth
+from gateway.config.sections import TENANT_NAME, Auth
 from gateway.key_file import KeyRecord, key_hmac, read_keys
 
 KEY_CHARS_MAX = 512
 OPEN_TENANT_HEX_CHARS = 12
 # Where SDKs put a key: Authorization, or these (Anthropic, Azure).
 KEY_HEADERS = ("x-api-key", "api-key")
+# Where a trusted proxy names the tenant; the first that is there counts.
+TENANT_HEADERS = ("x-tenant-id", "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 
 
 class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
@@ -68,6 +74,37 @@ class OpenKeys:
         if not key:
             return Identity(ANONYMOUS)
         return Identity(OPEN_TENANT_PREFIX + key_hmac(self._secret, key).hex()[:OPEN_TENANT_HEX_CHARS])
+
+
+class TrustedProxies:
+    """The peers whose word on the tenant is taken."""
+
+    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
+        self._networks = tuple(networks)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._networks)
+
+    def named(self, headers: Mapping[str, str], peer: str | None) -> Identity | None:
+        """The tenant that a trusted peer names, None where it is for the key to say. Raises Unauthorized where a
+        trusted peer names none that could be one.
+        """
+        tenant = next((headers[name] for name in TENANT_HEADERS if name in headers), None)
+        if tenant is None or not self._trusts(peer):
+            return None
+        if not TENANT_NAME.fullmatch(tenant):
+            raise Unauthorized
+        return Identity(tenant)
+
+    def _trusts(self, peer: str | None) -> bool:
+        try:
+            address = ip_address(peer or "")
+        except ValueError:  # a unix socket has none
+            return False
+        # A listener on all addresses of both families sees IPv4 peers as ::ffff:a.b.c.d.
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._networks)
 
 
 def make_authenticator(auth: Auth) -> Authenticator:

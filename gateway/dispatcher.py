@@ -273,7 +273,7 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_is_withdrawn", "_sender", "_trued_up", "backend_id", "may_be_withdrawn", "outcome", "passed",
+        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "outcome", "passed",
         "quiet_tokens", "request",
     )  # fmt: skip
 
@@ -281,9 +281,9 @@ class Lease:
         self._dispatcher = dispatcher
         self._trued_up = False
         self._sender: asyncio.Task[object] | None = None  # while the request can be taken back
-        self._is_withdrawn = False
         self.request = request
         self.may_be_withdrawn = False
+        self.is_withdrawn = False  # the scheduler is taking it back
         self.backend_id = ""
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
@@ -325,12 +325,12 @@ class Lease:
         """
         if not self.may_be_withdrawn:
             return await sending
-        self._sender, self._is_withdrawn = asyncio.current_task(), False
+        self._sender, self.is_withdrawn = asyncio.current_task(), False
         try:
             return await sending
         except asyncio.CancelledError:
             # The client may have left at the same time: then it is the client's leaving.
-            if self._is_withdrawn and self._sender is not None and self._sender.uncancel() == 0:
+            if self.is_withdrawn and self._sender is not None and self._sender.uncancel() == 0:
                 raise Withdrawn from None
             raise
         finally:
@@ -338,13 +338,13 @@ class Lease:
 
     def answering(self) -> None:
         """The client is about to be sent something: from now on it is too late to take the request back."""
-        if not self._is_withdrawn:
+        if not self.is_withdrawn:
             self._sender = None
 
     def withdraw(self) -> None:
         """Take the request back, if it is not too late."""
-        if self._sender is not None and not self._is_withdrawn:
-            self._is_withdrawn = True
+        if self._sender is not None and not self.is_withdrawn:
+            self.is_withdrawn = True
             self._sender.cancel()
 
     async def returned(self, hold_s: float) -> None:

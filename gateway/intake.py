@@ -1,120 +1,108 @@
-"""From an HTTP request to a call that may be queued, or to the answer why not.
+"""From a call that was received to one that may be queued, or to the answer why not.
 
 Everything that can be wrong with a call is found here, before it is queued, forwarded or charged. What the
 backend alone can know (a context that is too long by its tokenizer) it says itself, and that costs nothing.
 """
 
-import asyncio
-import itertools
-import secrets
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from backends.catalog import ModelCard
-from gateway import openai
-from gateway.auth import Authenticator, Unauthorized
+from gateway.api import errors
+from gateway.api.bodies import Body
+from gateway.api.calls import CallLimits, ParsedCall, parse_call, prompt_text
+from gateway.api.endpoints import RESPONSES, Endpoint
+from gateway.api.errors import BadRequest
+from gateway.api.fields import CACHE_SALT, CacheSalts
+from gateway.api.prompts import PREFIX_BLOCK_BYTES
+from gateway.api.values import flag
 from gateway.dispatcher import Dispatcher
-from gateway.headers import request_id
-from gateway.openai import Endpoint, GenerationLimits, ParsedCall, parse_generation, prompt_text
+from gateway.envelopes import Envelopes
+from gateway.kept_responses import KeptResponses
+from gateway.names import RequestNames
 from gateway.pools import Pools
 from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens
-from gateway.prompts import PREFIX_BLOCK_BYTES, BadRequest
-from gateway.server import read_body
+from gateway.reception import Arrival, Reception, Refused
 from gateway.telemetry import CallTrace
-from gateway.tenants import TenantDirectory
-from policies.types import Reason, Request, Tenant
+from policies.types import Request, Tenant
 
 # What a call without any limit is taken to ask for where its model's length is not known either.
 CONTEXT_TOKENS_UNKNOWN = 8192
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not an error
-    """The gateway answers the call itself."""
-
-    def __init__(self, answer: openai.Answer, reason: str) -> None:
-        super().__init__(reason)
-        self.answer = answer
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call that may be queued: what was read of it, whose it is, and who serves it."""
 
     parsed: ParsedCall
     request: Request
     tenant: Tenant
     dispatcher: Dispatcher
+    owner: str
+    background: bool = False
 
 
 class Intake:
-    """Whose call is it, is it one, and which pool serves it?"""
+    """Is it a call that may be queued, and how large is it?"""
 
     def __init__(
         self,
         *,
-        auth: Authenticator,
-        tenants: TenantDirectory,
+        reception: Reception,
+        names: RequestNames,
         pools: Pools,
-        limits: GenerationLimits,
-        body_timeout_s: float,
+        responses: KeptResponses,
+        limits: CallLimits,
+        envelopes: Envelopes,
+        cache_salts: CacheSalts,
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
     ) -> None:
-        self._auth = auth
-        self._tenants = tenants
+        self._reception = reception
+        self._names = names
         self._pools = pools
+        self._responses = responses
         self._limits = limits
-        self._body_timeout_s = body_timeout_s
+        self._envelopes = envelopes
+        self._cache_salts = cache_salts
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
-        self.draining = False  # nothing new is taken: the gateway is about to end
-        process = secrets.token_hex(4)  # ids of two gateways, or of one before and after a restart, are different
-        self._ids = (f"fl-{process}-{number:x}" for number in itertools.count(1))
-
-    def name(self, request: web.BaseRequest, in_flight: Container[str]) -> str:
-        """The id of this request: the client's own where it is usable and not in flight."""
-        return request_id(request.headers, in_flight, self._ids.__next__)
-
-    def identify(self, request: web.BaseRequest) -> str:
-        """The tenant's id. Raises Refused."""
-        try:
-            return self._auth.identify(request.headers).tenant_id
-        except Unauthorized:
-            raise _failed(openai.INVALID_API_KEY) from None
 
     async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
         """Everything up to the queue, noted in the trace as it becomes known. Raises Refused."""
-        if self.draining:
-            raise _refused(Reason.DRAINING)
-        trace.tenant_id = self.identify(request)
-        body = await self._body(request)
+        arrival = await self._reception.receive(request, endpoint, trace)
+        tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
-            parsed = parse_generation(endpoint, body, self._limits)
+            salt = self._salt(arrival) if self._cache_salts.any else None
+            parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
+            background = endpoint is RESPONSES and _in_background(values)
         except BadRequest as error:
-            raise Refused(openai.bad_request(error), "bad_request") from None
-        trace.model, trace.stream = parsed.model, parsed.stream
-        dispatcher, card = self._route(parsed)
-        trace.model = card.id
-        prompt_tokens = await self._count(trace.tenant_id, card.id, endpoint, parsed, body)
-        tenant = self._tenants.find(trace.tenant_id)
-        if tenant is None:
-            raise _refused(self._tenants.refusal)
+            raise Refused(error.problem, "bad_request") from None
+        trace.stream = parsed.stream
+        if "request_id" in values:
+            trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
+        backend_ids = self._pools.holders(card.id)
+        if endpoint is RESPONSES:
+            backend_ids = self._keeper(arrival) or backend_ids
+        prompt_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body)
         queued = Request(
             id=trace.request_id,
             tenant_id=tenant.id,
             model=card.id,
-            arrived_at=dispatcher.now(),
+            arrived_at=arrival.dispatcher.now(),
             prompt_tokens=prompt_tokens,
             output_tokens_max=_output_tokens_max(parsed, card, prompt_tokens),
             choices=parsed.choices,
-            body_bytes=len(body),
+            body_bytes=arrival.body_bytes,
             prefix=parsed.prefix,
             prefix_block_tokens=prompt_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if parsed.prefix else 0.0,
+            envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any else None,
+            backend_ids=backend_ids,
+            endpoint=endpoint.path,
+            uses_tools=parsed.uses_tools,
         )
-        return Call(parsed, queued, tenant, dispatcher)
+        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background)
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """A backend has counted the prompt."""
@@ -124,33 +112,22 @@ class Intake:
                 request.tenant_id, request.model, prompt_bytes=call.parsed.prompt_bytes, prompt_tokens=prompt_tokens
             )
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        try:
-            if request.content.is_eof():  # it came with the head, as most do: a timer would cost more than the read
-                return await read_body(request)
-            async with asyncio.timeout(self._body_timeout_s):
-                return await read_body(request)
-        except web.HTTPRequestEntityTooLarge:
-            raise _failed(openai.BODY_TOO_LARGE) from None
-        except web.RequestPayloadError:
-            raise _failed(openai.MALFORMED_HTTP) from None
-        except TimeoutError:
-            raise _failed(openai.BODY_TIMEOUT) from None
+    def _salt(self, arrival: Arrival) -> str | None:
+        tenant = arrival.tenant
+        own = arrival.body.values.get(CACHE_SALT)
+        return self._cache_salts.salt(tenant_id=tenant.id, tier_id=tenant.tier_id, own=own)
 
-    def _route(self, parsed: ParsedCall) -> tuple[Dispatcher, ModelCard]:
-        route = self._pools.find(parsed.model)
-        if route is None:
-            if self._pools.may_come():
-                raise _refused(Reason.NO_BACKEND)
-            raise _failed(openai.MODEL_NOT_FOUND, param="model")
-        length_max = route[1].max_model_len
-        per_choice = (parsed.output_tokens_max or 0) // parsed.choices
-        if length_max is not None and per_choice > length_max:
-            error = BadRequest(f"'max_tokens' must be at most this model's {length_max}.", param="max_tokens")
-            raise Refused(openai.bad_request(error), "bad_request")
-        return route
+    def _keeper(self, arrival: Arrival) -> frozenset[str] | None:
+        """The backend that keeps the response which this one goes on from, None where it goes on from none."""
+        previous = arrival.body.values.get("previous_response_id")
+        if previous is None:
+            return None
+        kept = self._responses.find(previous, arrival.owner) if type(previous) is str else None
+        if kept is None:
+            raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "previous_response_id"))
+        return frozenset((kept.backend_id,))
 
-    async def _count(self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: bytes) -> int:
+    async def _count(self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: Body) -> int:
         if parsed.prompt_token_ids is not None:
             return parsed.prompt_token_ids
         if self._exact_prompt_tokens is not None:
@@ -160,6 +137,15 @@ class Intake:
         return self._prompt_tokens.estimate(tenant_id, model, parsed.prompt_bytes)
 
 
+def _in_background(values: Mapping[str, Any]) -> bool:
+    """Whether its client does not wait for it. Raises BadRequest."""
+    background = flag(values, "background")
+    if background and flag(values, "stream"):
+        # Whoever leaves such a stream leaves the backend at work, and nobody would know for how long.
+        raise BadRequest("'background' cannot be streamed here: ask for the response by its id.", param="background")
+    return background
+
+
 def _output_tokens_max(parsed: ParsedCall, card: ModelCard, prompt_tokens: int) -> int:
     """Tokens that all choices may produce: what the call allows, as far as the context has room for it."""
     context = card.max_model_len or CONTEXT_TOKENS_UNKNOWN
@@ -167,11 +153,3 @@ def _output_tokens_max(parsed: ParsedCall, card: ModelCard, prompt_tokens: int) 
     if parsed.output_tokens_max is None:
         return room
     return parsed.output_tokens_max if card.max_model_len is None else min(parsed.output_tokens_max, room)
-
-
-def _failed(fault: openai.Fault, *, param: str | None = None) -> Refused:
-    return Refused(openai.failed(fault, param=param), fault.code)
-
-
-def _refused(reason: Reason, retry_after_s: float = 1.0) -> Refused:
-    return Refused(openai.refused(reason, retry_after_s), reason)

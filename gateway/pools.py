@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from backends.catalog import ModelCard
 from backends.pool import BackendPool
 from gateway.dispatcher import Dispatcher
-from policies.types import Snapshot
+from policies.types import BackendLoad, Snapshot
 
 
 class Pools:
@@ -22,12 +22,14 @@ class Pools:
         self._dispatchers: dict[str, Dispatcher] = {}
         self._backends: BackendPool
         self._updating = False
+        self._holders: dict[str, frozenset[str] | None] = {}  # by model, as asked for since the last news
 
     def watch(self, backends: BackendPool) -> None:
         """Follow these backends; `changed` is to be called when there is news of them."""
         self._backends = backends
 
     def changed(self) -> None:
+        self._holders.clear()
         if not self._updating:
             self._updating = True
             asyncio.get_running_loop().call_soon(self._update)
@@ -40,6 +42,25 @@ class Pools:
         pool = self._backends.pool_of(card.id)
         assert pool is not None, "a model is known from a backend, and every backend has a pool"
         return self._dispatcher(pool), card
+
+    def any(self) -> tuple[Dispatcher, ModelCard] | None:
+        """Some pool, for what does not depend on the model; one that could answer now, where there is one."""
+        well = [pool for pool, loads in self._backends.loads().items() if any(load.available for load in loads)]
+        cards = [card for entry in self._backends.models() if (card := self._backends.model_card(entry["id"]))]
+        cards.sort(key=lambda card: self._backends.pool_of(card.id) not in well)
+        return self.find(cards[0].id) if cards else None
+
+    def holders(self, model: str) -> frozenset[str] | None:
+        """The backends of its pool that have this model (an adapter may be loaded on some); None: all of them."""
+        if model not in self._holders:
+            mates = [load.backend_id for load in self._loads(model)]
+            having = frozenset(each for each in mates if self._backends.serves(each, model))
+            self._holders[model] = None if len(having) == len(mates) else having
+        return self._holders[model]
+
+    def available(self, model: str) -> list[str]:
+        """The backends of its pool that are well."""
+        return [load.backend_id for load in self._loads(model) if load.available]
 
     def may_come(self) -> bool:
         """Whether a backend that has not been heard from yet may serve what nobody else does."""
@@ -66,6 +87,9 @@ class Pools:
 
     def snapshots(self) -> Mapping[str, Snapshot]:
         return {pool: dispatcher.snapshot() for pool, dispatcher in self._dispatchers.items()}
+
+    def _loads(self, model: str) -> tuple[BackendLoad, ...]:
+        return self._backends.loads().get(self._backends.pool_of(model) or "", ())
 
     def _only_model(self) -> ModelCard | None:
         cards = [self._backends.model_card(entry["id"]) for entry in self._backends.models()]

@@ -1,4 +1,5 @@
-"""How many tokens has this prompt? Asked at arrival, before any backend has counted.
+"""How many tokens has this text? Asked of a prompt at arrival, before any backend has counted, and of an answer that
+its backend has not counted.
 
 Estimated: a tenant's prompts are alike in language and kind, so tokens per byte, averaged over what the
 backends reported for this tenant and model, is off by a few percent in the median where a fixed ratio is off
@@ -22,6 +23,8 @@ from typing import Any
 
 import tiktoken
 from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]
+
+from backends.meters.events import TOKENS_PER_BYTE
 
 TOKENS_PER_BYTE_AT_FIRST = 1 / 3
 TOKENS_PER_BYTE_MAX = 4.0
@@ -60,8 +63,11 @@ class LearntPromptTokens:
         self._ratios_max = ratios_max
 
     def estimate(self, tenant_id: str, model: str, prompt_bytes: int) -> int:
+        return max(ceil(prompt_bytes * self.tokens_per_byte(tenant_id, model)), 1)
+
+    def tokens_per_byte(self, tenant_id: str, model: str) -> float:
         ratio = self._ratios.get((tenant_id, model))
-        return max(ceil(prompt_bytes * (TOKENS_PER_BYTE_AT_FIRST if ratio is None else ratio.tokens_per_byte)), 1)
+        return TOKENS_PER_BYTE_AT_FIRST if ratio is None else ratio.tokens_per_byte
 
     def observed(self, tenant_id: str, model: str, *, prompt_bytes: int, prompt_tokens: int) -> None:
         """Learn from a report. Not for prompts that came as token ids: their bytes are no text."""
@@ -94,6 +100,32 @@ class ExactPromptTokens:
 
     def _tokens(self, text: str) -> int:
         return len(self._encoding.encode_ordinary(text))
+
+
+class OutputTokens:
+    """Tokens of an answer whose backend does not count: exactly where that is configured, else as prompts have them."""
+
+    def __init__(self, learnt: LearntPromptTokens, exact: ExactPromptTokens | None) -> None:
+        self._learnt = learnt
+        self._exact = exact
+
+    @property
+    def is_exact(self) -> bool:
+        return self._exact is not None
+
+    def tokens_per_byte(self, tenant_id: str, model: str) -> float:
+        """Of text that is counted piece by piece, where it only has to show when a piece is several tokens."""
+        return min(self._learnt.tokens_per_byte(tenant_id, model), TOKENS_PER_BYTE)
+
+    async def exact(self, text: str) -> int | None:
+        """Return the tokens of the text, None where they cannot be counted."""
+        return await self._exact.count(text) if self._exact is not None else None
+
+    async def count(self, text: str, *, tenant_id: str, model: str) -> int:
+        exact = await self.exact(text)
+        if exact is not None:
+            return exact
+        return ceil(len(text.encode(errors="replace")) * self._learnt.tokens_per_byte(tenant_id, model))
 
 
 @dataclass(frozen=True, slots=True)

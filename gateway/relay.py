@@ -5,22 +5,21 @@ the meter to the client's transport in the same callback, without a task switch.
 client's transport is over its high-water mark, reading from the backend pauses until it has drained, so
 a stream holds at most that mark and one read.
 
-A stream that the backend does not finish ends with an error event and the proper end of the message,
-never with [DONE]. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
+A stream that the backend does not finish ends with its API's error event and the proper end of the message,
+never as if it were whole. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
 a closing transport; either aborts the exchange.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
-from backends.sse import EventTooLongError, StreamMeter, error_event, usage_of
-from backends.upstream import Exchange, UpstreamError
+from backends.meters.events import EventTooLongError, Meter
+from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
 from policies.types import Outcome, Usage
 
 # A client that takes nothing for this long holds a seat of the backend for nobody.
@@ -38,16 +37,17 @@ always hears of the first report and of the last."""
 
 @dataclass(frozen=True, slots=True)
 class RelayResult:
-    """What to return from the handler, how the exchange ended, and what it used.
+    """What to return from the handler, and how the exchange ended.
 
-    `failure` says for the log what the backend did wrong; `usage` is None where it never said. A handler
-    that is cancelled, because its client left, gets no result.
+    `failure` says for the log what the backend did wrong, or that it `refused` the call; `slowed` that the backend had
+    to wait for the client. A handler that is cancelled, because its client left, gets no result.
     """
 
     response: web.StreamResponse
     outcome: Outcome
-    usage: Usage | None
     failure: str | None = None
+    slowed: bool = False
+    refused: bool = False
 
 
 def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -55,28 +55,40 @@ def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name in _PASSED_HEADERS or name.startswith("x-")]
 
 
-async def relay_body(exchange: Exchange, *, headers: Iterable[tuple[str, str]] = (), bytes_max: int) -> RelayResult:
-    """A response that is not streamed: status, content type and body untouched.
-
-    `headers` are added, and win over the backend's. Raises UpstreamError; nothing was sent then.
-    """
+async def read_whole(exchange: Exchange, bytes_max: int) -> bytes:
+    """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it."""
     body = await exchange.read(bytes_max)
-    exchange.release()
+    if not exchange.is_framed and any(name == "content-type" and "json" in value for name, value in exchange.headers):
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError:
+            raise UpstreamProtocolError("half a body, of which only the end of the connection was the end") from None
+    return body
+
+
+def relay_body(exchange: Exchange, body: bytes, *, headers: Mapping[str, str]) -> RelayResult:
+    """A response that is not streamed, whose body has been read: status, content type and body untouched.
+
+    `headers` are added, and win over the backend's.
+    """
     response = web.Response(status=exchange.status, body=body, headers=_merged(exchange, headers))
-    return RelayResult(response, Outcome.COMPLETED, usage_of(_json(body)) if exchange.status == 200 else None)
+    return RelayResult(response, Outcome.COMPLETED)
 
 
 async def relay_stream(
     request: web.BaseRequest,
     exchange: Exchange,
-    meter: StreamMeter,
+    meter: Meter,
     on_usage: OnUsage,
     *,
-    headers: Iterable[tuple[str, str]] = (),
+    headers: Mapping[str, str],
+    on_unread: Callable[[float], None] = lambda _seconds: None,
 ) -> RelayResult:
     """Relay an event stream to its end, counting what passes.
 
-    `headers` are added, and win over the backend's. The exchange is released on every path.
+    `headers` are added, and win over the backend's. `on_unread` is told for how many seconds, when the client left,
+    nothing more was read from the backend because the client took nothing: it worked on all the same. The exchange
+    is released on every path.
     """
     response = web.StreamResponse(status=exchange.status, headers=_merged(exchange, headers))
     if request.version >= HttpVersion11:
@@ -86,34 +98,36 @@ async def relay_stream(
     try:
         writer = await response.prepare(request)
         assert writer is not None
-        relay = _StreamRelay(request, exchange, meter, on_usage, writer)
+        relay = _StreamRelay(request, exchange, meter, writer, on_usage=on_usage, on_unread=on_unread)
         failure = await relay.run()
         await response.write_eof()
     except ConnectionError:  # aiohttp's, of the client's side
-        return RelayResult(response, Outcome.CLIENT_GONE, meter.usage)
+        return RelayResult(response, Outcome.CLIENT_GONE)
     finally:
         exchange.release()
     if relay.client_gone:
-        return RelayResult(response, Outcome.CLIENT_GONE, meter.usage)
+        return RelayResult(response, Outcome.CLIENT_GONE)
     outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
-    return RelayResult(response, outcome, meter.usage, failure)
+    return RelayResult(response, outcome, failure, slowed=relay.slowed, refused=meter.refused)
 
 
 class _StreamRelay:
     """The callback between the two sockets of one stream."""
 
     __slots__ = (
-        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_usage", "_room", "_tell_at", "_told", "_transport",
-        "_writer", "client_gone",
+        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_unread", "_on_usage", "_paused_at", "_room",
+        "_tell_at", "_told", "_transport", "_writer", "client_gone", "slowed",
     )  # fmt: skip
 
     def __init__(
         self,
         request: web.BaseRequest,
         exchange: Exchange,
-        meter: StreamMeter,
-        on_usage: OnUsage,
+        meter: Meter,
         writer: AbstractStreamWriter,
+        *,
+        on_usage: OnUsage,
+        on_unread: Callable[[float], None],
     ) -> None:
         if request.transport is None:
             raise ConnectionResetError
@@ -123,24 +137,30 @@ class _StreamRelay:
         self._meter = meter
         self._feed = meter.feed
         self._on_usage = on_usage
+        self._on_unread = on_unread
         self._writer = writer
         self._tell_at = 0.0  # tokens at which on_usage wants to hear again
         self._told: Usage | None = None
         self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
         self._drain: asyncio.Task[None] | None = None
+        self._paused_at = 0.0  # while there is a drain
         self.client_gone = False
+        self.slowed = False
 
     async def run(self) -> str | None:
         """Relay to the end. Returns what the backend did wrong, if anything."""
-        reason = "the stream ended without [DONE]"
+        reason, left = "the stream ended without saying so", True
         try:
             await self._exchange.stream(self._on_body)
+            left = False
         except (UpstreamError, EventTooLongError) as error:
-            reason = str(error)
+            reason, left = str(error), self.client_gone
         finally:
             self._tell()
             if self._drain is not None:
                 self._drain.cancel()
+                if left:
+                    self._on_unread(asyncio.get_running_loop().time() - self._paused_at)
         return None if self.client_gone else self._end(reason)
 
     def _end(self, reason: str) -> str | None:
@@ -151,9 +171,11 @@ class _StreamRelay:
         self._tell()
         if meter.done:  # the answer is whole, whatever became of the connection
             return None
+        if meter.refused:
+            return "refused by the backend in its stream"
         if meter.error:
             return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
-        self._write(error_event("The connection to the backend was lost before the answer was complete."))
+        self._write(meter.cut("The connection to the backend was lost before the answer was complete."))
         return reason
 
     def _on_body(self, data: bytes) -> None:
@@ -190,6 +212,8 @@ class _StreamRelay:
         self._room = CLIENT_BUFFER_BYTES_MAX - buffered
         if self._room < 0 and self._drain is None:
             self._exchange.pause()
+            self.slowed = True
+            self._paused_at = asyncio.get_running_loop().time()
             self._drain = asyncio.ensure_future(self._resume_when_drained())
 
     async def _resume_when_drained(self) -> None:
@@ -208,12 +232,5 @@ class _StreamRelay:
         self._exchange.release()
 
 
-def _merged(exchange: Exchange, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    return dict(passed_headers(exchange.headers)) | {name.lower(): value for name, value in headers}
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
+def _merged(exchange: Exchange, headers: Mapping[str, str]) -> dict[str, str]:
+    return {**dict(passed_headers(exchange.headers)), **headers}

@@ -6,24 +6,34 @@ aiohttp's own error pages repeat what was sent and are not JSON; all of them are
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
-from aiohttp import HttpVersion11, StreamReader, hdrs, web
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from gateway import openai
+from gateway.api import errors
+from gateway.api.endpoints import Endpoint, PathTable, api_of
+from gateway.api.errors import Answer, Problem
+from gateway.cors import Cors
+from gateway.names import RequestNames
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Routes = Mapping[str, Mapping[str, Handler]]  # path -> method -> handler
+# Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
+Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 
 KEEPALIVE_S = 30.0  # aiohttp's timer for idle connections and for slow request heads, one and the same
 HEADERS_MAX = 128
 TOO_MANY_HEADERS = "Too many headers"  # how aiohttp says so: it has no type of its own
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
+REQUEST_ID_HEADER = "x-request-id"
+REQUEST_ID = web.RequestKey("request_id", str)  # of a request whose handler failed, as it is in the log
+MALFORMED = web.RequestKey("malformed", bool)  # of a request that another server might read as something else
+
+_HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +41,15 @@ log = logging.getLogger(__name__)
 class GatewayServer(web.Server):
     """Serves a table of paths."""
 
-    def __init__(self, routes: Routes, *, body_bytes_max: int, header_bytes_max: int) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[Endpoint, Handler],
+        *,
+        names: RequestNames,
+        cors: Cors,
+        body_bytes_max: int,
+        header_bytes_max: int,
+    ) -> None:
         super().__init__(
             self._handle,
             request_factory=self._request,
@@ -44,7 +62,10 @@ class GatewayServer(web.Server):
             max_headers=HEADERS_MAX,
             auto_decompress=False,
         )
-        self._routes = routes
+        self._handlers = handlers
+        self._paths = PathTable(handlers)
+        self._names = names
+        self._cors = cors
         self._body_bytes_max = body_bytes_max
         self._protocol_options = dict(self._kwargs)
         self.closing = False  # answers say `Connection: close` while the gateway shuts down
@@ -53,18 +74,37 @@ class GatewayServer(web.Server):
         return _Connection(self, loop=self._loop, **self._protocol_options)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        methods = self._routes.get(request.path)
-        handler = None if methods is None else methods.get(request.method)
-        response: web.StreamResponse
-        if methods is None:
-            response = to_response(openai.NOT_FOUND)
-        elif handler is None:
-            response = to_response(openai.method_not_allowed(", ".join(methods)))
+        endpoint, path_id = self._paths.find(request.path)
+        if endpoint is not None and request.method in endpoint.methods and MALFORMED not in request:
+            response = await self._handlers[endpoint](request, path_id)
         else:
-            response = await handler(request)
+            response = self._turned_away(request, endpoint)
+        assert isinstance(request.protocol, _Connection)
+        request.protocol.reading = None
+        if not response.prepared:
+            self.complete(request, response)
         if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
             response.force_close()
         return response
+
+    def _turned_away(self, request: web.BaseRequest, endpoint: Endpoint | None) -> web.Response:
+        """What does not reach a handler."""
+        if MALFORMED in request:
+            return to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
+        if request.method == hdrs.METH_OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
+            return preflight
+        if endpoint is None:
+            return to_response(errors.NOT_FOUND)
+        return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
+
+    def complete(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Every answer has a name, and tells a page that it may read it."""
+        headers = response.headers
+        if REQUEST_ID_HEADER not in headers:
+            headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID) or self._names.name(request.headers)
+        if hdrs.ORIGIN in request.headers:
+            for name, value in self._cors.headers(request.headers).items():
+                headers.setdefault(name, value)
 
     def _request(
         self,
@@ -74,17 +114,41 @@ class GatewayServer(web.Server):
         writer: AbstractStreamWriter,
         task: "asyncio.Task[None]",
     ) -> web.BaseRequest:
-        if self.closing:
-            message = message._replace(should_close=True)
-        return web.BaseRequest(
+        assert isinstance(protocol, _Connection)
+        protocol.reading = payload
+        malformed = _is_malformed(message)
+        # What aiohttp's parser leaves behind would reach the next request: the last field of a chunked body's
+        # trailer becomes a header of it, and what follows an offer to upgrade is lost.
+        if self.closing or malformed or message.chunked or message.upgrade:
+            version = HttpVersion10 if message.version < HttpVersion11 else HttpVersion11
+            message = message._replace(should_close=True, version=version)
+        request = web.BaseRequest(
             message, payload, protocol, writer, task, self._loop, client_max_size=self._body_bytes_max
         )
+        if malformed:
+            request[MALFORMED] = True
+        return request
 
 
 class _Connection(RequestHandler):
     """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
 
-    __slots__ = ()
+    __slots__ = ("reading",)
+
+    reading: StreamReader | None  # the body of the request that is being answered
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.reading = None
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # aiohttp queues a complaint about a body behind the request that waits for the rest of that body.
+        if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
+            reading = self._messages[-2][1] if len(self._messages) > 1 else self.reading
+            if reading is not None and not reading.is_eof():
+                reading.set_exception(web.RequestPayloadError())
+                reading.feed_eof()
 
     def handle_error(
         self,
@@ -97,12 +161,14 @@ class _Connection(RequestHandler):
             log.error("a handler failed", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun: it cannot become an error")
-        response = to_response(openai.failed(_fault(status, exc)))
+        response = to_response(errors.answer(_problem(status, exc), api_of(request.path)))
+        assert isinstance(self._manager, GatewayServer)
+        self._manager.complete(request, response)
         response.force_close()
         return response
 
 
-async def read_body(request: web.BaseRequest) -> bytes:
+async def receive(request: web.BaseRequest) -> bytes:
     """The whole body. Raises HTTPRequestEntityTooLarge, at once where its length is declared, and RequestPayloadError.
 
     Expect: 100-continue (RFC 9110, 10.1.1) is aiohttp's application's to answer, which is not used here.
@@ -116,15 +182,27 @@ async def read_body(request: web.BaseRequest) -> bytes:
     return await request.read()
 
 
-def _fault(status: int, error: BaseException | None) -> openai.Fault:
+def _is_malformed(message: RawRequestMessage) -> bool:
+    """What aiohttp lets pass: a version it cannot speak, a coding of the body other than chunked (or in HTTP/1.0,
+    RFC 9112, 6.1), a Host that is none (3.2).
+    """
+    coding = message.headers.get(hdrs.TRANSFER_ENCODING)
+    return (
+        message.version not in (HttpVersion11, HttpVersion10)
+        or not (coding is None or (coding.lower() == "chunked" and message.version == HttpVersion11))
+        or not _HOST.fullmatch(message.headers.get(hdrs.HOST, ""))
+    )
+
+
+def _problem(status: int, error: BaseException | None) -> Problem:
     if isinstance(error, LineTooLong) or (isinstance(error, BadHttpMessage) and TOO_MANY_HEADERS in error.message):
-        return openai.HEADER_TOO_LARGE
+        return errors.HEADER_TOO_LARGE
     if status >= 500 and not isinstance(error, BadHttpMethod | HttpProcessingError):
-        return openai.INTERNAL
-    return openai.MALFORMED_HTTP
+        return errors.INTERNAL
+    return errors.MALFORMED_HTTP
 
 
-def to_response(answer: openai.Answer, **headers: str) -> web.Response:
+def to_response(answer: Answer, **headers: str) -> web.Response:
     """A whole JSON response of our own."""
     sent: dict[str, str] = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
     return web.Response(status=answer.status, body=answer.body, headers=sent)

@@ -5,16 +5,21 @@ comes to stand beside it) is told once, at the end, off the path of the tokens.
 """
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.access_log import AccessLog, AccessRecord
 from gateway.trace_log import TraceLog, trace_record
-from policies.types import Outcome, Request, Usage
+from policies.types import Outcome, RateLimits, Request, Usage
 
 
 @dataclass(slots=True)
 class CallTrace:
-    """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time."""
+    """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
+
+    `cors` are headers for the page that asked; `rate_limits` says how its tenant's limits stand, None where there are
+    none: both are for the head of the answer.
+    """
 
     endpoint: str
     arrived_at: float = field(default_factory=time.time)
@@ -33,6 +38,8 @@ class CallTrace:
     usage: Usage | None = None
     estimated: bool = False
     outcome: Outcome | None = None
+    cors: Mapping[str, str] = field(default_factory=dict)
+    rate_limits: Callable[[], RateLimits] | None = None
 
     def passed(self, usage: Usage) -> None:
         """Tokens passed to the client."""

@@ -123,7 +123,7 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a request was refused. gateway/openai.py has the one table from Reason to answer."""
+    """Why a request was refused. gateway/api/errors.py has the one table from Reason to answer."""
 
     TENANT_QUEUE_FULL = "tenant_queue_full"
     QUEUE_FULL = "queue_full"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from backends.engine.exposition import EngineMeters
 from backends.engine.realtime import PacedEngine
-from backends.engine.responses import Shape, event
+from backends.engine.responses import Reply
 
 
 @dataclass(slots=True)
@@ -77,18 +77,18 @@ class Exchange:
 class Chunks:
     """Turns tokens into events: the first token alone, then `interval` at a time, the rest at the end."""
 
-    def __init__(self, shape: Shape, *, interval: int) -> None:
-        self._shape = shape
+    def __init__(self, reply: Reply, *, interval: int) -> None:
+        self._reply = reply
         self._interval = interval
         self._opened = False
-        self.sent = [0] * len(shape.answers)
+        self.sent = [0] * len(reply.answers)
 
     def take(self, events: list[tuple[int, int]]) -> Iterator[bytes]:
         if events and not self._opened:
             self._opened = True
-            yield from map(event, self._shape.opening())
+            yield self._reply.begun()
         for choice, tokens in events:
             sent = self.sent[choice]
-            if not sent or tokens - sent >= self._interval or tokens == self._shape.answers[choice].tokens:
+            if not sent or tokens - sent >= self._interval or tokens == self._reply.answers[choice].tokens:
                 self.sent[choice] = tokens
-                yield event(self._shape.chunk(choice, sent, tokens))
+                yield self._reply.tokens(choice, sent, tokens)

@@ -1,11 +1,12 @@
 """Answers in the shapes of vLLM 0.32, field by field and in its order.
 
-Two faces (chat and completions) differ in names and nesting only; both are built from one `Shape`.
+Chat and completions differ in names and nesting only; both are built from one `Shape`.
 Fields that vLLM leaves out are left out here, fields that it sends as null are null.
 """
 
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +39,10 @@ def fingerprint(model: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape(ABC):
-    """The answer to one call. `cached_tokens` is None where the server does not tell."""
+class Reply(ABC):
+    """The answer to one call, whole or as the bytes of a stream. `cached_tokens` is None where the server does not
+    tell.
+    """
 
     id: str
     created: int
@@ -49,6 +52,47 @@ class Shape(ABC):
 
     def prompt(self, choice: int) -> Prompt:
         return self.call.prompts[choice // self.call.n]
+
+    def accepted(self) -> bytes:
+        """What a stream says before the engine has done anything."""
+        return b""
+
+    @abstractmethod
+    def begun(self) -> bytes:
+        """What it says with the first token, before it."""
+
+    @abstractmethod
+    def tokens(self, choice: int, begin: int, end: int) -> bytes:
+        """Tokens begin..end-1 of one choice, the last ones when end is its length."""
+
+    @abstractmethod
+    def ended(self, cached_tokens: int | None) -> bytes:
+        """What it says when all choices have ended."""
+
+    @abstractmethod
+    def whole(self, cached_tokens: int | None) -> Json:
+        """The body of an answer that is not streamed."""
+
+    def _prompt_tokens(self) -> int:
+        return sum(prompt.tokens for prompt in self.call.prompts)
+
+    def _completion_tokens(self) -> int:
+        return sum(answer.tokens for answer in self.answers)
+
+
+class Shape(Reply):
+    """A reply in chunks of choices, which end with [DONE]."""
+
+    __slots__ = ()
+
+    def begun(self) -> bytes:
+        return b"".join(map(event, self.opening()))
+
+    def tokens(self, choice: int, begin: int, end: int) -> bytes:
+        return event(self.chunk(choice, begin, end))
+
+    def ended(self, cached_tokens: int | None) -> bytes:
+        return (event(self.closing(cached_tokens)) if self.call.include_usage else b"") + DONE
 
     @abstractmethod
     def opening(self) -> list[Json]:
@@ -65,20 +109,10 @@ class Shape(ABC):
         return {**self._head(chunk=True), "choices": [], "usage": total, "system_fingerprint": fingerprint(self.model)}
 
     @abstractmethod
-    def whole(self, cached_tokens: int | None) -> Json:
-        """The body of an answer that is not streamed."""
-
-    @abstractmethod
     def _head(self, *, chunk: bool) -> Json: ...
 
     def _cached(self, cached_tokens: int) -> Json:
         return {"cached_tokens": cached_tokens}
-
-    def _prompt_tokens(self) -> int:
-        return sum(prompt.tokens for prompt in self.call.prompts)
-
-    def _completion_tokens(self) -> int:
-        return sum(answer.tokens for answer in self.answers)
 
     def _body(self, choices: list[Json], cached_tokens: int | None, **more: Any) -> Json:
         fields = {"cached_tokens": None, "created_cache_tokens": None, "multimodal_tokens": None}
@@ -245,10 +279,16 @@ class CompletionShape(Shape):
         }
 
 
-def model_list(model: str, max_model_len: int, created: int) -> Json:
-    """Body of /v1/models."""
+def model_list(model: str, adapters: Iterable[str], max_model_len: int, created: int) -> Json:
+    """Body of /v1/models: the base model, and the LoRA adapters that are loaded upon it."""
+    cards = [_card(model, model, None, max_model_len, created)]
+    cards += [_card(adapter, f"/adapters/{adapter}", model, None, created) for adapter in adapters]
+    return {"object": "list", "data": cards}
+
+
+def _card(name: str, root: str, parent: str | None, max_model_len: int | None, created: int) -> Json:
     permission = {
-        "id": f"modelperm-{zlib.crc32(model.encode()):016x}",
+        "id": f"modelperm-{zlib.crc32(name.encode()):016x}",
         "object": "model_permission",
         "created": created,
         "allow_create_engine": False,
@@ -261,17 +301,16 @@ def model_list(model: str, max_model_len: int, created: int) -> Json:
         "group": None,
         "is_blocking": False,
     }
-    card = {
-        "id": model,
+    return {
+        "id": name,
         "object": "model",
         "created": created,
         "owned_by": "vllm",
-        "root": model,
-        "parent": None,
+        "root": root,
+        "parent": parent,
         "max_model_len": max_model_len,
         "permission": [permission],
     }
-    return {"object": "list", "data": [card]}
 
 
 def _log(word: int) -> float:

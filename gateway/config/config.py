@@ -5,15 +5,20 @@ and goes before the file. What cannot be seen in one section (a tenant's tier ex
 reserves leave room) is checked here, all of it, before anything is reported.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from backends.pool import BACKENDS_MAX, BackendSpec
+from backends.poll import tls_context
+from backends.pool import BACKENDS_MAX
+from backends.spec import BackendSpec
+from gateway.api.calls import CallLimits
+from gateway.api.endpoints import DEBUG_STATE, ENDPOINTS, ListedCharge, PathTable
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
     AccessLog,
@@ -29,10 +34,10 @@ from gateway.config.sections import (
     Queue,
     Shutdown,
     Tenant,
+    TenantName,
     Tier,
     TraceLog,
 )
-from gateway.openai import GenerationLimits
 from policies import types as policy
 
 ENV_PREFIX = "FAIRLEAD_"
@@ -42,6 +47,8 @@ ANONYMOUS = "anonymous"
 OPEN_TENANT_PREFIX = "key-"
 
 Path = tuple[str | int, ...]
+
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){1,8}")
 
 
 class Config(BaseSettings):
@@ -60,7 +67,8 @@ class Config(BaseSettings):
     backends: tuple[Backend, ...] = ()
     engine: Engine = Engine()
     tiers: dict[Name, Tier] = {}
-    tenants: dict[Name, Tenant] = {}
+    tenants: dict[TenantName, Tenant] = {}
+    endpoints: dict[str, ListedCharge] = {}
     scheduling: Scheduling = Scheduling()
     pools: dict[PoolName, Pool] = {}
     queue: Queue = Queue()
@@ -95,6 +103,11 @@ class Config(BaseSettings):
             )
         return self
 
+    @property
+    def names_tenants(self) -> bool:
+        """Whether a tenant may be named by something else than a key."""
+        return bool(self.auth.trusted_proxies) or self.auth.tenant_from == "model"
+
     def policy_tiers(self) -> list[policy.Tier]:
         """Return the configured tiers, and the default one where it is not among them."""
         tiers = [
@@ -118,6 +131,12 @@ class Config(BaseSettings):
             for name, tenant in self.tenants.items()
         ]
 
+    def tier_envelopes(self) -> dict[str, policy.SloEnvelope]:
+        return _envelopes(self.tiers)
+
+    def tenant_envelopes(self) -> dict[str, policy.SloEnvelope]:
+        return _envelopes(self.tenants)
+
     def scheduling_of(self, pool: str) -> Scheduling:
         """Return how this pool is scheduled: as all are, but for what was set for it."""
         own = self.pools.get(pool)
@@ -127,10 +146,13 @@ class Config(BaseSettings):
         """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""
         return [_spec(backend) for backend in self.backends]
 
-    def generation_limits(self) -> GenerationLimits:
+    def call_limits(self) -> CallLimits:
         limits = self.limits
-        return GenerationLimits(
-            choices_max=limits.choices_max, prompts_max=limits.prompts_max, output_tokens_max=limits.output_tokens_max
+        return CallLimits(
+            choices_max=limits.choices_max,
+            prompts_max=limits.prompts_max,
+            inputs_max=limits.inputs_max,
+            output_tokens_max=limits.output_tokens_max,
         )
 
 
@@ -143,16 +165,37 @@ def _spec(backend: Backend) -> BackendSpec:
         pool=backend.pool,
         requests_running_max=backend.requests_running_max,
         kv_tokens_max=backend.kv_tokens_max,
+        kind=backend.kind,
+        tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
     )
+
+
+def _envelopes(named: Mapping[str, Tier | Tenant]) -> dict[str, policy.SloEnvelope]:
+    """The envelopes of those who have one."""
+    envelopes = {
+        name: policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
+        for name, each in named.items()
+    }
+    return {name: envelope for name, envelope in envelopes.items() if envelope != policy.SloEnvelope()}
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
     yield from _backend_disagreements(config)
+    yield from _endpoint_disagreements(config)
     tiers = {policy.DEFAULT_TIER.id, *config.tiers}
     for name, tenant in config.tenants.items():
         if tenant.tier not in tiers:
             yield ("tenants", name, "tier"), f"there is no tier '{tenant.tier}' (tiers: {', '.join(sorted(tiers))})"
-        if config.auth.mode == "open" and name != ANONYMOUS and not name.startswith(OPEN_TENANT_PREFIX):
+        if (
+            config.auth.mode == "open"
+            and not config.names_tenants
+            and name != ANONYMOUS
+            and not name.startswith(OPEN_TENANT_PREFIX)
+        ):
             yield ("tenants", name), "nobody can be this tenant while auth.mode is open (set it to keys)"
     if config.auth.mode == "keys" and not config.tenants:
         yield ("auth", "mode"), "is keys, but there are no tenants"
@@ -179,6 +222,15 @@ def _backend_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
     for index, backend in enumerate(config.backends):
         if names[backend.id] > 1:
             yield ("backends", index, "name"), f"'{backend.id}' is the name of more than one backend"
+
+
+def _endpoint_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+    ours = PathTable((*ENDPOINTS, DEBUG_STATE))
+    for path in config.endpoints:
+        if not _PATH.fullmatch(path) or ".." in path:
+            yield ("endpoints", path), "must be a path like /v1/name of letters, digits, '.', '_', '~' and '-'"
+        elif ours.find(path)[0] is not None:
+            yield ("endpoints", path), "is served already"
 
 
 def _dotted(path: Path) -> str:

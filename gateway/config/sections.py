@@ -7,6 +7,7 @@ is checked in `config.py`.
 
 import os
 import re
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ from pydantic import (
 
 from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
+from backends.kinds import KINDS
+from gateway.api.fields import CacheIsolation
 
 SECRET_BYTES_MIN = 16
 SECRET_FILE_BYTES_MAX = 64 << 10
@@ -32,6 +35,8 @@ NAME_CHARS_MAX = 64
 POOL_CHARS_MAX = 256
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}")
+# A tenant may be a model, whose name may be a path.
+TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}")
 
 
 def not_bool(value: object) -> object:
@@ -46,6 +51,12 @@ def _name(value: str) -> str:
     return value
 
 
+def _tenant_name(value: str) -> str:
+    if not TENANT_NAME.fullmatch(value):
+        raise ValueError("must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'")
+    return value
+
+
 def listed(names: tuple[str, ...], value: str) -> str:
     if value not in names:
         raise ValueError(f"must be one of {', '.join(names)}")
@@ -53,6 +64,7 @@ def listed(names: tuple[str, ...], value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+TenantName = Annotated[str, AfterValidator(_tenant_name)]
 PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be called after its model
 Count = Annotated[int, BeforeValidator(not_bool), Field(ge=1)]
 Bytes = Annotated[ByteSize, BeforeValidator(not_bool), Field(ge=1)]
@@ -61,6 +73,7 @@ NotNegative = Annotated[float, BeforeValidator(not_bool), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=86_400)]
 Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
 Wait = Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=86_400)]
+Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value))]
 Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value))]
 
 
@@ -72,10 +85,13 @@ class Listen(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] = 8080
     debug_state: bool = False
+    show_queue_ms: bool = False
+    show_backend: bool = False
+    allowed_origins: tuple[str, ...] = ()
 
 
 class Backend(Section):
-    """One vLLM server. What is not known of it (None) is measured or learnt."""
+    """One server. What is not known of it (None) is asked, measured or learnt. `ca_file` (PEM) is for https."""
 
     url: str
     name: Name | None = None
@@ -85,6 +101,8 @@ class Backend(Section):
     api_key_env: str | None = None
     requests_running_max: Count | None = None
     kv_tokens_max: Count | None = None
+    kind: Kind | None = None
+    ca_file: Path | None = None
 
     @property
     def id(self) -> str:
@@ -137,8 +155,16 @@ class Engine(Section):
     kv_tokens_max: Count | None = None
 
 
+class Envelope(Section):
+    """Latency targets; None: no such target, or the tier's."""
+
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+
+
 class Tier(Section):
     weight: Positive = 1.0
+    envelope: Envelope = Envelope()
     reserve_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, lt=1)] = 0.0
 
 
@@ -147,6 +173,7 @@ class Tenant(Section):
 
     tier: Name = "default"
     weight: Positive = 1.0
+    envelope: Envelope = Envelope()
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
@@ -169,6 +196,7 @@ class Limits(Section):
     answer_silence_s_max: Seconds = 600.0
     choices_max: Count = 16
     prompts_max: Count = 128
+    inputs_max: Count = 2048
     output_tokens_max: Count = 131_072
 
 
@@ -176,6 +204,9 @@ class Auth(Section):
     """`secret` is the HMAC key of all API keys. Without one, mode "open" takes a random one at every start."""
 
     mode: Literal["open", "keys"] = "open"
+    tenant_from: Literal["key", "model"] = "key"
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    cache_isolation: CacheIsolation = "none"
     secret: SecretStr | None = None
     secret_file: Path = Path("fairlead.secret")
     keys_file: Path = Path("fairlead.keys")

@@ -233,7 +233,8 @@ async def wire(rig: Rig):
 def http(body: Any, *headers: str, path: str = CHAT, method: str = "POST", version: str = "1.1") -> bytes:
     """A request as bytes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/{version}", "Host: gateway", f"Content-Length: {len(data)}", *headers]
+    lines = [f"{method} {path} HTTP/{version}", "Host: gateway", f"Content-Length: {len(data)}"]
+    lines += ["Content-Type: application/json", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
 
@@ -295,7 +296,8 @@ async def read_request(reader: asyncio.StreamReader) -> Asked:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     method, target, _ = head[0].split(" ")
     headers = dict(line.split(": ", 1) for line in head[1:] if line)
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    length = headers.get("content-length", headers.get("Content-Length", "0"))
+    body = await reader.readexactly(int(length))
     return Asked(method, target, headers, body)
 
 

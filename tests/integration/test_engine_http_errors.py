@@ -92,7 +92,7 @@ async def test_unknown_paths_and_methods_get_fastapis_bodies():
     async with serving() as (_, session):
         for method, path, status, detail in [
             ("GET", "/nope", 404, "Not Found"),
-            ("POST", "/v1/embeddings", 404, "Not Found"),
+            ("POST", "/v1/audio/transcriptions", 404, "Not Found"),
             ("GET", CHAT, 405, "Method Not Allowed"),
             ("DELETE", "/health", 405, "Method Not Allowed"),
         ]:

@@ -62,6 +62,15 @@ async def test_a_streamed_answer_is_byte_for_byte_the_backends(path, make, optio
             assert stencil(through.body) == stencil(direct)
 
 
+@pytest.mark.parametrize("options", USAGE_OPTIONS.values(), ids=USAGE_OPTIONS)
+async def test_so_it_is_where_the_backend_says_its_usage_at_the_end_only(options):
+    body = call(stream=True) | ({} if options is None else {"stream_options": options})
+    async with gateway_and_engine(continuous_usage=False) as (rig, server):
+        for _ in range(2):
+            through, direct = await answers_of(rig, server, body, CHAT)
+            assert stencil(through.body) == stencil(direct)
+
+
 def events_by_choice(body: bytes) -> dict:
     """Events of each choice in order; which choice is first in a step is the engine's business."""
     sorted_events: dict = {}

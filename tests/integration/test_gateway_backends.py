@@ -60,7 +60,7 @@ async def test_an_engine_that_is_full_is_tried_again_until_it_takes_the_call():
     async with gateway_and_engine(max_num_queued_reqs=2) as (rig, server):
         replies = await asyncio.gather(*(rig.post(call(max_tokens=20)) for _ in range(8)))
         assert [reply.status for reply in replies] == [200] * 8
-        assert server._face.rejections["max_num_queued_reqs"] > 0
+        assert server._face.serving.rejections["max_num_queued_reqs"] > 0
         prompt = replies[0].json["usage"]["prompt_tokens"]
         assert rig.service() == 8 * (prompt + 40)
         assert set(states(rig).values()) == {"healthy"}

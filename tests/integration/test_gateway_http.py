@@ -81,7 +81,10 @@ async def test_methods_of_other_servers_are_turned_away(line):
 
 async def test_a_body_in_chunks_is_read_and_sent_on_with_its_length():
     async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
-        connection.send(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.send(head.encode())
         for byte in json.dumps(call()):
             connection.send(b"1\r\n%b\r\n" % byte.encode())
         connection.send(b"0\r\n\r\n")
@@ -98,11 +101,12 @@ async def test_a_body_that_comes_byte_by_byte_is_read():
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-async def test_an_offered_upgrade_is_passed_over(protocol):
+async def test_an_offered_upgrade_is_passed_over_and_ends_the_connection(protocol):
     async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
-        for _ in range(2):
-            connection.send(http(call(), "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}"))
-            assert (await connection.reply()).status == 200
+        connection.send(http(call(), "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}"))
+        reply = await connection.reply()
+        assert (reply.status, reply.headers["Connection"]) == (200, "close")
+        assert await connection.at_end()
 
 
 async def test_more_requests_than_are_parsed_ahead_are_all_answered():
@@ -119,6 +123,15 @@ async def test_an_expectation_of_http_1_0_is_ignored():
         await asyncio.sleep(0.02)
         connection.send(body)
         assert (await connection.reply()).status == 200
+
+
+async def test_a_client_that_closes_its_half_is_gone_as_to_vllm():
+    async with gateway_and_engine(speed=0.02) as (rig, server), wire(rig) as connection:
+        connection.send(http(call(max_tokens=2000, stream=True)))
+        await until(lambda: server.snapshots()[0].requests_running)
+        connection.writer.write_eof()
+        await until(rig.idle)
+        await until(lambda: not server.snapshots()[0].requests_running)
 
 
 async def test_a_client_that_leaves_within_its_body_leaves_nothing(caplog):

@@ -227,6 +227,8 @@ async def test_the_debug_view_is_there_only_when_it_is_configured():
         assert state[MODEL]["tenants"]["anonymous"]["service"] == 9 + 2 * 3
 
 
-async def test_version_is_the_gateways_own():
-    async with scripted() as backend, gateway(backend) as rig:
-        assert (await rig.get("/version")).json["version"]
+async def test_version_is_that_of_the_servers_behind_and_one_of_them_is_asked_once_in_a_while():
+    async with engine() as server, gateway(server) as rig:
+        replies = [await rig.get("/version") for _ in range(3)]
+        async with rig.session.get(server.url + "/version") as direct:
+            assert [reply.json for reply in replies] == [await direct.json()] * 3

@@ -154,7 +154,7 @@ async def test_sigterm_drains_and_exits_with_0(tmp_path):
     async with serving(tmp_path, **environment) as process:
         url = re.search(r"http://[^. ]+\.0\.0\.1:\d+", await greeting_of(process))[0]
         body = json.dumps({"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 60, "stream": True})
-        headers = {"Authorization": "Bearer key-secret"}
+        headers = {"Authorization": "Bearer key-secret", "Content-Type": "application/json"}
         async with aiohttp.ClientSession() as session, session.post(url + CHAT, data=body, headers=headers) as response:
             process.send_signal(signal.SIGTERM)
             assert (await response.text()).endswith("data: [DONE]\n\n")

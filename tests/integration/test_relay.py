@@ -9,7 +9,8 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from backends.sse import StreamMeter
+from backends.meters.chunks import ChunkMeter
+from backends.meters.events import StreamCall
 from backends.upstream import Upstream, UpstreamClosed
 from gateway import relay
 from gateway.relay import passed_headers, relay_body, relay_stream
@@ -58,6 +59,7 @@ class House:
         self.answer = answer
         self.results = []
         self.usages = []
+        self.unread_s = []
         self.backend_gone = asyncio.Event()
         self.cancelled = 0
 
@@ -100,9 +102,11 @@ class House:
     async def _stream(self, request):
         try:
             async with await self.upstream.open("POST", "/", []) as exchange:
-                meter = StreamMeter(client_wants_usage=False, client_wants_continuous=False, choices=1)
-                own = [("X-Request-Id", "mine")]
-                result = await relay_stream(request, exchange, meter, self.on_usage, headers=own)
+                meter = ChunkMeter(StreamCall())
+                own = {"x-request-id": "mine"}
+                result = await relay_stream(
+                    request, exchange, meter, self.on_usage, headers=own, on_unread=self.unread_s.append
+                )
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -112,7 +116,8 @@ class House:
     async def _body(self, request):
         async with await self.upstream.open("POST", "/", []) as exchange:
             try:
-                result = await relay_body(exchange, headers=[("x-request-id", "mine")], bytes_max=BODY_MAX)
+                body = await exchange.read(BODY_MAX)
+                result = relay_body(exchange, body, headers={"x-request-id": "mine"})
             except UpstreamClosed as error:
                 self.results.append(error)
                 return web.Response(status=502)
@@ -179,7 +184,7 @@ async def test_a_stream_is_relayed_counted_and_both_connections_are_kept(cut):
         assert house.usages[-1] == Usage(7, 0, 4)
         assert house.usages == sorted(set(house.usages))
         result = house.results[0]
-        assert (result.outcome, result.usage, result.failure) == (Outcome.COMPLETED, Usage(7, 0, 4), None)
+        assert (result.outcome, result.failure, result.slowed) == (Outcome.COMPLETED, None, False)
         assert house.upstream.idle_connections == 1
         assert b"connection: close" not in head.lower()
 
@@ -247,7 +252,7 @@ CUT = [HEAD + b"\r\n", framed(event(1)), framed(event(2))]
         ([*CUT], "closed by the backend"),
         ([*CUT, framed(event(3)[:50])], "closed by the backend"),
         ([*CUT, b"zz\r\n"], "not HTTP"),
-        ([*CUT, b"0\r\n\r\n"], "without [DONE]"),
+        ([*CUT, b"0\r\n\r\n"], "without saying so"),
     ],
     ids=["between events", "inside an event", "malformed", "ended without done"],
 )
@@ -263,7 +268,7 @@ async def test_a_stream_that_is_cut_ends_with_an_error_event_and_no_done(pieces,
         assert (error["code"], error["param"], sorted(error)) == (502, None, ["code", "message", "param", "type"])
         assert house.results[0].outcome is Outcome.BACKEND_FAILED
         assert failure in house.results[0].failure
-        assert house.results[0].usage == Usage(7, 0, 2)
+        assert house.usages[-1] == Usage(7, 0, 2)
 
 
 @served
@@ -340,7 +345,8 @@ async def test_a_slow_client_slows_its_backend_and_still_gets_everything():
         assert text.count(b"data: ") == total + 1
         assert text.endswith(DONE)
         await house.settle(lambda: house.results)
-        assert house.results[0].usage.output_tokens == total
+        assert house.usages[-1].output_tokens == total
+        assert house.results[0].slowed
         assert house.upstream.idle_connections == 1
         writer.close()
 
@@ -352,7 +358,30 @@ async def test_a_client_that_takes_nothing_is_given_up(monkeypatch):
         _, writer = await house.client()
         await house.settle(lambda: house.cancelled or house.results)
         await house.settle(lambda: house.upstream.open_connections == 0)
+        assert house.unread_s == [pytest.approx(0.1, abs=0.09)]
         writer.close()
+
+
+@served
+async def test_a_client_that_leaves_with_much_unread_leaves_the_time_it_read_nothing():
+    async with House(flood(3000)) as house:
+        reader, writer = await house.client()
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.3)
+        writer.transport.abort()
+        await house.settle(lambda: house.cancelled or house.results)
+        (unread_s,) = house.unread_s
+        assert 0.05 < unread_s < 2
+
+
+@served
+async def test_a_client_that_read_all_there_was_leaves_nothing_unread():
+    async with House(forever) as house:
+        reader, writer = await house.client()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+        await house.settle(lambda: house.cancelled or house.results)
+        assert house.unread_s == []
 
 
 BODY = json.dumps({"id": "x", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 9}}).encode()
@@ -363,33 +392,30 @@ def answers(status, body, headers=b"content-type: application/json\r\n"):
 
 
 @served
-async def test_a_whole_body_passes_untouched_and_its_usage_is_read():
+async def test_a_whole_body_passes_untouched():
     async with House(answers(b"200 OK", BODY)) as house:
         head, body = await house.get("/body", headers="connection: close\r\n")
         assert body == BODY
         assert b"content-length: %d\r\n" % len(BODY) in head.lower()
         assert b"content-type: application/json\r\n" in head.lower()
         assert b"x-request-id: mine\r\n" in head.lower()
-        assert house.results[0].usage == Usage(5, 0, 9)
         assert house.upstream.idle_connections == 1
 
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"500 Oops", b"503 Busy"])
 @served
-async def test_a_refusal_of_the_backend_passes_untouched_and_uses_nothing(status):
+async def test_a_refusal_of_the_backend_passes_untouched(status):
     async with House(answers(status, BODY)) as house:
         head, body = await house.get("/body", headers="connection: close\r\n")
         assert head.startswith(b"HTTP/1.1 " + status[:3])
         assert body == BODY
-        assert house.results[0].usage is None
 
 
 @served
-async def test_a_body_that_is_not_json_passes_and_uses_nothing():
+async def test_a_body_that_is_not_json_passes():
     async with House(answers(b"200 OK", b"hello", b"content-type: text/plain\r\n")) as house:
         _, body = await house.get("/body", headers="connection: close\r\n")
         assert body == b"hello"
-        assert house.results[0].usage is None
 
 
 @served

@@ -40,13 +40,14 @@ class FairFacts(Facts):
         share_ratio_max=st.sampled_from([0.3, 0.5]),
         second_key=st.sampled_from(["arrival", "deadline", "prefix"]),
         seats=st.sampled_from([2, 4]),
+        kv_tokens_max=st.sampled_from([120, 400]),
         floods=st.lists(st.tuples(tenant_ids, prompts, outputs), max_size=len(NAMES)),
     )
-    def start(self, *, prediction, share_ratio_max, second_key, seats, floods):
+    def start(self, *, prediction, share_ratio_max, second_key, seats, kv_tokens_max, floods):
         more = {"second_key": second_key} if self.policy == "slack" else {}
         self.bounds = []
         self.begin(prediction=prediction, share_ratio_max=share_ratio_max if self.is_capped else 1.0, **more)
-        self.resize([seats, seats], 400)
+        self.resize([seats, seats], kv_tokens_max)
         for tenant_id, prompt_tokens, output_tokens_max in floods:
             self.flood(tenant_id, FLOOD, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max)
 
@@ -101,12 +102,20 @@ class FairFacts(Facts):
     def finish(self, data, outcome):
         self.end(data.draw(st.sampled_from(self.in_flight())), outcome)
 
-    @rule(seed=st.integers(0, 1 << 16), rounds=st.integers(1, 30), ending=st.sampled_from([0.02, 0.3, 1.0]))
-    def time_passes(self, seed, rounds, ending):
-        """Requests get tokens and end, by lot: what Hypothesis would take long to think of."""
+    @rule(
+        seed=st.integers(0, 1 << 16),
+        rounds=st.integers(1, 30),
+        ending=st.sampled_from([0.02, 0.3, 1.0]),
+        failing=st.lists(tenant_ids, max_size=2),
+    )
+    def time_passes(self, seed, rounds, ending, failing):
+        """Requests get tokens and end, by lot: what Hypothesis would take long to think of. Some tenants' fail."""
         rng = Random(seed)
         for _ in range(rounds):
             for books in self.in_flight():
+                if books.request.tenant_id in failing and rng.random() < ending:
+                    self.end(books, Outcome.BACKEND_FAILED)
+                    continue
                 self.told(books, rng.randint(1, 12))
                 if rng.random() < ending or books.output_tokens == books.request.output_tokens_max:
                     self.end(books, Outcome.COMPLETED)
@@ -132,7 +141,7 @@ class FairFacts(Facts):
             if books.request.tenant_id == tenant_id:
                 self.recorder.cancel(books.request.id, self.now)
 
-    @rule(seats=st.tuples(*[st.sampled_from([1, 2, 4])] * len(BACKENDS)), kv_tokens_max=st.sampled_from([100, 400]))
+    @rule(seats=st.tuples(*[st.sampled_from([1, 2, 4])] * len(BACKENDS)), kv_tokens_max=st.sampled_from([120, 400]))
     def resize(self, seats, kv_tokens_max):
         loads = [
             load(backend_id, requests_running_max=number, kv_tokens_max=kv_tokens_max)

@@ -193,3 +193,28 @@ def test_sizes_outlive_a_scrape_and_measurements_do_not():
     sizes = parse_metrics(SCRAPE).sizes()
     assert (sizes.engines, sizes.kv_tokens_max, sizes.kv_block_tokens, sizes.prefix_caching) == (1, 131072, 128, True)
     assert sizes.requests_running is sizes.kv_used_ratio is sizes.preemptions_total is None
+
+
+def test_sglangs_names_are_read_and_its_parts_are_not_counted_twice():
+    text = """sglang:num_running_reqs{tp_rank="0",model_name="m"} 3.0
+sglang:num_running_reqs{tp_rank="1",model_name="m"} 3.0
+sglang:num_queue_reqs{tp_rank="0"} 2.0
+sglang:token_usage{tp_rank="0"} 0.25
+sglang:max_total_num_tokens{tp_rank="0"} 1000
+sglang:num_requests_total{model_name="m"} 40"""
+    metrics = parse_metrics(text)
+    assert (metrics.engines, metrics.requests_running, metrics.requests_waiting) == (1, 3, 2)
+    assert (metrics.kv_used_ratio, metrics.kv_tokens_max, metrics.requests_finished_total) == (0.25, 1000, 40)
+
+
+def test_sglangs_data_parallel_ranks_are_engines():
+    text = "\n".join(f'sglang:num_running_reqs{{tp_rank="{n}",dp_rank="{n}"}} {n + 1}' for n in range(3))
+    metrics = parse_metrics(text)
+    assert (metrics.engines, metrics.requests_running) == (3, 6)
+
+
+def test_llama_cpps_and_tgis_names_are_read():
+    metrics = parse_metrics("llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\n")
+    assert (metrics.engines, metrics.requests_running, metrics.requests_waiting) == (1, 2, 1)
+    metrics = parse_metrics("tgi_batch_current_size 4\ntgi_queue_size 7\ntgi_request_success 9\n")
+    assert (metrics.requests_running, metrics.requests_waiting, metrics.requests_finished_total) == (4, 7, 9)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -68,11 +69,15 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.kill()
 
-    def _start(self, command: list[str], start_s_max: float) -> None:
+    def _start(
+        self, command: list[str], start_s_max: float, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         assert not self.alive
         with self._log.open("ab") as output:
             # a session of its own: what it starts has its process id as group
-            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=output, env={**os.environ, **environment}, start_new_session=True
+            )
         try:
             until(self._is_ready, timeout_s=start_s_max, what=f"{command[0]} is ready", pause_s=0.1)
         except BaseException:
@@ -89,14 +94,16 @@ class Server:
 
 
 class Vllm(Server):
-    """A real vLLM; `options` go to `vllm serve`."""
+    """A real vLLM; `options` go to `vllm serve`, `environment` is added to ours."""
 
-    def __init__(self, log: Path, *options: str) -> None:
+    def __init__(self, log: Path, *options: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(log)
         self._options = options
+        self._environment = environment
 
     def start(self) -> "Vllm":
-        self._start([str(HERE / "serve.sh"), str(INSTALLED), str(self.port), *self._options], VLLM_START_S_MAX)
+        command = [str(HERE / "serve.sh"), str(INSTALLED), str(self.port), *self._options]
+        self._start(command, VLLM_START_S_MAX, self._environment)
         return self
 
     def metrics(self) -> EngineMetrics:
@@ -114,7 +121,9 @@ class Vllm(Server):
 
 
 class Gateway(Server):
-    """`fairlead serve` in front of one vLLM. `backend` are further keys of its backend, `config` further sections."""
+    """`fairlead serve` in front of one vLLM. `backend` are further keys of its entry, `config`
+    further sections.
+    """
 
     ready = "/readyz"
 

@@ -6,6 +6,9 @@ import pytest
 from processes import until
 from wire import CHAT, COMPLETIONS, Call, fetch
 
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+BATCH = "/v1/chat/completions/batch"
+
 # the default price (policies/cost.py): tokens of the prompt, of it those found in the prefix cache, and generated
 PROMPT, CACHED, OUTPUT = 1.0, 0.1, 2.0
 
@@ -21,6 +24,15 @@ CALLS = {
     "token ids": [(COMPLETIONS, {"prompt": list(range(300, 600)), "max_tokens": 5, "stream": True})],
     "several tokens in an event": [
         (COMPLETIONS, {"prompt": "x", "max_tokens": 50, "stream": True, "stream_interval": 7})
+    ],
+    "a whole response": [(RESPONSES, {"input": "Hello", "max_output_tokens": 30})],
+    "a streamed response": [(RESPONSES, {"input": "Hello there", "max_output_tokens": 30, "stream": True})],
+    "a whole message": [(MESSAGES, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 30})],
+    "a streamed message": [
+        (MESSAGES, {"messages": [{"role": "user", "content": "Hello you"}], "max_tokens": 30, "stream": True})
+    ],
+    "a batch of chats": [
+        (BATCH, {"messages": [[{"role": "user", "content": word}] for word in "ab"], "max_tokens": 9})
     ],
     "a prompt that is cached the second time": [
         (COMPLETIONS, {"prompt": list(range(700, 1400)), "max_tokens": 3, "stream": stream}) for stream in (True, False)
@@ -103,3 +115,14 @@ def test_a_client_that_leaves_is_charged_what_the_gateway_received(vllm, gateway
     until(lambda: gateway.in_flight() == 0 and vllm.metrics().requests_running == 0)
     assert OUTPUT * 100 <= meter.charged() <= meter.counted()
     assert meter.generated() < 3000, "vLLM went on although the client was gone"
+
+
+def test_a_whole_answer_that_its_client_left_is_charged_about_what_was_decoded(vllm, gateway, meter):
+    run(gateway, COMPLETIONS, {"prompt": "learn the pace", "max_tokens": 500})
+    before, charged = vllm.metrics(), meter.charged()
+    with Call(gateway.url, COMPLETIONS, {"model": "tiny", "prompt": "go on", "max_tokens": 3500, "ignore_eos": True}):
+        until(lambda: vllm.metrics().generation_tokens_total - before.generation_tokens_total > 300)
+    until(lambda: gateway.in_flight() == 0 and vllm.metrics().requests_running == 0)
+    decoded = vllm.metrics().generation_tokens_total - before.generation_tokens_total
+    assert decoded < 3500, "vLLM went on although the client was gone"
+    assert OUTPUT * decoded / 4 < meter.charged() - charged < OUTPUT * decoded * 4  # an average on a busy machine

@@ -11,9 +11,11 @@ import orjson
 import uvloop
 from aiohttp import web
 
-from backends.sse import StreamMeter
+from backends.meters.chunks import ChunkMeter
+from backends.meters.events import StreamCall
+from backends.meters.usage import openai_usage
 from backends.upstream import Upstream
-from gateway.relay import RelayResult, relay_body, relay_stream
+from gateway.relay import relay_body, relay_stream
 from policies.types import Usage
 
 PORT, BACKEND = int(sys.argv[1]), sys.argv[2]
@@ -48,15 +50,15 @@ async def relay(request: web.Request) -> web.StreamResponse:
     data = orjson.dumps(body)
     async with await request.app[UPSTREAM].open("POST", request.path_qs, HEADERS, data) as exchange:
         if not streamed:
-            return charged(await relay_body(exchange, bytes_max=BODY_BYTES_MAX))
-        meter = StreamMeter(client_wants_usage=usage_wanted, client_wants_continuous=False, choices=1)
-        return charged(await relay_stream(request, exchange, meter, ACCOUNT.charge))
-
-
-def charged(result: RelayResult) -> web.StreamResponse:
-    if result.usage is not None:
-        ACCOUNT.charge(result.usage)
-    return result.response
+            answer = await exchange.read(BODY_BYTES_MAX)
+            exchange.release()
+            usage = openai_usage(orjson.loads(answer))
+            if usage is not None:
+                ACCOUNT.charge(usage)
+            return relay_body(exchange, answer, headers={}).response
+        meter = ChunkMeter(StreamCall(keeps_usage=usage_wanted))
+        result = await relay_stream(request, exchange, meter, ACCOUNT.charge, headers={})
+        return result.response
 
 
 async def health(request: web.Request) -> web.Response:

@@ -6,8 +6,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.requests import Call, Limits, WireError, parse_chat, parse_completion
+from backends.engine.requests import Call, parse_chat, parse_completion
 from backends.engine.text import WORDS, make_answer, render_chat, text_prompt, token_prompt
+from backends.engine.wire import Limits, WireError
 
 LIMITS = Limits(models=("tiny",), max_model_len=100, block_tokens=4)
 

@@ -1,9 +1,20 @@
 """Keys become tenants, and unknown keys nobody."""
 
+from ipaddress import ip_network
+
 import pytest
 from multidict import CIMultiDict
 
-from gateway.auth import KEY_CHARS_MAX, Identity, KnownKeys, OpenKeys, Unauthorized, make_authenticator
+from gateway.auth import (
+    KEY_CHARS_MAX,
+    TENANT_HEADERS,
+    Identity,
+    KnownKeys,
+    OpenKeys,
+    TrustedProxies,
+    Unauthorized,
+    make_authenticator,
+)
 from gateway.config.sections import Auth
 from gateway.key_file import KeyRecord, add_key, key_hmac, make_secret
 
@@ -97,3 +108,36 @@ def test_an_open_gateway_without_a_secret_makes_one_up_at_every_start(tmp_path):
     assert one.identify(bearer("k")) != two.identify(bearer("k"))
     configured = Auth(secret="sixteen-bytes-or-more")
     assert make_authenticator(configured).identify(bearer("k")) == make_authenticator(configured).identify(bearer("k"))
+
+
+# -- proxies -------------------------------------------------------------------------------------------------------
+
+PROXIES = TrustedProxies([ip_network("10.1.0.0/16"), ip_network("fd00::/8"), ip_network("127.0.0.1/32")])
+
+
+@pytest.mark.parametrize("name", TENANT_HEADERS)
+@pytest.mark.parametrize("peer", ["10.1.2.3", "::ffff:10.1.2.3", "fd00::7", "127.0.0.1"])
+def test_a_trusted_peer_names_the_tenant(name, peer):
+    assert PROXIES.named(CIMultiDict({name.upper(): "team/a"}), peer) == Identity("team/a")
+
+
+@pytest.mark.parametrize("peer", ["10.2.0.1", "::1", "127.0.0.2", "::ffff:10.2.0.1", None, "", "not an address"])
+def test_what_any_other_peer_says_is_not_read(peer):
+    for named in ("alice", "no tenant!"):
+        assert PROXIES.named(CIMultiDict({"x-tenant-id": named}), peer) is None
+
+
+def test_a_trusted_peer_that_names_nobody_leaves_it_to_the_key():
+    assert PROXIES.named(CIMultiDict(), "10.1.2.3") is None
+    assert not TrustedProxies([]).any
+
+
+@pytest.mark.parametrize("named", ["", " ", "a b", "a\nb", "-a", "ä", "a" * 129, "a;b"])
+def test_a_name_that_no_tenant_can_have_is_nobody(named):
+    with pytest.raises(Unauthorized):
+        PROXIES.named(CIMultiDict({"x-tenant-id": named}), "10.1.2.3")
+
+
+def test_the_first_header_that_names_one_counts():
+    headers = CIMultiDict({TENANT_HEADERS[2]: "c", TENANT_HEADERS[1]: "b"})
+    assert PROXIES.named(headers, "10.1.2.3") == Identity("b")

@@ -14,7 +14,7 @@ from policies.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION
-from policies.types import DEFAULT_TIER, Tenant, Tier
+from policies.types import DEFAULT_TIER, SloEnvelope, Tenant, Tier
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
         "6: tenants.a: this key is there twice",
         "6: tenants.a.weight: must be greater than 0",
         "7: tenants[7]: a name must be a string: put it in quotes",
-        "8: tenants.bad name!: a name must be 1 to 64 letters, digits, '.', '_', '@' or '-'",
+        "8: tenants.bad name!: a name must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'",
         "10: backends[0].url: must be the server's root, without /v1",
         "11: backends[1].url: is missing",
         "11: backends[1].urll: there is no such key (did you mean 'url'?)",
@@ -263,8 +263,53 @@ def test_policies_get_their_own_types():
         Tenant(id="a", weight=2, tier_id="gold", in_flight_max=4, requests_per_minute_max=60),
         Tenant(id="b", tokens_per_minute_max=9),
     ]
-    limits = config.generation_limits()
+    limits = config.call_limits()
     assert (limits.choices_max, limits.prompts_max, limits.output_tokens_max) == (2, 3, 4)
+
+
+def test_envelopes_are_those_of_whom_they_were_written_for_in_seconds():
+    config = Config(
+        auth={"mode": "keys"},
+        tiers={"gold": {"envelope": {"ttft_ms": 500, "tpot_ms": 50}}, "batch": {}},
+        tenants={"a": {"envelope": {"ttft_ms": 250}}, "b": {}},
+    )
+    assert config.tier_envelopes() == {"gold": SloEnvelope(0.5, 0.05)}
+    assert config.tenant_envelopes() == {"a": SloEnvelope(ttft_s=0.25)}
+
+
+def test_a_path_is_listed_once_and_is_a_path(write):
+    path = write("""\
+endpoints:
+  /v1/systemone: generation
+  /server_info: unit
+  /v1/chat/completions: unit
+  /v1/responses/resp_1: unit
+  /a/../b: unit
+  v1/x: unit
+  /x?y: unit
+  /y: free
+""")
+    lines = [line.removeprefix(f"{path}:") for line in mistakes(path)]
+    assert [line.split(":", 1)[0] for line in lines] == ["9"]
+    assert "must be one of" in lines[0] or "generation" in lines[0]
+    path.write_text(path.read_text().replace("  /y: free\n", ""))
+    lines = [line.removeprefix(f"{path}:") for line in mistakes(path)]
+    assert [line.split(":", 1)[0] for line in lines] == ["4", "5", "6", "7", "8"]
+    assert "is served already" in lines[0]
+    assert "must be a path" in lines[2]
+
+
+def test_a_proxys_networks_are_networks(write):
+    lines = mistakes(write("auth: {trusted_proxies: [10.0.0.0/8, 10.0.0.1/8, nowhere]}"))
+    assert len(lines) >= 2
+    assert all("auth.trusted_proxies" in line for line in lines)
+
+
+def test_who_is_named_by_a_proxy_or_is_a_model_may_be_configured_in_open_mode():
+    for auth in ({"trusted_proxies": ["10.0.0.0/8"]}, {"tenant_from": "model"}):
+        assert Config(auth=auth, tenants={"meta-llama/Llama-3.1-8B": {"weight": 2}}).tenants
+    with pytest.raises(ValidationError):
+        Config(tenants={"meta-llama/Llama-3.1-8B": {"weight": 2}})
 
 
 def test_the_default_tier_can_be_configured():

@@ -1,9 +1,9 @@
-"""Which headers reach a backend, and what a request is called."""
+"""Which headers reach a backend."""
 
 import pytest
 from multidict import CIMultiDict
 
-from gateway.headers import FORWARDED, REQUEST_ID_HEADERS, request_id, upstream_headers
+from gateway.api.headers import FORWARDED, upstream_headers
 
 
 def sent(headers, credentials=None):
@@ -67,27 +67,3 @@ def test_the_backend_gets_its_own_credentials_and_our_framing():
         "x-request-id": "r-1",
         "x-vllm-priority": "0",
     }
-
-
-@pytest.mark.parametrize("name", REQUEST_ID_HEADERS)
-def test_a_client_names_its_request_by_any_of_the_usual_headers(name):
-    assert request_id(CIMultiDict({name.upper(): "abc-123"}), set(), lambda: "new") == "abc-123"
-
-
-def test_the_first_usable_name_counts():
-    headers = CIMultiDict({"x-request-id": "not ok", "request-id": "fine"})
-    assert request_id(headers, set(), lambda: "new") == "fine"
-
-
-def test_a_name_in_flight_is_not_given_twice():
-    assert request_id(CIMultiDict({"x-request-id": "abc"}), {"abc"}, lambda: "new") == "new"
-
-
-@pytest.mark.parametrize("given", ["", "a" * 129, "a b", "a\r\nx: y", 'a"b', "ä", "-a", "a;b", "{}"])
-def test_an_unsafe_name_is_replaced(given):
-    assert request_id(CIMultiDict({"x-request-id": given}), set(), lambda: "new") == "new"
-
-
-def test_a_request_without_a_name_gets_one():
-    assert request_id(CIMultiDict(), set(), lambda: "new") == "new"
-    assert request_id(CIMultiDict({"x-request-id": "a" * 128}), set(), lambda: "new") == "a" * 128

@@ -2,13 +2,18 @@
 
 import pytest
 
-from gateway.prompts import (
+from gateway.api.errors import BadRequest
+from gateway.api.prompts import (
     MEDIA_PART_BYTES,
     PREFIX_BLOCK_BYTES,
     PREFIX_BLOCKS_MAX,
+    audio_prompt,
+    batch_prompt,
     chat_prompt,
     completion_prompt,
+    messages_prompt,
     prefix_hashes,
+    responses_prompt,
 )
 
 
@@ -110,3 +115,77 @@ def test_other_tools_before_equal_messages_share_nothing():
 def test_embeddings_are_sized_like_media_and_share_nothing():
     prompt = completion_prompt({"prompt": "beside", "prompt_embeds": ["AAAA", "BBBB"]})
     assert (len(prompt.text), prompt.leading_bytes, prompt.prompts) == (6 + 2 * MEDIA_PART_BYTES, 0, 3)
+
+
+# -- responses, messages, batches, sounds --------------------------------------------------------------------------
+
+
+def test_a_response_is_its_tools_then_instructions_then_items():
+    call = {
+        "instructions": "be kind",
+        "tools": [{"type": "function"}],
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "function_call", "name": "f", "arguments": '{"a":1}'},
+            {"type": "function_call_output", "output": "7"},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        ],
+    }
+    text = responses_prompt(call).text
+    assert text.startswith(b'[{"type":"function"}]\nbe kind\nuser\nhi\nf\n{"a":1}\n7\n')
+    assert responses_prompt({"input": "hello"}).text == b"hello"
+
+
+def test_a_message_is_its_tools_then_the_system_then_blocks():
+    call = {
+        "system": [{"type": "text", "text": "be kind"}],
+        "tools": [{"name": "f"}],
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "hm"}, {"type": "tool_use", "name": "f"}],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "content": [{"type": "text", "text": "7"}]}]},
+        ],
+    }
+    expected = b'[{"name":"f"}]\nbe kind\nuser\nhi\nassistant\nhm\n{"type":"tool_use","name":"f"}\nuser\n7'
+    assert messages_prompt(call).text == expected
+
+
+@pytest.mark.parametrize("kind", ["image", "input_image", "document", "input_file"])
+def test_what_is_no_text_is_a_digest_of_one_size(kind):
+    block = {"type": kind, "source": {"data": "A" * 50_000}}
+    assert len(messages_prompt({"messages": [{"role": "user", "content": [block]}]}).text) == MEDIA_PART_BYTES + 5
+
+
+@pytest.mark.parametrize(
+    "odd", [7, None, {"role": 7}, {"content": {"a": 1}}, {"role": "user", "content": [None, 7, {}]}, "x"]
+)
+def test_what_an_item_should_be_is_the_backends_to_say(odd):
+    assert responses_prompt({"input": [odd]}).prompts == 1
+    assert messages_prompt({"messages": [odd]}).prompts == 1
+
+
+@pytest.mark.parametrize(("read", "call", "param"), [
+    (responses_prompt, {}, "input"),
+    (responses_prompt, {"input": 7}, "input"),
+    (messages_prompt, {"messages": "hi"}, "messages"),
+    (batch_prompt, {"messages": []}, "messages"),
+    (batch_prompt, {"messages": [{"role": "user", "content": "hi"}]}, "messages"),
+])  # fmt: skip
+def test_what_is_no_prompt_at_all_is_refused_by_name(read, call, param):
+    with pytest.raises(BadRequest) as caught:
+        read(call)
+    assert caught.value.param == param
+
+
+def test_a_batch_is_its_conversations_and_the_first_one_leads():
+    prompt = batch_prompt({"messages": [[{"role": "user", "content": "hello"}], [{"role": "user", "content": "you"}]]})
+    assert (prompt.prompts, prompt.leading_bytes, prompt.text) == (2, 10, b"user\nhellouser\nyou")
+
+
+def test_a_sound_is_as_long_a_prompt_as_it_is_large():
+    prompt = audio_prompt({"prompt": "names", "file_bytes": 24_000})
+    assert (prompt.text, prompt.repeated_bytes) == (b"names", 150)
+    assert audio_prompt({}).repeated_bytes == 1

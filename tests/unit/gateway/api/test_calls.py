@@ -9,49 +9,65 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.openai import (
-    MODEL_CHARS_MAX,
-    NESTING_MAX,
+from backends.meters import AnswerKind
+from gateway.api.bodies import NESTING_MAX, read_body, read_json
+from gateway.api.calls import MODEL_CHARS_MAX, CallLimits, ParsedCall, prompt_text
+from gateway.api.calls import parse_call as parse
+from gateway.api.endpoints import (
+    BATCH,
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    ENDPOINTS,
+    MESSAGES,
+    RESPONSES,
+    Charge,
     Endpoint,
-    GenerationLimits,
-    ParsedCall,
-    parse_generation,
-    prompt_text,
 )
-from gateway.prompts import BadRequest
+from gateway.api.errors import BadRequest
 
-LIMITS = GenerationLimits(choices_max=4, prompts_max=3, output_tokens_max=1000)
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-COMPLETION = {"model": "m", "prompt": "hello"}
+LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000)
+QUEUED = [endpoint for endpoint in ENDPOINTS if endpoint.queued]
+CHAT_CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+COMPLETION_CALL = {"model": "m", "prompt": "hello"}
+
+
+def parse_call(endpoint: Endpoint, body: bytes, limits: CallLimits) -> ParsedCall:
+    return parse(endpoint, read_body("application/json", body, multipart=False), limits)
+
+
+def sent(call: ParsedCall) -> bytes:
+    """As a vLLM gets it."""
+    return call.body.asking(usage=True, continuous=True)
 
 
 def chat(**fields: Any) -> ParsedCall:
-    return parse_generation(Endpoint.CHAT, orjson.dumps(CHAT | fields), LIMITS)
+    return parse_call(CHAT, orjson.dumps(CHAT_CALL | fields), LIMITS)
 
 
 def completion(**fields: Any) -> ParsedCall:
-    return parse_generation(Endpoint.COMPLETIONS, orjson.dumps(COMPLETION | fields), LIMITS)
+    return parse_call(COMPLETIONS, orjson.dumps(COMPLETION_CALL | fields), LIMITS)
 
 
 def refusal(endpoint: Endpoint, body: bytes) -> BadRequest:
     with pytest.raises(BadRequest) as caught:
-        parse_generation(endpoint, body, LIMITS)
+        parse_call(endpoint, body, LIMITS)
     return caught.value
 
 
 def chat_refusal(**fields: Any) -> BadRequest:
-    return refusal(Endpoint.CHAT, json.dumps(CHAT | fields).encode())
+    return refusal(CHAT, json.dumps(CHAT_CALL | fields).encode())
 
 
 def completion_refusal(**fields: Any) -> BadRequest:
-    return refusal(Endpoint.COMPLETIONS, json.dumps(COMPLETION | fields).encode())
+    return refusal(COMPLETIONS, json.dumps(COMPLETION_CALL | fields).encode())
 
 
 def test_a_plain_chat_is_one_choice_without_a_limit_and_passes_byte_for_byte():
     body = b' {"messages": [{"role":"user","content":"hello"}],\n "temperature": 0.70 } '
-    call = parse_generation(Endpoint.CHAT, body, LIMITS)
+    call = parse_call(CHAT, body, LIMITS)
     assert (call.model, call.stream, call.choices, call.output_tokens_max) == (None, False, 1, None)
-    assert call.upstream_body is body
+    assert sent(call) is body
 
 
 def test_output_tokens_count_all_choices():
@@ -78,15 +94,28 @@ def test_completions_without_a_limit_decode_16_tokens():
 
 def test_max_tokens_zero_is_for_scoring_a_prompt_with_echo_and_decodes_one():
     assert completion(echo=True, max_tokens=0).output_tokens_max == 1
-    assert completion_refusal(max_tokens=0).param == "max_tokens"
 
 
-def test_a_whole_float_is_an_integer():
-    assert chat(max_tokens=16.0).output_tokens_max == 16
+@pytest.mark.parametrize("value", [16, 16.0, "16", " 16 ", "16.0", "1_6"])
+def test_a_number_may_be_written_as_vllm_reads_it(value):
+    call = chat(max_tokens=value)
+    assert call.output_tokens_max == 16
+    assert sent(call) == orjson.dumps(CHAT_CALL | {"max_tokens": value})
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, "true", "YES", "on", "1"])
+def test_a_flag_may_be_written_as_vllm_reads_it(value):
+    assert chat(stream=value).stream
+
+
+@pytest.mark.parametrize("value", [0, -1, -(2**62)])
+def test_a_limit_below_one_is_the_backends_to_refuse_and_counts_as_none_until_it_has(value):
+    assert completion(max_tokens=value).output_tokens_max is None
+    assert chat(n=value).choices == 1
 
 
 @pytest.mark.parametrize("name", ["n", "best_of", "max_tokens", "max_completion_tokens"])
-@pytest.mark.parametrize("value", [0, -1, 10**6, 10**30, 1.5, True, False, "2", [2], {}, 1e300])
+@pytest.mark.parametrize("value", [10**6, 10**30, 1.5, "2.5", "many", "", [2], {}, 1e300])
 def test_a_count_that_is_no_count_or_over_its_limit_is_refused_by_name(name, value):
     assert chat_refusal(**{name: value}).param == name
 
@@ -96,8 +125,10 @@ def test_a_count_that_is_no_count_or_over_its_limit_is_refused_by_name(name, val
     [
         ({"model": 7}, "model"),
         ({"model": "m" * (MODEL_CHARS_MAX + 1)}, "model"),
-        ({"stream": "true"}, "stream"),
-        ({"stream": 1}, "stream"),
+        ({"stream": "please"}, "stream"),
+        ({"stream": 2}, "stream"),
+        ({"stream": 0.5}, "stream"),
+        ({"stream": []}, "stream"),
         ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
@@ -108,11 +139,9 @@ def test_a_count_that_is_no_count_or_over_its_limit_is_refused_by_name(name, val
         ({"messages": [{"role": "user", "content": [7]}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
         ({"tools": {}}, "tools"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": [1]}, "stream_options"),
-        ({"stream": True, "stream_options": {"include_usage": "yes"}}, "include_usage"),
-        ({"stream": True, "stream_options": {"continuous_usage_stats": 1}}, "continuous_usage_stats"),
+        ({"stream": True, "stream_options": {"include_usage": "please"}}, "include_usage"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": 7}}, "continuous_usage_stats"),
     ],
 )
 def test_a_mistyped_chat_field_is_refused_by_name(fields, param):
@@ -159,7 +188,7 @@ def test_a_prompt_that_is_none_of_its_four_forms_or_too_many_is_refused(prompt):
     ],
 )
 def test_what_is_not_one_json_object_in_utf8_is_refused(body):
-    assert refusal(Endpoint.CHAT, body).code == "invalid_json"
+    assert refusal(CHAT, body).code == "invalid_json"
 
 
 def test_nesting_is_limited_wherever_it_is():
@@ -168,8 +197,8 @@ def test_nesting_is_limited_wherever_it_is():
         return b'{"messages":[{"role":"user","content":"x"}],"extra":' + value + b"}"
 
     # The object itself is one level.
-    assert parse_generation(Endpoint.CHAT, nested(NESTING_MAX - 1), LIMITS).choices == 1
-    assert refusal(Endpoint.CHAT, nested(NESTING_MAX)).code == "invalid_json"
+    assert parse_call(CHAT, nested(NESTING_MAX - 1), LIMITS).choices == 1
+    assert refusal(CHAT, nested(NESTING_MAX)).code == "invalid_json"
 
 
 def test_brackets_in_a_text_are_no_nesting():
@@ -179,31 +208,31 @@ def test_brackets_in_a_text_are_no_nesting():
 def test_messages_never_repeat_what_was_sent():
     for fields in ({"n": "SENTINEL"}, {"model": ["SENTINEL"]}, {"messages": "SENTINEL"}, {"stream": "SENTINEL"}):
         assert "SENTINEL" not in chat_refusal(**fields).message
-    assert "SENTINEL" not in refusal(Endpoint.CHAT, b'{"SENTINEL"}').message
+    assert "SENTINEL" not in refusal(CHAT, b'{"SENTINEL"}').message
 
 
 def test_of_duplicate_keys_the_last_one_counts_as_in_the_backend():
     body = b'{"n":1,"stream":true,"messages":[{"role":"user","content":"x"}],"n":3,"stream":false}'
-    call = parse_generation(Endpoint.CHAT, body, LIMITS)
+    call = parse_call(CHAT, body, LIMITS)
     assert (call.choices, call.stream) == (3, False)
-    assert json.loads(call.upstream_body)["n"] == 3
+    assert json.loads(sent(call))["n"] == 3
 
 
 def test_duplicate_stream_options_cannot_hide_the_usage_that_we_ask_for():
     body = (
         b'{"stream":true,"stream_options":{"include_usage":true},"prompt":"x","stream_options":{"include_usage":false}}'
     )
-    call = parse_generation(Endpoint.COMPLETIONS, body, LIMITS)
-    assert json.loads(call.upstream_body)["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    call = parse_call(COMPLETIONS, body, LIMITS)
+    assert json.loads(sent(call))["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert not call.client_wants_usage
 
 
 def test_a_stream_is_made_to_report_usage_and_is_otherwise_left_alone():
     body = b'{"messages":[{"role":"user","content":"x"}], "stream":true, "seed":12345678901234567890123 }\n'
-    call = parse_generation(Endpoint.CHAT, body, LIMITS)
-    sent = json.loads(call.upstream_body)
-    assert sent.pop("stream_options") == {"include_usage": True, "continuous_usage_stats": True}
-    assert sent == json.loads(body)
+    call = parse_call(CHAT, body, LIMITS)
+    forwarded = json.loads(sent(call))
+    assert forwarded.pop("stream_options") == {"include_usage": True, "continuous_usage_stats": True}
+    assert forwarded == json.loads(body)
     assert (call.client_wants_usage, call.client_wants_continuous_usage) == (False, False)
 
 
@@ -220,18 +249,19 @@ def test_a_stream_is_made_to_report_usage_and_is_otherwise_left_alone():
 )
 def test_stream_options_are_completed_and_what_the_client_asked_for_is_remembered(options, wants):
     call = chat(stream=True, stream_options=options)
-    sent = json.loads(call.upstream_body)["stream_options"]
-    assert sent == {"include_usage": True, "continuous_usage_stats": True}
+    forwarded = json.loads(sent(call))["stream_options"]
+    assert forwarded == {"include_usage": True, "continuous_usage_stats": True}
     assert (call.client_wants_usage, call.client_wants_continuous_usage) == wants
 
 
 def test_other_stream_options_are_kept():
     call = chat(stream=True, stream_options={"include_obfuscation": False})
-    assert json.loads(call.upstream_body)["stream_options"]["include_obfuscation"] is False
+    assert json.loads(sent(call))["stream_options"]["include_obfuscation"] is False
 
 
-def test_empty_stream_options_without_a_stream_pass_as_in_vllm():
-    assert chat(stream_options={}).upstream_body == orjson.dumps(CHAT | {"stream_options": {}})
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}, [1]])
+def test_stream_options_without_a_stream_are_the_backends_to_judge(options):
+    assert sent(chat(stream_options=options)) == orjson.dumps(CHAT_CALL | {"stream_options": options})
 
 
 def test_token_ids_are_counted_exactly():
@@ -241,8 +271,29 @@ def test_token_ids_are_counted_exactly():
     assert completion().prompt_token_ids is None
 
 
+def test_a_batch_has_a_choice_for_each_conversation():
+    conversation = [{"role": "user", "content": "hello"}]
+    call = parse_call(BATCH, orjson.dumps({"messages": [conversation] * 3, "max_tokens": 7}), LIMITS)
+    assert (call.prompts, call.choices, call.output_tokens_max) == (3, 3, 21)
+
+
+def test_responses_and_messages_have_their_own_limit_and_way_of_counting():
+    call = parse_call(RESPONSES, orjson.dumps({"input": "hello", "max_output_tokens": 9, "stream": True}), LIMITS)
+    assert (call.output_tokens_max, call.answer, call.stream) == (9, AnswerKind.RESPONSES, True)
+    body = orjson.dumps({"messages": CHAT_CALL["messages"], "max_tokens": 5, "tools": [{"name": "f"}]})
+    call = parse_call(MESSAGES, body, LIMITS)
+    assert (call.output_tokens_max, call.answer, call.uses_tools) == (5, AnswerKind.MESSAGES, True)
+    assert sent(call) is body
+
+
+def test_what_generates_nothing_has_no_output_and_a_limit_of_its_own():
+    call = parse_call(EMBEDDINGS, orjson.dumps({"input": ["a", "bc", "d"], "n": 4, "max_tokens": 9}), LIMITS)
+    assert (call.prompts, call.choices, call.output_tokens_max) == (3, 3, 0)
+    assert refusal(EMBEDDINGS, orjson.dumps({"input": ["a"] * 6})).param == "input"
+
+
 def test_the_prompt_of_a_passed_body_can_be_read_again_as_text():
-    text = prompt_text(Endpoint.CHAT, orjson.dumps(CHAT))
+    text = prompt_text(CHAT, read_json(orjson.dumps(CHAT_CALL)))
     assert text == "user\nhello"
     assert len(text) == chat().prompt_bytes
 
@@ -253,8 +304,9 @@ JSON = st.recursive(
     max_leaves=12,
 )
 FIELDS = ["model", "messages", "prompt", "stream", "stream_options", "n", "best_of", "max_tokens", "tools"]
+FIELDS += ["max_output_tokens", "input", "instructions", "system", "query", "documents", "text_1", "text_2"]
 FIELDS += ["max_completion_tokens", "prompt_embeds", "echo", "cache_salt", "documents", "chat_template_kwargs"]
-MESSAGES = st.lists(
+MESSAGE_LISTS = st.lists(
     st.fixed_dictionaries(
         {"role": st.text(max_size=4) | JSON}, optional={"content": JSON, "tool_calls": JSON, "name": JSON}
     ),
@@ -263,30 +315,34 @@ MESSAGES = st.lists(
 STREAM_OPTIONS = st.dictionaries(st.sampled_from(["include_usage", "continuous_usage_stats", "x"]), JSON)
 CALLS = st.fixed_dictionaries(
     {},
-    optional=dict.fromkeys(FIELDS, JSON) | {"messages": MESSAGES | JSON, "stream_options": STREAM_OPTIONS | JSON},
+    optional=dict.fromkeys(FIELDS, JSON) | {"messages": MESSAGE_LISTS | JSON, "stream_options": STREAM_OPTIONS | JSON},
 )
 
 
-@given(st.sampled_from(Endpoint), CALLS)
-@example(Endpoint.COMPLETIONS, {"prompt": [[]], "prompt_embeds": [[]]})
-@example(Endpoint.COMPLETIONS, {"prompt": [[1], [2]], "prompt_embeds": ["AA=="], "stream": True})
+@given(st.sampled_from(QUEUED), CALLS)
+@example(COMPLETIONS, {"prompt": [[]], "prompt_embeds": [[]]})
+@example(COMPLETIONS, {"prompt": [[1], [2]], "prompt_embeds": ["AA=="], "stream": True})
 def test_any_json_object_is_a_call_within_limits_or_a_bad_request(endpoint, call):
     body = json.dumps(call).encode()
     try:
-        parsed = parse_generation(endpoint, body, LIMITS)
+        parsed = parse_call(endpoint, body, LIMITS)
     except BadRequest:
         return
-    assert 1 <= parsed.choices <= LIMITS.choices_max * LIMITS.prompts_max
-    assert parsed.output_tokens_max is None or 1 <= parsed.output_tokens_max <= 1000 * parsed.choices
-    sent = json.loads(parsed.upstream_body)
-    if parsed.stream:
-        assert sent["stream_options"]["include_usage"] is True
-        assert sent["stream_options"]["continuous_usage_stats"] is True
+    if endpoint.charge is Charge.PROMPT:
+        assert 1 <= parsed.choices <= LIMITS.inputs_max
+        assert parsed.output_tokens_max == 0
     else:
-        assert parsed.upstream_body == body
+        assert 1 <= parsed.choices <= LIMITS.choices_max * LIMITS.prompts_max
+        assert parsed.output_tokens_max is None or 1 <= parsed.output_tokens_max <= 1000 * parsed.choices
+    forwarded = json.loads(sent(parsed))
+    if parsed.stream and endpoint.shape.usage_options:
+        assert forwarded["stream_options"]["include_usage"] is True
+        assert forwarded["stream_options"]["continuous_usage_stats"] is True
+    else:
+        assert sent(parsed) == body
 
 
-@given(st.sampled_from(Endpoint), st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+@given(st.sampled_from(QUEUED), st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_call_or_a_bad_request(endpoint, body):
     with contextlib.suppress(BadRequest):
-        parse_generation(endpoint, body, LIMITS)
+        parse_call(endpoint, body, LIMITS)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends import sse
-from backends.sse import EventTooLongError, StreamMeter, error_event, usage_of
+from backends.meters import events
+from backends.meters.chunks import ChunkMeter
+from backends.meters.events import EventTooLongError, Remembered, StreamCall
+from backends.meters.usage import openai_usage
 from policies.types import Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -85,9 +87,8 @@ TO_CLIENT = {
 }
 
 
-def make_meter(**options):
-    options = {"client_wants_usage": False, "client_wants_continuous": False, "choices": 1} | options
-    return StreamMeter(**options)
+def make_meter(**call):
+    return ChunkMeter(StreamCall(**call))
 
 
 def run(meter, data, cuts=()):
@@ -98,7 +99,7 @@ def run(meter, data, cuts=()):
 
 @pytest.mark.parametrize(("wants_usage", "wants_continuous"), TO_CLIENT)
 def test_the_client_gets_the_bytes_vllm_would_have_sent_to_it(wants_usage, wants_continuous):
-    meter = make_meter(client_wants_usage=wants_usage, client_wants_continuous=wants_continuous)
+    meter = make_meter(keeps_usage=wants_usage, keeps_chunk_usage=wants_usage and wants_continuous)
     events = BACKEND.split(b"\n\n")[:-1]
     out = b"".join(meter.feed(event + b"\n\n") for event in events) + meter.finish()
     assert out == TO_CLIENT[wants_usage, wants_continuous]
@@ -120,7 +121,7 @@ def test_usage_is_known_after_every_chunk():
 @pytest.mark.parametrize(("wants_usage", "wants_continuous"), TO_CLIENT)
 def test_a_cut_at_any_byte_changes_neither_bytes_nor_counts(wants_usage, wants_continuous):
     for at in range(len(BACKEND)):
-        meter = make_meter(client_wants_usage=wants_usage, client_wants_continuous=wants_continuous)
+        meter = make_meter(keeps_usage=wants_usage, keeps_chunk_usage=wants_usage and wants_continuous)
         assert run(meter, BACKEND, [at]) == TO_CLIENT[wants_usage, wants_continuous]
         assert meter.usage == Usage(11, 8, 6)
         assert meter.done
@@ -128,7 +129,7 @@ def test_a_cut_at_any_byte_changes_neither_bytes_nor_counts(wants_usage, wants_c
 
 @given(cuts=st.lists(st.integers(0, len(BACKEND)), max_size=40), wants_usage=st.booleans())
 def test_cuts_anywhere_change_neither_bytes_nor_counts(cuts, wants_usage):
-    meter = make_meter(client_wants_usage=wants_usage)
+    meter = make_meter(keeps_usage=wants_usage)
     assert run(meter, BACKEND, cuts) == TO_CLIENT[wants_usage, False]
     assert meter.usage == Usage(11, 8, 6)
 
@@ -143,7 +144,7 @@ def test_bytes_one_by_one_are_the_same_stream():
     prompt=st.integers(0, 10**7),
 )
 def test_any_content_passes_untouched_and_is_counted(content, outputs, prompt):
-    meter = make_meter(client_wants_usage=True)
+    meter = make_meter(keeps_usage=True)
     for output in outputs:
         out = meter.feed(chunk(output, content=content, prompt=prompt))
         assert out == chunk(output, content=content, prompt=prompt, with_usage=False)
@@ -153,7 +154,7 @@ def test_any_content_passes_untouched_and_is_counted(content, outputs, prompt):
 def test_an_event_like_the_one_before_is_not_parsed(monkeypatch):
     meter = make_meter()
     meter.feed(chunk(1))
-    monkeypatch.setattr(StreamMeter, "_parsed", lambda _, event: pytest.fail(f"parsed: {event}"))
+    monkeypatch.setattr(ChunkMeter, "_parsed", lambda _, event: pytest.fail(f"parsed: {event}"))
     assert meter.feed(chunk(2)) == chunk(2, with_usage=False)
     assert meter.feed(chunk(3) + chunk(4)) == chunk(3, with_usage=False) + chunk(4, with_usage=False)
     assert meter.usage == Usage(11, 0, 4)
@@ -185,19 +186,19 @@ def test_the_last_usage_is_of_all_choices():
 
 def test_of_several_choices_each_finish_event_carries_the_fingerprint():
     data = chunk(3, index=1, finish="stop") + chunk(4, index=0) + chunk(5, index=0, finish="stop") + last_usage(11, 8)
-    remembered = json.dumps(FINGERPRINT).encode()
+    remembered = Remembered(json.dumps(FINGERPRINT).encode())
     expected = (
         chunk(3, index=1, finish="stop", fingerprint=FINGERPRINT, with_usage=False)
         + chunk(4, index=0, with_usage=False)
         + chunk(5, index=0, finish="stop", fingerprint=FINGERPRINT, with_usage=False)
     )
-    assert run(make_meter(choices=2, fingerprint=remembered), data + DONE) == expected + DONE
+    assert run(make_meter(choices=2, remembered=remembered), data + DONE) == expected + DONE
 
 
 def test_the_fingerprint_is_learnt_for_the_next_stream():
-    meter = make_meter()
-    run(meter, BACKEND)
-    assert meter.fingerprint == json.dumps(FINGERPRINT).encode()
+    remembered = Remembered()
+    run(make_meter(remembered=remembered), BACKEND)
+    assert remembered.fingerprint == json.dumps(FINGERPRINT).encode()
 
 
 def test_a_finish_event_is_not_lost_when_no_usage_follows():
@@ -320,7 +321,7 @@ def test_done_without_its_blank_line_is_done():
 
 
 def test_an_event_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr(sse, "EVENT_BYTES_MAX", 1000)
+    monkeypatch.setattr(events, "EVENT_BYTES_MAX", 1000)
     meter = make_meter()
     meter.feed(b"data: " + b"x" * 900)
     with pytest.raises(EventTooLongError):
@@ -335,17 +336,91 @@ def test_any_bytes_are_taken(data, at):
 
 @pytest.mark.parametrize("value", [None, [], {}, {"usage": None}, {"usage": []}, "usage", 3], ids=json.dumps)
 def test_a_body_without_usage_has_none(value):
-    assert usage_of(value) is None
+    assert openai_usage(value) is None
 
 
 def test_counts_that_make_no_sense_are_zero():
     body = {"usage": {"prompt_tokens": -4, "completion_tokens": "7", "prompt_tokens_details": {"cached_tokens": True}}}
-    assert usage_of(body) == Usage(0, 0, 0)
+    assert openai_usage(body) == Usage(0, 0, 0)
 
 
-def test_an_error_event_is_one_event_with_an_error_object():
-    event = error_event('lost "x"\n', code=502)
+def test_a_cut_is_one_event_with_an_error_object():
+    event = make_meter().cut('lost "x"\n')
     assert event.endswith(b"\n\n")
     assert event.count(b"\n") == 2
     error = json.loads(event.removeprefix(b"data: "))["error"]
     assert error == {"message": 'lost "x"\n', "type": "api_error", "param": None, "code": 502}
+
+
+def finish_with_usage(output=5):
+    return chunk(output, content="", finish="stop")
+
+
+def test_a_server_whose_only_usage_is_on_the_finish_event_leaves_it_to_a_client_that_asked():
+    data = chunk(1, with_usage=False) + finish_with_usage() + DONE
+    assert run(make_meter(keeps_usage=True), data) == data
+    assert (
+        run(make_meter(), data)
+        == chunk(1, with_usage=False)
+        + finish_with_usage().replace(b',"usage":' + json.dumps(usage(11, 5), separators=(",", ":")).encode(), b"")
+        + DONE
+    )
+
+
+def test_usage_on_the_finish_event_is_not_the_clients_where_the_usage_event_follows():
+    finish = chunk(6, finish="length", with_usage=False)
+    out = run(make_meter(keeps_usage=True), chunk(6, finish="length") + last_usage(11, 6) + DONE)
+    assert out == finish + last_usage(11, 6) + DONE
+
+
+def test_usage_on_the_finish_event_trues_an_estimate_up():
+    meter = make_meter()
+    run(meter, chunk(1, with_usage=False) * 3 + finish_with_usage(7) + DONE)
+    assert meter.usage == Usage(11, 0, 7)
+    assert not meter.tokens_estimated
+
+
+def null_usage(event):
+    return event.replace(b"\n\n", b"")[:-1] + b',"usage":null}\n\n'
+
+
+def test_null_usage_that_only_our_question_brought_is_removed():
+    bare = [chunk(1, with_usage=False), chunk(2, with_usage=False), chunk(2, finish="stop", with_usage=False)]
+    data = b"".join(map(null_usage, bare)) + last_usage(11, 2) + DONE
+    fingerprinted = chunk(2, finish="stop", with_usage=False, fingerprint=FINGERPRINT)
+    assert run(make_meter(nulls_usage=True), data) == b"".join(bare[:2]) + fingerprinted + DONE
+    assert run(make_meter(nulls_usage=True, keeps_usage=True), data) == data
+
+
+def test_a_server_that_always_writes_null_gets_its_null_back_where_its_usage_is_not_the_clients():
+    role = null_usage(chunk(0, role=True, with_usage=False))
+    out = run(make_meter(), role + chunk(1) + chunk(2) + chunk(3))
+    assert out == role + b"".join(chunk(n, with_usage=False)[:-3] + b',"usage":null}\n\n' for n in (1, 2, 3))
+
+
+def test_several_tokens_that_nobody_counted_are_counted_by_their_text():
+    meter = make_meter(tokens_per_byte=0.25)
+    run(meter, chunk(1, with_usage=False, content="x" * 100) + chunk(1, with_usage=False, content="y"))
+    assert meter.usage == Usage(0, 0, 26)
+
+
+def test_reasoning_and_arguments_of_tools_are_tokens_too():
+    pieces = [
+        {"reasoning": "hm"},
+        {"reasoning_content": "hm"},
+        {"tool_calls": [{"index": 0, "id": "call-1", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "7"}}]},
+        {"role": "assistant", "content": ""},
+        {},
+    ]
+    data = b"".join(compact({"choices": [{"index": 0, "delta": piece}]}) for piece in pieces)
+    meter = make_meter()
+    assert run(meter, data) == data
+    assert meter.usage == Usage(0, 0, 3)
+
+
+def test_uncounted_text_is_handed_on_to_be_counted_exactly():
+    text = []
+    meter = make_meter(on_text=text.append)
+    run(meter, chunk(1, content="one ", with_usage=False) + chunk(2, content="two", with_usage=False))
+    assert "".join(text) == "one two"

@@ -5,25 +5,31 @@ import math
 
 import pytest
 
-from gateway.openai import (
+from gateway.api.errors import (
     DROPPED_REASON_HEADER,
-    FAULTS,
     INVALID_API_KEY,
     MODEL_NOT_FOUND,
     NOT_FOUND,
+    PROBLEMS,
     REFUSALS,
     RETRY_AFTER_S_MAX,
-    bad_request,
-    failed,
+    Api,
+    BadRequest,
+    about,
+    answer,
     method_not_allowed,
     refused,
 )
-from gateway.prompts import BadRequest
 from policies.types import Reason
 
+ANTHROPIC_TYPES = {
+    "invalid_request_error", "authentication_error", "permission_error", "not_found_error", "request_too_large",
+    "rate_limit_error", "api_error", "overloaded_error", "timeout_error",
+}  # fmt: skip
 
-def error_of(body: bytes) -> dict[str, object]:
-    error = json.loads(body)["error"]
+
+def error_of(problem) -> dict[str, object]:
+    error = json.loads(answer(problem, Api.OPENAI).body)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert all(isinstance(error[name], str) and error[name] for name in ("message", "type"))
     return error
@@ -35,9 +41,20 @@ def test_every_reason_has_its_row():
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_refusal_is_an_openai_error_with_a_dropped_reason(reason):
-    answer = refused(reason, 2.0)
-    assert error_of(answer.body)["code"]
-    assert answer.headers[DROPPED_REASON_HEADER].startswith("rejected-")
+    refusal = refused(reason, 2.0)
+    assert error_of(refusal)["code"]
+    assert answer(refusal, Api.OPENAI).headers[DROPPED_REASON_HEADER].startswith("rejected-")
+
+
+@pytest.mark.parametrize("problem", [*PROBLEMS, *(refused(reason, 2.0) for reason in Reason)])
+def test_every_problem_is_an_anthropic_error_to_who_speaks_that_api(problem):
+    whole = answer(problem, Api.ANTHROPIC)
+    body = json.loads(whole.body)
+    assert (whole.status, whole.headers) == (problem.status, problem.headers)
+    assert set(body) == {"type", "error"}
+    assert body["type"] == "error"
+    assert body["error"]["type"] in ANTHROPIC_TYPES
+    assert body["error"]["message"] == problem.message
 
 
 @pytest.mark.parametrize(
@@ -54,8 +71,8 @@ def test_every_refusal_is_an_openai_error_with_a_dropped_reason(reason):
     ],
 )
 def test_contention_is_429_and_no_capacity_is_503(reason, status, dropped):
-    answer = refused(reason, 2.0)
-    assert (answer.status, answer.headers[DROPPED_REASON_HEADER]) == (status, dropped)
+    refusal = refused(reason, 2.0)
+    assert (refusal.status, refusal.headers[DROPPED_REASON_HEADER]) == (status, dropped)
 
 
 @pytest.mark.parametrize(
@@ -77,28 +94,27 @@ def test_who_can_never_be_served_is_not_told_to_retry():
     assert "retry-after" not in refused(Reason.TENANT_UNKNOWN, 5.0).headers
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_is_an_openai_error(fault):
-    answer = failed(fault)
-    assert error_of(answer.body)["code"] == fault.code
-    assert 400 <= answer.status < 600
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_every_problem_is_an_openai_error(problem):
+    assert error_of(problem)["code"] == problem.code
+    assert 400 <= problem.status < 600
 
 
 def test_a_missing_key_is_answered_with_the_scheme_to_use():
-    assert failed(INVALID_API_KEY).headers == {"www-authenticate": "Bearer"}
+    assert answer(INVALID_API_KEY, Api.OPENAI).headers == {"www-authenticate": "Bearer"}
 
 
 def test_an_unknown_model_names_the_field():
-    assert error_of(failed(MODEL_NOT_FOUND, param="model").body)["param"] == "model"
+    assert error_of(about(MODEL_NOT_FOUND, "model"))["param"] == "model"
 
 
 def test_a_bad_request_keeps_its_param_and_code():
-    answer = bad_request(BadRequest("no", param="n", code="c"))
-    assert answer.status == 400
-    assert error_of(answer.body) == {"message": "no", "type": "invalid_request_error", "param": "n", "code": "c"}
+    problem = BadRequest("no", param="n", code="c").problem
+    assert problem.status == 400
+    assert error_of(problem) == {"message": "no", "type": "invalid_request_error", "param": "n", "code": "c"}
 
 
 def test_unknown_paths_and_methods_are_answered_as_vllm_does():
     assert json.loads(NOT_FOUND.body) == {"detail": "Not Found"}
-    answer = method_not_allowed("POST")
-    assert (answer.status, answer.headers) == (405, {"allow": "POST"})
+    whole = method_not_allowed("POST")
+    assert (whole.status, whole.headers) == (405, {"allow": "POST"})

@@ -1,0 +1,148 @@
+"""What kind of server is this, and what can it do? One table, a row per kind.
+
+All of them speak OpenAI's API. They differ in whether a stream can be made to report its usage, in the names of
+their metrics, in where they say how large they are, and in how they say that they are busy. A kind is
+configured, or found by what a server says of itself anyway: `owned_by` in /v1/models, the names in /metrics;
+a server that neither gives away is asked at the paths of the kinds that have one. One that nothing gives away
+is taken for a stranger that knows OpenAI's API to the letter.
+
+Pure: it is told what was said. Sources of each row stand with it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+VLLM_BUSY: Final = (503, b"currently busy")  # strangers too: vLLM may be behind one
+
+
+class Asked(IntEnum):
+    """How much a stream may be asked to say of its usage (`stream_options`)."""
+
+    NOTHING = 0  # the server does not take stream_options
+    AT_END = 1  # include_usage
+    ALWAYS = 2  # continuous_usage_stats too, as vLLM has it
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a server says of its size; None is what it does not say."""
+
+    requests_running_max: int | None = None
+    kv_tokens_max: int | None = None
+    context_tokens_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendKind:
+    """One kind of server. `owners` are prefixes of `owned_by`, `metrics` is how the names of its metrics begin,
+    `busy` a status and what its body then holds.
+
+    `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked for.
+    `may_refuse_options`: one of this kind may turn out to take no `stream_options`.
+    """
+
+    name: str
+    usage: Asked
+    nulls_usage: bool = False
+    may_refuse_options: bool = False
+    owners: tuple[str, ...] = ()
+    metrics: str | None = None
+    sizes_path: str | None = None
+    sizes: Callable[[Mapping[str, Any]], Sizes | None] = lambda _: None
+    busy: tuple[int, bytes] | None = VLLM_BUSY
+
+
+def _llama_cpp_sizes(props: Mapping[str, Any]) -> Sizes | None:
+    settings = props.get("default_generation_settings")
+    if "total_slots" not in props or not isinstance(settings, dict):
+        return None
+    slots, context = _size(props["total_slots"]), _size(settings.get("n_ctx"))
+    return Sizes(slots, slots * context if slots and context else None, context)
+
+
+def _tgi_sizes(info: Mapping[str, Any]) -> Sizes | None:
+    if "max_concurrent_requests" not in info or "max_total_tokens" not in info:
+        return None
+    # max_concurrent_requests is how many it takes in, not how many it runs: those are bounded by tokens.
+    return Sizes(None, _size(info.get("max_batch_total_tokens")), _size(info["max_total_tokens"]))
+
+
+def _sglang_sizes(info: Mapping[str, Any]) -> Sizes | None:
+    if "max_total_num_tokens" not in info and "max_running_requests" not in info:
+        return None
+    running = _size(info.get("max_running_requests")) or _size(
+        _state(info).get("effective_max_running_requests_per_dp")
+    )
+    return Sizes(running, _size(info.get("max_total_num_tokens")), _size(info.get("context_length")))
+
+
+def _state(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    states = info.get("internal_states")
+    return states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+
+
+def _size(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+KINDS: Final[Mapping[str, BackendKind]] = {
+    kind.name: kind
+    for kind in (
+        BackendKind(
+            name="vllm",
+            usage=Asked.ALWAYS,
+            owners=("vllm",),
+            metrics="vllm:",
+        ),
+        # srt/entrypoints/openai/protocol.py (StreamOptions, ModelCard), references/production_metrics,
+        # managers/scheduler.py (max_queued_requests), http_server.py (/get_server_info).
+        BackendKind(
+            name="sglang",
+            usage=Asked.ALWAYS,
+            owners=("sglang",),
+            metrics="sglang:",
+            sizes_path="/get_server_info",
+            sizes=_sglang_sizes,
+            busy=(503, b"request queue is full"),
+        ),
+        # tools/server/README.md: /props, /metrics (with --metrics), /v1/models; it queues without limit.
+        BackendKind(
+            name="llama.cpp",
+            usage=Asked.AT_END,
+            owners=("llamacpp",),
+            metrics="llamacpp:",
+            sizes_path="/props",
+            sizes=_llama_cpp_sizes,
+            busy=None,
+        ),
+        # docs/openapi.json: Info, StreamOptions, the 429 of an overloaded router; reference/metrics.
+        BackendKind(
+            name="tgi",
+            usage=Asked.AT_END,
+            metrics="tgi_",
+            sizes_path="/info",
+            sizes=_tgi_sizes,
+            busy=(429, b"Model is overloaded"),
+        ),
+        # platform.openai.com/docs/api-reference/chat-streaming: "All other chunks will also include a usage
+        # field, but with a null value." It refuses fields that it does not know.
+        BackendKind(name="openai", usage=Asked.AT_END, nulls_usage=True, may_refuse_options=True),
+        BackendKind(name="openai-basic", usage=Asked.NOTHING),
+    )
+}
+VLLM: Final = KINDS["vllm"]
+STRANGER: Final = KINDS["openai"]
+STRANGER_WITHOUT_OPTIONS: Final = KINDS["openai-basic"]
+
+
+def kind_by_owner(owners: Iterable[str]) -> BackendKind | None:
+    """The kind that puts one of these into `owned_by`."""
+    owned_by = tuple(owners)
+    return next((kind for kind in KINDS.values() if any(owner.startswith(kind.owners) for owner in owned_by)), None)
+
+
+def kind_by_metrics(text: str) -> BackendKind | None:
+    """The kind whose metrics these are."""
+    return next((kind for kind in KINDS.values() if kind.metrics and f"\n{kind.metrics}" in text), None)

@@ -1,0 +1,53 @@
+"""Counting what an answer uses, by the API that it is written in: one table, a row per API.
+
+A row says which meter counts the API's event stream, where a whole body has its usage, and where its text
+is, which is counted when there is no usage. Paths and fields are the gateway's business, not this package's.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from backends.meters.chunks import ChunkMeter, TranscriptionMeter
+from backends.meters.events import Meter, StreamCall
+from backends.meters.messages import MessagesMeter
+from backends.meters.responses import ResponsesMeter
+from backends.meters.usage import message_usage, openai_usage, pooling_usage, response_usage
+from policies.types import Usage
+
+MeterOf = Callable[[StreamCall], Meter]
+
+
+class AnswerKind(StrEnum):
+    """The APIs, by how their answers are counted."""
+
+    CHOICES = "choices"  # chat completions (batches too), completions
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    TRANSCRIPTION = "transcription"
+    POOLING = "pooling"  # embeddings, scores, ranks, classes: a prompt and no output
+    NONE = "none"  # nothing of it is tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShape:
+    """How one API's answers are counted. `text_key` is the field of a whole body whose text is output."""
+
+    meter: MeterOf
+    usage: Callable[[Any], Usage | None]
+    text_key: str | None
+
+
+def _no_usage(_body: Any) -> Usage | None:
+    return None
+
+
+ANSWERS: Final[Mapping[AnswerKind, AnswerShape]] = {
+    AnswerKind.CHOICES: AnswerShape(ChunkMeter, openai_usage, "choices"),
+    AnswerKind.RESPONSES: AnswerShape(ResponsesMeter, response_usage, "output"),
+    AnswerKind.MESSAGES: AnswerShape(MessagesMeter, message_usage, "content"),
+    AnswerKind.TRANSCRIPTION: AnswerShape(TranscriptionMeter, openai_usage, "text"),
+    AnswerKind.POOLING: AnswerShape(ChunkMeter, pooling_usage, None),
+    AnswerKind.NONE: AnswerShape(ChunkMeter, _no_usage, None),
+}

@@ -1,0 +1,285 @@
+"""The event stream of chat completions and completions: chunks of choices, a chunk of usage, [DONE].
+
+The gateway asks every backend that can for `include_usage` and `continuous_usage_stats`, so that it can
+charge each token as it passes; the client gets the bytes that the backend would have sent to it directly.
+A vLLM event with one token is recognised by byte search. That is exact: `"usage":{` cannot occur inside a
+JSON string, where quotes are escaped. Every other event (first seen spacing, finish, errors, several
+choices) is parsed. Where events carry no usage they are counted, and the last usage puts that right.
+
+The last finish event waits for the event behind it, because what belongs on it depends on that:
+`system_fingerprint` (vLLM puts it on the usage event where there is one, else on every finish event), and
+the usage of a server that puts its only one on the finish event.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import orjson
+
+from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, payload
+from backends.meters.usage import count, openai_usage, response_usage, texts
+from policies.types import Usage
+
+# A vLLM event that is not the last of its choice: what stands before and behind its token counts.
+_TOKEN_EVENT = re.compile(
+    rb'("finish_reason":null[^\[\]{}]*\}\])(,"usage":\{"prompt_tokens":)(\d+)(,"total_tokens":)\d+,"completion_tokens":\d+'
+    rb'((?:,"completion_tokens_details":null)?\}\}\n\n)\Z'
+)
+_USAGE_ANY = re.compile(rb',\s*"usage"\s*:\s*(?:null|\{(?:[^{}]|\{[^{}]*\})*\})')
+_NULL_USAGE = b',"usage":null'
+_LF = 0x0A
+_NEVER = b"\0"  # is found in no event that the rest of the test would let pass
+_CLIENTS_FAULTS = range(400, 500)
+_STOPPED = "The backend stopped before the answer was complete."
+
+
+class _Held(NamedTuple):
+    """The last finish event: around the place of a fingerprint, and as it goes out if no usage event follows."""
+
+    before: bytes
+    after: bytes
+    alone: bytes
+
+
+class ChunkMeter(EventMeter):
+    """One stream's usage so far. Continuous usage is per choice and per prompt, and is summed here."""
+
+    __slots__ = (
+        "_absent_usage", "_cached_tokens", "_choice_tail", "_choices", "_choices_per_prompt", "_continuous",
+        "_estimated", "_finished", "_held", "_keeps_usage", "_known", "_outputs", "_prompt_tokens", "_prompts",
+        "_usage_head", "_usage_tail",
+    )  # fmt: skip
+
+    def __init__(self, call: StreamCall) -> None:
+        super().__init__(call)
+        self._keeps_usage = call.keeps_usage
+        self._continuous = call.keeps_chunk_usage
+        self._choices = call.choices
+        self._choices_per_prompt = max(1, call.choices // call.prompts)
+        self._usage_head, self._usage_tail, self._choice_tail = _NEVER, b"", b""
+        self._absent_usage = b""  # how this server says in a chunk that it has no usage
+        self._held: _Held | None = None
+        self._outputs: dict[int, int] = {}
+        self._prompts: dict[int, int] = {}
+        self._cached_tokens = 0
+        self._prompt_tokens = 0
+        self._estimated: dict[int, Uncounted] = {}
+        self._finished: set[int] = set()
+        self._known = False
+
+    @property
+    def usage(self) -> Usage | None:
+        return Usage(self._prompt_tokens, self._cached_tokens, self.output_tokens) if self._known else None
+
+    @property
+    def tokens_estimated(self) -> bool:
+        return bool(self._estimated)
+
+    def feed(self, data: bytes) -> bytes:
+        out = self._token(data)
+        if out is not None:
+            return out
+        if not self._partial and data.find(b"\n") == len(data) - 2 and data[-1] == _LF:  # one whole event
+            return self._slow(data)
+        out = self._split(data)
+        if self._partial:
+            self._usage_head = _NEVER  # what comes next begins in the middle of an event
+        return out
+
+    def finish(self) -> bytes:
+        return super().finish() + self._flush()
+
+    def cut(self, message: str) -> bytes:
+        error = {"message": message, "type": "api_error", "param": None, "code": 502}
+        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
+
+    def _token(self, event: bytes) -> bytes | None:
+        """One whole event that differs from the one before only in its tokens; None if it is not that.
+
+        bytes.partition is the cheapest search there is in CPython: it parses no arguments.
+        """
+        before, _, usage = event.rpartition(self._usage_head)
+        total_tokens, _, output_tokens = usage.partition(b',"completion_tokens":')
+        output_tokens = output_tokens.removesuffix(self._usage_tail)
+        if not (output_tokens.isdigit() and total_tokens.isdigit()) or _LF in before:
+            return None
+        self.output_tokens = int(output_tokens)
+        return event if self._continuous else before + self._choice_tail
+
+    def _event(self, event: bytes) -> bytes:
+        out = self._token(event)
+        return self._slow(event) if out is None else out
+
+    def _slow(self, event: bytes) -> bytes:
+        out = self._parsed(event)
+        self._expect_like(event)
+        return out
+
+    def _expect_like(self, event: bytes) -> None:
+        """Remember what surrounds the tokens of an event, for _token(), where that is all there is to know."""
+        match = _TOKEN_EVENT.search(event)
+        if match is None or self._choices != 1 or self._held is not None or self._estimated:
+            self._usage_head = _NEVER
+            return
+        choice_end, usage_start, prompt_tokens, usage_middle, usage_end = match.groups()
+        self._usage_head = choice_end + usage_start + prompt_tokens + usage_middle
+        self._usage_tail = usage_end
+        self._choice_tail = choice_end + self._absent_usage + b"}\n\n"
+
+    def _parsed(self, event: bytes) -> bytes:
+        """One whole event of any kind."""
+        data = payload(event)
+        if data == b"[DONE]":
+            return self._flush() + self._end(event)
+        message = json_object(data)
+        if message is None:  # a comment that keeps the connection alive, or not ours to judge
+            return self._flush() + event
+        if error := message.get("error"):
+            self.error = True
+            self.refused = not self.output_tokens and isinstance(error, dict) and error.get("code") in _CLIENTS_FAULTS
+            return self._flush() + event
+        choices = message.get("choices")
+        if isinstance(choices, list) and choices:
+            return self._flush() + self._choice_event(event, data, message)
+        return self._usage_event(event, message)
+
+    def _end(self, event: bytes) -> bytes:
+        """[DONE] says that the answer is whole: after an error or an abort it would be false."""
+        if self.error:  # of what was refused nobody takes it for an answer
+            return event if self.refused else b""
+        if self.aborted:
+            self.error = True
+            return self.cut(_STOPPED)
+        self.done = True
+        return event
+
+    def _choice_event(self, event: bytes, data: bytes, message: dict[str, Any]) -> bytes:
+        choices = [choice for choice in message["choices"] if isinstance(choice, dict)]
+        finished = [count(choice.get("index")) for choice in choices if choice.get("finish_reason") is not None]
+        self.aborted = self.aborted or any(choice.get("finish_reason") == "abort" for choice in choices)
+        usage = openai_usage(message)
+        if usage is None:
+            self._estimate(choices)
+            before, after = self._with_null_usage(event, data, message) if "usage" in message else _at_end(event)
+        else:
+            self._count_choice(count(choices[0].get("index")) if choices else 0, usage)
+            if self._continuous:
+                return event
+            before, after = _cut_usage(event, data, message)
+            before += self._absent_usage
+        if not finished:
+            return before + after
+        self._finished.update(finished)
+        return self._finish_event(_Held(before, after, before + after if usage is None else event), message)
+
+    def _with_null_usage(self, event: bytes, data: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:
+        if self.call.nulls_usage and not self._keeps_usage:
+            return _cut_usage(event, data, message)
+        self._absent_usage = _NULL_USAGE
+        return _at_end(event)
+
+    def _finish_event(self, held: _Held, message: dict[str, Any]) -> bytes:
+        lacks_fingerprint = not self._keeps_usage and "system_fingerprint" not in message
+        if len(self._finished) < self._choices:
+            fingerprint = self.call.remembered.fingerprint if lacks_fingerprint else None
+            return _with_fingerprint(held.before, fingerprint, held.after)
+        self._held = held if lacks_fingerprint or self._keeps_usage else None
+        return b"" if self._held is not None else held.before + held.after
+
+    def _count_choice(self, index: int, usage: Usage) -> None:
+        """Continuous usage: absolute, of one choice and its prompt."""
+        self._outputs[index] = usage.output_tokens
+        self._prompts[index // self._choices_per_prompt] = usage.prompt_tokens
+        self._cached_tokens = max(self._cached_tokens, usage.cached_tokens)
+        self._estimated.pop(index, None)
+        self._sum_up()
+
+    def _estimate(self, choices: list[dict[str, Any]]) -> None:
+        """No usage came with this event: count what each choice has probably got."""
+        if self._choices == 1 and self._known:  # events that _token() takes leave their count nowhere else
+            self._outputs[0], self._prompts[0] = self.output_tokens, self._prompt_tokens
+        for choice in choices:
+            index = count(choice.get("index"))
+            uncounted = self._estimated.get(index) or Uncounted(self._outputs.get(index, 0))
+            if self._passed(texts(choice), uncounted):
+                self._outputs[index] = uncounted.tokens
+                self._estimated[index] = uncounted
+                self._sum_up()
+
+    def _sum_up(self) -> None:
+        self._prompt_tokens, self.output_tokens = sum(self._prompts.values()), sum(self._outputs.values())
+        self._known = True
+
+    def _usage_event(self, event: bytes, message: dict[str, Any]) -> bytes:
+        """The last event but [DONE]: usage of all choices together."""
+        usage = openai_usage(message)
+        if usage is None:
+            return self._flush() + event
+        self._prompt_tokens, self._cached_tokens, self.output_tokens = usage
+        self._known = True
+        self._estimated.clear()
+        fingerprint = message.get("system_fingerprint")
+        fingerprint = orjson.dumps(fingerprint) if fingerprint is not None else None
+        self.call.remembered.fingerprint = fingerprint
+        held, self._held = self._held, None
+        if self._keeps_usage:
+            return (held.before + held.after if held is not None else b"") + event
+        return _with_fingerprint(held.before, fingerprint, held.after) if held is not None else b""
+
+    def _flush(self) -> bytes:
+        """No usage event follows."""
+        held, self._held = self._held, None
+        if held is None:
+            return b""
+        return held.alone if self._keeps_usage else held.before + held.after
+
+
+class TranscriptionMeter(ChunkMeter):
+    """A transcription: chunks at vLLM, `transcript.text.delta` and `.done` in OpenAI's own API, without [DONE].
+
+    https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
+    """
+
+    __slots__ = ()
+
+    def _usage_event(self, event: bytes, message: dict[str, Any]) -> bytes:
+        match message.get("type"):
+            case "transcript.text.delta":
+                self._estimate([{"text": message.get("delta")}])
+            case "transcript.text.done":
+                self.done = True
+                if (usage := response_usage(message)) is not None:
+                    self._count_choice(0, usage)
+            case _:
+                return super()._usage_event(event, message)
+        return event
+
+
+def _at_end(event: bytes) -> tuple[bytes, bytes]:
+    """What stands before and from the end of the event's JSON object, where a field may be added."""
+    at = event.rfind(b"}")
+    return event[:at], event[at:]
+
+
+def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:
+    """What stands before and after the event's usage, without it. Bytes are kept wherever that is possible."""
+    name_at = event.rfind(b'"usage"')
+    at = event.rfind(b",", 0, max(0, name_at))
+    match = _USAGE_ANY.match(event, at) if at >= 0 else None
+    if match is not None and event.find(b'"usage"') == name_at:  # there is no other: it is the message's own
+        return event[:at], event[match.end() :]
+    rest = {key: value for key, value in message.items() if key != "usage"}
+    if match is not None:
+        before, after = event[:at], event[match.end() :]
+        if json_object(payload(before + after)) == rest:
+            return before, after
+    line_end = b"\r\n" if event.endswith(b"\r\n") else b"\n"
+    before, found, after = event.partition(data)
+    if not found:  # JSON over several data lines
+        before, after = b"data: ", line_end * 2
+    return before + orjson.dumps(rest)[:-1], b"}" + after
+
+
+def _with_fingerprint(before: bytes, fingerprint: bytes | None, after: bytes) -> bytes:
+    """The fingerprint stands where usage would: vLLM never sends both in an event that has choices."""
+    return before + b',"system_fingerprint":' + fingerprint + after if fingerprint is not None else before + after

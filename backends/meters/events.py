@@ -1,0 +1,199 @@
+"""What all meters share: server-sent events cut out of a stream of bytes, and the promise to whoever relays.
+
+A meter is sans-IO: bytes in, bytes out, and only whole events leave it, so whoever stops in the middle
+never leaves half an event behind. What leaves is what came, but for the usage that the gateway asked for
+and the client did not. SSE framing: https://html.spec.whatwg.org/multipage/server-sent-events.html, without
+lone CR as a line end, which no server sends.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from policies.types import Usage
+
+EVENT_BYTES_MAX = 16 * 1024 * 1024
+TOKENS_PER_BYTE = 1 / 4
+
+
+class EventTooLongError(ValueError):
+    """The backend sent more than EVENT_BYTES_MAX bytes without ending an event."""
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What one stream of a backend teaches about the next. Mutable, one per backend.
+
+    `fingerprint` is what was last seen as `system_fingerprint`, as JSON.
+    """
+
+    fingerprint: bytes | None = None
+
+
+@dataclass(slots=True)  # not frozen: that would triple what making one costs, and one is made for every stream
+class StreamCall:
+    """What a meter has to know of the call whose answer it counts.
+
+    `choices` is the number of sequences in the answer (n times the number of prompts), `prompts` the number
+    of prompts. `keeps_usage`: the event with the usage of all is the client's, and so is the usage in chunks
+    with `keeps_chunk_usage`; else the gateway alone asked for them. `nulls_usage`: the backend writes
+    `"usage":null` where there is none, but only because usage was asked for. `tokens_per_byte` is of the text
+    of tokens that come several at once and uncounted. `on_text` is given every piece of text that nobody
+    counted, `on_id` the id of the answer once.
+    """
+
+    keeps_usage: bool = False
+    keeps_chunk_usage: bool = False
+    choices: int = 1
+    prompts: int = 1
+    nulls_usage: bool = False
+    tokens_per_byte: float = TOKENS_PER_BYTE
+    remembered: Remembered = field(default_factory=Remembered)
+    on_text: Callable[[str], None] | None = None
+    on_id: Callable[[str], None] | None = None
+
+
+class Meter(Protocol):
+    """What has this stream used so far, and which bytes of it may its client see?
+
+    `done`: the answer is whole. `error`: the stream says itself that it is not; `aborted`: because its backend
+    stopped; `refused`: because the call was wrong, before anything was generated, which says nothing against its
+    backend. A stream that ends with neither is to be ended with `cut`.
+    """
+
+    output_tokens: int  # of all choices so far
+    done: bool
+    error: bool
+    aborted: bool
+    refused: bool
+
+    @property
+    def usage(self) -> Usage | None:
+        """All choices together, cumulative; None before the first report."""
+        ...
+
+    @property
+    def tokens_estimated(self) -> bool:
+        """Whether output_tokens is the meter's own count, for want of usage, and prompt_tokens may be 0."""
+        ...
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the body; return bytes for the client, whole events only. Raises EventTooLongError."""
+        ...
+
+    def finish(self) -> bytes:
+        """The body ended or broke off: return what is held back. Half an event is dropped, as a client would."""
+        ...
+
+    def cut(self, message: str) -> bytes:
+        """The event by which this API says that an answer stops before its end."""
+        ...
+
+
+class Uncounted:
+    """The tokens of one sequence that its server does not count, by the pieces of text that it sends.
+
+    A piece is a token at least, and normally just one. But a server that lags, or holds tokens back, puts several
+    into one piece: then the text tells, which has so many tokens to the byte.
+    """
+
+    __slots__ = ("_bytes", "tokens")
+
+    def __init__(self, tokens: int = 0) -> None:
+        self.tokens = tokens
+        self._bytes = 0
+
+    def add(self, bytes_: int, tokens_per_byte: float) -> None:
+        self._bytes += bytes_
+        self.tokens = max(self.tokens + 1, int(self._bytes * tokens_per_byte))
+
+
+class EventMeter:
+    """Cuts the stream into events and hands each to `_event`, which a grammar defines."""
+
+    __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "refused")
+
+    def __init__(self, call: StreamCall) -> None:
+        self.call = call
+        self._partial = bytearray()
+        self._scanned = 0
+        self.output_tokens = 0
+        self.done = False
+        self.error = False
+        self.aborted = False
+        self.refused = False
+
+    def feed(self, data: bytes) -> bytes:
+        if not self._partial and data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2:  # one whole event
+            return self._event(data)
+        return self._split(data)
+
+    def finish(self) -> bytes:
+        rest = bytes(self._partial)
+        self._partial.clear()
+        self._scanned = 0
+        data = payload(rest)
+        if data == b"[DONE]" or json_object(data) is not None:  # only its blank line is missing
+            return self._event(rest.rstrip(b"\r\n") + b"\n\n")
+        return b""
+
+    def _event(self, event: bytes) -> bytes:
+        """What the client is to see of one whole event."""
+        raise NotImplementedError
+
+    def _split(self, data: bytes) -> bytes:
+        partial = self._partial
+        partial += data
+        out, start = [], 0
+        for end in _event_ends(partial, self._scanned):
+            out.append(self._event(bytes(partial[start:end])))
+            start = end
+        del partial[:start]
+        self._scanned = max(0, len(partial) - 2)  # an event end is up to 3 bytes, cut anywhere
+        if len(partial) > EVENT_BYTES_MAX:
+            raise EventTooLongError(f"an event of more than {EVENT_BYTES_MAX} bytes")
+        return b"".join(out)
+
+    def _passed(self, pieces: Iterator[str], uncounted: Uncounted) -> bool:
+        """Count what passed in one event; whether there was anything."""
+        bytes_, on_text = 0, self.call.on_text
+        for piece in pieces:
+            bytes_ += len(piece.encode(errors="replace"))
+            if on_text is not None:
+                on_text(piece)
+        if bytes_:
+            uncounted.add(bytes_, self.call.tokens_per_byte)
+        return bytes_ > 0
+
+
+def payload(event: bytes) -> bytes:
+    """The data lines of an event, joined as the SSE standard says; empty where there is none."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
+        return event[6:-2]
+    return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
+
+
+def json_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        message = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def named_event(name: str, body: Any) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(body) + b"\n\n"
+
+
+def _event_ends(data: bytearray, start: int) -> Iterator[int]:
+    """Where events end: behind a line end that a blank line follows."""
+    at = data.find(b"\n", start)
+    while at >= 0:
+        for blank in (b"\n", b"\r\n"):
+            if data.startswith(blank, at + 1):
+                at += len(blank)
+                yield at + 1
+                break
+        at = data.find(b"\n", at + 1)

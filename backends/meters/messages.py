@@ -1,0 +1,86 @@
+"""The event stream of Anthropic's Messages API: message_start, blocks with their deltas, message_delta, message_stop.
+
+The prompt is counted in `message_start` already; the output in `message_delta` near the end, cumulative. Until
+then deltas of every kind are counted as they pass: text, thinking, a tool's partial JSON. There is no [DONE].
+
+A `message_delta` whose `stop_reason` is null comes from a server that was stopped itself (vLLM on SIGTERM): the
+API says that it is never null there. The stop that follows would make the answer look whole.
+
+https://docs.anthropic.com/en/docs/build-with-claude/streaming
+"""
+
+from typing import Any
+
+from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, named_event, payload
+from backends.meters.usage import message_usage, texts
+from policies.types import Usage
+
+STOPPED = "The backend stopped before the answer was complete."
+
+
+class MessagesMeter(EventMeter):
+    """One message's usage so far."""
+
+    __slots__ = ("_cached_tokens", "_counted", "_known", "_prompt_tokens", "_uncounted")
+
+    def __init__(self, call: StreamCall) -> None:
+        super().__init__(call)
+        self._prompt_tokens = self._cached_tokens = 0
+        self._known = False
+        self._counted = False  # the output, by the server
+        self._uncounted = Uncounted()
+
+    @property
+    def usage(self) -> Usage | None:
+        return Usage(self._prompt_tokens, self._cached_tokens, self.output_tokens) if self._known else None
+
+    @property
+    def tokens_estimated(self) -> bool:
+        return self.output_tokens > 0 and not self._counted
+
+    def cut(self, message: str) -> bytes:
+        return named_event("error", {"type": "error", "error": {"type": "api_error", "message": message}})
+
+    def _event(self, event: bytes) -> bytes:
+        message = json_object(payload(event))
+        if message is None:
+            return event
+        match message.get("type"):
+            case "content_block_delta":
+                self._delta(message.get("delta"))
+            case "message_start":
+                self._started(message.get("message"))
+            case "message_delta":
+                self._ended(message)
+            case "message_stop":
+                return self._stop(event)
+            case "error":
+                self.error = True
+        return event
+
+    def _delta(self, delta: Any) -> None:
+        if self._passed(texts(delta), self._uncounted):
+            self._known, self._counted = True, False
+            self.output_tokens = self._uncounted.tokens
+
+    def _started(self, message: Any) -> None:
+        usage = message_usage(message)
+        if usage is not None:
+            self._prompt_tokens, self._cached_tokens, _ = usage  # its output is a guess of the server's
+            self._known = True
+
+    def _ended(self, message: dict[str, Any]) -> None:
+        usage, delta = message_usage(message), message.get("delta")
+        if usage is not None:
+            self._prompt_tokens = usage.prompt_tokens or self._prompt_tokens
+            self._cached_tokens = usage.cached_tokens or self._cached_tokens
+            self.output_tokens = usage.output_tokens
+            self._known = self._counted = True
+        self.aborted = isinstance(delta, dict) and delta.get("stop_reason") is None
+
+    def _stop(self, event: bytes) -> bytes:
+        if self.aborted:
+            self.error = True
+            return self.cut(STOPPED)
+        self.done = not self.error
+        return event

@@ -1,0 +1,94 @@
+"""Where each API says what was used, and where its text is: parsed JSON in, numbers out.
+
+It is somebody else's JSON: a count that is no natural number is 0, and nothing here raises.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from policies.types import Usage
+
+_TEXT_KEYS = frozenset(
+    {"content", "text", "reasoning", "reasoning_content", "thinking", "refusal", "arguments", "partial_json", "delta"}
+)
+_ALSO_WALKED = frozenset({"message", "tool_calls", "function", "function_call", "summary"})
+
+
+def openai_usage(body: Any) -> Usage | None:
+    """The usage of a chat completion, a completion, or a chunk of either; None where it has none."""
+    usage = _usage_object(body)
+    if usage is None or not ("prompt_tokens" in usage or "completion_tokens" in usage):
+        return None
+    cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    return Usage(count(usage.get("prompt_tokens")), cached, count(usage.get("completion_tokens")))
+
+
+def response_usage(body: Any) -> Usage | None:
+    """The usage of a response of the Responses API."""
+    usage = _usage_object(body)
+    if usage is None:
+        return None
+    cached = _detail(usage, "input_tokens_details", "cached_tokens")
+    return Usage(count(usage.get("input_tokens")), cached, count(usage.get("output_tokens")))
+
+
+def message_usage(body: Any) -> Usage | None:
+    """The usage of an Anthropic message, whose `input_tokens` leave out what was read from or written to a cache."""
+    usage = _usage_object(body)
+    if usage is None:
+        return None
+    cached = count(usage.get("cache_read_input_tokens"))
+    written = count(usage.get("cache_creation_input_tokens"))
+    return Usage(count(usage.get("input_tokens")) + cached + written, cached, count(usage.get("output_tokens")))
+
+
+def pooling_usage(body: Any) -> Usage | None:
+    """The usage of an embedding, a score, a rank or a class: a prompt. Ranks may count `total_tokens` alone."""
+    usage = _usage_object(body)
+    if usage is None:
+        return None
+    prompt_tokens = count(usage.get("prompt_tokens")) or count(usage.get("total_tokens"))
+    return Usage(prompt_tokens, _detail(usage, "prompt_tokens_details", "cached_tokens"), 0)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text that a model wrote in this part of an answer, without names, roles, ids and log probabilities."""
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if type(node) is str:
+            yield node
+        elif type(node) is list:
+            stack.extend(node)
+        elif type(node) is dict:
+            stack.extend(child for key, child in node.items() if key in _TEXT_KEYS or key in _ALSO_WALKED)
+            if (given := node.get("input")) is not None:  # of a tool, as an object or as text
+                yield given if type(given) is str else _json(given)
+
+
+def text_bytes(value: Any) -> int:
+    return sum(len(text.encode(errors="replace")) for text in texts(value))
+
+
+def count(value: Any) -> int:
+    """A count from outside: anything but a natural number is 0."""
+    return value if type(value) is int and value > 0 else 0
+
+
+def _usage_object(body: Any) -> dict[str, Any] | None:
+    usage = body.get("usage") if isinstance(body, dict) else None
+    return usage if isinstance(usage, dict) else None
+
+
+def _detail(usage: dict[str, Any], details: str, name: str) -> int:
+    found = usage.get(details)
+    return count(found.get(name)) if isinstance(found, dict) else 0
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it writes
+        return ""

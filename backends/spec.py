@@ -1,0 +1,23 @@
+"""What is configured of one backend: where it is, how to sign in, and what need not be found out."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """One configured backend. `url` has no trailing slash and no /v1; `headers` carry its credentials.
+
+    `kind` is a name in KINDS, None: it is found out. `tls` says whom an https backend is believed to be signed by,
+    None: whomever the system trusts.
+    """
+
+    id: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    pool: str | None = None
+    requests_running_max: int | None = None
+    kv_tokens_max: int | None = None
+    kind: str | None = None
+    tls: ssl.SSLContext | None = field(default=None, repr=False)

@@ -1,0 +1,180 @@
+"""A body as it came, and as it is forwarded: JSON or a form.
+
+JSON is parsed once. What has to be added to it goes in before its last brace, so that a body is written anew only
+where something has to be taken out. What a stream is asked to say of its usage depends on the backend it is sent to,
+and is decided when it is sent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from gateway.api.errors import BadRequest
+from gateway.api.fields import LEFT_OUT
+from gateway.api.multipart import Form, read_form
+from gateway.api.values import flag
+
+NESTING_MAX: Final = 128
+JSON_TYPE: Final = "application/json"
+# How a form asks for usage, which has no objects.
+_FORM_USAGE: Final = ("stream_include_usage", "stream_continuous_usage_stats")
+
+UsageOptions = Mapping[str, Any]
+
+
+class UpstreamBody(Protocol):
+    """What is sent to a backend."""
+
+    @property
+    def content_type(self) -> str: ...
+
+    def asking(self, *, usage: bool, continuous: bool) -> bytes:
+        """The body; one of a stream asks for its usage at the end, or as it passes, beside what its client asks for."""
+        ...
+
+
+class Body(Protocol):
+    """What a client sent."""
+
+    @property
+    def values(self) -> dict[str, Any]: ...
+
+    def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
+        """For a stream: whether its client wants usage, whether in every chunk, and the options it gave beside; None
+        where it asks for everything itself. Raises BadRequest.
+        """
+        ...
+
+    def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> UpstreamBody:
+        """The body to forward, with these values in place of the client's. With `options` it can be asked for usage."""
+        ...
+
+
+def read_json(body: bytes) -> "JsonBody":
+    """One JSON object of a depth that no backend stumbles over. Raises BadRequest."""
+    try:
+        call = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The body is not valid JSON (at character {error.pos}).", code="invalid_json") from None
+    if type(call) is not dict:
+        raise BadRequest("The body must be a JSON object.", code="invalid_json")
+    # Counting brackets is far cheaper than walking the value, and almost always enough.
+    if body.count(b"[") + body.count(b"{") > NESTING_MAX:
+        _check_nesting(call)
+    return JsonBody(body, call)
+
+
+def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
+    """Read a body of the type that its path wants. As in vLLM another type is a 400. Raises BadRequest."""
+    if multipart:
+        return FormBody(read_form(content_type, body))
+    if content_type != JSON_TYPE and content_type.lower().partition(";")[0] != JSON_TYPE:
+        raise BadRequest(f"The content type must be '{JSON_TYPE}'.", code="invalid_content_type")
+    return read_json(body)
+
+
+class JsonBody(NamedTuple):
+    raw: bytes
+    values: dict[str, Any]
+
+    def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
+        options = self.values.get("stream_options")
+        if options is None:
+            return False, False, {}
+        if type(options) is not dict:
+            raise BadRequest("'stream_options' must be an object.", param="stream_options")
+        usage, continuous = flag(options, "include_usage"), flag(options, "continuous_usage_stats")
+        return usage, usage and continuous, None if usage and continuous else options
+
+    def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> "UpstreamJson":
+        if options is not None and "stream_options" in self.values:  # they are asked for when it is sent
+            changes = {**changes, "stream_options": LEFT_OUT}
+        return UpstreamJson(_json(self.raw, self.values, changes) if changes else self.raw, options)
+
+
+class UpstreamJson(NamedTuple):
+    data: bytes
+    options: UsageOptions | None
+
+    @property
+    def content_type(self) -> str:
+        return JSON_TYPE
+
+    def asking(self, *, usage: bool, continuous: bool) -> bytes:
+        if self.options is None:
+            return self.data
+        if not self.options:
+            tail = _TAILS[usage, continuous]
+        else:
+            asked = {**self.options, **_ASKED[usage, continuous]}
+            tail = b',"stream_options":' + orjson.dumps(asked) + b"}"
+        return self.data.rstrip()[:-1] + tail
+
+
+@dataclass(frozen=True, slots=True)
+class FormBody:
+    form: Form
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {**self.form.fields, "file_bytes": self.form.file_bytes}
+
+    def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
+        usage, continuous = (flag(self.form.fields, name) for name in _FORM_USAGE)
+        # What the client gave beside stands in the form, where what is asked for takes its place.
+        return usage, usage and continuous, None if usage and continuous else {}
+
+    def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> "UpstreamForm":
+        texts = {name: None if value is LEFT_OUT else str(value) for name, value in changes.items()}
+        return UpstreamForm(self.form, texts, options)
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamForm:
+    form: Form
+    changes: Mapping[str, str | None]
+    options: UsageOptions | None
+
+    @property
+    def content_type(self) -> str:
+        return self.form.content_type
+
+    def asking(self, *, usage: bool, continuous: bool) -> bytes:
+        changes = dict(self.changes)
+        if self.options is not None:
+            changes |= {name: "true" for name, asked in zip(_FORM_USAGE, (usage, continuous), strict=True) if asked}
+        return self.form.changed(changes) if changes else self.form.body
+
+
+_ASKED: Final = {
+    (False, False): {},
+    (True, False): {"include_usage": True},
+    (True, True): {"include_usage": True, "continuous_usage_stats": True},
+}
+_TAILS: Final = {
+    which: b',"stream_options":' + orjson.dumps(asked) + b"}" if asked else b"}" for which, asked in _ASKED.items()
+}
+
+
+def _json(raw: bytes, values: Mapping[str, Any], changes: Mapping[str, Any]) -> bytes:
+    if changes.keys().isdisjoint(values) and values:
+        return raw.rstrip()[:-1] + b"," + orjson.dumps(changes)[1:]
+    merged = {**values, **changes}
+    return orjson.dumps({name: value for name, value in merged.items() if value is not LEFT_OUT})
+
+
+def _check_nesting(call: dict[str, Any]) -> None:
+    """Refuse what could exhaust the backend's recursion (templates, schema compilers) and look like its failure."""
+    level: list[Any] = [call]
+    for _ in range(NESTING_MAX):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return
+    raise BadRequest(f"The body is nested more than {NESTING_MAX} levels deep.", code="invalid_json")

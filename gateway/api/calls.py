@@ -1,0 +1,131 @@
+"""A body becomes a ParsedCall: what scheduling needs to know of it.
+
+Pure: bytes and values in, values out. What a person should know of it:
+
+* Only what scheduling needs is read; every other field passes to the backend as it came. What is read is read as
+  vLLM reads it (values.py), so that no backend runs more than was counted on. Of duplicate keys the last one counts,
+  here as in vLLM.
+* A body is forwarded byte for byte, unless a rule of fields.py changes it, or a stream has to be asked for usage,
+  without which its tokens could not be charged as they pass (bodies.py).
+* Errors are BadRequests and never repeat what was sent. What a backend refuses by itself at no cost to anybody (a
+  limit beyond its context, no tokens) is left to it, so that its clients read its words.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from backends.meters import AnswerKind
+from gateway.api import fields
+from gateway.api.bodies import Body, UpstreamBody
+from gateway.api.endpoints import Charge, Endpoint, Shape
+from gateway.api.errors import BadRequest
+from gateway.api.prompts import prefix_hashes
+from gateway.api.values import count, flag, integer
+
+MODEL_CHARS_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Largest call accepted: `n` or `best_of`, prompts in one call, inputs of one that generates nothing, and
+    tokens of one choice.
+    """
+
+    choices_max: int
+    prompts_max: int
+    inputs_max: int
+    output_tokens_max: int
+
+
+class ParsedCall(NamedTuple):
+    """What the gateway knows of a queued call before anything is counted. A tuple because one is made for every call.
+
+    `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` counts all of
+    them, is None where the call sets no limit, and 0 where nothing is generated. `prompt_bytes` is the text that
+    becomes prompt; `prompt_token_ids` its exact tokens where it came as token ids. A block of `prefix` has
+    `PREFIX_BLOCK_BYTES` of those bytes.
+    """
+
+    model: str | None
+    stream: bool
+    choices: int
+    prompts: int
+    output_tokens_max: int | None
+    client_wants_usage: bool
+    client_wants_continuous_usage: bool
+    prompt_bytes: int
+    prompt_token_ids: int | None
+    prefix: tuple[int, ...]
+    body: UpstreamBody
+    answer: AnswerKind = AnswerKind.CHOICES
+    uses_tools: bool = False
+
+
+def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str | None = None) -> ParsedCall:
+    """Read a call that is queued. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
+    shape, call = endpoint.shape, body.values
+    assert shape is not None, "asked for endpoints with a body to be queued"
+    stream = flag(call, "stream")
+    changes = fields.changes(call, salted=salt is not None)
+    if salt is not None and not endpoint.multipart:
+        changes[fields.CACHE_SALT] = salt
+    wants_usage, wants_continuous, options = False, False, None
+    if stream and shape.usage_options:
+        wants_usage, wants_continuous, options = body.usage_options()
+    generates = endpoint.charge is Charge.USAGE
+    sequences = _sequences(call, limits) if generates else 1
+    output_tokens = _output_tokens(call, shape, limits.output_tokens_max) if generates else 0
+    prompt = shape.prompt(call)
+    prompts_max = limits.prompts_max if generates else limits.inputs_max
+    if prompt.prompts > prompts_max:
+        raise BadRequest(f"At most {prompts_max} prompts may be in one call.", param="prompt" if generates else "input")
+    choices = sequences * prompt.prompts
+    return ParsedCall(
+        model=model_of(call),
+        stream=stream,
+        choices=choices,
+        prompts=prompt.prompts,
+        output_tokens_max=None if output_tokens is None else output_tokens * choices,
+        client_wants_usage=wants_usage,
+        client_wants_continuous_usage=wants_continuous,
+        prompt_bytes=len(prompt.text) + prompt.repeated_bytes,
+        prompt_token_ids=prompt.token_ids,
+        prefix=prefix_hashes(prompt, call, salt),
+        body=body.upstream(changes, options),
+        answer=endpoint.answer,
+        uses_tools=bool(call.get("tools")),
+    )
+
+
+def prompt_text(endpoint: Endpoint, body: Body) -> str:
+    """Return the text that becomes prompt, of a body that has passed `parse_call`, for a tokenizer.
+
+    Apart from the ParsedCall, which lives as long as its request: most gateways never need the text.
+    """
+    assert endpoint.shape is not None, "it has passed parse_call"
+    return endpoint.shape.prompt(body.values).text.decode(errors="replace")
+
+
+def model_of(call: dict[str, Any]) -> str | None:
+    """The model that is named. Raises BadRequest."""
+    model = call.get("model")
+    if model is not None and (type(model) is not str or len(model) > MODEL_CHARS_MAX):
+        raise BadRequest(f"'model' must be a string of at most {MODEL_CHARS_MAX} characters.", param="model")
+    return model
+
+
+def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
+    return max(count(call, "n", limits.choices_max) or 1, count(call, "best_of", limits.choices_max) or 1)
+
+
+def _output_tokens(call: dict[str, Any], shape: Shape, value_max: int) -> int | None:
+    """Tokens of one choice, None for as many as there is room for. A limit below one is the backend's to judge: some
+    refuse it, to some it is no limit. vLLM takes 0 with echo, to score a prompt, and still decodes one token.
+    """
+    given = [count(call, name, value_max) for name in shape.output_fields]
+    if call.get("echo") is True and any(integer(call, name) == 0 for name in shape.output_fields):
+        return 1
+    value = next((tokens for tokens in given if tokens is not None), None)
+    if value is None and all(call.get(name) is None for name in shape.output_fields):
+        return shape.output_tokens_default
+    return value

@@ -1,0 +1,197 @@
+"""Refusals as clients see them: what is wrong, said once, in the shape of the API that was called.
+
+`REFUSALS` is the one place that says what a Reason looks like from outside; `Problem`s are everything that is no
+decision of the scheduler. Nothing here repeats what was sent. vLLM's statuses, OpenAI's and Anthropic's words.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+import orjson
+
+from policies.types import Reason
+
+RETRY_AFTER_S_MAX = 3600
+DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
+
+
+class Api(StrEnum):
+    """Whose errors a path speaks."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole response of our own: `body` is JSON."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a call is not answered, whatever the API. `type` and `code` are OpenAI's, `param` names the field."""
+
+    status: int
+    type: str
+    code: str | None
+    message: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
+    """The body is not a valid call: the sender's fault. The message names fields, never what was sent."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(400, "invalid_request_error", self.code, self.message, self.param)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a Reason looks like from outside. 429: capacity exists, but is contended; 503: there is none."""
+
+    status: int
+    type: str
+    code: str
+    message: str
+    dropped_reason: str
+
+
+REFUSALS: Final[Mapping[Reason, Refusal]] = {
+    Reason.TENANT_QUEUE_FULL: Refusal(
+        429, "rate_limit_error", "rate_limit_exceeded", "Your queue is full.", "rejected-saturated"
+    ),
+    Reason.QUEUE_FULL: Refusal(
+        429, "overloaded_error", "rate_limit_exceeded", "All queues together are full.", "rejected-saturated"
+    ),
+    Reason.QUEUE_TIMEOUT: Refusal(
+        429, "overloaded_error", "rate_limit_exceeded", "No capacity became free in time.", "rejected-ttl-expired"
+    ),
+    Reason.RATE_LIMITED: Refusal(
+        429, "rate_limit_error", "rate_limit_exceeded", "You are over your rate limit.", "rejected-saturated"
+    ),
+    # Trying again cannot help: no status that a client library retries.
+    Reason.REQUEST_TOO_LARGE: Refusal(
+        400,
+        "invalid_request_error",
+        "request_too_large",
+        "The prompt alone is larger than your limit of tokens per minute.",
+        "rejected-request-too-large",
+    ),
+    # llm-d has no value for a tenant that does not exist: one of ours, in its style.
+    Reason.TENANT_UNKNOWN: Refusal(
+        403, "authentication_error", "tenant_unknown", "Your key belongs to no known tenant.", "rejected-tenant-unknown"
+    ),
+    Reason.NO_BACKEND: Refusal(
+        503, "overloaded_error", "service_unavailable", "No backend is available.", "rejected-no-endpoints"
+    ),
+    Reason.DRAINING: Refusal(
+        503, "overloaded_error", "service_unavailable", "The gateway is shutting down.", "rejected-shutting-down"
+    ),
+}
+
+INVALID_API_KEY: Final = Problem(
+    401,
+    "authentication_error",
+    "invalid_api_key",
+    "No valid API key was given. Send it as 'Authorization: Bearer KEY'.",
+    headers={"www-authenticate": "Bearer"},
+)
+MODEL_NOT_FOUND: Final = Problem(404, "invalid_request_error", "model_not_found", "The model does not exist here.")
+RESPONSE_NOT_FOUND: Final = Problem(
+    404, "invalid_request_error", "response_not_found", "There is no such response of yours here."
+)
+BODY_TIMEOUT: Final = Problem(408, "invalid_request_error", "body_timeout", "The body did not arrive in time.")
+BODY_TOO_LARGE: Final = Problem(413, "invalid_request_error", "body_too_large", "The body is too large.")
+HEADER_TOO_LARGE: Final = Problem(431, "invalid_request_error", "header_too_large", "The header is too large.")
+MALFORMED_HTTP: Final = Problem(400, "invalid_request_error", "malformed_http", "The request is not valid HTTP.")
+INTERNAL: Final = Problem(500, "api_error", "internal_error", "The gateway failed. This is its fault, not yours.")
+BACKEND_FAILED: Final = Problem(502, "api_error", "backend_failed", "The backend failed while it answered.")
+BACKEND_TIMEOUT: Final = Problem(504, "api_error", "backend_timeout", "The backend did not answer in time.")
+PROBLEMS: Final = (
+    INVALID_API_KEY,
+    MODEL_NOT_FOUND,
+    RESPONSE_NOT_FOUND,
+    BODY_TIMEOUT,
+    BODY_TOO_LARGE,
+    HEADER_TOO_LARGE,
+    MALFORMED_HTTP,
+    INTERNAL,
+    BACKEND_FAILED,
+    BACKEND_TIMEOUT,
+)
+
+# Anthropic's name for a status; for all others the type is "api_error".
+_ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+# Paths and methods we do not have are answered as vLLM answers them.
+NOT_FOUND: Final = Answer(404, b'{"detail":"Not Found"}')
+
+
+def method_not_allowed(allow: str) -> Answer:
+    return Answer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
+
+
+def refused(reason: Reason, retry_after_s: float) -> Problem:
+    """A Reject. Retry-After is whole seconds from 1 (RFC 9110, 10.2.3), where a retry can help."""
+    refusal = REFUSALS[reason]
+    headers = {DROPPED_REASON_HEADER: refusal.dropped_reason}
+    if refusal.status in (429, 503):
+        headers["retry-after"] = str(_whole_seconds(retry_after_s))
+    return Problem(refusal.status, refusal.type, refusal.code, refusal.message, headers=headers)
+
+
+def about(problem: Problem, param: str) -> Problem:
+    """The problem, with the field that it is about."""
+    return replace(problem, param=param)
+
+
+def answer(problem: Problem, api: Api) -> Answer:
+    return Answer(problem.status, _BODIES[api](problem), problem.headers)
+
+
+def _openai_body(problem: Problem) -> bytes:
+    error = {"message": problem.message, "type": problem.type, "param": problem.param, "code": problem.code}
+    return orjson.dumps({"error": error})
+
+
+def _anthropic_body(problem: Problem) -> bytes:
+    kind = _ANTHROPIC_TYPES.get(problem.status, "api_error")
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": problem.message}})
+
+
+_BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {
+    Api.OPENAI: _openai_body,
+    Api.ANTHROPIC: _anthropic_body,
+}
+
+
+def _whole_seconds(retry_after_s: float) -> int:
+    if not math.isfinite(retry_after_s):
+        return RETRY_AFTER_S_MAX
+    return min(max(math.ceil(retry_after_s), 1), RETRY_AFTER_S_MAX)

@@ -1,0 +1,74 @@
+"""The part of a body that a pooling model reads: embeddings, scores, classes.
+
+Nothing is generated, so nothing is written here of what may come: a call is its inputs, each a sequence of its
+own in the engine, and their size. A pair (query and document) is one sequence of both. As in prompts.py what is
+read of an input is its size; what it should be is the backend's to say.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from gateway.api.prompts import Prompt, media_text, wrong
+
+# (one side, the other) of pairs, by the names they have in vLLM; the first of each that is there counts.
+QUERY_FIELDS = ("text_1", "queries", "data_1", "query")
+DOCUMENT_FIELDS = ("text_2", "documents", "data_2")
+
+
+def inputs_prompt(*names: str) -> Callable[[dict[str, Any]], Prompt]:
+    """Read the first of these fields that is there: an input, a list of inputs, or token ids."""
+
+    def read(call: dict[str, Any]) -> Prompt:
+        given = _first(call, names)
+        if given is None:
+            wrong(names[0], "must be there")
+        if type(given) is list and given and set(map(type, given)) == {int}:
+            return Prompt(text=bytes(4 * len(given)), leading_bytes=0, token_ids=len(given), prompts=1)
+        if (
+            type(given) is list
+            and given
+            and all(type(each) is list and set(map(type, each)) == {int} for each in given)
+        ):
+            tokens = sum(map(len, given))
+            return Prompt(text=bytes(4 * tokens), leading_bytes=0, token_ids=tokens, prompts=len(given))
+        texts = list(map(_text, _listed(given)))
+        return Prompt(text=b"\n".join(texts), leading_bytes=0, token_ids=None, prompts=max(len(texts), 1))
+
+    return read
+
+
+def pairs_prompt(call: dict[str, Any]) -> Prompt:
+    """Queries and documents: one query meets every document, or each its own."""
+    queries, documents = _first(call, QUERY_FIELDS), _first(call, DOCUMENT_FIELDS)
+    if queries is None or documents is None:
+        wrong("documents" if queries is not None else "query", "must be there")
+    one_side, other = list(map(_text, _listed(queries))), list(map(_text, _listed(documents)))
+    pairs = max(len(one_side), len(other), 1)
+    text = b"\n".join(one_side + other)
+    repeated = sum(len(side[0]) * (pairs - 1) for side in (one_side, other) if len(side) == 1)
+    return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=pairs, repeated_bytes=repeated)
+
+
+def _first(call: dict[str, Any], names: tuple[str, ...]) -> Any:
+    return next((value for name in names if (value := call.get(name)) is not None), None)
+
+
+def _listed(given: Any) -> list[Any]:
+    """The inputs. A list of messages is one input, and so is an object that says it has content."""
+    if type(given) is not list:
+        return [given]
+    return [given] if given and type(given[0]) is dict and "role" in given[0] else given
+
+
+def _text(given: Any) -> bytes:
+    if type(given) is str:
+        return given.encode()
+    if type(given) is dict and "image_url" in given:
+        return media_text(given)
+    if type(given) is dict and type(given.get("content")) is list:
+        return b"\n".join(map(_text, given["content"]))
+    if type(given) is dict and type(text := given.get("text", given.get("content"))) is str:
+        return text.encode()
+    return b"\n".join(map(_text, given)) if type(given) is list else orjson.dumps(given)

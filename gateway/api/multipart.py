@@ -1,0 +1,115 @@
+"""A multipart form (RFC 7578), read for its short fields and changed without touching the file in it.
+
+The audio is never decoded or copied on its own: a part is where it begins and ends. Read strictly, because what a
+lenient reader behind us would see otherwise is not what was counted on: the body is delimiters and parts and nothing
+else, every part has one plain name, and none of the short fields is long.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Never
+
+from gateway.api.errors import BadRequest
+
+PARTS_MAX: Final = 64
+PART_HEAD_BYTES_MAX: Final = 4096
+FIELD_BYTES_MAX: Final = 64 << 10
+
+_BOUNDARY: Final = re.compile(r'multipart/form-data\s*;\s*boundary=("?)([A-Za-z0-9\'+_.-]{1,70})\1\s*', re.IGNORECASE)
+_DISPOSITION: Final = re.compile(
+    rb'form-data\s*;\s*name=(?:"([^"\\%]{1,128})"|([A-Za-z0-9_.\[\]-]{1,128}))(\s*;\s*filename\*?=.*)?\s*',
+    re.IGNORECASE,
+)
+_SECOND_NAME: Final = re.compile(rb";\s*name\s*[*=]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part: `start` is where its delimiter begins, `end` where the next one does."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form: its short fields by name (of several of one name the last, as in vLLM), and how large its file is."""
+
+    body: bytes
+    boundary: bytes
+    fields: dict[str, str]
+    file_bytes: int
+    _parts: tuple[_Part, ...]
+
+    @property
+    def content_type(self) -> str:
+        return f"multipart/form-data; boundary={self.boundary.decode()}"
+
+    def changed(self, changes: Mapping[str, str | None]) -> bytes:
+        """The body with other values for these fields, without them where the value is None."""
+        kept = [self.body[part.start : part.end] for part in self._parts if part.name not in changes]
+        added = [self._written(name, value) for name, value in changes.items() if value is not None]
+        return b"".join([*kept, *added, b"--", self.boundary, b"--\r\n"])
+
+    def _written(self, name: str, value: str) -> bytes:
+        head = b'\r\nContent-Disposition: form-data; name="%b"\r\n\r\n' % name.encode()
+        return b"--" + self.boundary + head + value.encode() + b"\r\n"
+
+
+def read_form(content_type: str, body: bytes) -> Form:
+    """Read a form. Raises BadRequest."""
+    match = _BOUNDARY.fullmatch(content_type)
+    if match is None:
+        _wrong("must be multipart/form-data with a boundary")
+    boundary = match.group(2).encode()
+    delimiter = b"--" + boundary
+    if not body.startswith(delimiter + b"\r\n"):
+        _wrong("does not begin with its boundary")
+    fields: dict[str, str] = {}
+    parts: list[_Part] = []
+    file_bytes, start = 0, 0
+    while not body.startswith(delimiter + b"--", start):
+        if len(parts) == PARTS_MAX:
+            _wrong(f"has more than {PARTS_MAX} parts")
+        end = body.find(b"\r\n" + delimiter, start + len(delimiter))
+        if end < 0 or body[start + len(delimiter) : start + len(delimiter) + 2] != b"\r\n":
+            _wrong("is not delimited as it should be")
+        name, is_file, value = _part(body, start + len(delimiter) + 2, end)
+        if is_file:
+            file_bytes += end - value
+        else:
+            fields[name] = _field(body, value, end)
+        parts.append(_Part(name, start, end + 2))
+        start = end + 2
+    if body[start + len(delimiter) + 2 :].strip(b"\r\n"):
+        _wrong("goes on behind its end")
+    return Form(body, boundary, fields, file_bytes, tuple(parts))
+
+
+def _part(body: bytes, start: int, end: int) -> tuple[str, bool, int]:
+    """Name of the part, whether it is a file, and where its value begins."""
+    head_end = body.find(b"\r\n\r\n", start, min(end, start + PART_HEAD_BYTES_MAX))
+    if head_end < 0:
+        _wrong("has a part without a proper head")
+    dispositions = [
+        line.partition(b":")[2].strip()
+        for line in body[start:head_end].split(b"\r\n")
+        if line[:20].lower() == b"content-disposition:"
+    ]
+    match = _DISPOSITION.fullmatch(dispositions[0]) if len(dispositions) == 1 else None
+    if match is None or _SECOND_NAME.search(match.group(3) or b""):
+        _wrong("has a part without a plain name")
+    name = (match.group(1) or match.group(2)).decode("utf-8", "replace")
+    return name, match.group(3) is not None, head_end + 4
+
+
+def _field(body: bytes, start: int, end: int) -> str:
+    if end - start > FIELD_BYTES_MAX:
+        _wrong(f"has a field of more than {FIELD_BYTES_MAX} bytes that is no file")
+    return body[start:end].decode("utf-8", "replace")
+
+
+def _wrong(what: str) -> Never:
+    raise BadRequest(f"The form {what}.", code="invalid_form")

@@ -1,0 +1,262 @@
+"""The part of a generation's body that becomes prompt: how long it is, and how it begins.
+
+Before the backend has counted tokens, fairlead needs two things of a prompt: its size in bytes (from
+which gateway/prompt_tokens.py estimates tokens) and hashes of its leading blocks (requests with equal
+hashes share KV blocks at one backend). Both are taken from one canonical text: tools, then documents,
+then each message as its role and its content, the order in which chat templates write them. It is not
+the rendered template; it grows like it, and it differs where the rendered prompt differs.
+
+Images, audio and video stand in it as a digest repeated to `MEDIA_PART_BYTES`: their base64 says
+nothing about their tokens, their identity decides whether KV blocks are shared.
+"""
+
+from array import array
+from hashlib import blake2b
+from typing import Any, NamedTuple, Never
+
+import orjson
+
+from gateway.api.errors import BadRequest
+
+PREFIX_BLOCK_BYTES = 1024
+PREFIX_BLOCKS_MAX = 512
+MEDIA_PART_BYTES = 2048
+# Whisper hears 50 tokens a second, which are about 24,000 bytes of sound (between MP3 and WAV) and 150 of text.
+AUDIO_BYTES_PER_PROMPT_BYTE = 160
+
+# Content parts that are text, and the field that holds it. Every other type is media.
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+# What a template may write of a message beside its role and content.
+MESSAGE_FIELDS = ("name", "reasoning", "reasoning_content", "tool_calls", "tool_call_id")
+# Blocks of messages and responses that are neither text nor a call of a tool.
+MEDIA_BLOCKS = ("image", "input_image", "document", "input_file", "input_audio")
+# What a template may write of an item of messages and responses.
+ITEM_FIELDS = ("role", "name", "content", "arguments", "output", "summary")
+LEADING_FIELDS = ("tools", "functions", "documents")
+# Fields that make the KV blocks of two equal texts different.
+SEED_FIELDS = ("model", "cache_salt", "chat_template", "chat_template_kwargs")
+
+
+class Prompt(NamedTuple):
+    """`text` is all of it; `leading_bytes` of it belong to the first of `prompts` in it.
+
+    `token_ids` is the exact number of tokens where the prompt came as token ids, else None. `repeated_bytes` of the
+    text are read more than once (a query before each of its documents).
+    """
+
+    text: bytes
+    leading_bytes: int
+    token_ids: int | None
+    prompts: int
+    repeated_bytes: int = 0
+
+
+def chat_prompt(call: dict[str, Any]) -> Prompt:
+    """/v1/chat/completions."""
+    return _one(_chat_text(call, call.get("messages")))
+
+
+def batch_prompt(call: dict[str, Any]) -> Prompt:
+    """/v1/chat/completions/batch: a list of conversations, a choice for each."""
+    conversations = call.get("messages")
+    if type(conversations) is not list or not conversations:
+        wrong("messages", "must be a list with at least one conversation")
+    texts = [_chat_text(call, messages) for messages in conversations]
+    return Prompt(text=b"".join(texts), leading_bytes=len(texts[0]), token_ids=None, prompts=len(texts))
+
+
+def messages_prompt(call: dict[str, Any]) -> Prompt:
+    """/v1/messages: Anthropic's tools, then the system's text, then messages of blocks."""
+    messages = call.get("messages")
+    if type(messages) is not list:
+        wrong("messages", "must be a list of messages")
+    pieces = [orjson.dumps(tools)] if (tools := call.get("tools")) is not None else []
+    if (system := call.get("system")) is not None:
+        pieces.append(_content_text(system))
+    pieces += map(_item_text, messages)
+    return _one(b"\n".join(pieces))
+
+
+def unknown_prompt(call: dict[str, Any]) -> Prompt:
+    """A call of a path that an operator has listed: all of it may be prompt."""
+    text = orjson.dumps(call)
+    return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=1)
+
+
+def audio_prompt(call: dict[str, Any]) -> Prompt:
+    """/v1/audio/*: the sound, and a text that says what it may be about."""
+    text = call.get("prompt")
+    written = text.encode() if type(text) is str else b""
+    heard = int(call.get("file_bytes", 0)) // AUDIO_BYTES_PER_PROMPT_BYTE
+    return Prompt(text=written, leading_bytes=0, token_ids=None, prompts=1, repeated_bytes=max(heard, 1))
+
+
+def responses_prompt(call: dict[str, Any]) -> Prompt:
+    """/v1/responses: tools, instructions, then a text or a list of items."""
+    given = call.get("input")
+    if type(given) is not str and type(given) is not list:
+        wrong("input", "must be a string or a list of items")
+    pieces = [orjson.dumps(tools)] if (tools := call.get("tools")) is not None else []
+    if (instructions := call.get("instructions")) is not None:
+        pieces.append(_content_text(instructions))
+    pieces += [given.encode()] if type(given) is str else map(_item_text, given)
+    return _one(b"\n".join(pieces))
+
+
+def completion_prompt(call: dict[str, Any]) -> Prompt:
+    """/v1/completions: a text, a list of texts, or token ids, or lists of them; or embeddings of such."""
+    prompt, embeds = call.get("prompt"), call.get("prompt_embeds")
+    if embeds is not None and embeds != []:
+        return _embedded_prompt(prompt, embeds)
+    if type(prompt) is str and prompt:
+        return _one(prompt.encode())
+    if type(prompt) is not list or not prompt:
+        wrong("prompt", "must be a string, a list of strings, or lists of token ids, and not empty")
+    return _listed_prompt(prompt)
+
+
+def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None) -> tuple[int, ...]:
+    """Chained 64-bit hashes of the full leading blocks of the first sequence; one stands for all before it.
+
+    A block of a prompt that came as token ids has PREFIX_BLOCK_BYTES / 4 of them.
+    """
+    blocks = min(prompt.leading_bytes // PREFIX_BLOCK_BYTES, PREFIX_BLOCKS_MAX)
+    if not blocks:
+        return ()
+    digest, text = _seed(prompt, call, salt), prompt.text
+    hashes = []
+    for start in range(0, blocks * PREFIX_BLOCK_BYTES, PREFIX_BLOCK_BYTES):
+        digest = blake2b(digest + text[start : start + PREFIX_BLOCK_BYTES], digest_size=8).digest()
+        hashes.append(int.from_bytes(digest, "big"))
+    return tuple(hashes)
+
+
+def wrong(name: str, what: str) -> Never:
+    raise BadRequest(f"'{name}' {what}.", param=name)
+
+
+def media_text(part: Any) -> bytes:
+    """What stands for an image, a sound or a video."""
+    digest = blake2b(orjson.dumps(part), digest_size=16).hexdigest().encode()
+    return digest * (MEDIA_PART_BYTES // len(digest))
+
+
+def _one(text: bytes) -> Prompt:
+    return Prompt(text=text, leading_bytes=len(text), token_ids=None, prompts=1)
+
+
+def _seed(prompt: Prompt, call: dict[str, Any], salt: str | None) -> bytes:
+    # Text whose bytes happen to be those of token ids is another prompt.
+    fields = [salt, prompt.token_ids is not None, *(call.get(name) for name in SEED_FIELDS)]
+    return blake2b(orjson.dumps(fields), digest_size=8).digest()
+
+
+def _chat_text(call: dict[str, Any], messages: Any) -> bytes:
+    if type(messages) is not list or not messages:
+        wrong("messages", "must be a list with at least one message")
+    pieces: list[bytes] = []
+    for name in LEADING_FIELDS:
+        if (value := call.get(name)) is not None:
+            if type(value) is not list:
+                wrong(name, "must be a list")
+            pieces.append(orjson.dumps(value))
+    for message in messages:
+        _add_message(pieces, message)
+    return b"\n".join(pieces)
+
+
+def _add_message(pieces: list[bytes], message: Any) -> None:
+    if type(message) is not dict:
+        wrong("messages", "must hold objects")
+    role, content = message.get("role"), message.get("content")
+    if type(role) is not str:
+        wrong("messages", "must each have a role, which is a string")
+    pieces.append(role.encode())
+    if type(content) is str:
+        pieces.append(content.encode())
+    elif type(content) is list:
+        pieces.extend(map(_part_text, content))
+    elif content is not None:
+        wrong("messages", "must each have a content that is a string, a list of parts or null")
+    if len(message) > 2:
+        pieces.extend(_written(value) for name in MESSAGE_FIELDS if (value := message.get(name)) is not None)
+
+
+def _written(value: Any) -> bytes:
+    return value.encode() if type(value) is str else orjson.dumps(value)
+
+
+def _part_text(part: Any) -> bytes:
+    if type(part) is str:
+        return part.encode()
+    if type(part) is not dict:
+        wrong("messages", "must hold content parts that are objects or strings")
+    kind = part.get("type")
+    name = TEXT_PARTS.get(kind) if type(kind) is str else None
+    if name is None:
+        return media_text(part)
+    text = part.get(name)
+    if type(text) is not str:
+        wrong("messages", f"must hold the text of a part as a string in '{name}'")
+    return text.encode()
+
+
+def _item_text(item: Any) -> bytes:
+    """A message of blocks, or another item of a conversation (a call of a tool, its result). What it should be is
+    the backend's to say.
+    """
+    if type(item) is not dict:
+        return _content_text(item)
+    return b"\n".join(_content_text(item[name]) for name in ITEM_FIELDS if item.get(name) is not None)
+
+
+def _content_text(content: Any) -> bytes:
+    if type(content) is str:
+        return content.encode()
+    if type(content) is list:
+        return b"\n".join(map(_block_text, content))
+    return orjson.dumps(content)
+
+
+def _block_text(block: Any) -> bytes:
+    if type(block) is not dict:
+        return _content_text(block)
+    kind = block.get("type")
+    if type(kind) is str and (text := block.get(TEXT_PARTS.get(kind, ""))) is not None:
+        return _content_text(text)
+    if kind in MEDIA_BLOCKS:
+        return media_text(block)
+    inner = block.get("content")
+    return _content_text(inner) if type(inner) is list else orjson.dumps(block)
+
+
+def _listed_prompt(prompt: list[Any]) -> Prompt:
+    kinds = set(map(type, prompt))
+    if kinds == {int}:
+        packed = _packed(prompt)
+        return Prompt(text=packed, leading_bytes=len(packed), token_ids=len(prompt), prompts=1)
+    if kinds == {str}:
+        texts = [text.encode() for text in prompt]
+        return Prompt(text=b"".join(texts), leading_bytes=len(texts[0]), token_ids=None, prompts=len(texts))
+    if kinds != {list} or any(set(map(type, ids)) - {int} for ids in prompt):
+        wrong("prompt", "must be a string, a list of strings, or lists of token ids")
+    packs = [_packed(ids) for ids in prompt]
+    tokens = sum(map(len, prompt))
+    return Prompt(text=b"".join(packs), leading_bytes=len(packs[0]), token_ids=tokens, prompts=len(prompt))
+
+
+def _packed(ids: list[int]) -> bytes:
+    try:
+        return array("I", ids).tobytes()
+    except OverflowError:
+        wrong("prompt", "must hold token ids from 0 to 4294967295")
+
+
+def _embedded_prompt(prompt: Any, embeds: Any) -> Prompt:
+    """Embeddings come as encoded tensors: like media, their bytes say nothing about their tokens."""
+    parts = embeds if type(embeds) is list else [embeds]
+    if any(type(part) is not str for part in parts):
+        wrong("prompt_embeds", "must be a string or a list of strings")
+    beside = Prompt(b"", 0, None, 0) if prompt is None or prompt in ("", []) else completion_prompt({"prompt": prompt})
+    text = beside.text + b"".join(map(media_text, parts))
+    return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=beside.prompts + len(parts))

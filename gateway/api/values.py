@@ -1,0 +1,63 @@
+"""JSON values as vLLM reads them: what pydantic takes for a number or a flag in its default mode, and nothing else.
+
+A number may come as 16, 16.0 or "16", a flag as true, 1 or "yes": what the backend would run has to be what the
+scheduler is told. What pydantic would refuse is refused here, because another server might be more lenient.
+https://docs.pydantic.dev/latest/concepts/conversion_table/
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.api.errors import BadRequest
+
+FLOAT_MAX: Final = 2.0**63
+
+_FLAGS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
+    **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
+}
+_INTEGER: Final = re.compile(r"\s*([+-]?\d{1,30}(?:_\d{1,30}){0,8})(\.0+)?\s*", re.ASCII)
+
+
+def flag(call: Mapping[str, Any], name: str) -> bool:
+    """A flag, False where it is missing or null. Raises BadRequest."""
+    value = call.get(name)
+    if value is None or value is False:
+        return False
+    if value is True:
+        return True
+    read = _FLAGS.get(value.lower()) if type(value) is str else None
+    if type(value) in (int, float) and value in (0, 1):
+        read = bool(value)
+    if read is None:
+        raise BadRequest(f"'{name}' must be true or false.", param=name)
+    return read
+
+
+def integer(call: Mapping[str, Any], name: str) -> int | None:
+    """An integer of any size, None where it is missing or null. Raises BadRequest."""
+    value = call.get(name)
+    if value is None or type(value) is int:
+        return value
+    if type(value) is bool or (type(value) is float and value.is_integer() and abs(value) < FLOAT_MAX):
+        return int(value)
+    match = _INTEGER.fullmatch(value) if type(value) is str else None
+    if match is None:
+        raise BadRequest(f"'{name}' must be an integer.", param=name)
+    return int(match.group(1))
+
+
+def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
+    """A number of things that is ours to limit, None where it is missing, null, or less than one, which is the
+    backend's to refuse. Raises BadRequest.
+    """
+    value = call.get(name)
+    if value is None:
+        return None
+    if type(value) is not int:
+        value = integer(call, name)
+        assert value is not None, "it is there"
+    if value > value_max:
+        raise BadRequest(f"'{name}' must be at most {value_max}.", param=name)
+    return value if value > 0 else None

@@ -1,0 +1,168 @@
+"""The client side, put together: which handler is at which path, and what the handlers share.
+
+GatewayServer -> Answering -> Generation: Reception -> Intake -> Dispatcher -> Attempt
+                           -> Utilities:  Reception -> a backend at once
+                           -> Models, Version
+"""
+
+import secrets
+from collections.abc import Mapping
+from functools import partial
+
+from aiohttp import web
+
+from backends.pool import BackendPool
+from gateway.answer_headers import AnswerHeaders
+from gateway.answering import Answering, Run
+from gateway.api import endpoints
+from gateway.api.endpoints import ENDPOINTS, RESPONSES, Charge, Endpoint, listed
+from gateway.api.fields import CacheSalts
+from gateway.attempt import Link
+from gateway.auth import TrustedProxies, make_authenticator
+from gateway.background import Background
+from gateway.config import Config
+from gateway.cors import Cors
+from gateway.envelopes import Envelopes
+from gateway.generation import Generation
+from gateway.handlers import DebugState, Models, Probes, Version
+from gateway.intake import Call, Intake
+from gateway.kept_responses import KeptResponse, KeptResponses
+from gateway.names import RequestNames
+from gateway.pools import Pools
+from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
+from gateway.reception import Reception
+from gateway.server import GatewayServer, Handler
+from gateway.telemetry import Telemetry
+from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
+from gateway.utilities import Utilities
+
+
+class Front:
+    """What clients meet."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        pools: Pools,
+        backends: BackendPool,
+        links: Mapping[str, Link],
+        telemetry: Telemetry,
+    ) -> None:
+        """Raises ValueError where a secret cannot be read."""
+        self._config = config
+        self._pools = pools
+        self._backends = backends
+        self._links = links
+        listen = config.listen
+        self._names = RequestNames()
+        self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
+        self._responses = KeptResponses()
+        self._reception = Reception(
+            auth=make_authenticator(config.auth),
+            proxies=TrustedProxies(config.auth.trusted_proxies),
+            tenants=self._make_tenants(),
+            tenant_is_model=config.auth.tenant_from == "model",
+            pools=pools,
+            body_timeout_s=config.limits.body_timeout_s,
+        )
+        learnt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
+        intake = self._make_intake(learnt_tokens, exact_tokens)
+        self._generation = Generation(
+            intake=intake,
+            backends=backends,
+            links=links,
+            answer_headers=self._headers,
+            output_tokens=OutputTokens(learnt_tokens, exact_tokens),
+            on_answer=self._made,
+        )
+        self._background = Background(
+            intake=intake, generation=self._generation, links=links, names=self._names, ended=telemetry.ended
+        )
+        self._utilities = Utilities(
+            reception=self._reception, pools=pools, links=links, responses=self._responses, headers=self._headers
+        )
+        self._probes = Probes(pools)
+        cors = Cors(listen.allowed_origins)
+        self._answering = Answering(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
+        self.server = GatewayServer(
+            self._handlers(),
+            names=self._names,
+            cors=cors,
+            body_bytes_max=config.limits.body_bytes_max,
+            header_bytes_max=config.limits.header_bytes_max,
+        )
+
+    def lame_duck(self) -> None:
+        """Say "not ready", and close connections after their answers."""
+        self._probes.draining = self.server.closing = True
+
+    def refuse_new(self) -> None:
+        self._reception.draining = True
+
+    async def stop(self) -> None:
+        """The gateway cuts its exchanges itself from now on: no evidence about backends."""
+        self._reception.draining = self._generation.stopping = True
+        await self._background.stop()
+
+    def _handlers(self) -> dict[Endpoint, Handler]:
+        """Every path there is."""
+        extra = [listed(path, charge) for path, charge in self._config.endpoints.items()]
+        handlers: dict[Endpoint, Handler] = {
+            endpoints.MODELS: self._logged(
+                endpoints.MODELS, Models(self._reception, self._backends, self._headers).answer
+            ),
+            endpoints.VERSION: self._logged(endpoints.VERSION, Version(self._pools, self._links, self._headers).answer),
+            endpoints.HEALTH: self._probes.ready,
+            endpoints.READYZ: self._probes.ready,
+            endpoints.PING: self._probes.ready,
+            endpoints.LIVEZ: self._probes.alive,
+        }
+        if self._config.listen.debug_state:
+            handlers[endpoints.DEBUG_STATE] = DebugState(self._pools).answer
+        for endpoint in (*ENDPOINTS, *extra):
+            if endpoint is RESPONSES:
+                handlers[endpoint] = self._logged(endpoint, self._background.answer)
+            elif endpoint.queued:
+                handlers[endpoint] = self._logged(endpoint, self._generation.answer)
+            elif endpoint.charge is Charge.UNIT:
+                handlers[endpoint] = partial(self._useful, endpoint)
+        return handlers
+
+    def _logged(self, endpoint: Endpoint, run: Run) -> Handler:
+        answer = self._answering.answer
+        return lambda request, _path_id: answer(request, endpoint, run)
+
+    async def _useful(self, endpoint: Endpoint, request: web.BaseRequest, path_id: str) -> web.StreamResponse:
+        return await self._answering.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
+
+    def _make_intake(self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None) -> Intake:
+        config = self._config
+        return Intake(
+            reception=self._reception,
+            names=self._names,
+            pools=self._pools,
+            responses=self._responses,
+            limits=config.call_limits(),
+            envelopes=Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes()),
+            cache_salts=CacheSalts(config.auth.cache_isolation, config.auth.secret_bytes() or secrets.token_bytes(32)),
+            prompt_tokens=learnt_tokens,
+            exact_prompt_tokens=exact_tokens,
+        )
+
+    def _made(self, answer_id: str, call: Call, backend_id: str) -> None:
+        self._responses.made(answer_id, KeptResponse(call.owner, backend_id, call.request.model))
+
+    def _make_tenants(self) -> TenantDirectory:
+        tenants, auth = self._config.policy_tenants(), self._config.auth
+        # Models are known to the backends: one that nobody has configured is a tenant like any other.
+        if auth.mode == "keys" and auth.tenant_from == "key":
+            return ConfiguredTenants(tenants)
+        return OpenTenants(tenants, open_tenants_max=auth.open_tenants_max, forget_if_idle=self._pools.forget_if_idle)
+
+    def _exact_tokens(self) -> ExactPromptTokens | None:
+        options = self._config.prompt_tokens
+        if options.ranks_file is None:
+            return None
+        ranks = read_ranks(options.ranks_file)
+        return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))

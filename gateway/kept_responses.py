@@ -1,0 +1,45 @@
+"""Whose is this response, and which backend keeps it?
+
+A server keeps responses in its own memory and gives them to whoever knows their id. Here an id is worth something
+only to whom it was made for: anybody else is told that there is no such response, and so is everybody about a response
+that this gateway has forgotten. The newest `responses_max` are remembered.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+RESPONSES_MAX = 100_000
+ID_CHARS_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResponse:
+    """`owner` is who called, by key or by a trusted proxy's word, whatever tenant that counts as."""
+
+    owner: str
+    backend_id: str
+    model: str
+
+
+class KeptResponses:
+    """The responses made through this gateway, by id. Mutable."""
+
+    def __init__(self, responses_max: int = RESPONSES_MAX) -> None:
+        self._responses: OrderedDict[str, KeptResponse] = OrderedDict()
+        self._responses_max = responses_max
+
+    def made(self, response_id: str, kept: KeptResponse) -> None:
+        """A backend has made this response. The first that was seen with an id is the one that has it."""
+        if len(response_id) > ID_CHARS_MAX or response_id in self._responses:
+            return
+        if len(self._responses) >= self._responses_max:
+            self._responses.popitem(last=False)
+        self._responses[response_id] = kept
+
+    def find(self, response_id: str, owner: str) -> KeptResponse | None:
+        """The owner's own response of this id, None for any other."""
+        kept = self._responses.get(response_id)
+        if kept is None or kept.owner != owner:
+            return None
+        self._responses.move_to_end(response_id)
+        return kept

@@ -1,0 +1,57 @@
+"""langchain-openai's chat model and embeddings, with another base_url."""
+
+import pytest
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
+TALK = [SystemMessage("Be brief."), HumanMessage("Hello")]
+
+
+@pytest.fixture
+def model(house):
+    return ChatOpenAI(
+        model="tiny",
+        base_url=house.base_url,
+        api_key=house.key,
+        max_completion_tokens=8,
+        max_retries=0,
+        stream_usage=True,
+    )
+
+
+def test_langchain_chats(model):
+    answer = model.invoke(TALK)
+    assert answer.content
+    assert answer.usage_metadata["output_tokens"] == 8
+
+
+def test_langchain_streams_with_usage(model):
+    chunks = list(model.stream(TALK))
+    whole = sum(chunks[1:], chunks[0])
+    assert whole.content
+    assert whole.usage_metadata["output_tokens"] == 8
+
+
+async def test_langchain_chats_and_streams_asynchronously(model):
+    assert (await model.ainvoke("Hello")).content
+    assert [chunk async for chunk in model.astream("Hello")]
+
+
+def test_langchain_asks_in_batches(model):
+    assert [bool(answer.content) for answer in model.batch(["a", "b", "c"])] == [True] * 3
+
+
+def test_langchain_uses_the_responses_api(house):
+    model = ChatOpenAI(
+        model="tiny", base_url=house.base_url, api_key=house.key, max_completion_tokens=8, use_responses_api=True
+    )
+    assert model.invoke("Hello").usage_metadata["output_tokens"] == 8
+
+
+def test_langchain_embeds(embedding_house):
+    house = embedding_house
+    # Its own cutting of texts wants the tokenizer of a model that it knows.
+    model = OpenAIEmbeddings(
+        model="tiny", base_url=house.base_url, api_key=house.key, check_embedding_ctx_length=False, max_retries=0
+    )
+    assert len(model.embed_documents(["a", "b"])) == 2

@@ -1,0 +1,150 @@
+"""Responses that a backend keeps: whose they are, where they are, and what those cost that nobody waits for."""
+
+import asyncio
+
+import pytest
+from gateway_rig import MODEL, bearer, engine, gateway, until
+
+RESPONSES = "/v1/responses"
+ALICE, BOB = bearer("alice"), bearer("bob")
+KEEPING = {"responses_stored": True}
+
+
+def ask(**fields):
+    return {"model": MODEL, "input": "Hello there", "max_output_tokens": 8, **fields}
+
+
+def charged(rig):
+    """Service of all tenants: a prompt token is 1, an output token 2."""
+    return sum(tenant.service for tenant in rig.snapshot().tenants.values())
+
+
+@pytest.fixture
+async def house():
+    async with engine(**KEEPING) as server, gateway(server) as rig:
+        yield rig, server
+
+
+async def test_a_response_is_charged_by_its_usage_whole_and_streamed(house):
+    rig, _ = house
+    whole = await rig.post(ask(), RESPONSES, headers=ALICE)
+    usage = whole.json["usage"]
+    assert usage["output_tokens"] == 8
+    assert charged(rig) == usage["input_tokens"] + 2 * 8
+    streamed = await rig.post(ask(stream=True), RESPONSES, headers=ALICE)
+    assert streamed.body.count(b"event: response.output_text.delta") > 1
+    assert charged(rig) == 2 * (usage["input_tokens"] + 2 * 8)
+
+
+async def test_a_response_is_given_to_whom_it_was_made_for_and_to_nobody_else(house):
+    rig, _ = house
+    for fields in ({}, {"stream": True}):
+        made = await rig.post(ask(**fields), RESPONSES, headers=ALICE)
+        response_id = made.body.split(b'"id":"', 1)[1].split(b'"', 1)[0].decode()
+        mine = await rig.get(f"{RESPONSES}/{response_id}", headers=ALICE)
+        assert (mine.status, mine.json["id"]) == (200, response_id)
+        for path, method in ((response_id, rig.get), (f"{response_id}/cancel", rig.post)):
+            others = await method(path=f"{RESPONSES}/{path}", headers=BOB)
+            assert (others.status, others.error["code"]) == (404, "response_not_found")
+            assert response_id not in others.body.decode()
+
+
+@pytest.mark.parametrize("path_id", ["resp_unknown", "a" * 200, "..", "%2e%2e", "a%2fb", "a%3fb", "%00"])
+async def test_an_id_that_nobody_made_reaches_no_backend(house, path_id):
+    rig, _ = house
+    assert (await rig.get(f"{RESPONSES}/{path_id}")).status == 404
+
+
+async def test_a_response_goes_on_from_one_of_the_same_owner_at_the_same_backend():
+    async with engine(**KEEPING) as one, engine(**KEEPING) as two, gateway(one, two) as rig:
+        first = await rig.post(ask(), RESPONSES, headers=ALICE)
+        for _ in range(6):  # one of two would miss it now and then
+            onward = await rig.post(ask(previous_response_id=first.json["id"]), RESPONSES, headers=ALICE)
+            assert onward.status == 200
+        stolen = await rig.post(ask(previous_response_id=first.json["id"]), RESPONSES, headers=BOB)
+        assert (stolen.status, stolen.error["param"]) == (404, "previous_response_id")
+        for nonsense in ("resp_none", 7, ["a"]):
+            assert (await rig.post(ask(previous_response_id=nonsense), RESPONSES, headers=ALICE)).status == 404
+
+
+async def test_a_body_cannot_name_the_response_that_it_makes(house):
+    rig, _ = house
+    first = await rig.post(ask(), RESPONSES, headers=ALICE)
+    other = await rig.post(ask(request_id=first.json["id"]), RESPONSES, headers=BOB)
+    assert other.json["id"] != first.json["id"]
+
+
+async def test_a_server_that_keeps_nothing_says_so_itself():
+    async with engine() as server, gateway(server) as rig:
+        refused = await rig.post(ask(background=True), RESPONSES)
+        assert refused.status == 400
+        assert charged(rig) == 0
+        await until(rig.idle)
+
+
+# -- in the background ---------------------------------------------------------------------------------------------
+
+
+async def in_background(rig, **fields):
+    rig.gateway._front._background._poll_s = 0.05
+    reply = await rig.post(ask(background=True, **fields), RESPONSES, headers=ALICE)
+    assert (reply.status, reply.json["status"]) == (200, "queued")
+    return reply.json["id"]
+
+
+async def test_what_is_made_in_the_background_holds_its_seat_and_is_charged_when_it_has_ended():
+    async with engine(**{**KEEPING, "speed": 0.05}) as server, gateway(server) as rig:
+        await rig.post(ask(max_output_tokens=1), RESPONSES, headers=ALICE)  # the first is not in the background
+        before = charged(rig)
+        response_id = await in_background(rig, max_output_tokens=60)
+        assert rig.snapshot().in_flight_requests == 1
+        await until(rig.idle)
+        done = (await rig.get(f"{RESPONSES}/{response_id}", headers=ALICE)).json
+        assert done["usage"]["output_tokens"] == 60
+        assert charged(rig) == pytest.approx(before + done["usage"]["input_tokens"] + 2 * 60 + 1)  # 1: asking for it
+
+
+async def test_what_runs_in_the_background_is_charged_while_it_runs():
+    async with engine(**{**KEEPING, "speed": 0.02}) as server, gateway(server) as rig:
+        await in_background(rig, max_output_tokens=2000)
+        await until(lambda: charged(rig) > 20)
+        assert rig.snapshot().in_flight_requests == 1
+
+
+async def test_cancelling_in_the_background_is_no_way_to_free_tokens():
+    async with engine(**{**KEEPING, "speed": 0.02}) as server, gateway(server) as rig:
+        response_id = await in_background(rig, max_output_tokens=2000)
+        await asyncio.sleep(0.5)
+        cancelled = await rig.post(path=f"{RESPONSES}/{response_id}/cancel", headers=ALICE)
+        assert cancelled.json["status"] == "cancelled"
+        await until(rig.idle)
+        assert 20 < charged(rig) < 2000
+
+
+async def test_the_name_of_a_call_in_the_background_may_be_used_again(house):
+    rig, _ = house
+    named = {**ALICE, "X-Request-Id": "mine"}
+    for _ in range(3):
+        reply = await rig.post(ask(background=True, max_output_tokens=2000), RESPONSES, headers=named)
+        assert (reply.status, reply.headers["x-request-id"]) == (200, "mine")
+
+
+async def test_a_background_that_would_be_streamed_is_refused_and_costs_nothing(house):
+    rig, server = house
+    refused = await rig.post(ask(background=True, stream=True), RESPONSES)
+    assert (refused.status, refused.error["param"]) == (400, "background")
+    assert server.snapshots()[0].emitted_tokens_total == 0
+
+
+async def test_a_backend_that_dies_ends_what_it_made_in_the_background():
+    async with engine(**KEEPING, speed=0.02) as server, gateway(server) as rig:
+        await in_background(rig, max_output_tokens=2000)
+        await server.stop()
+        await until(rig.idle, timeout_s=15)
+
+
+async def test_the_gateway_ends_although_something_is_in_the_background():
+    async with engine(**KEEPING, speed=0.02) as server:
+        async with gateway(server) as rig:
+            await in_background(rig, max_output_tokens=2000)
+        assert not rig.gateway.pools.busy()

@@ -1,0 +1,101 @@
+"""The table of paths, and how a path is found in it."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gateway.api.endpoints import (
+    CHAT,
+    ENDPOINTS,
+    MESSAGES,
+    MODELS,
+    RESPONSE,
+    RESPONSE_CANCEL,
+    RESPONSES,
+    Charge,
+    PathTable,
+    api_of,
+    listed,
+)
+from gateway.api.errors import Api
+from gateway.api.fields import BODY_FIELDS, CACHE_SALT, HEADER_FIELDS, STREAM_INTERVAL_MAX
+
+PATHS = PathTable(ENDPOINTS)
+API = (Path(__file__).parents[4] / "docs" / "api.md").read_text(encoding="utf-8")
+QUEUED = {Charge.USAGE: "tokens", Charge.PROMPT: "prompt tokens", Charge.UNIT: "a unit", Charge.NOTHING: "nothing"}
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, MODELS, RESPONSES])
+def test_a_path_is_found_exactly(endpoint):
+    assert PATHS.find(endpoint.path) == (endpoint, "")
+    for other in (endpoint.path + "/", endpoint.path + "x", endpoint.path.upper(), " " + endpoint.path):
+        assert PATHS.find(other)[0] is not endpoint
+
+
+def test_a_path_with_an_id_is_found_with_it():
+    assert PATHS.find("/v1/responses/resp_1-a") == (RESPONSE, "resp_1-a")
+    assert PATHS.find("/v1/responses/resp_1/cancel") == (RESPONSE_CANCEL, "resp_1")
+
+
+@pytest.mark.parametrize("path_id", ["", "a/b", "..", "a.b", "a b", "a?b", "a#b", "a%2f", "ä", "a\n", "a" * 129])
+def test_an_id_cannot_be_another_path(path_id):
+    assert PATHS.find(f"/v1/responses/{path_id}") == (None, "")
+
+
+def test_no_path_is_there_twice():
+    assert set(Counter(each.path for each in ENDPOINTS).values()) == {1}
+
+
+def test_what_is_queued_can_be_read_and_what_generates_can_be_counted():
+    for endpoint in ENDPOINTS:
+        assert endpoint.queued == (endpoint.shape is not None)
+        if endpoint.charge is Charge.USAGE:
+            assert endpoint.shape.output_fields
+            assert endpoint.methods == ("POST",)
+
+
+def test_a_listed_path_is_queued_where_it_generates_and_goes_straight_where_it_does_not():
+    assert listed("/v1/x", "generation").queued
+    unit = listed("/x", "unit")
+    assert (unit.queued, unit.charge, unit.methods) == (False, Charge.UNIT, ("GET", "POST"))
+
+
+def test_errors_speak_the_api_of_their_path():
+    assert {each.path: each.api for each in ENDPOINTS} == {each.path: api_of(each.path) for each in ENDPOINTS}
+    assert api_of(MESSAGES.path + "/nowhere") is Api.ANTHROPIC
+    assert api_of("/") is Api.OPENAI
+
+
+# -- the document ------------------------------------------------------------------------------------------------
+
+
+def rows(title):
+    """The first table below this title: its rows as lists of cells."""
+    section = API.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+def test_the_document_has_the_table_of_paths():
+    documented = {cells[0].strip("`"): cells for cells in rows("Paths")}
+    assert list(documented) == [each.path for each in ENDPOINTS]
+    for endpoint in ENDPOINTS:
+        _, methods, charged, queued, _ = documented[endpoint.path]
+        assert methods == ", ".join(endpoint.methods)
+        assert charged == QUEUED[endpoint.charge]
+        assert queued == ("yes" if endpoint.queued else "no")
+
+
+def test_the_document_has_the_table_of_fields():
+    documented = {cells[0].strip("`"): cells[1:] for cells in rows("Fields of bodies")}
+    assert set(documented) == {*BODY_FIELDS, CACHE_SALT}
+    for name, field in BODY_FIELDS.items():
+        assert documented[name] == [field.what, field.why]
+    assert str(STREAM_INTERVAL_MAX) in documented["stream_interval"][0]
+
+
+def test_the_document_has_the_table_of_headers():
+    documented = {cells[0].strip("`"): cells[1:] for cells in rows("Headers")}
+    assert documented == {name: [field.what, field.why] for name, field in HEADER_FIELDS.items()}
