@@ -78,6 +78,9 @@ class Row:
     published: float | None = None
     tolerance: Tolerance | None = None
 
+    def __post_init__(self) -> None:
+        assert len({each.repeats for each in self.experiments}) == 1, "runs are compared one by one"
+
     @property
     def band(self) -> Band | None:
         return self.tolerance(self.published or 0.0) if self.tolerance else None
