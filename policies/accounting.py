@@ -34,8 +34,12 @@ class Accounting:
             self.settle(entry)
 
     def ended(self, entry: InFlight, lane: Lane, *, is_served: bool, now: float) -> None:
-        """The entry, which was sent from this lane, is over."""
-        lane.charged(entry.request.tenant_id, self.ledger.closed(entry, is_served=is_served))
+        """The entry, which was sent from this lane, is over: charge what it has used and was not charged yet."""
+        self.unsettled.pop(entry.request.id, None)
+        used = self.ledger.charge(entry, entry.usage)
+        closed = self.ledger.closed(entry, is_served=is_served)
+        charge = Charge(used.service + closed.service, used.outstanding + closed.outstanding)
+        lane.charged(entry.request.tenant_id, charge)
         lane.ended(entry, now)
 
     def left(self, request: Request, lane: Lane, now: float) -> None:

@@ -12,7 +12,7 @@ where only some will do, its tenant is passed over and the others go on at the r
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from policies.capacity import BackendCapacity
 from policies.cost import Price
@@ -40,15 +40,17 @@ class TenantState:
         return limit is None or self.in_flight < limit
 
 
-@dataclass(slots=True)
 class Round:
     """The dispatching of one poll from one lane: the backends that have room, and who waits for it in vain."""
 
-    now: float
-    candidates: list[BackendCapacity]
-    blocked: set[str] = field(default_factory=set)  # tiers to which all candidates are closed
-    closed: dict[str, frozenset[str]] = field(default_factory=dict)  # backend id -> tiers that it is closed to
-    passed_over: set[str] = field(default_factory=set)  # tenants whose next may only go to closed backends
+    __slots__ = ("blocked", "candidates", "closed", "now", "passed_over")
+
+    def __init__(self, now: float, candidates: list[BackendCapacity]) -> None:
+        self.now = now
+        self.candidates = candidates
+        self.blocked: set[str] = set()  # tiers to which all candidates are closed
+        self.closed: dict[str, frozenset[str]] = {}  # backend id -> tiers that it is closed to
+        self.passed_over: set[str] = set()  # tenants whose next may only go to closed backends
 
     def may_go(self, request: Request) -> bool:
         """Whether the request's tenant is not passed over."""
@@ -57,8 +59,8 @@ class Round:
     def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
         """The candidates that the request may go to."""
         closed, ids = self.closed, request.backend_ids
-        if ids is None and not closed:
-            return self.candidates
+        if ids is None and not self.passed_over:
+            return self.candidates  # what was closed was all of them, and is closed to tiers that are blocked
         return [
             each
             for each in self.candidates
@@ -68,6 +70,10 @@ class Round:
     def close(self, request: Request, tier_ids: frozenset[str]) -> None:
         """The request fits at no candidate that it may go to: keep what they have for it, from these tiers."""
         closed, ids = self.closed, request.backend_ids
+        if ids is None and not closed:
+            self.closed = dict.fromkeys([candidate.id for candidate in self.candidates], tier_ids)
+            self.blocked |= tier_ids
+            return
         for candidate in self.candidates:
             if ids is None or candidate.id in ids:
                 closed[candidate.id] = closed.get(candidate.id, NOBODY) | tier_ids
@@ -123,13 +129,14 @@ class Lane:
 
     def queued(self, request: Request, now: float) -> None:
         """The request has joined its tenant's queue."""
-        tenant_id = request.tenant_id
-        tier_id = self._tenants[tenant_id].tenant.tier_id
-        self.order.queued(tier_id, request, self.queues.of(tenant_id).requests, now)
+        if self.order.follows_requests:
+            waiting = self.queues.of(request.tenant_id).requests
+            self.order.queued(self.tier_id(request.tenant_id), request, waiting, now)
 
     def dropped(self, request: Request, now: float) -> None:
         """The request has left its tenant's queue here for good without ever being sent."""
-        self.order.dropped(self._tenants[request.tenant_id].tenant.tier_id, request, now)
+        if self.order.follows_requests:
+            self.order.dropped(self.tier_id(request.tenant_id), request, now)
 
     def refresh(self, state: TenantState) -> None:
         """Bring the order up to what the tenant's queue, requests in flight and limits now say."""
@@ -173,7 +180,8 @@ class Lane:
         tenant = self._tenants[entry.request.tenant_id].tenant
         entry.weight = tenant.weight
         self.holds(entry)
-        self.order.dispatched(tenant.tier_id, entry)
+        if self.order.follows_requests:
+            self.order.dispatched(tenant.tier_id, entry)
         self.order.charged(tenant, charge)
 
     def holds(self, entry: InFlight) -> None:
@@ -203,7 +211,8 @@ class Lane:
 
     def ended(self, entry: InFlight, now: float) -> None:
         """What was sent from here is over, or is another lane's from now on."""
-        self.order.ended(self._tenants[entry.request.tenant_id].tenant.tier_id, entry, now)
+        if self.order.follows_requests:
+            self.order.ended(self.tier_id(entry.request.tenant_id), entry, now)
 
     def tier_id(self, tenant_id: str) -> str:
         return self._tenants[tenant_id].tenant.tier_id
@@ -218,12 +227,7 @@ class Lane:
         """The request that is next, and its tier, among the tiers that are not blocked."""
         blocked, may_go = this_round.blocked, this_round.may_go if this_round.passed_over else _any_request
         first = self._pick(blocked, may_go)
-        if (
-            first is None
-            or not self.order.is_fair
-            or self.order.waiting_count() == 1
-            or self._is_within_share(first[1])
-        ):
+        if first is None or not self.order.is_fair or self.order.waiting == 1 or self._is_within_share(first[1]):
             return first
         # Where everybody who waits is over his share the rest of the room is for whoever is next.
         other = self._pick(blocked, lambda request: may_go(request) and self._is_within_share(request))
@@ -243,7 +247,7 @@ class Lane:
 
     def _pick(self, blocked: set[str], eligible: Callable[[Request], bool]) -> tuple[str, Request] | None:
         order = self.order
-        if len(blocked) == len(order.tiers()):
+        if blocked and len(blocked) == len(order.tiers()):
             return None
         while (tier_id := order.pick_tier(blocked)) is not None:
             request = order.pick(tier_id, eligible)

@@ -144,8 +144,6 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        if request_id in self._unsettled:
-            self._accounting.settle(entry)
         prompt, _, output = entry.usage
         is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
         self._seating.observed(entry, outcome)

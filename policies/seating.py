@@ -66,9 +66,9 @@ class Seating:
             request,
             backend.id,
             reservation,
-            expected_output=expected,
-            sized_output=sized,
-            usage=Usage(request.prompt_tokens, cached_tokens, 0),
+            expected,
+            sized,
+            Usage(request.prompt_tokens, cached_tokens, 0),
             dispatched_at=this_round.now,
             utilisation=backend.sequences / backend.sequences_limit,
         )

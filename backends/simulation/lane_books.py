@@ -19,7 +19,7 @@ from backends.simulation.recording import (
     Submitted,
     TenantsChanged,
 )
-from policies.placement import ArrivalPlacement, Worker
+from policies.placement.base import ArrivalPlacement, Worker
 from policies.prefixes import PrefixIndex
 from policies.types import Dispatch, Request, Usage
 

@@ -42,6 +42,9 @@ class Fairness(Protocol):
     reads_counters: bool
     """Whether service that moves from outstanding to counter, and leaves the key as it was, may change the order."""
 
+    follows_requests: bool
+    """Whether it wants to hear what becomes of requests: `queued`, `dropped`, `dispatched` and `ended`."""
+
     reads_prefixes: bool
     """Whether it asks what is cached; `look_up_in` is called before anything else then."""
 
@@ -132,6 +135,7 @@ class Accounts:
     """The accounts of all tenants: the part that every order shares."""
 
     reads_counters = False
+    follows_requests = False
     reads_prefixes = False
     is_fair = True
 

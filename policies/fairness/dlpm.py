@@ -28,6 +28,7 @@ class DeficitLongestPrefix(Accounts):
     """Which request of a tenant with credit has the most of its prompt cached?"""
 
     reads_counters = True  # a token is paid for when it is decoded
+    follows_requests = True
     reads_prefixes = True
 
     def __init__(self, quantum_service: float = REFILL_SERVICE, *, forgives_debt: bool = False) -> None:

@@ -19,6 +19,7 @@ class DeficitRoundRobin(Accounts):
     """Whose turn is it in the circle of waiting tenants? Costs O(tenants waiting): a baseline."""
 
     reads_counters = True  # a token is paid for when it is decoded
+    follows_requests = True
 
     def __init__(self, quantum_service: float = QUANTUM_SERVICE) -> None:
         super().__init__()

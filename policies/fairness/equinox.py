@@ -49,6 +49,8 @@ class _Average:
 class DualCounter(Accounts):
     """Who has the least score of both counters?"""
 
+    follows_requests = True
+
     def __init__(
         self,
         *,

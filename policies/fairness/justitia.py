@@ -55,6 +55,7 @@ class _Agent:
 class AgentTags(Accounts):
     """Whose agent has the smallest tag?"""
 
+    follows_requests = True
     is_fair = False  # an agent is given all that it can use
 
     def __init__(

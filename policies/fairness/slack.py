@@ -54,6 +54,7 @@ class SlackCounter(VirtualTokenCounter):
         assert second_key in SECOND_KEYS, second_key
         self._slack = slack_service
         self._levels = _Levels(RANKS[second_key]) if slack_service and second_key in RANKS else None
+        self.follows_requests = self._levels is not None
         self.reads_prefixes = second_key == PREFIX and slack_service > 0
 
     def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:

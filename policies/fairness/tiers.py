@@ -27,8 +27,9 @@ class TieredFairness:
         self._tiers: dict[str, Tier] = {}
         self._tier_order = VirtualTokenCounter()
         self._orders: dict[str, Fairness] = {}
-        self._waiting = 0
-        self.is_fair = True
+        self.waiting = 0
+        """How many tenants wait, over all tiers."""
+        self.is_fair, self.follows_requests = True, False
         self.set_tiers(tiers)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
@@ -38,6 +39,7 @@ class TieredFairness:
             if tier.id not in self._orders:
                 self._orders[tier.id] = self._new_order()
         self.is_fair = all(order.is_fair for order in self._orders.values())
+        self.follows_requests = any(order.follows_requests for order in self._orders.values())
 
     def tier(self, tier_id: str) -> Tier:
         return self._tiers[tier_id]
@@ -56,12 +58,12 @@ class TieredFairness:
         if not order.waiting_count():
             self._tier_order.joined(tier_id, NOTHING)
         order.joined(tenant_id, waiting)
-        self._waiting += 1
+        self.waiting += 1
 
     def left(self, tier_id: str, tenant_id: str) -> None:
         order = self._orders[tier_id]
         order.left(tenant_id)
-        self._waiting -= 1
+        self.waiting -= 1
         if not order.waiting_count():
             self._tier_order.left(tier_id)
 
@@ -85,10 +87,6 @@ class TieredFairness:
 
     def pick(self, tier_id: str, eligible: Eligible) -> Request | None:
         return self._orders[tier_id].pick(eligible)
-
-    def waiting_count(self) -> int:
-        """How many tenants wait, over all tiers."""
-        return self._waiting
 
     def standing(self, tenant: Tenant) -> Standing:
         return self._orders[tenant.tier_id].standing(tenant.id)

@@ -47,8 +47,10 @@ class LeastCounterFirst(Accounts):
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
-        if account.is_waiting and fell(account, account.counter + account.outstanding):
-            self._heap.push(account, self._waiting)
+        if account.is_waiting:
+            entry_key = account.entry_key  # as `fell`, without a call
+            if account.counter + account.outstanding < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key):
+                self._heap.push(account, self._waiting)
 
     def least(self, passed_over: Collection[str]) -> str | None:
         """The id that has received the least among those that wait, but for these."""

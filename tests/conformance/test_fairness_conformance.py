@@ -89,7 +89,8 @@ class History:
         request = make_request(f"r{self.made}", tenant_id, self.now if arrived_at is None else arrived_at)
         queue = self.queues.setdefault(tenant_id, {})
         queue[request.id] = request
-        self.order.queued(request, queue, self.now)
+        if self.order.follows_requests:
+            self.order.queued(request, queue, self.now)
 
     def come_back(self, tenant_id: str) -> None:
         """One of the tenant's that was sent is at its head again."""
@@ -100,7 +101,8 @@ class History:
             others = dict(queue)
             queue.clear()
             queue.update({mine[0].id: mine[0], **others})
-            self.order.queued(mine[0], queue, self.now)
+            if self.order.follows_requests:
+                self.order.queued(mine[0], queue, self.now)
 
     def join(self, tenant_id: str, arrived_at: float | None = None) -> None:
         self.queue(tenant_id, arrived_at)
@@ -117,9 +119,11 @@ class History:
             return None
         tenant_id = picked.tenant_id
         entry = InFlight(picked, "gpu", RESERVATION, 0.0, 0.0, Usage(1, 0, 1), service=service, dispatched_at=self.now)
-        self.order.dispatched(entry)
+        if self.order.follows_requests:
+            self.order.dispatched(entry)
         self.order.charged(tenant_id, service, 0.0)
-        self.order.ended(entry, self.now + 0.5)
+        if self.order.follows_requests:
+            self.order.ended(entry, self.now + 0.5)
         self.queue(tenant_id)
         del self.queues[tenant_id][picked.id]
         self.served.append(picked)

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("policies", "backends", "gateway")  # each may import itself and those before it
 IMPURE = {"asyncio", "time", "random", "os", "logging", "aiohttp", "redis", "opentelemetry", "socket", "threading"}
 IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "uvloop"}
-VALUES = ("policies.types", "policies.cost")  # the vocabulary and prices are values, which anybody may name
+# The vocabulary and prices are values, which anybody may name, and so is the question that a placement answers.
+VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes")
 COMPOSITION_ROOTS = (
     "gateway/app.py",
     "gateway/scheduling.py",
