@@ -23,6 +23,7 @@ from gateway.envelopes import Envelopes
 from gateway.kept_responses import KeptResponses
 from gateway.names import RequestNames
 from gateway.pools import Pools
+from gateway.programs import Programs
 from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens
 from gateway.reception import Arrival, Reception, Refused
 from gateway.telemetry import CallTrace
@@ -56,6 +57,7 @@ class Intake:
         limits: CallLimits,
         envelopes: Envelopes,
         cache_salts: CacheSalts,
+        programs: Programs,
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
     ) -> None:
@@ -66,6 +68,7 @@ class Intake:
         self._limits = limits
         self._envelopes = envelopes
         self._cache_salts = cache_salts
+        self._programs = programs
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
 
@@ -99,6 +102,7 @@ class Intake:
             prefix_block_tokens=prompt_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if parsed.prefix else 0.0,
             envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any else None,
             backend_ids=backend_ids,
+            program_id=self._programs.of(tenant.id, request.headers, values),
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
         )
