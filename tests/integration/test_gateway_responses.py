@@ -1,9 +1,10 @@
 """Responses that a backend keeps: whose they are, where they are, and what those cost that nobody waits for."""
 
 import asyncio
+import time
 
 import pytest
-from gateway_rig import MODEL, bearer, engine, gateway, until
+from gateway_rig import MODEL, answer, bearer, engine, fall_silent, gateway, running, scripted, tokens_emitted, until
 
 RESPONSES = "/v1/responses"
 ALICE, BOB = bearer("alice"), bearer("bob")
@@ -143,8 +144,34 @@ async def test_a_backend_that_dies_ends_what_it_made_in_the_background():
         await until(rig.idle, timeout_s=15)
 
 
-async def test_the_gateway_ends_although_something_is_in_the_background():
+async def test_the_end_of_the_gateway_ends_what_is_in_the_background_and_charges_it():
     async with engine(**KEEPING, speed=0.02) as server:
         async with gateway(server) as rig:
-            await in_background(rig, max_output_tokens=2000)
+            rig.gateway._front._background._poll_s = 60.0
+            for _ in range(3):
+                await rig.post(ask(background=True, max_output_tokens=2000), RESPONSES, headers=ALICE)
+            before = charged(rig)
+            await asyncio.sleep(0.3)
+            assert running(server) == 3
+        await until(lambda: not running(server), timeout_s=0.5)
         assert not rig.gateway.pools.busy()
+        assert charged(rig) > before + 3
+
+
+async def test_what_is_in_the_background_is_followed_while_the_gateway_drains():
+    async with engine(**{**KEEPING, "speed": 0.1}) as server, gateway(server) as rig:
+        await in_background(rig, max_output_tokens=40)
+        await rig.gateway.drain()
+        assert tokens_emitted(server) == 40
+        assert charged(rig) > 2 * 40
+
+
+async def test_a_backend_that_does_not_answer_holds_up_no_end_of_the_gateway():
+    begun = {"id": "resp_1", "status": "queued", "output": []}
+    async with scripted(fall_silent, answer(begun)) as backend:
+        async with gateway(backend) as rig:
+            await rig.post(ask(background=True), RESPONSES)
+            await until(lambda: rig.snapshot().in_flight_requests)
+            started = time.monotonic()
+        assert time.monotonic() - started < 2.5
+        assert [asked.target for asked in backend.calls] == [RESPONSES, f"{RESPONSES}/resp_1/cancel"]
