@@ -105,6 +105,7 @@ class Background:
                 await self._abandoned(response)
                 raise
             finally:
+                self._generation.answered(response.call, response.lease, response.trace)
                 self._ended(response.trace)
 
     async def _abandoned(self, response: "_Running") -> None:
@@ -154,10 +155,10 @@ class _Running:
 
     def __init__(self, response_id: str, call: Call, lease: Lease, trace: CallTrace) -> None:
         self.id = response_id
+        self.call = call
         self.lease = lease
         # The line of the answer that said so much is in the log; this is the one of the response itself.
         self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED)
-        self._request = call.request
         self._started_s = time.perf_counter()
 
     def told(self, body: dict[str, Any] | None, *, link: Link) -> bool:
@@ -166,9 +167,9 @@ class _Running:
         usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)
         if usage is None:
             produced = min(
-                link.pace.tokens_after(time.perf_counter() - self._started_s), self._request.output_tokens_max
+                link.pace.tokens_after(time.perf_counter() - self._started_s), self.call.request.output_tokens_max
             )
-            usage = Usage(self._request.prompt_tokens, 0, int(produced))
+            usage = Usage(self.call.request.prompt_tokens, 0, int(produced))
         elif status not in _RUNNING:
             self.trace.estimated = False
         self.trace.passed(usage)

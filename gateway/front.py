@@ -153,8 +153,8 @@ class Front:
             exact_prompt_tokens=exact_tokens,
         )
 
-    def _made(self, answer_id: str, call: Call, backend_id: str) -> None:
-        self._responses.made(answer_id, KeptResponse(call.owner, backend_id, call.request.model))
+    def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
+        self._responses.made(answer_id, KeptResponse(call.owner, backend_id, call.request.model, context_tokens))
 
     def _make_tenants(self) -> TenantDirectory:
         tenants, auth = self._config.policy_tenants(), self._config.auth
