@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from policies.types import Outcome, Usage
 POLL_S: Final = 1.0
 FAILURES_MAX: Final = 5  # to ask, one after the other: then the backend is given up, and the response with it
 RUNNING_S_MAX: Final = 3600.0
+CANCEL_S_MAX: Final = 0.5  # for all of them, when the gateway ends
 ANSWER_BYTES_MAX: Final = 64 << 20
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,9 @@ class Background:
         return await asyncio.shield(begun)
 
     async def stop(self) -> None:
-        """Follow nothing any longer."""
+        """Follow nothing any longer, and have it ended: nobody could ask for it when this gateway is gone, and nobody
+        would pay for it.
+        """
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -96,8 +99,22 @@ class Background:
 
     async def _to_its_end(self, held: AsyncExitStack, response: "_Running") -> None:
         async with held:
-            await self._followed(response)
-        self._ended(response.trace)
+            try:
+                await self._followed(response)
+            except asyncio.CancelledError:
+                await self._abandoned(response)
+                raise
+            finally:
+                self._generation.answered(response.call, response.lease, response.trace)
+                self._ended(response.trace)
+
+    async def _abandoned(self, response: "_Running") -> None:
+        """Tell the backend to stop, in the time that there is, and charge what has been made."""
+        body = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_S_MAX):
+                body = await self._asked(response, RESPONSE_CANCEL)
+        response.told(body, link=self._links[response.lease.backend_id])
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
@@ -122,10 +139,11 @@ class Background:
     async def _asked(self, response: "_Running", endpoint: Endpoint) -> dict[str, Any] | None:
         """What the backend says of the response, None where it says nothing."""
         link = self._links[response.lease.backend_id]
-        target = endpoint.path.replace("{id}", response.id)
         headers = {**link.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
         try:
-            async with await link.upstream.open(endpoint.methods[0], target, headers.items()) as exchange:
+            async with await link.upstream.open(
+                endpoint.methods[0], endpoint.target(response.id), headers.items()
+            ) as exchange:
                 body = orjson.loads(await exchange.read(ANSWER_BYTES_MAX))
         except (UpstreamError, orjson.JSONDecodeError):
             return None
@@ -137,10 +155,10 @@ class _Running:
 
     def __init__(self, response_id: str, call: Call, lease: Lease, trace: CallTrace) -> None:
         self.id = response_id
+        self.call = call
         self.lease = lease
         # The line of the answer that said so much is in the log; this is the one of the response itself.
         self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED)
-        self._request = call.request
         self._started_s = time.perf_counter()
 
     def told(self, body: dict[str, Any] | None, *, link: Link) -> bool:
@@ -149,9 +167,9 @@ class _Running:
         usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)
         if usage is None:
             produced = min(
-                link.pace.tokens_after(time.perf_counter() - self._started_s), self._request.output_tokens_max
+                link.pace.tokens_after(time.perf_counter() - self._started_s), self.call.request.output_tokens_max
             )
-            usage = Usage(self._request.prompt_tokens, 0, int(produced))
+            usage = Usage(self.call.request.prompt_tokens, 0, int(produced))
         elif status not in _RUNNING:
             self.trace.estimated = False
         self.trace.passed(usage)

@@ -29,6 +29,7 @@ from gateway.intake import Call, Intake
 from gateway.kept_responses import KeptResponse, KeptResponses
 from gateway.names import RequestNames
 from gateway.pools import Pools
+from gateway.programs import Programs
 from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.reception import Reception
 from gateway.server import GatewayServer, Handler
@@ -138,6 +139,7 @@ class Front:
 
     def _make_intake(self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None) -> Intake:
         config = self._config
+        secret = config.auth.secret_bytes() or secrets.token_bytes(32)
         return Intake(
             reception=self._reception,
             names=self._names,
@@ -145,13 +147,14 @@ class Front:
             responses=self._responses,
             limits=config.call_limits(),
             envelopes=Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes()),
-            cache_salts=CacheSalts(config.auth.cache_isolation, config.auth.secret_bytes() or secrets.token_bytes(32)),
+            cache_salts=CacheSalts(config.auth.cache_isolation, secret),
+            programs=Programs(secret),
             prompt_tokens=learnt_tokens,
             exact_prompt_tokens=exact_tokens,
         )
 
-    def _made(self, answer_id: str, call: Call, backend_id: str) -> None:
-        self._responses.made(answer_id, KeptResponse(call.owner, backend_id, call.request.model))
+    def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
+        self._responses.made(answer_id, KeptResponse(call.owner, backend_id, call.request.model, context_tokens))
 
     def _make_tenants(self) -> TenantDirectory:
         tenants, auth = self._config.policy_tenants(), self._config.auth

@@ -37,9 +37,11 @@ class Generation:
         links: Mapping[str, Link],
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
-        on_answer: Callable[[str, Call, str], None],
+        on_answer: Callable[[str, Call, str, int], None],
     ) -> None:
-        """`on_answer` is told the id of an answer that may be asked for later, its call and its backend."""
+        """`on_answer` is told of an answer that may be asked for later: its id, its call, its backend, and how many
+        tokens it and its prompt have by then.
+        """
         self._intake = intake
         self._backends = backends
         self._links = links
@@ -91,12 +93,25 @@ class Generation:
         except OptionsRefused:
             self._backends.options_refused(lease.backend_id)
             result, evidence = await self._attempt(call, lease, trace).run(request)
+        self.answered(call, lease, trace)
         if result.outcome is not Outcome.CLIENT_GONE:
             self._report(lease.backend_id, evidence, call)
         return result
 
+    def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
+        """So much of the call's answer is there."""
+        if trace.answer_id is not None:
+            usage = trace.usage
+            tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
+            self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
+
     def _attempt(self, call: Call, lease: Lease, trace: CallTrace) -> Attempt:
         backend_id = lease.backend_id
+
+        def named(answer_id: str) -> None:
+            trace.answer_id = answer_id
+            self.answered(call, lease, trace)
+
         return Attempt(
             call=call,
             lease=lease,
@@ -106,7 +121,7 @@ class Generation:
             intake=self._intake,
             answer_headers=self._answer_headers,
             output_tokens=self._output_tokens,
-            on_id=lambda answer_id: self._on_answer(answer_id, call, backend_id),
+            on_id=named,
         )
 
     def _report(self, backend_id: str, evidence: Evidence, call: Call) -> None:

@@ -20,9 +20,10 @@ from gateway.api.prompts import PREFIX_BLOCK_BYTES
 from gateway.api.values import flag
 from gateway.dispatcher import Dispatcher
 from gateway.envelopes import Envelopes
-from gateway.kept_responses import KeptResponses
+from gateway.kept_responses import KeptResponse, KeptResponses
 from gateway.names import RequestNames
 from gateway.pools import Pools
+from gateway.programs import Programs
 from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens
 from gateway.reception import Arrival, Reception, Refused
 from gateway.telemetry import CallTrace
@@ -33,7 +34,10 @@ CONTEXT_TOKENS_UNKNOWN = 8192
 
 
 class Call(NamedTuple):
-    """A call that may be queued: what was read of it, whose it is, and who serves it."""
+    """A call that may be queued: what was read of it, whose it is, and who serves it.
+
+    `context_tokens` of its prompt are not in it: they are those of the response that it goes on from.
+    """
 
     parsed: ParsedCall
     request: Request
@@ -41,6 +45,7 @@ class Call(NamedTuple):
     dispatcher: Dispatcher
     owner: str
     background: bool = False
+    context_tokens: int = 0
 
 
 class Intake:
@@ -56,6 +61,7 @@ class Intake:
         limits: CallLimits,
         envelopes: Envelopes,
         cache_salts: CacheSalts,
+        programs: Programs,
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
     ) -> None:
@@ -66,6 +72,7 @@ class Intake:
         self._limits = limits
         self._envelopes = envelopes
         self._cache_salts = cache_salts
+        self._programs = programs
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
 
@@ -82,10 +89,12 @@ class Intake:
         trace.stream = parsed.stream
         if "request_id" in values:
             trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
-        backend_ids = self._pools.holders(card.id)
-        if endpoint is RESPONSES:
-            backend_ids = self._keeper(arrival) or backend_ids
-        prompt_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body)
+        previous = self._previous(arrival) if endpoint is RESPONSES else None
+        context_tokens = 0 if previous is None else previous.context_tokens
+        own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body)
+        prompt_tokens = context_tokens + own_tokens
+        # What follows a context begins like nothing that is known here.
+        prefix = parsed.prefix if previous is None else ()
         queued = Request(
             id=trace.request_id,
             tenant_id=tenant.id,
@@ -95,18 +104,19 @@ class Intake:
             output_tokens_max=_output_tokens_max(parsed, card, prompt_tokens),
             choices=parsed.choices,
             body_bytes=arrival.body_bytes,
-            prefix=parsed.prefix,
-            prefix_block_tokens=prompt_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if parsed.prefix else 0.0,
+            prefix=prefix,
+            prefix_block_tokens=own_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if prefix else 0.0,
             envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any else None,
-            backend_ids=backend_ids,
+            backend_ids=self._pools.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
+            program_id=self._programs.of(tenant.id, request.headers, values),
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
         )
-        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background)
+        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens)
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """A backend has counted the prompt."""
-        if call.parsed.prompt_token_ids is None:
+        if call.parsed.prompt_token_ids is None and not call.context_tokens:
             request = call.request
             self._prompt_tokens.observed(
                 request.tenant_id, request.model, prompt_bytes=call.parsed.prompt_bytes, prompt_tokens=prompt_tokens
@@ -117,15 +127,16 @@ class Intake:
         own = arrival.body.values.get(CACHE_SALT)
         return self._cache_salts.salt(tenant_id=tenant.id, tier_id=tenant.tier_id, own=own)
 
-    def _keeper(self, arrival: Arrival) -> frozenset[str] | None:
-        """The backend that keeps the response which this one goes on from, None where it goes on from none."""
+    def _previous(self, arrival: Arrival) -> KeptResponse | None:
+        """The response which this one goes on from, None where it goes on from none. Raises Refused."""
         previous = arrival.body.values.get("previous_response_id")
         if previous is None:
             return None
         kept = self._responses.find(previous, arrival.owner) if type(previous) is str else None
-        if kept is None:
+        route = self._pools.find(kept.model) if kept is not None else None
+        if kept is None or route is None or route[0] is not arrival.dispatcher:  # no backend of this pool has it
             raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "previous_response_id"))
-        return frozenset((kept.backend_id,))
+        return kept
 
     async def _count(self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: Body) -> int:
         if parsed.prompt_token_ids is not None:

@@ -14,11 +14,14 @@ ID_CHARS_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
-    """`owner` is who called, by key or by a trusted proxy's word, whatever tenant that counts as."""
+    """`owner` is who called, by key or by a trusted proxy's word, whatever tenant that counts as. `context_tokens` are
+    its prompt and its output: what comes before a response that goes on from it.
+    """
 
     owner: str
     backend_id: str
     model: str
+    context_tokens: int = 0
 
 
 class KeptResponses:
@@ -29,8 +32,13 @@ class KeptResponses:
         self._responses_max = responses_max
 
     def made(self, response_id: str, kept: KeptResponse) -> None:
-        """A backend has made this response. The first that was seen with an id is the one that has it."""
-        if len(response_id) > ID_CHARS_MAX or response_id in self._responses:
+        """A backend has made this response, or has made more of it. Who was seen with an id first is who has it."""
+        known = self._responses.get(response_id)
+        if known is not None:
+            if (known.owner, known.backend_id) == (kept.owner, kept.backend_id):
+                self._responses[response_id] = kept
+            return
+        if len(response_id) > ID_CHARS_MAX:
             return
         if len(self._responses) >= self._responses_max:
             self._responses.popitem(last=False)

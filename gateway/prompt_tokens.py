@@ -28,6 +28,8 @@ from backends.meters.events import TOKENS_PER_BYTE
 
 TOKENS_PER_BYTE_AT_FIRST = 1 / 3
 TOKENS_PER_BYTE_MAX = 4.0
+# White space has fewer, and would teach an estimate at which everything else is cheap.
+TOKENS_PER_BYTE_MIN = 1 / 8
 # The average moves fast while it has seen little.
 FAST_ALPHA, FAST_OBSERVATIONS, SLOW_ALPHA = 0.3, 10, 0.1
 # A shorter prompt moves it less: most of its tokens are the chat template's.
@@ -47,7 +49,7 @@ class _Ratio:
     def observe(self, *, prompt_bytes: int, prompt_tokens: int) -> None:
         alpha = FAST_ALPHA if self.observations < FAST_OBSERVATIONS else SLOW_ALPHA
         alpha *= min(prompt_bytes / FULL_WEIGHT_BYTES, 1.0)
-        observed = min(prompt_tokens / prompt_bytes, TOKENS_PER_BYTE_MAX)
+        observed = min(max(prompt_tokens / prompt_bytes, TOKENS_PER_BYTE_MIN), TOKENS_PER_BYTE_MAX)
         self.tokens_per_byte += alpha * (observed - self.tokens_per_byte)
         self.observations += 1
 

@@ -94,8 +94,20 @@ class GatewayServer(web.Server):
         if request.method == hdrs.METH_OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
             return preflight
         if endpoint is None:
-            return to_response(errors.NOT_FOUND)
+            return self._without_slash(request) or to_response(errors.NOT_FOUND)
         return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
+
+    def _without_slash(self, request: web.BaseRequest) -> web.Response | None:
+        """Where a path would be that has slashes behind, as vLLM's framework says it; None where nothing is there.
+
+        Without a host, which would be the one that the client has named, and not that of a proxy in front.
+        """
+        endpoint, path_id = self._paths.find(request.path.rstrip("/"))
+        if endpoint is None:
+            return None
+        query = request.rel_url.raw_query_string
+        location = endpoint.target(path_id) + (f"?{query}" if query else "")
+        return web.Response(status=307, headers={hdrs.LOCATION: location, **SERVER})
 
     def complete(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Every answer has a name, and tells a page that it may read it."""

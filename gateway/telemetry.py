@@ -17,8 +17,9 @@ from policies.types import Outcome, RateLimits, Request, Usage
 class CallTrace:
     """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
 
-    `cors` are headers for the page that asked; `rate_limits` says how its tenant's limits stand, None where there are
-    none: both are for the head of the answer.
+    `answer_id` is there where its API has answers that are asked for later. `cors` are headers for the page that
+    asked; `rate_limits` says how its tenant's limits stand, None where there are none: both are for the head of the
+    answer.
     """
 
     endpoint: str
@@ -33,6 +34,7 @@ class CallTrace:
     dispatched_s: float | None = None
     first_token_s: float | None = None
     backend_id: str | None = None
+    answer_id: str | None = None
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None

@@ -149,6 +149,6 @@ class Utilities:
 
 def _target(request: web.BaseRequest, endpoint: Endpoint, path_id: str) -> str:
     """What the backend is asked for. Only what may be asked without a body has anything to say in its query."""
-    target = endpoint.path.replace("{id}", path_id)
+    target = endpoint.target(path_id)
     query = request.rel_url.raw_query_string if endpoint.may_be_empty else ""
     return f"{target}?{query}" if query else target

@@ -5,6 +5,8 @@ where something has to be taken out. What a stream is asked to say of its usage 
 and is decided when it is sent.
 """
 
+import codecs
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
@@ -18,6 +20,8 @@ from gateway.api.values import flag
 
 NESTING_MAX: Final = 128
 JSON_TYPE: Final = "application/json"
+# Byte order marks, which RFC 8259 has nobody write, but editors and shells do, and which vLLM reads.
+_MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # How a form asks for usage, which has no objects.
 _FORM_USAGE: Final = ("stream_include_usage", "stream_continuous_usage_stats")
 
@@ -54,6 +58,8 @@ class Body(Protocol):
 
 def read_json(body: bytes) -> "JsonBody":
     """One JSON object of a depth that no backend stumbles over. Raises BadRequest."""
+    if body.startswith(_MARKS) or b"\0" in body[:4]:
+        body = _in_utf_8(body)
     try:
         call = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -156,6 +162,14 @@ _ASKED: Final = {
 _TAILS: Final = {
     which: b',"stream_options":' + orjson.dumps(asked) + b"}" if asked else b"}" for which, asked in _ASKED.items()
 }
+
+
+def _in_utf_8(body: bytes) -> bytes:
+    """JSON in any encoding of Unicode, without a mark; what is none comes back as it is, and is no JSON."""
+    try:
+        return body.decode(json.detect_encoding(body)).encode()
+    except UnicodeError:
+        return body
 
 
 def _json(raw: bytes, values: Mapping[str, Any], changes: Mapping[str, Any]) -> bytes:

@@ -23,6 +23,9 @@ from gateway.api.prompts import prefix_hashes
 from gateway.api.values import count, flag, integer
 
 MODEL_CHARS_MAX: Final = 512
+# Each of these is looked for in every token's text, by a thread that serves all requests of the backend.
+STRINGS_MAX: Final = 128
+STRING_LISTS: Final = ("stop", "stop_sequences", "bad_words")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
     if stream and shape.usage_options:
         wants_usage, wants_continuous, options = body.usage_options()
     generates = endpoint.charge is Charge.USAGE
+    if generates:
+        _check_uncounted_work(call)
     sequences = _sequences(call, limits) if generates else 1
     output_tokens = _output_tokens(call, shape, limits.output_tokens_max) if generates else 0
     prompt = shape.prompt(call)
@@ -112,6 +117,17 @@ def model_of(call: dict[str, Any]) -> str | None:
     if model is not None and (type(model) is not str or len(model) > MODEL_CHARS_MAX):
         raise BadRequest(f"'model' must be a string of at most {MODEL_CHARS_MAX} characters.", param="model")
     return model
+
+
+def _check_uncounted_work(call: dict[str, Any]) -> None:
+    """Refuse what costs a backend far more than the tokens that it reports."""
+    if flag(call, "use_beam_search"):
+        # vLLM runs every beam anew for every token, and counts the tokens of the best beams at the end.
+        raise BadRequest("Beam search is not offered here: its work is not counted.", param="use_beam_search")
+    for name in STRING_LISTS:
+        value = call.get(name)
+        if type(value) is list and len(value) > STRINGS_MAX:
+            raise BadRequest(f"'{name}' must hold at most {STRINGS_MAX} strings.", param=name)
 
 
 def _sequences(call: dict[str, Any], limits: CallLimits) -> int:

@@ -73,6 +73,10 @@ class Endpoint:
         """Whether it is asked without a body too, and so without a model."""
         return "GET" in self.methods
 
+    def target(self, path_id: str) -> str:
+        """The path with this id in it."""
+        return self.path.replace("{id}", path_id)
+
 
 _CHAT: Final = Shape(prompt=chat_prompt, output_fields=("max_completion_tokens", "max_tokens"), usage_options=True)
 # The API's own default of completions is 16 tokens; chat has none.

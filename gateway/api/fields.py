@@ -21,6 +21,10 @@ STREAM_INTERVAL_MAX: Final = 16
 # What the scheduler inside an engine is told by us, and by nobody else.
 RESERVED_XARGS: Final = ("tenant", "tenant_id", "tier", "tier_id", "priority", "deadline")
 RESERVED_XARGS_PREFIXES: Final = ("slo_", "fairlead_")
+# Of Dynamo's extensions: urgency, place, and a prompt in place of the one that was counted.
+# https://docs.nvidia.com/dynamo/latest/additional-resources/nvidia-request-extensions-nvext
+RESERVED_NVEXT: Final = ("agent_hints", "session_control", "token_data", "cache_salt")
+RESERVED_NVEXT_SUFFIXES: Final = ("_id", "_rank")
 
 LEFT_OUT: Final = object()
 
@@ -68,6 +72,17 @@ def _xargs(value: Any) -> Any:
     return orjson.dumps(kept).decode() if type(value) is str else kept
 
 
+def _nvext(value: Any) -> Any:
+    if type(value) is not dict:
+        return value
+    kept = {
+        name: each
+        for name, each in value.items()
+        if name not in RESERVED_NVEXT and not name.endswith(RESERVED_NVEXT_SUFFIXES)
+    }
+    return value if len(kept) == len(value) else kept or LEFT_OUT
+
+
 def _is_reserved(name: str) -> bool:
     return name in RESERVED_XARGS or name.startswith(RESERVED_XARGS_PREFIXES)
 
@@ -82,6 +97,11 @@ BODY_FIELDS: Final[Mapping[str, BodyField]] = {
         _xargs,
         "without the names that are ours (tenant, tenant_id, tier, tier_id, priority, deadline, slo_*, fairlead_*)",
         "A scheduler inside the engine believes them.",
+    ),
+    "nvext": BodyField(
+        _nvext,
+        "without agent_hints, session_control, token_data, cache_salt and what ends in _id or _rank",
+        "Dynamo believes them: who is urgent, where a request runs, what its prompt is.",
     ),
     "stream_interval": BodyField(
         _stream_interval,
@@ -123,6 +143,10 @@ HEADER_FIELDS: Final[Mapping[str, HeaderField]] = {
     "x-llm-d-slo-tpot-ms": HeaderField("tightens the tenant's envelope", "A wider one is not the client's to take."),
     "x-slo-ttft-ms": HeaderField("as x-llm-d-slo-ttft-ms", "A wider one is not the client's to take."),
     "x-slo-tpot-ms": HeaderField("as x-llm-d-slo-tpot-ms", "A wider one is not the client's to take."),
+    "x-fairlead-program-id": HeaderField(
+        "names the agent that the call is part of, else `x-session-id` or the field `session_id` does; not forwarded",
+        "It orders the calls of one tenant, and is kept as a hash alone.",
+    ),
     "authorization": HeaderField("read, not forwarded", "The backend's credentials are the gateway's."),
     "x-api-key": HeaderField("as authorization", "The backend's credentials are the gateway's."),
     "endpoint-load-metrics-format": HeaderField("not forwarded", "A backend's load is that of all tenants."),

@@ -20,9 +20,6 @@ from gateway_rig import (
     wire,
 )
 
-from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Request, Tenant
-
 RESPONSES, MESSAGES, EMBEDDINGS = "/v1/responses", "/v1/messages", "/v1/embeddings"
 BATCH, COUNT = "/v1/chat/completions/batch", "/v1/messages/count_tokens"
 BODIES = {
@@ -174,15 +171,6 @@ async def test_an_embedding_nobody_waits_for_costs_its_prompt_alone():
 # -- adapters that a part of a pool has ---------------------------------------------------------------------------
 
 
-def scheduler_knows_backend_ids():
-    """Whether a request that only one backend can serve is placed there."""
-    scheduler = Scheduler(tenants=[Tenant("t")])
-    scheduler.load_changed([BackendLoad("a"), BackendLoad("b")], 0.0)
-    for number in range(4):
-        scheduler.submit(Request(str(number), "t", "m", 0.0, 1, 1, backend_ids=frozenset("b")), now=0.0)
-    return all(action.backend_id == "b" for action in scheduler.poll(0.0) if isinstance(action, Dispatch))
-
-
 async def test_adapters_of_different_backends_are_one_list_of_models_and_one_pool():
     async with (
         engine(adapters=("sql", "poems")) as one,
@@ -202,7 +190,6 @@ async def test_adapters_of_different_backends_are_one_list_of_models_and_one_poo
         assert pools.holders("law") == {"b1"}
 
 
-@pytest.mark.skipif(not scheduler_knows_backend_ids(), reason="the scheduler does not place by backend_ids yet")
 async def test_a_call_for_an_adapter_goes_where_it_is_loaded_however_busy_the_others_are():
     async with engine(adapters=("sql",)) as one, engine(adapters=("law",)) as two, gateway(one, two) as rig:
         calls = [rig.post({"model": "law", "messages": HELLO, "max_tokens": 4}) for _ in range(12)]

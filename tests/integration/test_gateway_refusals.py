@@ -20,6 +20,7 @@ from gateway_rig import (
     stream,
     wire,
 )
+from yarl import URL
 
 DEEP = 200
 
@@ -209,12 +210,43 @@ async def test_what_is_not_http_is_a_400_that_repeats_nothing(garbage, caplog):
 
 async def test_unknown_paths_and_methods_are_answered_as_vllm_does():
     async with scripted() as backend, gateway(backend) as rig:
-        for path in ("/", "/v1/nothing", "/debug/state", "/v1/chat/completions/", "/metrics/../health%00"):
+        for path in (
+            "/",
+            "/v1/nothing",
+            "/debug/state",
+            "/v1/nothing/",
+            "//",
+            "/debug/state/",
+            "/metrics/../health%00",
+        ):
             reply = await rig.get(path)
             assert (reply.status, reply.body) == (404, b'{"detail":"Not Found"}')
         reply = await rig.get(CHAT)
         assert (reply.status, reply.body, reply.headers["Allow"]) == (405, b'{"detail":"Method Not Allowed"}', "POST")
         assert (await rig.post(path="/v1/models")).status == 405
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("/v1/models/", "/v1/models"),
+        ("/v1/chat/completions///?a=b%20c", "/v1/chat/completions?a=b%20c"),
+        ("/v1/ch%61t/completions/", "/v1/chat/completions"),
+        ("/v1/responses/resp_1/cancel/", "/v1/responses/resp_1/cancel"),
+    ],
+)
+async def test_a_path_with_a_slash_behind_is_told_where_it_is_and_goes_nowhere(asked, told):
+    async with scripted() as backend, gateway(backend) as rig:
+        for method in ("GET", "POST"):
+            async with rig.session.request(method, URL(rig.url + asked, encoded=True), allow_redirects=False) as reply:
+                assert (reply.status, reply.headers["location"], await reply.read()) == (307, told, b"")
+        assert_untouched(rig, backend)
+
+
+async def test_a_client_that_follows_a_redirection_is_served():
+    async with scripted() as backend, gateway(backend) as rig:
+        assert (await rig.post(path=CHAT + "/")).status == 200
+        assert backend.calls[0].target == CHAT
 
 
 async def test_the_connection_serves_on_after_every_refusal():

@@ -1,9 +1,23 @@
 """Responses that a backend keeps: whose they are, where they are, and what those cost that nobody waits for."""
 
 import asyncio
+import time
 
 import pytest
-from gateway_rig import MODEL, bearer, engine, gateway, until
+from gateway_rig import (
+    MODEL,
+    answer,
+    bearer,
+    engine,
+    fall_silent,
+    gateway,
+    http,
+    running,
+    scripted,
+    tokens_emitted,
+    until,
+    wire,
+)
 
 RESPONSES = "/v1/responses"
 ALICE, BOB = bearer("alice"), bearer("bob")
@@ -65,6 +79,45 @@ async def test_a_response_goes_on_from_one_of_the_same_owner_at_the_same_backend
         assert (stolen.status, stolen.error["param"]) == (404, "previous_response_id")
         for nonsense in ("resp_none", 7, ["a"]):
             assert (await rig.post(ask(previous_response_id=nonsense), RESPONSES, headers=ALICE)).status == 404
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}], ids=["whole", "stream", "background"])
+async def test_a_response_that_goes_on_from_another_is_charged_for_all_that_came_before(fields):
+    """Also where its client leaves before its usage comes, at the very end."""
+    long = "word " * 400
+    async with engine(**KEEPING) as server, gateway(server) as rig:
+        rig.gateway._front._background._poll_s = 0.05
+        first = await rig.post(ask(input=long, **fields), RESPONSES, headers=ALICE)
+        first_id = first.body.split(b'"id":"', 1)[1].split(b'"', 1)[0].decode()
+        await until(rig.idle)
+        before = charged(rig)
+        async with wire(rig) as connection:
+            onward = ask(input="a", previous_response_id=first_id, stream=True, max_output_tokens=2000)
+            connection.send(http(onward, "Authorization: Bearer alice", path=RESPONSES))
+            await connection.reader.readuntil(b"output_text.delta")
+            connection.reset()
+            await until(rig.idle)
+        assert charged(rig) - before > 400
+
+
+async def test_what_came_before_a_response_teaches_nothing_of_how_its_prompt_is_written():
+    async with engine(**KEEPING) as server, gateway(server) as rig:
+        first = await rig.post(ask(input="word " * 400), RESPONSES, headers=ALICE)
+        learnt = rig.gateway._front._generation._intake._prompt_tokens
+        ratios = [ratio.tokens_per_byte for ratio in learnt._ratios.values()]
+        for _ in range(5):
+            await rig.post(ask(input="a b c", previous_response_id=first.json["id"]), RESPONSES, headers=ALICE)
+        assert [ratio.tokens_per_byte for ratio in learnt._ratios.values()] == ratios
+
+
+async def test_a_response_of_another_pool_is_none_that_one_could_go_on_from():
+    async with engine(**KEEPING) as one, engine(**KEEPING, model="other") as two, gateway(one, two) as rig:
+        first = await rig.post(ask(), RESPONSES, headers=ALICE)
+        onward = ask(model="other", previous_response_id=first.json["id"])
+        async with asyncio.timeout(2):
+            refused = await rig.post(onward, RESPONSES, headers=ALICE)
+        assert (refused.status, refused.error["param"]) == (404, "previous_response_id")
+        assert tokens_emitted(two) == 0
 
 
 async def test_a_body_cannot_name_the_response_that_it_makes(house):
@@ -143,8 +196,34 @@ async def test_a_backend_that_dies_ends_what_it_made_in_the_background():
         await until(rig.idle, timeout_s=15)
 
 
-async def test_the_gateway_ends_although_something_is_in_the_background():
+async def test_the_end_of_the_gateway_ends_what_is_in_the_background_and_charges_it():
     async with engine(**KEEPING, speed=0.02) as server:
         async with gateway(server) as rig:
-            await in_background(rig, max_output_tokens=2000)
+            rig.gateway._front._background._poll_s = 60.0
+            for _ in range(3):
+                await rig.post(ask(background=True, max_output_tokens=2000), RESPONSES, headers=ALICE)
+            before = charged(rig)
+            await asyncio.sleep(0.3)
+            assert running(server) == 3
+        await until(lambda: not running(server), timeout_s=0.5)
         assert not rig.gateway.pools.busy()
+        assert charged(rig) > before + 3
+
+
+async def test_what_is_in_the_background_is_followed_while_the_gateway_drains():
+    async with engine(**{**KEEPING, "speed": 0.1}) as server, gateway(server) as rig:
+        await in_background(rig, max_output_tokens=40)
+        await rig.gateway.drain()
+        assert tokens_emitted(server) == 40
+        assert charged(rig) > 2 * 40
+
+
+async def test_a_backend_that_does_not_answer_holds_up_no_end_of_the_gateway():
+    begun = {"id": "resp_1", "status": "queued", "output": []}
+    async with scripted(fall_silent, answer(begun)) as backend:
+        async with gateway(backend) as rig:
+            await rig.post(ask(background=True), RESPONSES)
+            await until(lambda: rig.snapshot().in_flight_requests)
+            started = time.monotonic()
+        assert time.monotonic() - started < 2.5
+        assert [asked.target for asked in backend.calls] == [RESPONSES, f"{RESPONSES}/resp_1/cancel"]

@@ -26,7 +26,7 @@ SMUGGLED = (
     BODY,
 )
 PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Probe: 1\r\n\r\n"
-BODY_TIMEOUT_S = 0.3
+BODY_TIMEOUT_S = 1.5  # longer than it takes to send a body in pieces on a busy machine
 PIECE_BYTES = 100  # of what is long: a byte at a time would take seconds
 
 
@@ -362,8 +362,8 @@ IDS = {
     "resp_1%3Fa=b": 404,
     "resp_1/../../../metrics": 404,
     "..%2f..%2fmetrics": 404,
-    "resp_1/": 404,
-    "": 404,
+    "resp_1/": 307,
+    "": 307,
     "resp_1?a=b c": 400,
     "resp_1?a=\t": 400,
     "resp_1?a=\0": 400,

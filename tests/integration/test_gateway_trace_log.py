@@ -102,3 +102,17 @@ def test_what_waits_for_the_disk_is_bounded_and_no_line_spoils_a_trace(tmp_path)
     log.write(trace_record(request, Usage(0, 0, 3), endpoint="/v1/completions", arrived_at=1.0, outcome="completed"))
     log.close()
     assert simulated(tmp_path / "trace.jsonl")["policies"][0]["served"] == 1
+
+
+async def test_the_calls_of_an_agent_have_one_program_and_no_name_is_written(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    async with engine(speed=20.0) as server, gateway(server, trace_log={"enabled": True, "path": str(path)}) as rig:
+        for named in ({"X-Fairlead-Program-Id": "zebra"}, {"X-Session-ID": "zebra"}, {"X-Session-ID": "other"}, {}):
+            await rig.post(headers=named)
+        await rig.post(call(session_id="zebra"))
+        await rig.post(headers={"X-Session-ID": "zebra", "Authorization": "Bearer bob"})
+    first, second, other, none, third, bobs = [line["program"] for line in lines(path)]
+    assert first == second == third
+    assert none is None
+    assert len({first, other, bobs}) == 3
+    assert "zebra" not in path.read_text()

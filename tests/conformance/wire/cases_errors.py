@@ -1,6 +1,8 @@
 """Bad input: what the gateway sees to be wrong it refuses itself; what only vLLM can know passes through."""
 
-from case import MARKER, Case, refused_alike, same
+import json
+
+from case import MARKER, Case, differs, refused_alike, same
 from cases_chat import BASE as CHAT
 from cases_chat import HELLO
 from cases_chat import PATH as CHAT_PATH
@@ -69,6 +71,13 @@ for api, (path, body, prompt) in APIS.items():
         f"{api}: a prompt over the model, streamed": same(post(path, {**body, prompt: LONG[prompt], "stream": True})),
     }
 CASES |= {
+    "chat: a byte order mark": same(post(CHAT_PATH, b"\xef\xbb\xbf" + json.dumps(CHAT).encode())),
+    "chat: UTF-16": same(post(CHAT_PATH, json.dumps(CHAT).encode("utf-16"))),
+    "chat: UTF-32 without a mark": same(post(CHAT_PATH, json.dumps(CHAT).encode("utf-32-le"))),
+    "chat: beams": differs(post(CHAT_PATH, {**CHAT, "use_beam_search": True, "n": 2}), theirs=200, ours=400),
+    "chat: too many strings to stop at": differs(
+        post(CHAT_PATH, {**CHAT, "stop": ["zebra"] * 200}), theirs=200, ours=400
+    ),
     "chat: no messages": refused_alike(post(CHAT_PATH, {**CHAT, "messages": []})),
     "chat: a message without a role": refused_alike(post(CHAT_PATH, {**CHAT, "messages": [{"content": MARKER}]})),
     "chat: an unknown role": same(post(CHAT_PATH, {**CHAT, "messages": [{"role": MARKER, "content": "x"}]})),

@@ -1,5 +1,7 @@
 """A response is its maker's, and the newest are remembered."""
 
+from dataclasses import replace
+
 from gateway.kept_responses import ID_CHARS_MAX, KeptResponse, KeptResponses
 
 
@@ -35,3 +37,13 @@ def test_an_id_of_any_length_costs_no_memory():
     responses = KeptResponses()
     responses.made("x" * (ID_CHARS_MAX + 1), kept("alice"))
     assert responses.find("x" * (ID_CHARS_MAX + 1), "alice") is None
+
+
+def test_its_maker_may_make_more_of_it_and_nobody_else():
+    responses = KeptResponses()
+    responses.made("r", kept("alice"))
+    for other in (kept("bob"), kept("alice", "b1")):
+        responses.made("r", replace(other, context_tokens=7))
+    assert responses.find("r", "alice").context_tokens == 0
+    responses.made("r", replace(kept("alice"), context_tokens=9))
+    assert responses.find("r", "alice").context_tokens == 9

@@ -12,6 +12,7 @@ from gateway.prompt_tokens import (
     INLINE_BYTES_MAX,
     THREAD_BYTES_MAX,
     TOKENS_PER_BYTE_MAX,
+    TOKENS_PER_BYTE_MIN,
     ExactPromptTokens,
     LearntPromptTokens,
     make_encoding,
@@ -41,8 +42,8 @@ def test_a_report_moves_the_average_by_three_tenths_at_first():
 
 def test_after_ten_reports_it_moves_by_one_tenth():
     tokens = LearntPromptTokens()
-    learn(tokens, *[(3000, 1000)] * 10, (3000, 0), (3000, 300))  # a report of nothing says nothing
-    assert tokens.estimate("t", "m", 30_000) == 9300  # 1/3 + 0.1 (0.1 - 1/3) = 0.31
+    learn(tokens, *[(3000, 1000)] * 10, (3000, 0), (3000, 600))  # a report of nothing says nothing
+    assert tokens.estimate("t", "m", 30_000) == 9600  # 1/3 + 0.1 (0.2 - 1/3) = 0.32
 
 
 def test_short_prompts_say_little_because_their_tokens_are_the_templates():
@@ -58,11 +59,17 @@ def test_one_report_cannot_make_estimates_absurd():
     assert tokens.estimate("t", "m", 1000) <= 1000 * TOKENS_PER_BYTE_MAX
 
 
+def test_nobody_teaches_an_estimate_at_which_a_prompt_is_nearly_free():
+    tokens = LearntPromptTokens()
+    learn(tokens, *[(100_000, 10)] * 100)  # white space
+    assert tokens.estimate("t", "m", 100_000) >= 100_000 * TOKENS_PER_BYTE_MIN
+
+
 def test_tenants_and_models_are_learnt_apart():
     tokens = LearntPromptTokens()
-    learn(tokens, *[(3000, 300)] * 30, tenant="a")
+    learn(tokens, *[(3000, 600)] * 30, tenant="a")
     assert tokens.estimate("b", "m", 3000) == tokens.estimate("a", "other", 3000) == 1000
-    assert tokens.estimate("a", "m", 3000) == 303  # 300 + 700 * 0.7^10 * 0.9^20, rounded up
+    assert tokens.estimate("a", "m", 3000) == 602  # 600 + 400 * 0.7^10 * 0.9^20, rounded up
 
 
 def test_only_the_pairs_seen_last_are_remembered():

@@ -40,7 +40,7 @@ def forwarded(endpoint=CHAT, salt=None, **fields):
 
 
 def test_every_row_is_tested_here():
-    assert set(BODY_FIELDS) == LEFT_OUT_ALWAYS | {"vllm_xargs", "stream_interval"}
+    assert set(BODY_FIELDS) == LEFT_OUT_ALWAYS | {"vllm_xargs", "nvext", "stream_interval"}
 
 
 @pytest.mark.parametrize("endpoint", PLAIN, ids=lambda endpoint: endpoint.path)
@@ -72,6 +72,33 @@ def test_the_engines_scheduler_is_not_told_by_a_client_what_we_tell_it(name):
 @pytest.mark.parametrize("value", [{}, {"mine": [1, "a"]}, {"slow": 1, "tenants": 2}, None, "text", 7, []])
 def test_other_arguments_of_the_engine_pass(value):
     assert forwarded(vllm_xargs=value) == PLAIN[CHAT] | {"vllm_xargs": value}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agent_hints",
+        "backend_instance_id",
+        "decode_worker_id",
+        "dp_rank",
+        "token_data",
+        "session_control",
+        "cache_salt",
+    ],
+)
+def test_dynamo_is_not_told_by_a_client_who_is_urgent_and_where_it_runs(name):
+    assert forwarded(nvext={name: {"priority": 5}, "greed_sampling": True})["nvext"] == {"greed_sampling": True}
+    assert "nvext" not in forwarded(nvext={name: 7})
+
+
+@pytest.mark.parametrize("value", [{}, {"annotations": ["a"]}, None, "text", 7, []])
+def test_other_extensions_of_dynamo_pass(value):
+    assert forwarded(nvext=value) == PLAIN[CHAT] | {"nvext": value}
+
+
+@pytest.mark.parametrize("name", ["Priority", "PRIORITY", "priority ", "prioritY", "x-priority", "extra_body"])
+def test_what_no_server_reads_passes(name):
+    assert forwarded(**{name: {"priority": -5}}) == PLAIN[CHAT] | {name: {"priority": -5}}
 
 
 def test_arguments_of_the_engine_in_a_form_are_a_string_and_stay_one():
