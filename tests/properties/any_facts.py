@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from policies.cost import PRICES
+from policies.fairness import FAIRNESS
+from policies.placement import PLACEMENT
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier, Usage
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -126,6 +128,16 @@ class AnyFacts(Facts):
         fairness = PolicyChoice(self.policy, PARAMETERS.get(self.policy, {}))
         self.recorder.policy_changed(
             fairness=fairness, prediction=prediction and PolicyChoice(prediction), now=self.now
+        )
+
+    @precondition(lambda self: self.made > 10)  # histories without a switch are judged more strictly
+    @rule(fairness=st.sampled_from([None, *FAIRNESS]), placement=st.sampled_from([None, *PLACEMENT]))
+    def switch(self, fairness, placement):
+        self.is_switched = True
+        self.recorder.policy_changed(
+            fairness=fairness and PolicyChoice(fairness, PARAMETERS.get(fairness, {})),
+            placement=placement and PolicyChoice(placement, PARAMETERS.get(placement, {})),
+            now=self.now,
         )
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 20.0]))

@@ -19,7 +19,7 @@ from policies.fairness import FAIRNESS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Outcome, Request, Tenant, Tier, Usage
+from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Tier, Usage, Withdraw
 
 BACKENDS = ("x", "y")
 PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again
@@ -76,6 +76,7 @@ class Facts(RuleBasedStateMachine):
         self.recorder = Recorder(self.scheduler, Watch(self.books, [self.entries.append, *self.judges()]))
         self.now = 0.0
         self.made = 0
+        self.is_switched = False  # to another policy: who may be chosen, and who waits where, is not known any more
         self.same_instant = True
         self.cached_tokens = {}  # of each dispatched prompt, as the Scheduler believed
         self.recorder.load_changed([load(backend_id) for backend_id in BACKENDS], self.now)
@@ -83,10 +84,8 @@ class Facts(RuleBasedStateMachine):
     def judges(self):
         waits_for = {} if self.watched is None else self.watched.backend_ids
         any_request = self.policy in CHOOSE_AMONG_REQUESTS
-        return [
-            InFlightLimits(self.books),
-            WorkConservation(self.books, self.scheduler, any_request=any_request, waits_for=waits_for),
-        ]
+        conservation = WorkConservation(self.books, self.scheduler, any_request=any_request, waits_for=waits_for)
+        return [InFlightLimits(self.books), lambda entry: None if self.is_switched else conservation(entry)]
 
     # -- facts -----------------------------------------------------------------------------------------------
 
@@ -122,8 +121,16 @@ class Facts(RuleBasedStateMachine):
 
     def poll(self):
         type(self).steps += 1
+        withdrawn = False
         for action in self.recorder.poll(self.now):
-            self.cached_tokens[action.request_id] = getattr(action, "cached_tokens", 0)
+            if isinstance(action, Dispatch):
+                self.cached_tokens[action.request_id] = action.cached_tokens
+            elif isinstance(action, Withdraw) and int(action.request_id[1:]) % 3:  # else it is too late
+                self.recorder.returned(action.request_id, self.now)
+                withdrawn = True
+        if withdrawn:
+            self.poll()
+            return
         self.books.compare(self.scheduler.snapshot(self.now))
         wakeup = self.scheduler.next_wakeup()
         assert wakeup is None or wakeup > self.now, "a poll leaves nothing to do at its own instant"

@@ -56,7 +56,7 @@ def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothin
 @every_placement
 @pytest.mark.parametrize("policy", BOUNDED)
 def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placement, is_capped):
-    steps = steps_of(FairFacts, FAIR_STEPS, histories=7, policy=policy, placement=placement, is_capped=is_capped)
+    steps = steps_of(FairFacts, FAIR_STEPS, histories=10, policy=policy, placement=placement, is_capped=is_capped)
     assert steps >= FAIR_STEPS
 
 
