@@ -8,8 +8,13 @@ arrives is tagged with virtual time + cost, once and for ever; the smallest tag 
 (Justitia, by a replica that cites its equations.) As time here is in seconds, it runs at M times the iterations per
 second.
 
-What an agent will cost is not known: it is taken to be what its tenant's agents have cost lately. It has left when it
-had nothing waiting or running for a time.
+What an agent will cost is not known: it is taken to be what its tenant's agents have cost lately. One that has cost
+what it was taken to cost, and goes on, is tagged anew as if it arrived now: or an agent that never ends would keep a
+tag that virtual time has long passed, and be first for ever. It has left when it had nothing waiting or running for a
+time.
+
+Shares are those of agents, not of tenants: whose calls are many agents at a time is given many shares. A tenant gains
+nothing there by naming programs, because a call that names none is an agent already.
 """
 
 from dataclasses import dataclass, field
@@ -49,6 +54,7 @@ class _Agent:
     tag: float
     requests: set[str] = field(default_factory=set)
     cost: float = 0.0  # of the calls that have ended
+    cost_max: float = 0.0  # at which it is tagged anew
     leaves_at: float | None = None  # unless it goes on before
 
 
@@ -98,7 +104,10 @@ class AgentTags(Accounts):
         name = _name(request)
         agent = self._agents.get(name)
         if agent is None:
-            agent = self._agents[name] = _Agent(name, self._virtual + self.agent_cost(request))
+            agent = self._agents[name] = _Agent(name, self._virtual)
+        if agent.cost >= agent.cost_max:
+            expected = self.agent_cost(request)
+            agent.tag, agent.cost_max = max(agent.tag, self._virtual) + expected, agent.cost + expected
         agent.requests.add(request.id)
         agent.leaves_at = None
         rank = self._ranked.queued(request, waiting)

@@ -107,6 +107,29 @@ def test_what_agents_of_a_tenant_have_cost_is_expected_of_the_next():
     assert pool.order.tag(pool.queues["A"]["A2"]) == pool.order.virtual_time(1.0) + 50
 
 
+def test_an_agent_that_goes_on_beyond_its_cost_is_tagged_anew():
+    pool = agents(idle_s=10.0)
+    pool.send("A1", prompt=10, output_max=50, program="a")  # 50 token-iterations, as 4 tokens will cost
+    pool.dispatch(service=1.0)
+    pool.end("A1", 4)
+    pool.now = 1.0
+    pool.send("A2", prompt=10, output_max=50, program="a")
+    assert pool.order.tag(pool.queues["A"]["A2"]) == pool.order.virtual_time(1.0) + 50
+
+
+def test_a_program_that_never_ends_is_not_always_first():
+    """Beside it come agents of the same cost, more than can be served: it is one of them, and gets the share of one."""
+    pool = agents(kv_tokens=100.0, idle_s=10.0)
+    order = []
+    for number in range(40):
+        pool.now = number * 0.5
+        pool.send(f"A{number}", prompt=10, output_max=50, program="for ever")
+        pool.send(f"B{number}", prompt=10, output_max=50, program=f"b{number}")
+        order.append(pool.dispatch(service=1.0))
+        pool.end(order[-1], 4)
+    assert 1 <= sum(name.startswith("A") for name in order[-30:]) <= 15
+
+
 def equinox(**options) -> Orderly:
     return Orderly(DualCounter(**options))
 
