@@ -125,7 +125,7 @@ class Background:
         target = endpoint.path.replace("{id}", response.id)
         headers = {**link.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
         try:
-            async with await link.upstream.open(endpoint.methods[0], target, headers.items()) as exchange:
+            async with await link.upstream.open(endpoint.methods[0], target, headers) as exchange:
                 body = orjson.loads(await exchange.read(ANSWER_BYTES_MAX))
         except (UpstreamError, orjson.JSONDecodeError):
             return None
