@@ -19,6 +19,7 @@ HEAD_BYTES_MAX = 64 * 1024
 HELD_BYTES_MAX = 256 * 1024  # body that arrived before anybody asked for it; then reading pauses
 # A backend whose machine vanished sends nothing, not even a FIN: probes find out within half a minute.
 KEEPALIVE_PROBES: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
 
 
 class UpstreamError(Exception):
@@ -64,8 +65,9 @@ class Owner(Protocol):
 class Exchange:
     """One request and its response. Use `async with`, or call release() on every path.
 
-    `is_framed` says whether the response tells where it ends. Where it does not, the end of the connection ends it,
-    and a response that was cut looks like a whole one.
+    `headers` are by name in lower case; of a name that comes twice the last one counts. `is_framed` says whether the
+    response tells where it ends. Where it does not, the end of the connection ends it, and a response that was cut
+    looks like a whole one.
     """
 
     __slots__ = ("_connection", "headers", "is_framed", "status")
@@ -74,7 +76,7 @@ class Exchange:
         self._connection: Connection | None = connection
         self.status = 0
         self.is_framed = False
-        self.headers: list[tuple[str, str]] = []
+        self.headers: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,6 +88,14 @@ class Exchange:
 
     async def read(self, bytes_max: int) -> bytes:
         """The whole body. Raises UpstreamClosed, or UpstreamProtocolError when it is over `bytes_max`."""
+        body = self._connection.whole_body() if self._connection is not None else None
+        if body is None:
+            return await self._gathered(bytes_max)
+        if len(body) > bytes_max:
+            raise UpstreamProtocolError(f"a body of more than {bytes_max} bytes")
+        return body
+
+    async def _gathered(self, bytes_max: int) -> bytes:
         pieces: list[bytes] = []
         room = bytes_max
 
@@ -97,7 +107,7 @@ class Exchange:
             pieces.append(data)
 
         await self.stream(collect)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
     async def stream(self, on_body: Callable[[bytes], None]) -> None:
         """Hand every piece of the body to `on_body` as it arrives; return when the message is complete.
@@ -211,6 +221,10 @@ class Connection(asyncio.Protocol):
             with suppress(UpstreamError):  # it is raised where the body is read
                 await self.wait()
 
+    def whole_body(self) -> bytes | None:
+        """The body, if all of it is here: a small one comes with the head."""
+        return self._take() if self._complete else None
+
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
         self._sink = on_body
         self.resume()  # before anything is handed on: on_body may pause again
@@ -273,7 +287,7 @@ class Connection(asyncio.Protocol):
             self._wait_for_sink(len(data))
         elif pieces := self._pieces:
             try:
-                sink(pieces.popleft() if len(pieces) == 1 else self._take())
+                sink(pieces.popleft() if len(pieces) == 1 else self._take())  # spares one call a token
             except Exception as error:  # noqa: BLE001 - it is raised where the body is awaited
                 self._fail(error)
 
@@ -293,11 +307,15 @@ class Connection(asyncio.Protocol):
             raise UpstreamProtocolError("a response without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_received or self._exchange is None:
+        exchange = self._exchange
+        if self._head_received or exchange is None:
             return  # trailers are not forwarded
         key = name.decode("latin-1").lower()
-        self._framed = self._framed or key in ("content-length", "transfer-encoding")
-        self._exchange.headers.append((key, value.decode("utf-8", "replace")))
+        if key in _FRAMING:
+            self._framed = True
+            if key == "transfer-encoding" and value.lower() != b"chunked":
+                raise UpstreamProtocolError("a coding of the body that was not asked for")
+        exchange.headers[key] = value.decode("utf-8", "replace")
 
     def on_headers_complete(self) -> None:
         exchange, status = self._exchange, self._parser.get_status_code()
@@ -309,8 +327,6 @@ class Connection(asyncio.Protocol):
             exchange.headers.clear()
             self._framed = False
             return
-        if any(name == "transfer-encoding" and value.lower() != "chunked" for name, value in exchange.headers):
-            raise UpstreamProtocolError("a coding of the body that was not asked for")
         exchange.status = status
         exchange.is_framed = self._framed = self._framed or status in (204, 304)
         self._head_received = True
@@ -325,8 +341,11 @@ class Connection(asyncio.Protocol):
     # Inside.
 
     def _take(self) -> bytes:
-        data = b"".join(self._pieces)
-        self._pieces.clear()
+        pieces = self._pieces
+        if len(pieces) == 1:
+            return pieces.popleft()
+        data = b"".join(pieces)
+        pieces.clear()
         return data
 
     def _wait_for_sink(self, received: int) -> None:

@@ -8,8 +8,9 @@ by aborting it, which is how a client that left reaches the backend at once. Err
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Final
 from urllib.parse import urlsplit
 
 from backends.connection import (
@@ -32,6 +33,7 @@ __all__ = [
     "UpstreamSilent",
 ]
 
+NO_HEADERS: Final[Mapping[str, str]] = {}
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 SILENCE_CHECKS = 8  # within the time that a response may be silent: it is found out by an eighth too late at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -67,7 +69,9 @@ class Upstream:
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def open(self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes = b"") -> Exchange:
+    async def open(
+        self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes = b""
+    ) -> Exchange:
         """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
         A pooled connection may have been closed by the backend just before: if it ends without a byte of
@@ -104,16 +108,15 @@ class Upstream:
     def open_connections(self) -> int:
         return len(self._connections)
 
-    def _serialize(self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
+    def _serialize(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
         if method == "HEAD":
             raise ValueError("HEAD: the length of its response is not the length of a body")
         if " " in target:
             raise ValueError("a space in the request target")
+        if not _OWN_HEADERS.isdisjoint(map(str.lower, headers)):
+            raise ValueError(f"one of these headers is set here: {', '.join(headers)}")
         lines = [f"{method} {self._path}{target} HTTP/1.1", self._host_line, f"content-length: {len(body)}"]
-        for name, value in headers:
-            if name.lower() in _OWN_HEADERS:
-                raise ValueError(f"header {name} is set here")
-            lines.append(f"{name}: {value}")
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join(lines)
         if not head.count("\r") == head.count("\n") == len(lines) - 1 or "\0" in head:
             raise ValueError("a line break or NUL in the request head")

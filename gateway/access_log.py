@@ -1,12 +1,11 @@
 """One JSON line per request. A record has no field for prompts or keys."""
 
-from dataclasses import dataclass
+from typing import TypedDict
 
 from gateway.line_log import LineLog
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that would triple what making one costs
-class AccessRecord:
+class AccessRecord(TypedDict):
     """One finished request. `ts` is Unix time in seconds at its arrival; None is what never happened.
 
     `estimated`: token counts are the gateway's own, because the backend reported none.

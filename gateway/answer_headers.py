@@ -26,7 +26,9 @@ class AnswerHeaders:
 
     def of(self, trace: CallTrace) -> dict[str, str]:
         """For an answer, or a refusal, that goes out now."""
-        headers = {REQUEST_ID_HEADER: trace.request_id, **SERVER, **trace.cors}
+        headers = {REQUEST_ID_HEADER: trace.request_id, **SERVER}
+        if trace.cors:
+            headers.update(trace.cors)
         if trace.rate_limits is not None:
             headers |= rate_limit_headers(trace.rate_limits())
         if self._show_queue_ms and trace.queued_s is not None and trace.dispatched_s is not None:

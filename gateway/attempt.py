@@ -17,7 +17,7 @@ from backends.meters.events import Meter, Remembered, StreamCall
 from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed
 from gateway.answer_headers import AnswerHeaders
 from gateway.api.headers import upstream_headers
-from gateway.dispatcher import Lease
+from gateway.dispatcher import Lease, nothing
 from gateway.intake import Call, Intake
 from gateway.pace import Pace
 from gateway.prompt_tokens import OutputTokens
@@ -87,29 +87,35 @@ class Attempt:
 
     async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
         """Return what to answer, and what it says of the backend. Raises NotTaken, OptionsRefused, UpstreamError."""
+        exchange: Exchange | None = None
         try:
-            async with await self._open(request) as exchange:
-                if is_event_stream(exchange):
-                    result = await self._relay_stream(request, exchange)
-                else:
-                    result = await self._relay_body(exchange)
+            exchange = await self._open(request)
+            if is_event_stream(exchange):
+                result = await self._relay_stream(request, exchange)
+            else:
+                result = await self._relay_body(exchange)
         except asyncio.CancelledError:
             # Of a stream is charged what has passed; what the scheduler takes back was in vain.
             if not self._call.parsed.stream and not self._lease.is_withdrawn:
                 self._settlement.left()
             raise
+        finally:
+            if exchange is not None:
+                exchange.release()
         failed = result.outcome is Outcome.BACKEND_FAILED and not result.refused
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
     async def _open(self, request: web.BaseRequest) -> Exchange:
+        parsed, link = self._call.parsed, self._link
         headers = upstream_headers(
-            request.headers, request_id=self._trace.request_id, credentials=self._link.credentials
+            request.headers,
+            request_id=self._trace.request_id,
+            content_type=parsed.body.content_type,
+            credentials=link.credentials,
         )
-        headers["content-type"] = self._call.parsed.body.content_type
-        body = body_for(self._call.parsed, self._kind)
         try:
-            return await self._link.upstream.open("POST", self._trace.endpoint, headers.items(), body)
+            return await link.upstream.open("POST", self._trace.endpoint, headers, body_for(parsed, self._kind))
         except ConnectFailed:
             raise NotTaken(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
         except UpstreamClosed as error:
@@ -120,7 +126,8 @@ class Attempt:
     async def _relay_body(self, exchange: Exchange) -> RelayResult:
         body = await read_whole(exchange, ANSWER_BYTES_MAX)
         self._lease.answering()
-        self._raise_if_not_taken(exchange.status, body)
+        if exchange.status >= 400:
+            self._raise_if_not_taken(exchange.status, body)
         exchange.release()
         await self._settlement.whole(exchange.status, body)
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
@@ -142,6 +149,7 @@ class Attempt:
                 on_unread=lambda seconds: settlement.unread(meter.usage, seconds),
             )
         finally:  # also of what a client left
+            self._lease.passed = nothing  # by now it has been told; and what points at its lease would never go alone
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
         self._trace.reason = result.failure
         if result.outcome is Outcome.CLIENT_GONE:
@@ -181,7 +189,4 @@ class Attempt:
 
 
 def is_event_stream(exchange: Exchange) -> bool:
-    for name, value in exchange.headers:  # noqa: SIM110 - a generator costs more than all that it looks at
-        if name == "content-type" and "text/event-stream" in value:
-            return True
-    return False
+    return "text/event-stream" in exchange.headers.get("content-type", "")

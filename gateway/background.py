@@ -141,9 +141,7 @@ class Background:
         link = self._links[response.lease.backend_id]
         headers = {**link.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
         try:
-            async with await link.upstream.open(
-                endpoint.methods[0], endpoint.target(response.id), headers.items()
-            ) as exchange:
+            async with await link.upstream.open(endpoint.methods[0], endpoint.target(response.id), headers) as exchange:
                 body = orjson.loads(await exchange.read(ANSWER_BYTES_MAX))
         except (UpstreamError, orjson.JSONDecodeError):
             return None

@@ -58,6 +58,8 @@ class Dispatcher:
     def __init__(self, scheduler: SchedulerLike) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self._loop.time
+        """Seconds on the clock that all facts are told with; requests arrive at this time too."""
         self._waiting: dict[str, asyncio.Future[Dispatch]] = {}
         self._in_flight: set[str] = set()
         self._usages: dict[str, Usage] = {}  # passed since the scheduler was last told
@@ -78,10 +80,6 @@ class Dispatcher:
         """The tenant used this much by a call that was never queued."""
         self._know(tenant)
         self._scheduler.spent(tenant.id, usage, self.now())
-
-    def now(self) -> float:
-        """Seconds on the clock that all facts are told with; requests arrive at this time too."""
-        return self._loop.time()
 
     def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
         # What is not known to be ours by now would look like somebody else's.
@@ -153,16 +151,17 @@ class Dispatcher:
         if not self._tenant_leases[tenant_id]:
             del self._tenant_leases[tenant_id]
 
-    async def submit(self, request: Request) -> Dispatch:
+    def submit(self, request: Request) -> Coroutine[Any, Any, Dispatch]:
+        """Put a request into its tenant's queue; what is returned waits for a backend."""
         self._scheduler.submit(request, self.now())
-        return await self._decision(request.id)
+        return self._decision(request.id)
 
-    async def returned(self, request_id: str, hold_s: float) -> Dispatch:
-        """Put a dispatched request back and wait for the next backend."""
+    def returned(self, request_id: str, hold_s: float) -> Coroutine[Any, Any, Dispatch]:
+        """Put a dispatched request back; what is returned waits for the next backend."""
         self._in_flight.discard(request_id)
         self._usages.pop(request_id, None)
         self._scheduler.returned(request_id, self.now(), hold_s)
-        return await self._decision(request_id)
+        return self._decision(request_id)
 
     def tokens(self, request_id: str, usage: Usage) -> None:
         self._usages[request_id] = usage
@@ -287,7 +286,7 @@ class Lease:
         self.backend_id = ""
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
-        self.passed: Callable[[], Usage | None] = _nothing
+        self.passed: Callable[[], Usage | None] = nothing
         """What has passed by now, also of what was not told; set by whoever relays."""
 
     async def __aenter__(self) -> Self:
@@ -319,12 +318,13 @@ class Lease:
             self._dispatcher.trued_up()
         return max(usage.output_tokens, self.quiet_tokens) + 1
 
-    async def unless_withdrawn(self, sending: Coroutine[Any, Any, T]) -> T:
+    def unless_withdrawn(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """What `sending` returns. Raises Withdrawn, having cancelled it, where the request is taken back before
         `answering` is called; it is to be returned then.
         """
-        if not self.may_be_withdrawn:
-            return await sending
+        return self._watched(sending) if self.may_be_withdrawn else sending
+
+    async def _watched(self, sending: Coroutine[Any, Any, T]) -> T:
         self._sender, self.is_withdrawn = asyncio.current_task(), False
         try:
             return await sending
@@ -357,5 +357,5 @@ class Lease:
         self.may_be_withdrawn = decision.may_be_withdrawn
 
 
-def _nothing() -> Usage | None:
+def nothing() -> Usage | None:
     return None

@@ -90,5 +90,5 @@ class Version:
         if not backend_ids:
             raise refused(Reason.NO_BACKEND)
         link = self._links[backend_ids[0]]
-        async with await link.upstream.open("GET", VERSION.path, link.credentials.items()) as exchange:
+        async with await link.upstream.open("GET", VERSION.path, link.credentials) as exchange:
             return Answer(exchange.status, await exchange.read(VERSION_BYTES_MAX))

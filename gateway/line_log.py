@@ -23,7 +23,7 @@ Record = TypeVar("Record")
 
 
 class LineLog(Generic[Record]):
-    """Takes records (dataclasses) on the event loop and writes them in a thread of its own.
+    """Takes records (dicts or dataclasses) on the event loop and writes them in a thread of its own.
 
     Mutable; `close` writes the rest.
     """

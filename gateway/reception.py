@@ -19,7 +19,7 @@ from gateway.api.errors import BadRequest, Problem
 from gateway.auth import Authenticator, TrustedProxies, Unauthorized
 from gateway.dispatcher import Dispatcher
 from gateway.pools import Pools
-from gateway.server import receive
+from gateway.server import receive, received
 from gateway.telemetry import CallTrace
 from gateway.tenants import TenantDirectory
 from policies.types import Reason, Tenant
@@ -80,18 +80,18 @@ class Reception:
     async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Arrival:
         """A call with a body, noted in the trace as it becomes known. Raises Refused."""
         owner = self.enter(request, trace)
-        received = await self._received(request)
+        data = await self._data(request)
         try:
-            if received or not endpoint.may_be_empty:
+            if data or not endpoint.may_be_empty:
                 content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
-                body = read_body(content_type, received, multipart=endpoint.multipart)
+                body = read_body(content_type, data, multipart=endpoint.multipart)
             else:
                 body = NO_BODY
             model = trace.model = model_of(body.values)
         except BadRequest as error:
             raise Refused(error.problem, "bad_request") from None
         route = self._pools.any() if model is None and endpoint.may_be_empty else self._pools.find(model)
-        return self.routed(owner, body, len(received), route, trace)
+        return self.routed(owner, body, len(data), route, trace)
 
     def routed(
         self, owner: str, body: Body, body_bytes: int, route: tuple[Dispatcher, ModelCard] | None, trace: CallTrace
@@ -117,10 +117,11 @@ class Reception:
         owner = trace.tenant_id = self.identify(request)
         return owner
 
-    async def _received(self, request: web.BaseRequest) -> bytes:
+    async def _data(self, request: web.BaseRequest) -> bytes:
         try:
-            if request.content.is_eof():  # it came with the head, as most do: a timer would cost more than the read
-                return await receive(request)
+            data = received(request)
+            if data is not None:
+                return data
             async with asyncio.timeout(self._body_timeout_s):
                 return await receive(request)
         except web.HTTPRequestEntityTooLarge:

@@ -11,8 +11,8 @@ a closing transport; either aborts the exchange.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import orjson
 from aiohttp import HttpVersion11, web
@@ -29,14 +29,12 @@ CLIENT_BUFFER_BYTES_MAX = 64 * 1024
 
 _PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})
 
-
 OnUsage = Callable[[Usage], float]
 """Hears the cumulative usage; returns how many output tokens there have to be before it wants to hear again. It
 always hears of the first report and of the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayResult:
+class RelayResult(NamedTuple):
     """What to return from the handler, and how the exchange ended.
 
     `failure` says for the log what the backend did wrong, or that it `refused` the call; `slowed` that the backend had
@@ -50,15 +48,15 @@ class RelayResult:
     refused: bool = False
 
 
-def passed_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a backend's response that its client gets: no hop-by-hop, cookie, server, date or length."""
-    return [(name, value) for name, value in headers if name in _PASSED_HEADERS or name.startswith("x-")]
+    return {name: value for name, value in headers.items() if name in _PASSED_HEADERS or name.startswith("x-")}
 
 
 async def read_whole(exchange: Exchange, bytes_max: int) -> bytes:
     """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it."""
     body = await exchange.read(bytes_max)
-    if not exchange.is_framed and any(name == "content-type" and "json" in value for name, value in exchange.headers):
+    if not exchange.is_framed and "json" in exchange.headers.get("content-type", ""):
         try:
             orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -66,12 +64,12 @@ async def read_whole(exchange: Exchange, bytes_max: int) -> bytes:
     return body
 
 
-def relay_body(exchange: Exchange, body: bytes, *, headers: Mapping[str, str]) -> RelayResult:
+def relay_body(exchange: Exchange, body: bytes, *, headers: dict[str, str]) -> RelayResult:
     """A response that is not streamed, whose body has been read: status, content type and body untouched.
 
     `headers` are added, and win over the backend's.
     """
-    response = web.Response(status=exchange.status, body=body, headers=_merged(exchange, headers))
+    response = web.Response(status=exchange.status, body=body, headers=passed_headers(exchange.headers) | headers)
     return RelayResult(response, Outcome.COMPLETED)
 
 
@@ -81,7 +79,7 @@ async def relay_stream(
     meter: Meter,
     on_usage: OnUsage,
     *,
-    headers: Mapping[str, str],
+    headers: dict[str, str],
     on_unread: Callable[[float], None] = lambda _seconds: None,
 ) -> RelayResult:
     """Relay an event stream to its end, counting what passes.
@@ -90,7 +88,7 @@ async def relay_stream(
     nothing more was read from the backend because the client took nothing: it worked on all the same. The exchange
     is released on every path.
     """
-    response = web.StreamResponse(status=exchange.status, headers=_merged(exchange, headers))
+    response = web.StreamResponse(status=exchange.status, headers=passed_headers(exchange.headers) | headers)
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
     else:
@@ -230,7 +228,3 @@ class _StreamRelay:
     def _leave(self) -> None:
         self.client_gone = True
         self._exchange.release()
-
-
-def _merged(exchange: Exchange, headers: Mapping[str, str]) -> dict[str, str]:
-    return {**dict(passed_headers(exchange.headers)), **headers}

@@ -31,7 +31,6 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
 REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = web.RequestKey("request_id", str)  # of a request whose handler failed, as it is in the log
-MALFORMED = web.RequestKey("malformed", bool)  # of a request that another server might read as something else
 
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
 
@@ -74,13 +73,16 @@ class GatewayServer(web.Server):
         return _Connection(self, loop=self._loop, **self._protocol_options)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, _Connection)
         endpoint, path_id = self._paths.find(request.path)
-        if endpoint is not None and request.method in endpoint.methods and MALFORMED not in request:
+        if connection.is_malformed:
+            response: web.StreamResponse = to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
+        elif endpoint is not None and request.method in endpoint.methods:
             response = await self._handlers[endpoint](request, path_id)
         else:
             response = self._turned_away(request, endpoint)
-        assert isinstance(request.protocol, _Connection)
-        request.protocol.reading = None
+        connection.reading = None
         if not response.prepared:
             self.complete(request, response)
         if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
@@ -89,8 +91,6 @@ class GatewayServer(web.Server):
 
     def _turned_away(self, request: web.BaseRequest, endpoint: Endpoint | None) -> web.Response:
         """What does not reach a handler."""
-        if MALFORMED in request:
-            return to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
         if request.method == hdrs.METH_OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
             return preflight
         if endpoint is None:
@@ -128,33 +128,31 @@ class GatewayServer(web.Server):
     ) -> web.BaseRequest:
         assert isinstance(protocol, _Connection)
         protocol.reading = payload
-        malformed = _is_malformed(message)
+        malformed = protocol.is_malformed = _is_malformed(message)
         # What aiohttp's parser leaves behind would reach the next request: the last field of a chunked body's
         # trailer becomes a header of it, and what follows an offer to upgrade is lost.
         if self.closing or malformed or message.chunked or message.upgrade:
             version = HttpVersion10 if message.version < HttpVersion11 else HttpVersion11
             message = message._replace(should_close=True, version=version)
-        request = web.BaseRequest(
+        return web.BaseRequest(
             message, payload, protocol, writer, task, self._loop, client_max_size=self._body_bytes_max
         )
-        if malformed:
-            request[MALFORMED] = True
-        return request
 
 
 class _Connection(RequestHandler):
     """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
 
-    __slots__ = ("reading",)
+    __slots__ = ("is_malformed", "reading")
 
     reading: StreamReader | None  # the body of the request that is being answered
+    is_malformed: bool  # whether another server might read that request as something else
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.reading = None
+        self.reading, self.is_malformed = None, False
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        RequestHandler.data_received(self, data)  # super() would cost more for every read
         # aiohttp queues a complaint about a body behind the request that waits for the rest of that body.
         if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
             reading = self._messages[-2][1] if len(self._messages) > 1 else self.reading
@@ -178,6 +176,16 @@ class _Connection(RequestHandler):
         self._manager.complete(request, response)
         response.force_close()
         return response
+
+
+def received(request: web.BaseRequest) -> bytes | None:
+    """The whole body if it is here, as most come with their head. Raises as `receive`."""
+    if not request.content.is_eof():
+        return None
+    body = request.content.read_nowait()
+    if len(body) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+    return body
 
 
 async def receive(request: web.BaseRequest) -> bytes:

@@ -40,7 +40,7 @@ class CallTrace:
     usage: Usage | None = None
     estimated: bool = False
     outcome: Outcome | None = None
-    cors: Mapping[str, str] = field(default_factory=dict)
+    cors: Mapping[str, str] | None = None
     rate_limits: Callable[[], RateLimits] | None = None
 
     def passed(self, usage: Usage) -> None:
@@ -74,25 +74,25 @@ class Telemetry:
 
 def _record(trace: CallTrace) -> AccessRecord:
     usage = trace.usage
-    return AccessRecord(
-        ts=trace.arrived_at,
-        request_id=trace.request_id,
-        tenant=trace.tenant_id,
-        model=trace.model,
-        endpoint=trace.endpoint,
-        status=trace.status,
-        reason=trace.reason,
-        backend=trace.backend_id,
-        stream=trace.stream,
-        queue_ms=_ms(trace.queued_s, trace.dispatched_s),
-        ttft_ms=_ms(trace.started_s, trace.first_token_s),
-        duration_ms=_ms(trace.started_s, time.perf_counter()) or 0.0,
-        prompt_tokens=usage.prompt_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
-        output_tokens=usage.output_tokens if usage else None,
-        estimated=trace.estimated,
-        outcome=trace.outcome,
-    )
+    return {  # a literal: half of what a call with as many arguments costs
+        "ts": trace.arrived_at,
+        "request_id": trace.request_id,
+        "tenant": trace.tenant_id,
+        "model": trace.model,
+        "endpoint": trace.endpoint,
+        "status": trace.status,
+        "reason": trace.reason,
+        "backend": trace.backend_id,
+        "stream": trace.stream,
+        "queue_ms": _ms(trace.queued_s, trace.dispatched_s),
+        "ttft_ms": _ms(trace.started_s, trace.first_token_s),
+        "duration_ms": _ms(trace.started_s, time.perf_counter()) or 0.0,
+        "prompt_tokens": usage.prompt_tokens if usage else None,
+        "cached_tokens": usage.cached_tokens if usage else None,
+        "output_tokens": usage.output_tokens if usage else None,
+        "estimated": trace.estimated,
+        "outcome": trace.outcome,
+    }
 
 
 def _ms(start_s: float | None, end_s: float | None) -> float | None:

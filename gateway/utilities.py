@@ -115,11 +115,15 @@ class Utilities:
         body = arrival.body.upstream(changes(arrival.body.values, salted=False), None)
         for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
             trace.backend_id, link = backend_id, self._links[backend_id]
-            headers = upstream_headers(request.headers, request_id=trace.request_id, credentials=link.credentials)
-            headers["content-type"] = body.content_type
+            headers = upstream_headers(
+                request.headers,
+                request_id=trace.request_id,
+                content_type=body.content_type,
+                credentials=link.credentials,
+            )
             try:
                 return await link.upstream.open(
-                    request.method, target, headers.items(), body.asking(usage=False, continuous=False)
+                    request.method, target, headers, body.asking(usage=False, continuous=False)
                 )
             except (ConnectFailed, UpstreamClosed) as error:
                 if not last or (isinstance(error, UpstreamClosed) and error.bytes_received):

@@ -55,10 +55,10 @@ class Fleet:
 
     def is_available(self, backend_ids: Collection[str] | None = None) -> bool:
         """Whether any backend is, or any of these."""
-        return any(
-            capacity.load.available and (backend_ids is None or capacity.id in backend_ids)
-            for capacity in self._backends.values()
-        )
+        for capacity in self._backends.values():  # a generator would cost more than the look at the first
+            if capacity.load.available and (backend_ids is None or capacity.id in backend_ids):
+                return True
+        return False
 
     def known(self, request: Request) -> list[BackendCapacity]:
         """The backends that will do for the request, there or not."""

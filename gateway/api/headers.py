@@ -20,26 +20,26 @@ FORWARDED = (
 _NONE_NOMINATED: frozenset[str] = frozenset()
 
 
-def upstream_headers(headers: MultiMapping[str], *, request_id: str, credentials: Mapping[str, str]) -> dict[str, str]:
+def upstream_headers(
+    headers: MultiMapping[str], *, request_id: str, content_type: str, credentials: Mapping[str, str]
+) -> dict[str, str]:
     """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
 
     `credentials` are the headers of this backend, in lower case, and win over all others.
     """
     nominated = _nominated(headers) if "connection" in headers else _NONE_NOMINATED
     sent = {
-        name: value
-        for name in FORWARDED
-        if (value := headers.get(name)) is not None
-        and value.isascii()
-        and value.isprintable()
-        and name not in nominated
+        "content-type": content_type,
+        # A compressed stream could not be counted as it passes.
+        "accept-encoding": "identity",
+        "x-request-id": request_id,
+        # This header wins over a `priority` in the body, by which a tenant could overtake others in the engine.
+        "x-vllm-priority": "0",
     }
-    sent["content-type"] = "application/json"
-    # A compressed stream could not be counted as it passes.
-    sent["accept-encoding"] = "identity"
-    sent["x-request-id"] = request_id
-    # This header wins over a `priority` in the body, by which a tenant could overtake others in the engine.
-    sent["x-vllm-priority"] = "0"
+    for name in FORWARDED:
+        value = headers.get(name)
+        if value is not None and value.isascii() and value.isprintable() and name not in nominated:
+            sent[name] = value
     sent.update(credentials)
     return sent
 

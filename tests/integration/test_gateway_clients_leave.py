@@ -118,7 +118,7 @@ async def test_leaving_whole_answers_in_time_is_no_way_to_be_served_for_free():
 async def test_leaving_while_the_backend_is_being_connected_to_loses_no_connection(loop_turns):
     async with scripted() as backend:
         upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
-        opening = asyncio.create_task(upstream.open("POST", CHAT, []))
+        opening = asyncio.create_task(upstream.open("POST", CHAT))
         for _ in range(loop_turns):
             await asyncio.sleep(0)
         opening.cancel()
@@ -134,11 +134,11 @@ async def test_a_connection_given_back_at_its_last_byte_serves_whoever_takes_it_
 
     async with scripted(None, first_part) as backend:
         upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
-        exchange = await upstream.open("POST", CHAT, [])
+        exchange = await upstream.open("POST", CHAT)
         connection = exchange._connection
         leaving = asyncio.create_task(exchange.stream(lambda _: exchange.release()))  # its client has left
         await asyncio.sleep(0)
-        next_one = asyncio.create_task(upstream.open("POST", CHAT, []))
+        next_one = asyncio.create_task(upstream.open("POST", CHAT))
         connection.data_received(b"1\r\nx\r\n0\r\n\r\n")
         assert (await asyncio.wait_for(next_one, 1.0)).status == 200
         assert len(backend.calls) == 2

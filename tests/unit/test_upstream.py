@@ -101,7 +101,7 @@ def make_upstream(url, **options):
 
 
 async def get(up, target="/v1/models", **options):
-    async with await up.open("GET", target, options.get("headers", []), options.get("body", b"")) as exchange:
+    async with await up.open("GET", target, options.get("headers", {}), options.get("body", b"")) as exchange:
         return exchange.status, await exchange.read(options.get("bytes_max", BODY_MAX))
 
 
@@ -125,9 +125,9 @@ async def settle(condition):
 async def test_a_request_is_one_head_and_its_body():
     async with Backend(always(OK)) as backend:
         up = make_upstream(backend.url + "/base")
-        headers = [("content-type", "application/json"), ("x-name", "caf\xe9")]
+        headers = {"content-type": "application/json", "x-name": "caf\xe9"}
         async with await up.open("POST", "/v1/x?a=b", headers, b"{}") as exchange:
-            assert (exchange.status, exchange.headers) == (200, [("content-length", "2")])
+            assert (exchange.status, exchange.headers) == (200, {"content-length": "2"})
             assert await exchange.read(BODY_MAX) == b"ok"
         head, body = backend.requests[0]
         host = backend.url.removeprefix("http://").encode()
@@ -174,9 +174,9 @@ async def test_connection_close_is_not_pooled():
 async def test_header_names_are_lower_case_and_trailers_are_left_out():
     async with Backend(always(CHUNKED + b"0\r\nx-trailer: 1\r\n\r\n")) as backend:
         up = make_upstream(backend.url)
-        async with await up.open("GET", "/", []) as exchange:
+        async with await up.open("GET", "/") as exchange:
             await exchange.read(BODY_MAX)
-            assert exchange.headers == [("transfer-encoding", "chunked"), ("x-name", "value")]
+            assert exchange.headers == {"transfer-encoding": "chunked", "x-name": "value"}
         await up.aclose()
 
 
@@ -184,7 +184,7 @@ async def test_header_names_are_lower_case_and_trailers_are_left_out():
 async def test_the_connection_used_last_is_used_next():
     async with Backend(always(OK)) as backend:
         up = make_upstream(backend.url)
-        first, second = await up.open("GET", "/", []), await up.open("GET", "/", [])
+        first, second = await up.open("GET", "/"), await up.open("GET", "/")
         for exchange in (first, second):
             await exchange.read(BODY_MAX)
             exchange.release()
@@ -201,7 +201,7 @@ async def test_the_connection_used_last_is_used_next():
 async def test_the_pool_is_bounded_in_number_and_age():
     async with Backend(always(OK)) as backend:
         up = make_upstream(backend.url, idle_connections_max=1, idle_s_max=0.05)
-        exchanges = [await up.open("GET", "/", []) for _ in range(3)]
+        exchanges = [await up.open("GET", "/") for _ in range(3)]
         for exchange in exchanges:
             await exchange.read(BODY_MAX)
             exchange.release()
@@ -281,7 +281,7 @@ async def test_a_body_that_is_cut_is_told_from_one_that_ended():
         async with Backend(always(response, close=True, pause_s=0.01)) as backend:
             up = make_upstream(backend.url)
             pieces = []
-            async with await up.open("GET", "/", []) as exchange:
+            async with await up.open("GET", "/") as exchange:
                 with pytest.raises(UpstreamClosed) as caught:
                     await exchange.stream(pieces.append)
             assert pieces == [b"first"]
@@ -305,7 +305,7 @@ async def test_a_malformed_chunk_fails_the_stream_after_what_was_good():
     async with Backend(always(CHUNKED, b"2\r\nok\r\nzz\r\n", pause_s=0.01)) as backend:
         up = make_upstream(backend.url)
         pieces = []
-        async with await up.open("GET", "/", []) as exchange:
+        async with await up.open("GET", "/") as exchange:
             with pytest.raises(UpstreamProtocolError):
                 await exchange.stream(pieces.append)
         assert pieces == [b"ok"]
@@ -398,13 +398,13 @@ async def test_leaving_aborts_at_the_backend_at_once(how):
     async with Backend(never if how == "cancel" else always(CHUNKED + b"2\r\nok\r\n")) as backend:
         up = make_upstream(backend.url)
         if how == "cancel":  # before the head came
-            task = asyncio.create_task(up.open("GET", "/", []))
+            task = asyncio.create_task(up.open("GET", "/"))
             await settle(lambda: backend.requests)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         else:
-            exchange = await up.open("GET", "/", [])
+            exchange = await up.open("GET", "/")
             exchange.release()
             exchange.release()
         async with asyncio.timeout(1):
@@ -418,7 +418,7 @@ async def test_leaving_aborts_at_the_backend_at_once(how):
 async def test_a_release_wakes_who_is_streaming():
     async with Backend(always(CHUNKED + b"2\r\nok\r\n")) as backend:
         up = make_upstream(backend.url)
-        exchange = await up.open("GET", "/", [])
+        exchange = await up.open("GET", "/")
         with pytest.raises(UpstreamClosed):
             await exchange.stream(lambda _: exchange.release())
         with pytest.raises(RuntimeError):
@@ -434,7 +434,7 @@ async def test_what_the_callback_raises_is_raised_where_the_body_is_awaited(piec
 
     async with Backend(always(*pieces, pause_s=0.01)) as backend:
         up = make_upstream(backend.url)
-        async with await up.open("GET", "/", []) as exchange:
+        async with await up.open("GET", "/") as exchange:
             with pytest.raises(ZeroDivisionError):
                 await exchange.stream(broken)
         await up.aclose()
@@ -445,7 +445,7 @@ async def test_chunks_of_one_read_are_one_piece():
     async with Backend(always(CHUNKED, b"2\r\nok\r\n2\r\nay\r\n0\r\n\r\n", pause_s=0.02)) as backend:
         up = make_upstream(backend.url)
         pieces = []
-        async with await up.open("GET", "/", []) as exchange:
+        async with await up.open("GET", "/") as exchange:
             await exchange.stream(pieces.append)
         assert pieces == [b"okay"]
         await up.aclose()
@@ -474,7 +474,7 @@ async def test_a_paused_exchange_stops_the_backend_and_is_not_pooled_paused():
             if received == len(data):
                 exchange.pause()
 
-        async with await up.open("GET", "/", []) as exchange:
+        async with await up.open("GET", "/") as exchange:
             streaming = asyncio.create_task(exchange.stream(count))
             await settle(lambda: received)
             await asyncio.sleep(0.1)
@@ -494,7 +494,7 @@ async def test_a_paused_exchange_stops_the_backend_and_is_not_pooled_paused():
 async def test_a_body_nobody_asked_for_yet_is_bounded():
     async with Backend(flood) as backend:
         up = make_upstream(backend.url)
-        exchange = await up.open("GET", "/", [])
+        exchange = await up.open("GET", "/")
         await asyncio.sleep(0.1)
         held = sum(map(len, exchange._connection._pieces))
         assert held <= 2 * connection.HELD_BYTES_MAX + 65536
@@ -507,16 +507,16 @@ async def test_a_body_nobody_asked_for_yet_is_bounded():
 @pytest.mark.parametrize(
     ("target", "headers"),
     [
-        ("/", [("x-a", "b\r\nx-evil: 1")]),
-        ("/", [("x-a", "b\nc")]),
-        ("/", [("x-a", "b\rc")]),
-        ("/", [("x-a", "b\0c")]),
-        ("/", [("x-a\r\nx-b", "c")]),
-        ("/ HTTP/1.1\r\nx: y", []),
-        ("/a b", []),
-        ("/", [("Content-Length", "7")]),
-        ("/", [("transfer-encoding", "chunked")]),
-        ("/", [("host", "elsewhere")]),
+        ("/", {"x-a": "b\r\nx-evil: 1"}),
+        ("/", {"x-a": "b\nc"}),
+        ("/", {"x-a": "b\rc"}),
+        ("/", {"x-a": "b\0c"}),
+        ("/", {"x-a\r\nx-b": "c"}),
+        ("/ HTTP/1.1\r\nx: y", {}),
+        ("/a b", {}),
+        ("/", {"Content-Length": "7"}),
+        ("/", {"transfer-encoding": "chunked"}),
+        ("/", {"host": "elsewhere"}),
     ],
 )
 async def test_a_request_that_would_be_read_otherwise_is_not_sent(target, headers):
@@ -547,13 +547,13 @@ async def test_small_writes_are_not_delayed_and_silent_peers_are_probed():
 async def test_closing_aborts_what_is_under_way():
     async with Backend(never) as backend:
         up = make_upstream(backend.url)
-        task = asyncio.create_task(up.open("GET", "/", []))
+        task = asyncio.create_task(up.open("GET", "/"))
         await settle(lambda: backend.requests)
         await up.aclose()
         with pytest.raises(UpstreamClosed):
             await task
         with pytest.raises(ConnectFailed):
-            await up.open("GET", "/", [])
+            await up.open("GET", "/")
         await settle(lambda: up.open_connections == 0)
 
 
@@ -568,7 +568,7 @@ async def test_a_response_of_which_nothing_comes_for_too_long_has_failed():
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     up = make_upstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s_max=0.2)
     async with server, asyncio.timeout(3):
-        async with await up.open("GET", "/", []) as exchange:
+        async with await up.open("GET", "/") as exchange:
             with pytest.raises(UpstreamSilent):
                 await exchange.read(BODY_MAX)
         await up.aclose()

@@ -177,6 +177,6 @@ def test_prompts_of_two_salts_have_no_prefix_in_common():
 
 @pytest.mark.parametrize("name", HEADER_FIELDS)
 def test_no_header_of_the_table_reaches_a_backend_as_its_client_sent_it(name):
-    sent = upstream_headers(CIMultiDict({name: "SENTINEL"}), request_id="r", credentials={})
+    sent = upstream_headers(CIMultiDict({name: "SENTINEL"}), request_id="r", content_type="a/b", credentials={})
     assert "SENTINEL" not in sent.values()
     assert sent["x-vllm-priority"] == "0"

@@ -7,7 +7,9 @@ from gateway.api.headers import FORWARDED, upstream_headers
 
 
 def sent(headers, credentials=None):
-    return upstream_headers(CIMultiDict(headers), request_id="r-1", credentials=credentials or {})
+    return upstream_headers(
+        CIMultiDict(headers), request_id="r-1", content_type="application/json", credentials=credentials or {}
+    )
 
 
 @pytest.mark.parametrize(
