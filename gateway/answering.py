@@ -7,7 +7,7 @@ a failure of a backend (UpstreamError). Here they become answers in the shape of
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from backends.upstream import UpstreamError, UpstreamSilent
 from gateway.answer_headers import AnswerHeaders
@@ -39,7 +39,8 @@ class Answering:
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, run: Run) -> web.StreamResponse:
         trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers))
-        trace.cors = self._cors.headers(request.headers)
+        if hdrs.ORIGIN in request.headers:
+            trace.cors = self._cors.headers(request.headers)
         try:
             response = await run(request, endpoint, trace)
         except Refused as refused:

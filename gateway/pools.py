@@ -22,13 +22,16 @@ class Pools:
         self._dispatchers: dict[str, Dispatcher] = {}
         self._backends: BackendPool
         self._updating = False
-        self._holders: dict[str, frozenset[str] | None] = {}  # by model, as asked for since the last news
+        # By model, as asked for since the last news.
+        self._routes: dict[str, tuple[Dispatcher, ModelCard]] = {}
+        self._holders: dict[str, frozenset[str] | None] = {}
 
     def watch(self, backends: BackendPool) -> None:
         """Follow these backends; `changed` is to be called when there is news of them."""
         self._backends = backends
 
     def changed(self) -> None:
+        self._routes.clear()
         self._holders.clear()
         if not self._updating:
             self._updating = True
@@ -36,12 +39,18 @@ class Pools:
 
     def find(self, model: str | None) -> tuple[Dispatcher, ModelCard] | None:
         """Who serves this model. A call that names none means the only base model, as in vLLM."""
+        route = self._routes.get(model) if model is not None else None
+        if route is not None:
+            return route
         card = self._backends.model_card(model) if model is not None else self._only_model()
         if card is None:
             return None
         pool = self._backends.pool_of(card.id)
         assert pool is not None, "a model is known from a backend, and every backend has a pool"
-        return self._dispatcher(pool), card
+        route = self._dispatcher(pool), card
+        if model is not None:
+            self._routes[model] = route
+        return route
 
     def any(self) -> tuple[Dispatcher, ModelCard] | None:
         """Some pool, for what does not depend on the model; one that could answer now, where there is one."""

@@ -24,7 +24,11 @@ class Programs:
 
     def of(self, tenant_id: str, headers: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
         """The program of a call with these headers and fields, None where it names none, or none that is a name."""
-        name = next((headers[header] for header in PROGRAM_HEADERS if header in headers), values.get(PROGRAM_FIELD))
+        name = values.get(PROGRAM_FIELD)
+        for header in PROGRAM_HEADERS:
+            if header in headers:
+                name = headers[header]
+                break
         if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX:
             return None
         told = f"program {len(tenant_id)} {tenant_id} {name}".encode(errors="surrogateescape")

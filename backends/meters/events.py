@@ -131,6 +131,8 @@ class EventMeter:
         return self._split(data)
 
     def finish(self) -> bytes:
+        if not self._partial:
+            return b""
         rest = bytes(self._partial)
         self._partial.clear()
         self._scanned = 0

@@ -26,6 +26,8 @@ MODEL_CHARS_MAX: Final = 512
 # Each of these is looked for in every token's text, by a thread that serves all requests of the backend.
 STRINGS_MAX: Final = 128
 STRING_LISTS: Final = ("stop", "stop_sequences", "bad_words")
+_UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS})
+_SEQUENCES: Final = frozenset({"n", "best_of"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ def model_of(call: dict[str, Any]) -> str | None:
 
 def _check_uncounted_work(call: dict[str, Any]) -> None:
     """Refuse what costs a backend far more than the tokens that it reports."""
+    if _UNCOUNTED_WORK.isdisjoint(call):
+        return
     if flag(call, "use_beam_search"):
         # vLLM runs every beam anew for every token, and counts the tokens of the best beams at the end.
         raise BadRequest("Beam search is not offered here: its work is not counted.", param="use_beam_search")
@@ -131,6 +135,8 @@ def _check_uncounted_work(call: dict[str, Any]) -> None:
 
 
 def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
+    if _SEQUENCES.isdisjoint(call):
+        return 1
     return max(count(call, "n", limits.choices_max) or 1, count(call, "best_of", limits.choices_max) or 1)
 
 
@@ -138,10 +144,11 @@ def _output_tokens(call: dict[str, Any], shape: Shape, value_max: int) -> int | 
     """Tokens of one choice, None for as many as there is room for. A limit below one is the backend's to judge: some
     refuse it, to some it is no limit. vLLM takes 0 with echo, to score a prompt, and still decodes one token.
     """
-    given = [count(call, name, value_max) for name in shape.output_fields]
+    value, is_limited = None, False
+    for name in shape.output_fields:
+        if call.get(name) is not None:
+            is_limited, tokens = True, count(call, name, value_max)
+            value = tokens if value is None else value
     if call.get("echo") is True and any(integer(call, name) == 0 for name in shape.output_fields):
         return 1
-    value = next((tokens for tokens in given if tokens is not None), None)
-    if value is None and all(call.get(name) is None for name in shape.output_fields):
-        return shape.output_tokens_default
-    return value
+    return value if is_limited else shape.output_tokens_default
