@@ -15,7 +15,7 @@ import orjson
 
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import json_object
-from backends.meters.usage import texts
+from backends.meters.usage import heard_tokens, texts
 from gateway.dispatcher import Lease
 from gateway.intake import Call, Intake
 from gateway.pace import Pace
@@ -77,7 +77,9 @@ class Settlement:
         usage = shape.usage(answer)
         if usage is None:
             self._trace.estimated = True
-            usage = self._estimated(await self._count(answer, body, shape.text_key))
+            heard = heard_tokens(answer) if self._call.parsed.answer is AnswerKind.TRANSCRIPTION else 0
+            prompt_tokens = heard or self._call.request.prompt_tokens
+            usage = Usage(prompt_tokens, 0, await self._count(answer, body, shape.text_key))
             self._tell(usage)
         else:
             self.tokens(usage)

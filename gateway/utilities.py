@@ -74,8 +74,10 @@ class Utilities:
             self._left(tenant)
 
     def _of_kept(self, request: web.BaseRequest, trace: CallTrace, response_id: str) -> tuple[Arrival, list[str]]:
-        """A response belongs to whom it was made for, and is where it was made."""
-        owner = self._reception.enter(request, trace)
+        """A response belongs to whom it was made for, and is where it was made: also while the gateway drains, which
+        waits for what is in the background so that it can be asked for.
+        """
+        owner = trace.tenant_id = self._reception.identify(request)
         kept = self._responses.find(response_id, owner)
         if kept is None:
             raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "response_id"))

@@ -4,11 +4,15 @@ It is somebody else's JSON: a count that is no natural number is 0, and nothing 
 """
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 import orjson
 
 from policies.types import Usage
+
+AUDIO_TOKENS_PER_S = 50  # Whisper's encoder: 1500 positions in 30 s
+AUDIO_S_MAX = 1e6
 
 _TEXT_KEYS = frozenset(
     {"content", "text", "reasoning", "reasoning_content", "thinking", "refusal", "arguments", "partial_json", "delta"}
@@ -51,6 +55,17 @@ def pooling_usage(body: Any) -> Usage | None:
         return None
     prompt_tokens = count(usage.get("prompt_tokens")) or count(usage.get("total_tokens"))
     return Usage(prompt_tokens, _detail(usage, "prompt_tokens_details", "cached_tokens"), 0)
+
+
+def heard_tokens(body: Any) -> int:
+    """The prompt of a sound, by how long its transcription says that it was; 0 where that is not said."""
+    usage = _usage_object(body) or {}
+    said: Any = usage.get("seconds") or (body.get("duration") if isinstance(body, dict) else None)
+    try:
+        seconds = float(said)
+    except (TypeError, ValueError):
+        return 0
+    return ceil(seconds * AUDIO_TOKENS_PER_S) if 0 < seconds < AUDIO_S_MAX else 0
 
 
 def texts(value: Any) -> Iterator[str]:

@@ -85,6 +85,7 @@ class Exposure:
         """All tokens that the tenant may have in flight, as outputs."""
         requests = tenant.in_flight.values()
         tokens = sum(request.prompt_tokens + request.output_tokens_max for request in requests)
+        tokens += self._prompt_error_tokens * len(requests)
         return self._price.service(0, 0, tokens) if tokens else 0.0
 
 

@@ -212,10 +212,15 @@ async def test_the_end_of_the_gateway_ends_what_is_in_the_background_and_charges
 
 async def test_what_is_in_the_background_is_followed_while_the_gateway_drains():
     async with engine(**{**KEEPING, "speed": 0.1}) as server, gateway(server) as rig:
-        await in_background(rig, max_output_tokens=40)
-        await rig.gateway.drain()
-        assert tokens_emitted(server) == 40
-        assert charged(rig) > 2 * 40
+        response_id = await in_background(rig, max_output_tokens=100)
+        draining = asyncio.create_task(rig.gateway.drain())
+        await until(lambda: rig.gateway._front._reception.draining)
+        assert (await rig.post(ask(), RESPONSES)).status == 503
+        assert (await rig.get(f"{RESPONSES}/{response_id}", headers=ALICE)).json["status"] == "in_progress"
+        await draining
+        assert tokens_emitted(server) == 100
+        assert (await rig.get(f"{RESPONSES}/{response_id}", headers=ALICE)).json["status"] == "incomplete"  # its limit
+        assert charged(rig) > 2 * 100
 
 
 async def test_a_backend_that_does_not_answer_holds_up_no_end_of_the_gateway():

@@ -122,7 +122,7 @@ TEXTS = {
     AnswerKind.CHOICES: {"choices": [{"message": {"role": "assistant", "content": TEXT}}]},
     AnswerKind.RESPONSES: {"id": "resp_1", "output": [{"type": "message", "content": [{"text": TEXT}]}]},
     AnswerKind.MESSAGES: {"content": [{"type": "text", "text": TEXT}]},
-    AnswerKind.TRANSCRIPTION: {"text": TEXT, "usage": {"type": "duration", "seconds": 3}},
+    AnswerKind.TRANSCRIPTION: {"text": TEXT},
 }
 
 
@@ -132,6 +132,20 @@ async def test_without_usage_the_text_of_an_answer_is_counted_and_marked(kind):
     assert await account.whole(TEXTS[kind]) == Usage(PROMPT_TOKENS, 0, 100)
     assert account.trace.estimated
     assert account.learnt == []
+
+
+@pytest.mark.parametrize(
+    ("said", "prompt_tokens"),
+    [
+        ({"usage": {"type": "duration", "seconds": 3600}}, 180_000),
+        ({"duration": 3599.99}, 180_000),
+        ({"duration": "3600"}, 180_000),
+        *(({"duration": odd}, PROMPT_TOKENS) for odd in (0, -1, None, "long", "nan", 1e300, [3600], {})),
+    ],
+)
+async def test_a_sound_costs_as_long_as_it_is_however_few_bytes_it_has(said, prompt_tokens):
+    account = Account(answer=AnswerKind.TRANSCRIPTION)
+    assert await account.whole({"text": TEXT, **said}) == Usage(prompt_tokens, 0, 100)
 
 
 async def test_without_usage_text_is_counted_exactly_where_there_is_an_encoding():

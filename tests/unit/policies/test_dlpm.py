@@ -19,8 +19,8 @@ def deficits(pool: Orderly) -> tuple[float, float]:
 
 
 def test_the_worked_example_comes_out_step_by_step():
-    """K = 10, memory for three. By match: A1 (6 to extend), A2 (6), A3 (2), B1 (5), B2 (4). B2 waits from the beginning:
-    were it to come when B has nothing waiting, the 1 that B has left would be gone.
+    """K = 10, memory for three. By match: A1 (6 to extend), A2 (6), A3 (2), B1 (5), B2 (4). B2 waits from the
+    beginning: were it to come when B has nothing waiting, the 1 that B has left would be gone.
     """
     pool = dlpm(10.0)
     for request_id, cached in (("A1", 4), ("A2", 3), ("A3", 2), ("B1", 1), ("B2", 0)):
