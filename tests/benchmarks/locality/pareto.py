@@ -2,8 +2,9 @@
 
     python tests/benchmarks/locality/pareto.py [--plot FILE.svg]
 
-Every policy plays the whole trace on four engines: with one queue before all of them, and with a queue before each,
-chosen on arrival by D2LPM. Runs are deterministic and independent, and take all cores for some minutes.
+Every policy plays the whole trace on four engines: with one queue before all of them, from which whoever is next is
+placed by load or by cached prefix, and with a queue before each, chosen on arrival by D2LPM. Runs are deterministic
+and independent, and take all cores for some minutes.
 """
 
 import argparse
@@ -21,11 +22,14 @@ TRACE = ROOT / "tests/benchmarks/data/mooncake_conversation_trace.jsonl.gz"
 TENANTS = "block:2:20"  # the first block that not all prompts share names a conversation; of 20 tenants, all alike
 ENGINE, ENGINES = "a800-llama3.1-8b", 4
 KV_TOKENS = 2_000_000  # an engine's: four times the GPU's, as with an offload to host memory
-LATE, ARRIVAL = "least-reserved", "d2lpm:quantum_service=50000"
-ONE_QUEUE, QUEUES = "one queue", "a queue per engine (D2LPM)"
+PLACEMENTS = {
+    "placed by load": "least-reserved",
+    "placed by prefix": "longest-prefix",
+    "a queue per engine (D2LPM)": "d2lpm:quantum_service=50000",
+}
 NO_END = "1e12"  # a slack in which everybody is always level
-SLACKS = ("0", "20000", "50000", "200000", "1000000", NO_END)
-QUANTA = ("20000", "50000", "200000", "1000000")
+SLACKS = ("0", "50000", "200000", "1000000", NO_END)
+QUANTA = ("50000", "200000", "1000000")
 NAMES = {"0": "0 (VTC)", NO_END: "no end (LPM)"}
 
 
@@ -38,11 +42,13 @@ class Line(NamedTuple):
     placement: str
 
 
-LINES = (
-    Line(f"slack Q, {ONE_QUEUE}", "slack:slack_service={}", SLACKS, LATE),
-    Line(f"DLPM quantum, {ONE_QUEUE}", "dlpm:quantum_service={}", QUANTA, LATE),
-    Line(f"slack Q, {QUEUES}", "slack:slack_service={}", SLACKS, ARRIVAL),
-    Line(f"DLPM quantum, {QUEUES}", "dlpm:quantum_service={}", QUANTA, ARRIVAL),
+LINES = tuple(
+    Line(f"{name}, {where}", policy, parameters, placement)
+    for where, placement in PLACEMENTS.items()
+    for name, policy, parameters in (
+        ("slack Q", "slack:slack_service={}", SLACKS),
+        ("DLPM quantum", "dlpm:quantum_service={}", QUANTA),
+    )
 )
 
 
@@ -106,32 +112,25 @@ def plot(points: Sequence[Point], path: Path) -> None:
 
     from gateway.simulate.plots import COLOURS, STYLE  # noqa: PLC0415
 
+    measures: dict[str, Callable[[Point], float]] = {
+        "prefix hit rate": lambda point: point.hit_ratio,
+        "tokens per second": lambda point: point.tokens_per_s,
+    }
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-        panels: list[tuple[Any, str, Callable[[Point], float]]] = [
-            (axes, says, measure)
-            for axes, (says, measure) in zip(
-                figure.subplots(1, 2),
-                (
-                    ("prefix hit rate", lambda point: point.hit_ratio),
-                    ("tokens per second", lambda point: point.tokens_per_s),
-                ),
-                strict=True,
-            )
-        ]
-        for axes, says, measure in panels:
+        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+        panels: list[Any] = list(figure.subplots(1, len(measures)))
+        for axes, (says, measure) in zip(panels, measures.items(), strict=True):
             for colour, line in zip(COLOURS, LINES, strict=False):
                 of_line = [point for point in points if point.line == line.says]
+                differences = [point.difference for point in of_line]
                 axes.plot(
-                    [point.difference for point in of_line],
-                    [measure(point) for point in of_line],
-                    marker="o",
-                    markersize=3.5,
-                    color=colour,
-                    label=line.says,
+                    differences, list(map(measure, of_line)), marker="o", markersize=3.5, color=colour, label=line.says
                 )
-            axes.set(xscale="log", xlabel="largest service difference", ylabel=says)
-        panels[0][0].legend(fontsize=7, frameon=False)
+            axes.set(xscale="log", xlabel="largest service difference of two tenants that waited", ylabel=says)
+            axes.set_xticks([200_000, 500_000, 1_000_000, 2_000_000])
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.xaxis.set_minor_formatter(lambda _value, _place: "")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
