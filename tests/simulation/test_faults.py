@@ -44,13 +44,15 @@ slows = EngineSlows(backend_id="y", at_s=7.0, until_s=20.0, factor=4.0)
 
 
 def workload(seed, patience_s=None):
+    """Calls; of clients without much patience there are twice as many."""
+    times = 1.0 if patience_s is None else 2.0
     rng = Random(seed)
     return merged(
         *(
             poisson(
                 tenant_id,
-                lambda _, rate=rate: rate,
-                rate_per_s_max=rate,
+                lambda _, rate=times * rate: rate,
+                rate_per_s_max=times * rate,
                 duration_s=28.0,
                 prompt_tokens=prompts,
                 output_tokens=outputs,
@@ -192,7 +194,7 @@ def test_tenants_come_go_and_change_weight_while_engines_die(policy):
 
 @pytest.mark.parametrize("policy", MAIN)
 def test_clients_that_leave_while_engines_die_leave_nothing_behind(policy):
-    run = FaultyRun(policy, faults=[dies, slows], patience_s=3.0, metrics_lag_s=1.0)
+    run = FaultyRun(policy, faults=[dies, slows], patience_s=6.0, metrics_lag_s=1.0)
     gone = [entry for entry in run.finished() if entry.outcome is Outcome.CLIENT_GONE]
     assert gone
     assert any(entry.call == "cancel" for entry in run.entries)
