@@ -14,7 +14,7 @@ A Scheduler that leaves a request waiting for ever is a bug: the world asserts t
 instant while anything lives.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -34,12 +34,12 @@ Happening = Callable[[float], None]
 
 
 @dataclass(slots=True)
-class _Call:
+class Call:
     """A request between its arrival and its end."""
 
     request: Request
     arrival: Arrival
-    seat: "_Seat | None" = None
+    seat: "Seat | None" = None
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     emitted: int = 0
@@ -48,7 +48,7 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Seat:
+class Seat:
     """One engine and the step it computes."""
 
     backend_id: str
@@ -72,13 +72,13 @@ class World:
         metrics_every_s: float = METRICS_EVERY_S,
     ) -> None:
         self._scheduler = scheduler
-        self._seats = {backend_id: _Seat(backend_id, engine) for backend_id, engine in engines.items()}
+        self._seats = {backend_id: Seat(backend_id, engine) for backend_id, engine in engines.items()}
         self._requests_running_max = requests_running_max
         self._metrics_every_s = metrics_every_s
         self._happenings: list[tuple[float, int, Happening]] = []
         self._numbers = count()
-        self._calls: dict[str, _Call] = {}
-        self._in_flight: dict[str, _Call] = {}
+        self._calls: dict[str, Call] = {}
+        self._in_flight: dict[str, Call] = {}
         self._is_poll_due = False
         self._arrivals: Iterator[Arrival] = iter(())
         self._upcoming: Arrival | None = None
@@ -134,7 +134,7 @@ class World:
             endpoint=arrival.endpoint,
             uses_tools=arrival.uses_tools,
         )
-        self._calls[request.id] = _Call(request, arrival)
+        self._calls[request.id] = Call(request, arrival)
         self._scheduler.submit(request, now)
         self._is_poll_due = True
         if arrival.patience_s is not None:
@@ -153,7 +153,7 @@ class World:
             self._finish(call, Outcome.CLIENT_GONE, now)
         self._end(call, total_latency_s=None)
 
-    def _end_step(self, seat: _Seat, now: float) -> None:
+    def _end_step(self, seat: Seat, now: float) -> None:
         report = seat.engine.step_end()
         seat.plan = None
         in_flight = self._in_flight
@@ -168,7 +168,7 @@ class World:
             self._finish(call, Outcome.COMPLETED, now)
             self._end(call, total_latency_s=now - call.request.arrived_at)
 
-    def _finish(self, call: _Call, outcome: Outcome, now: float) -> None:
+    def _finish(self, call: Call, outcome: Outcome, now: float) -> None:
         self._tell(call, now)
         del self._in_flight[call.request.id]
         self._scheduler.finished(call.request.id, outcome, now)
@@ -178,7 +178,7 @@ class World:
     def _somebody_waits(self) -> bool:
         return len(self._calls) > len(self._in_flight)
 
-    def _tell(self, call: _Call, now: float) -> None:
+    def _tell(self, call: Call, now: float) -> None:
         if call.emitted > call.told:
             call.told = call.emitted
             usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
@@ -187,10 +187,13 @@ class World:
     def _measure(self, now: float) -> None:
         for call in self._in_flight.values():
             self._tell(call, now)
-        self._scheduler.load_changed([self._load(seat) for seat in self._seats.values()], now)
-        self._is_poll_due = True
+        self._report([self._load(seat) for seat in self._seats.values()], now)
         if self._calls or self._upcoming is not None:
             self._at(now + self._metrics_every_s, self._measure)
+
+    def _report(self, loads: Sequence[BackendLoad], now: float) -> None:
+        self._scheduler.load_changed(loads, now)
+        self._is_poll_due = True
 
     # -- what is decided -------------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class World:
             # What was told once is asked about again only when the scheduler's decisions may depend on it.
             if call.emitted > call.quiet_tokens or not call.told:
                 self._tell(call, now)
-        withdrawn: list[_Call] = []
+        withdrawn: list[Call] = []
         for action in self._scheduler.poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
@@ -219,7 +222,7 @@ class World:
         assert wakeup_at is None or wakeup_at > now, "a poll leaves nothing to do at its own instant"
         self._wakeup_at = inf if wakeup_at is None else wakeup_at
 
-    def _dispatch(self, call: _Call, seat: _Seat, now: float) -> None:
+    def _dispatch(self, call: Call, seat: Seat, now: float) -> None:
         call.seat = seat
         self._in_flight[call.request.id] = call
         request = EngineRequest(
@@ -231,7 +234,7 @@ class World:
         )
         seat.engine.submit(request, now)
 
-    def _withdraw(self, call: _Call, now: float) -> None:
+    def _withdraw(self, call: Call, now: float) -> None:
         assert call.seat is not None
         call.seat.engine.abort(call.request.id)
         call.seat, call.cached_tokens = None, 0
@@ -248,7 +251,7 @@ class World:
                 seat.step_s = seat.plan.duration_s
                 self._at(began_at + seat.plan.duration_s, partial(self._end_step, seat))
 
-    def _leap(self, seat: _Seat, now: float) -> float:
+    def _leap(self, seat: Seat, now: float) -> float:
         """Let the engine do what nobody will look at; the time at which it goes on."""
         before = self._next_instant() or inf
         if before - now < seat.step_s:
@@ -260,7 +263,7 @@ class World:
             self._in_flight[request_id].emitted += leap.steps
         return leap.ended_at
 
-    def _end(self, call: _Call, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
+    def _end(self, call: Call, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
         del self._calls[call.request.id]
         arrived_at, first_at = call.request.arrived_at, call.first_token_at
         self._ended.append(
@@ -278,7 +281,7 @@ class World:
     def _block_tokens(self) -> float:
         return float(next(iter(self._seats.values())).engine.block_tokens)
 
-    def _load(self, seat: _Seat) -> BackendLoad:
+    def _load(self, seat: Seat) -> BackendLoad:
         """What the gateway would know of this engine from its configuration and from /metrics."""
         gauges = seat.engine.snapshot()
         return BackendLoad(

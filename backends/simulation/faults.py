@@ -1,0 +1,164 @@
+"""What goes wrong in a pool: engines that die and come back, or slow down; tenants that change; metrics that lag.
+
+A World to which faults happen. An engine that dies takes with it what it runs: a request that has had no token waits
+again (the gateway sends it anew), one that had loses its answer. Until somebody notices the pool goes on counting on
+it, and what is sent there comes back at once. It returns empty.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+
+from backends.engine.coefficients import StepCoefficients
+from backends.engine.engine import Engine
+from backends.simulation.recording import SchedulerLike
+from backends.simulation.world import Call, Seat, World
+from policies.types import BackendLoad, Outcome, Tenant
+
+NOTICED_AFTER_S = 2.0
+REFUSED_HOLD_S = 0.5  # as long the gateway leaves alone a backend that did not take a request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDies:
+    """It runs nothing from `at_s` until `returns_at_s`; the pool knows of either `noticed_after_s` later."""
+
+    backend_id: str
+    at_s: float
+    returns_at_s: float = inf
+    noticed_after_s: float = NOTICED_AFTER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSlows:
+    """Its steps take `factor` times as long."""
+
+    backend_id: str
+    at_s: float
+    until_s: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantsChange:
+    """An operator adds or changes tenants, and removes others."""
+
+    at_s: float
+    changed: tuple[Tenant, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+Fault = EngineDies | EngineSlows | TenantsChange
+
+
+class FaultyWorld(World):
+    """A World to which these faults happen, and whose pool learns what engines do `metrics_lag_s` late."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerLike,
+        engines: Mapping[str, Engine],
+        *,
+        make_engine: Callable[[], Engine],
+        faults: Iterable[Fault] = (),
+        metrics_lag_s: float = 0.0,
+        requests_running_max: int | None = None,
+    ) -> None:
+        """`make_engine` makes what comes back in place of an engine that died."""
+        super().__init__(scheduler, engines, requests_running_max=requests_running_max)
+        self._make_engine = make_engine
+        self._metrics_lag_s = metrics_lag_s
+        self._dead: set[str] = set()
+        for fault in faults:
+            self._schedule(fault)
+
+    def _schedule(self, fault: Fault) -> None:
+        match fault:
+            case EngineDies():
+                self._at(fault.at_s, partial(self._die, fault.backend_id))
+                self._at(fault.at_s + fault.noticed_after_s, partial(self._is_missed, fault.backend_id))
+                if fault.returns_at_s < inf:
+                    self._at(fault.returns_at_s + fault.noticed_after_s, partial(self._return, fault.backend_id))
+            case EngineSlows():
+                self._at(fault.at_s, partial(self._slow, fault))
+            case TenantsChange():
+                self._at(fault.at_s, partial(self._change, fault))
+
+    # -- engines ---------------------------------------------------------------------------------------------
+
+    def _die(self, backend_id: str, now: float) -> None:
+        self._dead.add(backend_id)
+        for call in [call for call in self._in_flight.values() if _is_at(call, backend_id)]:
+            assert call.seat is not None
+            call.seat.engine.abort(call.request.id)
+            if call.emitted:
+                self._finish(call, Outcome.BACKEND_FAILED, now)
+                self._end(call, total_latency_s=None)
+            else:
+                self._come_back(call, now)
+
+    def _is_missed(self, backend_id: str, now: float) -> None:
+        """It is not in the live set any more."""
+        if backend_id in self._dead:
+            self._seats.pop(backend_id)
+            self._report([self._load(seat) for seat in self._seats.values()], now)
+
+    def _return(self, backend_id: str, now: float) -> None:
+        self._dead.discard(backend_id)
+        self._seats[backend_id] = Seat(backend_id, self._make_engine())
+        self._report([self._load(seat) for seat in self._seats.values()], now)
+
+    def _slow(self, fault: EngineSlows, now: float) -> None:
+        seat = self._seats.get(fault.backend_id)
+        if seat is not None:
+            self._at(fault.until_s, partial(self._recover, seat.engine, seat.engine.coefficients))
+            seat.engine.coefficients = _slowed(seat.engine.coefficients, fault.factor)
+
+    def _recover(self, engine: Engine, coefficients: StepCoefficients, now: float) -> None:
+        engine.coefficients = coefficients
+
+    def _dispatch(self, call: Call, seat: Seat, now: float) -> None:
+        if seat.backend_id not in self._dead:
+            super()._dispatch(call, seat, now)
+            return
+        call.seat = seat
+        self._in_flight[call.request.id] = call
+        self._at(now, partial(self._refuse, call))
+
+    def _refuse(self, call: Call, now: float) -> None:
+        if call.request.id in self._in_flight:
+            self._come_back(call, now)
+
+    def _come_back(self, call: Call, now: float) -> None:
+        """The call waits again, and its engine is left alone for a while."""
+        call.seat, call.cached_tokens = None, 0
+        del self._in_flight[call.request.id]
+        self._scheduler.returned(call.request.id, now, REFUSED_HOLD_S)
+        self._is_poll_due = True
+
+    # -- the pool --------------------------------------------------------------------------------------------
+
+    def _change(self, fault: TenantsChange, now: float) -> None:
+        self._scheduler.tenants_changed(changed=fault.changed, removed=fault.removed, now=now)
+        self._is_poll_due = True
+
+    def _report(self, loads: Sequence[BackendLoad], now: float) -> None:
+        """What is measured arrives late; who is there is known from other sources."""
+        if not self._metrics_lag_s or not self.now:
+            super()._report(loads, now)
+        else:
+            self._at(now + self._metrics_lag_s, partial(self._report_late, loads))
+
+    def _report_late(self, loads: Sequence[BackendLoad], now: float) -> None:
+        arrived = {load.backend_id: load for load in loads}
+        super()._report([arrived.get(seat.backend_id) or self._load(seat) for seat in self._seats.values()], now)
+
+
+def _is_at(call: Call, backend_id: str) -> bool:
+    return call.seat is not None and call.seat.backend_id == backend_id
+
+
+def _slowed(coefficients: StepCoefficients, factor: float) -> StepCoefficients:
+    lines = ("base_s", "token_s", "context_token_s", "request_s", "overhead_s")
+    return replace(coefficients, **{name: factor * getattr(coefficients, name) for name in lines})

@@ -1,0 +1,206 @@
+"""Runs in which things go wrong, under every judge: nothing is lost or charged wrong, nothing idles, and who waits is
+served fairly all the same.
+
+Tenants ask for more than the engines can do, in different shapes. Chance is seeded; the parametrised seed is in a
+failure's name.
+"""
+
+from functools import partial
+from random import Random
+
+import pytest
+
+from backends.engine.coefficients import COEFFICIENTS
+from backends.engine.engine import Engine
+from backends.simulation.books import Books
+from backends.simulation.bound_checkers import ServiceBound
+from backends.simulation.bounds import BOUNDS
+from backends.simulation.checkers import InFlightLimits, Watch, WorkConservation
+from backends.simulation.faults import EngineDies, EngineSlows, FaultyWorld, TenantsChange
+from backends.simulation.lane_books import LaneWatch, WatchedPlacement
+from backends.simulation.recording import Polled, Recorder, replay
+from backends.simulation.workload import merged, poisson
+from policies.fairness import FAIRNESS
+from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
+from policies.scheduler import Scheduler
+from policies.types import Outcome, Tenant
+
+ENGINES = ("x", "y")
+TENANTS = (Tenant("chat"), Tenant("batch", weight=2.0), Tenant("short"), Tenant("rare", weight=0.5))
+SHAPES = {  # calls per second, prompt tokens, output tokens
+    "chat": (6.0, (100, 500), (20, 200)),
+    "batch": (3.0, (400, 1000), (200, 400)),
+    "short": (20.0, (5, 40), (1, 30)),
+    "rare": (0.2, (50, 100), (50, 100)),
+}
+PARAMETERS = {"slack": {"slack_service": 3_000.0, "second_key": "arrival"}}
+AHEAD = {"slack": 3_000.0, "dlpm": 2_000.0, "drr": 500.0}  # what each lets a tenant run ahead by
+CHOOSE_AMONG_REQUESTS = {"slack", "dlpm", "justitia"}
+MAIN = ["vtc", "slack", "dlpm", "drr"]
+
+make_engine = partial(Engine, COEFFICIENTS["a10g-llama2-7b"])
+dies = EngineDies(backend_id="x", at_s=8.0, returns_at_s=16.0)
+slows = EngineSlows(backend_id="y", at_s=7.0, until_s=20.0, factor=4.0)
+
+
+def workload(seed, patience_s=None):
+    """Calls; of clients without much patience there are twice as many."""
+    times = 1.0 if patience_s is None else 2.0
+    rng = Random(seed)
+    return merged(
+        *(
+            poisson(
+                tenant_id,
+                lambda _, rate=times * rate: rate,
+                rate_per_s_max=times * rate,
+                duration_s=28.0,
+                prompt_tokens=prompts,
+                output_tokens=outputs,
+                rng=rng,
+                patience_s=patience_s,
+            )
+            for tenant_id, (rate, prompts, outputs) in SHAPES.items()
+        )
+    )
+
+
+class FaultyRun:
+    """One run to its end, and what was judged."""
+
+    def __init__(self, policy, placement="least-reserved", *, seed=1, patience_s=None, faults=(), **world):
+        self.policy, self.placement = policy, placement
+        self.entries = []
+        self.bounds = []
+        self.compared_at = 0.0
+        place, self.waits_for = PLACEMENT[placement](), {}
+        if placement in ARRIVAL_PLACEMENT:
+            place = WatchedPlacement(place)
+            self.waits_for = place.backend_ids
+        scheduler = self.scheduler(place)
+        books = Books(tenants=TENANTS)
+        any_request = policy in CHOOSE_AMONG_REQUESTS
+
+        def agree(entry):
+            if isinstance(entry, Polled) and entry.now >= self.compared_at + 0.5:
+                self.compared_at = entry.now
+                books.compare(scheduler.snapshot(entry.now))
+
+        judges = [
+            self.entries.append,
+            agree,
+            InFlightLimits(books),
+            WorkConservation(books, scheduler, any_request=any_request, waits_for=self.waits_for, every_s=0.2),
+            *self.judges(books, place, stays=not any(isinstance(fault, EngineDies) for fault in faults)),
+        ]
+        self.world = FaultyWorld(
+            Recorder(scheduler, Watch(books, judges)),
+            {engine: make_engine() for engine in ENGINES},
+            make_engine=make_engine,
+            faults=faults,
+            **world,
+        )
+        self.records = list(self.world.run(workload(seed, patience_s)))
+        books.conclude(scheduler.snapshot(self.world.now))
+        assert list(replay(self.entries, self.scheduler(PLACEMENT[placement]()))) == []
+
+    def scheduler(self, placement):
+        return Scheduler(
+            tenants=TENANTS,
+            fairness=partial(FAIRNESS[self.policy], **PARAMETERS.get(self.policy, {})),
+            placement=placement,
+            admission=(),
+            wait_s_max=1e6,
+        )
+
+    def judges(self, books, place, *, stays):
+        """The policy's promise in the pool's one queue, or in each engine's as long as engines stay."""
+        if BOUNDS[self.policy] is None:
+            return
+        if not self.waits_for and self.placement not in ARRIVAL_PLACEMENT:
+            yield self.bound(books)
+        elif stays:
+            for backend_id in ENGINES:
+                lane_books = Books(tenants=TENANTS)
+                yield LaneWatch(backend_id, place, lane_books, [self.bound(lane_books)])
+
+    def bound(self, books):
+        judge = ServiceBound(books, BOUNDS[self.policy], ahead_service=AHEAD.get(self.policy, 0.0), every_s=0.2)
+        self.bounds.append(judge)
+        return judge
+
+    @property
+    def lost(self):
+        """Answers that broke off: their engine died. (A client that leaves has no last token either.)"""
+        return [each for each in self.finished() if each.outcome is Outcome.BACKEND_FAILED]
+
+    def finished(self):
+        return [entry for entry in self.entries if getattr(entry, "call", "") == "finished"]
+
+    def came_back(self):
+        return [entry for entry in self.entries if getattr(entry, "call", "") == "returned"]
+
+
+@pytest.mark.parametrize("policy", sorted(FAIRNESS))
+def test_an_engine_that_dies_takes_its_answers_with_it_and_nothing_else(policy):
+    run = FaultyRun(policy, faults=[dies])
+    assert run.lost
+    assert run.came_back(), "what it had not begun, and what was sent before anybody noticed"
+    broken = [record for record in run.records if record.total_latency_s is None]
+    assert len(broken) == len(run.lost)
+    assert all(record.output_tokens for record in broken)
+
+
+@pytest.mark.parametrize("placement", sorted(PLACEMENT))
+def test_what_waits_for_an_engine_that_dies_is_served_elsewhere_and_there_again_when_it_returns(placement):
+    run = FaultyRun("vtc", placement, faults=[dies])
+    sent = [(entry.now, action) for entry in run.entries for action in getattr(entry, "actions", ())]
+    while_away = {action.backend_id for now, action in sent if dies.at_s + 2.0 < now < dies.returns_at_s}
+    afterwards = {action.backend_id for now, action in sent if now > dies.returns_at_s + 2.0}
+    assert while_away == {"y"}
+    assert afterwards == {"x", "y"}
+    assert len(run.records) - len(run.lost) == sum(record.total_latency_s is not None for record in run.records)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("policy", MAIN)
+def test_slow_engines_and_late_metrics_break_no_promise(policy, seed):
+    run = FaultyRun(policy, seed=seed, faults=[slows], metrics_lag_s=3.0)
+    assert not run.came_back()
+    assert all(record.total_latency_s is not None for record in run.records)
+    assert all(bound.spread_max > 0 for bound in run.bounds)
+
+
+@pytest.mark.parametrize("placement", sorted(ARRIVAL_PLACEMENT))
+@pytest.mark.parametrize("policy", ["vtc", "dlpm"])
+def test_a_slow_engine_is_as_fair_to_those_who_wait_for_it_as_the_other(policy, placement):
+    run = FaultyRun(policy, placement, faults=[slows])
+    assert len(run.bounds) == len(ENGINES)
+    assert all(bound.spread_max > 0 for bound in run.bounds)
+
+
+@pytest.mark.parametrize("policy", MAIN)
+def test_tenants_come_go_and_change_weight_while_engines_die(policy):
+    faults = [
+        TenantsChange(at_s=8.0, removed=("short",)),
+        EngineDies(backend_id="y", at_s=10.0, returns_at_s=14.0),
+        TenantsChange(at_s=16.0, changed=(Tenant("chat", weight=3.0), Tenant("short", weight=0.5))),
+        EngineDies(backend_id="x", at_s=20.0),
+    ]
+    run = FaultyRun(policy, faults=faults)
+    refused = [record for record in run.records if record.refused is not None]
+    assert {record.tenant_id for record in refused} == {"short"}
+    assert any(record.tenant_id == "short" and record.arrived_at > 16.0 for record in run.records if record.served)
+
+
+@pytest.mark.parametrize("policy", MAIN)
+def test_clients_that_leave_while_engines_die_leave_nothing_behind(policy):
+    run = FaultyRun(policy, faults=[dies, slows], patience_s=6.0, metrics_lag_s=1.0)
+    gone = [entry for entry in run.finished() if entry.outcome is Outcome.CLIENT_GONE]
+    assert gone
+    assert any(entry.call == "cancel" for entry in run.entries)
+    assert run.lost
+
+
+def test_the_same_faults_happen_the_same_way():
+    one, other = (FaultyRun("vtc", "d2lpm", faults=[dies, slows], metrics_lag_s=1.0) for _ in range(2))
+    assert one.entries == other.entries

@@ -1,0 +1,27 @@
+"""docs/fairness.md says of every policy what the table of bounds says."""
+
+from pathlib import Path
+
+import pytest
+
+from backends.simulation.bounds import BOUNDS
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "fairness.md").read_text()
+
+
+@pytest.mark.parametrize("policy", BOUNDS)
+def test_the_first_table_promises_what_the_policy_promises(policy):
+    bound = BOUNDS[policy]
+    rows = [line for line in PAGE.split("\n## ")[0].splitlines() if line.startswith("|") and f"[`{policy}`]" in line]
+    assert rows
+    promise = "none" if bound is None else bound.formula
+    assert all(row.endswith(f"| {promise} |") for row in rows)
+
+
+@pytest.mark.parametrize("policy", BOUNDS)
+def test_every_policy_has_its_paragraph_and_its_plot(policy):
+    section = PAGE.split(f"\n### {policy}\n")[1].split("\n###")[0]
+    assert "**Choose it**" in section
+    assert f"](results/policies/{policy}.svg)" in section
+    assert (DOCS / "results" / "policies" / f"{policy}.svg").exists()
