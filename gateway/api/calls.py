@@ -23,7 +23,8 @@ from gateway.api.prompts import prefix_hashes
 from gateway.api.values import count, flag, integer
 
 MODEL_CHARS_MAX: Final = 512
-# Each of these is looked for in every token's text, by a thread that serves all requests of the backend.
+# Each of these is looked for in every token's text, by a thread that serves all requests of the backend. vLLM has
+# limits of its own, by default 4 and 128; other servers have none.
 STRINGS_MAX: Final = 128
 STRING_LISTS: Final = ("stop", "stop_sequences", "bad_words")
 _UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS})
