@@ -21,15 +21,15 @@ from backends.pool import BackendPool, PollTimes
 from backends.simulation.recording import SchedulerLike
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
-from gateway.access_log import AccessLog
-from gateway.attempt import Link
 from gateway.config import Config
-from gateway.dispatcher import Dispatcher
+from gateway.forwarding.attempt import Link
 from gateway.front import Front
-from gateway.pools import Pools
-from gateway.scheduling import make_scheduler
-from gateway.telemetry import Telemetry
-from gateway.trace_log import make_trace_log
+from gateway.observability.access_log import AccessLog
+from gateway.observability.telemetry import Telemetry
+from gateway.observability.trace_log import make_trace_log
+from gateway.scheduling.assembly import make_scheduler
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.pools import Pools
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.

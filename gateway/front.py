@@ -12,30 +12,30 @@ from functools import partial
 from aiohttp import web
 
 from backends.pool import BackendPool
-from gateway.answer_headers import AnswerHeaders
-from gateway.answering import Answering, Run
 from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, Charge, Endpoint, listed
 from gateway.api.fields import CacheSalts
-from gateway.attempt import Link
-from gateway.auth import TrustedProxies, make_authenticator
-from gateway.background import Background
 from gateway.config import Config
-from gateway.cors import Cors
-from gateway.envelopes import Envelopes
-from gateway.generation import Generation
-from gateway.handlers import DebugState, Models, Probes, Version
-from gateway.intake import Call, Intake
-from gateway.kept_responses import KeptResponse, KeptResponses
-from gateway.names import RequestNames
-from gateway.pools import Pools
-from gateway.programs import Programs
-from gateway.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
-from gateway.reception import Reception
-from gateway.server import GatewayServer, Handler
-from gateway.telemetry import Telemetry
-from gateway.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
-from gateway.utilities import Utilities
+from gateway.forwarding.attempt import Link
+from gateway.forwarding.background import Background
+from gateway.forwarding.generation import Generation
+from gateway.forwarding.kept_responses import KeptResponse, KeptResponses
+from gateway.forwarding.utilities import Utilities
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.answering import Answering, Run
+from gateway.http.cors import Cors
+from gateway.http.handlers import DebugState, Models, Probes, Version
+from gateway.http.names import RequestNames
+from gateway.http.server import GatewayServer, Handler
+from gateway.identity.auth import TrustedProxies, make_authenticator
+from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
+from gateway.intake.envelopes import Envelopes
+from gateway.intake.intake import Call, Intake
+from gateway.intake.programs import Programs
+from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
+from gateway.intake.reception import Reception
+from gateway.observability.telemetry import Telemetry
+from gateway.scheduling.pools import Pools
 
 
 class Front:

@@ -6,7 +6,8 @@ threshold, the youngest request of the most served that has not produced a token
 tenant's head and as charged as it was, and is charged nothing for what its backend will do twice (VTC, Sheng et al.,
 OSDI '24, App. C.3). One at a time from each lane: whether it helped is seen before the next.
 
-A threshold below the price of a request lets two tenants push each other out by turns.
+A request is taken back once at most. Otherwise tenants could push each other out by turns for ever: where the threshold
+is below the price of a request, and where an order that looks at more than counters sends the same one again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ class Preemption:
         """At most one request from each lane, where backends may be sent something now."""
         running: dict[Lane, list[InFlight]] = {}
         for entry in in_flight:
-            if not entry.usage.output_tokens and fleet.is_open(entry.backend_id, now):
+            if not entry.usage.output_tokens and not entry.is_prepaid and fleet.is_open(entry.backend_id, now):
                 running.setdefault(lanes.at(entry.backend_id), []).append(entry)
         for lane, entries in running.items():
             victim = self._victim(lane, entries)

@@ -21,7 +21,7 @@ from gateway.config.problems import (
     read_yaml,
     validation_problems,
 )
-from gateway.key_file import read_keys
+from gateway.identity.key_file import read_keys
 
 FILE_BYTES_MAX = 16 << 20
 CONFIG_VARIABLE = "FAIRLEAD_CONFIG"
@@ -136,7 +136,7 @@ def _keys(config: Config) -> None:
 
 def _encoding(config: Config) -> None:
     # tiktoken is worth its import only where it is used.
-    from gateway.prompt_tokens import make_encoding, read_ranks  # noqa: PLC0415
+    from gateway.intake.prompt_tokens import make_encoding, read_ranks  # noqa: PLC0415
 
     settings = config.prompt_tokens
     assert settings.ranks_file is not None, "asked only where one is configured"

@@ -20,7 +20,7 @@ from gateway.config import Config
 from gateway.config.problems import validation_problems
 from gateway.config.scheduling import POLICY, Scheduling, SimulatedScheduling
 from gateway.config.scheduling import Policy as ConfiguredPolicy
-from gateway.scheduling import make_scheduler
+from gateway.scheduling.assembly import make_scheduler
 from gateway.simulate.exposure import Promise
 from gateway.simulate.run import Policy
 from policies.cost import PRICES

@@ -57,7 +57,7 @@ class Format:
 
 
 def own_call(fields: Fields) -> Call:
-    """Our own JSON lines, as the gateway writes them (gateway/trace_log.py)."""
+    """Our own JSON lines, as the gateway writes them (gateway/observability/trace_log.py)."""
     prefix = _prefix(fields, "prefix")
     output_tokens = _count(fields, "output_tokens", default=0)
     return Call(

@@ -42,40 +42,45 @@ def raw(text):
 
 # Bodies that are served, none of which tells the backend anything of urgency, place or names.
 TOLD_NOTHING = {
-    "priority": raw('"priority": -99'),
-    "priority as text": raw('"priority": "-99"'),
-    "priority twice": raw('"priority": 0, "priority": -99'),
-    "priority in escapes": raw('"\\u0070r\\u0069ority": -99'),
-    "priority in front": b'{"priority": -99, ' + RAW[1:],
-    "priority in the arguments of the engine": raw('"vllm_xargs": {"priority": -99, "slo_ttft_ms": -99}'),
-    "the arguments of the engine twice": raw('"vllm_xargs": {}, "vllm_xargs": {"tenant": -99}'),
-    "priority among Dynamo's hints": raw('"nvext": {"agent_hints": {"priority": -99}}'),
-    "another rank": raw('"data_parallel_rank": -99, "routed_dp_rank": -99'),
-    "another slot": raw('"id_slot": -99'),
-    "another's name": raw('"request_id": "-99", "rid": "-99"'),
-    "another's memory": raw('"kv_transfer_params": {"remote_block_ids": [-99]}'),
-    "UTF-16": raw('"priority": -99').decode().encode("utf-16"),
-    "a byte order mark": b"\xef\xbb\xbf" + raw('"priority": -99'),
-    "streamed": raw('"stream": true, "priority": -99'),
-    "streamed with usage": raw('"priority": -99, "stream": true, "stream_options": {"include_usage": true}'),
+    "priority": raw('"priority": -9999999'),
+    "priority as text": raw('"priority": "-9999999"'),
+    "priority twice": raw('"priority": 0, "priority": -9999999'),
+    "priority in escapes": raw('"\\u0070r\\u0069ority": -9999999'),
+    "priority in front": b'{"priority": -9999999, ' + RAW[1:],
+    "priority in the arguments of the engine": raw('"vllm_xargs": {"priority": -9999999, "slo_ttft_ms": -9999999}'),
+    "the arguments of the engine twice": raw('"vllm_xargs": {}, "vllm_xargs": {"tenant": -9999999}'),
+    "priority among Dynamo's hints": raw('"nvext": {"agent_hints": {"priority": -9999999}}'),
+    "another rank": raw('"data_parallel_rank": -9999999, "routed_dp_rank": -9999999'),
+    "another slot": raw('"id_slot": -9999999'),
+    "another's name": raw('"request_id": "-9999999", "rid": "-9999999"'),
+    "another's memory": raw('"kv_transfer_params": {"remote_block_ids": [-9999999]}'),
+    "UTF-16": raw('"priority": -9999999').decode().encode("utf-16"),
+    "a byte order mark": b"\xef\xbb\xbf" + raw('"priority": -9999999'),
+    "streamed": raw('"stream": true, "priority": -9999999'),
+    "streamed with usage": raw('"priority": -9999999, "stream": true, "stream_options": {"include_usage": true}'),
 }
 
 
 @pytest.mark.parametrize("name", TOLD_NOTHING)
 async def test_no_spelling_tells_a_backend_who_is_urgent_or_where_it_runs(name):
-    headers = {"X-Vllm-Priority": "-99", "x-vllm-PRIORITY": "-99", "X-Data-Parallel-Rank": "-99", "priority": "-99"}
+    headers = {
+        "X-Vllm-Priority": "-9999999",
+        "x-vllm-PRIORITY": "-9999999",
+        "X-Data-Parallel-Rank": "-9999999",
+        "priority": "-9999999",
+    }
     async with scripted() as backend, gateway(backend) as rig:
-        reply = await rig.post(TOLD_NOTHING[name], f"{CHAT}?priority=-99", headers=headers)
+        reply = await rig.post(TOLD_NOTHING[name], f"{CHAT}?priority=-9999999", headers=headers)
         assert reply.status == 200
         (asked,) = backend.calls
         assert asked.target == CHAT
-        assert "-99" not in asked.body.decode()
-        assert "-99" not in str(asked.headers)
+        assert "-9999999" not in asked.body.decode()
+        assert "-9999999" not in str(asked.headers)
         assert asked.headers["x-vllm-priority"] == "0"
 
 
 # What no vLLM reads passes as it came: the engine runs first what came first all the same.
-READ_BY_NOBODY = ('"Priority": -99', '"extra_body": {"priority": -99}', '"metadata": {"priority": -99}')
+READ_BY_NOBODY = ('"Priority": -9999999', '"extra_body": {"priority": -9999999}', '"metadata": {"priority": -9999999}')
 
 
 async def in_order(server, url, bodies):
@@ -103,8 +108,8 @@ async def test_what_no_engine_reads_makes_nobody_first():
         engine(speed=0.2, order="priority", requests_running_max=1) as server,
         gateway({"url": server.url, "requests_running_max": 8}) as rig,
     ):
-        assert await in_order(server, server.url, [first, RAW, raw('"priority": -99')]) == [0, 2, 1]
-        for text in ('"priority": -99', *READ_BY_NOBODY):
+        assert await in_order(server, server.url, [first, RAW, raw('"priority": -9999999')]) == [0, 2, 1]
+        for text in ('"priority": -9999999', *READ_BY_NOBODY):
             assert await in_order(server, rig.url, [first, RAW, raw(text)]) == [0, 1, 2]
 
 

@@ -17,7 +17,7 @@ from gateway_rig import (
     until,
 )
 
-from gateway.key_file import add_key
+from gateway.identity.key_file import add_key
 from policies.types import Tenant
 
 DROPPED = "x-llm-d-request-dropped-reason"

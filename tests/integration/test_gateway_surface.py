@@ -25,8 +25,8 @@ from gateway_rig import (
 )
 
 from gateway.api.endpoints import ENDPOINTS, Charge
-from gateway.key_file import add_key
-from gateway.utilities import IN_FLIGHT_MAX
+from gateway.forwarding.utilities import IN_FLIGHT_MAX
+from gateway.identity.key_file import add_key
 
 FILE = b"\0\1\2" * 1000
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}

@@ -6,7 +6,7 @@ import json
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.trace_log import RECORDS_MAX, make_trace_log, trace_record
+from gateway.observability.trace_log import RECORDS_MAX, make_trace_log, trace_record
 from policies.types import Request, Usage
 from tests.integration.gateway_rig import call, engine, gateway, http, until, wire
 

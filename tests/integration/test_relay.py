@@ -12,8 +12,8 @@ from aiohttp import web
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.upstream import Upstream, UpstreamClosed
-from gateway import relay
-from gateway.relay import passed_headers, relay_body, relay_stream
+from gateway.forwarding import relay
+from gateway.forwarding.relay import passed_headers, relay_body, relay_stream
 from policies.types import Outcome, Usage
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"

@@ -31,9 +31,11 @@ class AnyFacts(Facts):
         price=st.sampled_from(sorted(PRICES)),
         share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
         preempt_service=st.sampled_from([None, 1.0]),
+        may_switch=st.booleans(),
     )
-    def start(self, price, **options):
+    def start(self, price, may_switch, **options):
         self.price = PRICES[price]()
+        self.may_switch = may_switch
         self.begin(**options)
 
     @rule(
@@ -130,7 +132,7 @@ class AnyFacts(Facts):
             fairness=fairness, prediction=prediction and PolicyChoice(prediction), now=self.now
         )
 
-    @precondition(lambda self: self.made > 10)  # histories without a switch are judged more strictly
+    @precondition(lambda self: self.may_switch)
     @rule(fairness=st.sampled_from([None, *FAIRNESS]), placement=st.sampled_from([None, *PLACEMENT]))
     def switch(self, fairness, placement):
         self.is_switched = True

@@ -125,6 +125,8 @@ class Facts(RuleBasedStateMachine):
         for action in self.recorder.poll(self.now):
             if isinstance(action, Dispatch):
                 self.cached_tokens[action.request_id] = action.cached_tokens
+                if self.watched is not None and not self.is_switched:
+                    assert self.watched.backend_ids[action.request_id] == action.backend_id, "it waited for another"
             elif isinstance(action, Withdraw) and int(action.request_id[1:]) % 3:  # else it is too late
                 self.recorder.returned(action.request_id, self.now)
                 withdrawn = True

@@ -20,7 +20,7 @@ IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "
 VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes")
 COMPOSITION_ROOTS = (
     "gateway/app.py",
-    "gateway/scheduling.py",
+    "gateway/scheduling/assembly.py",
     "gateway/simulate/tables/vtc_pool.py",
     "backends/simulation/world.py",
 )

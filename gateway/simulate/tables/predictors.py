@@ -13,7 +13,7 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.world import World
 from gateway.config.scheduling import Policy, SimulatedScheduling
-from gateway.scheduling import make_scheduler
+from gateway.scheduling.assembly import make_scheduler
 from gateway.simulate.tables import measures
 from gateway.simulate.tables.experiment import Row, Target
 from gateway.simulate.tables.vtc_pool import OVERHEAD_S, OVERHEAD_SPREAD_S, RUNS, Run, VtcRun, ended_at

@@ -15,7 +15,7 @@ from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.meters.usage import openai_usage
 from backends.upstream import Upstream
-from gateway.relay import relay_body, relay_stream
+from gateway.forwarding.relay import relay_body, relay_stream
 from policies.types import Usage
 
 PORT, BACKEND = int(sys.argv[1]), sys.argv[2]

@@ -10,9 +10,9 @@ import pytest
 from multidict import CIMultiDict
 from typer.testing import CliRunner
 
-from gateway.auth import make_authenticator
 from gateway.cli import app
 from gateway.config import load_config
+from gateway.identity.auth import make_authenticator
 
 KEYS_YAML = "auth: {mode: keys}\ntenants: {alice: {weight: 2}, bob: {}}\n"
 

@@ -150,3 +150,16 @@ def test_a_dispatch_says_whether_it_may_be_withdrawn(make_pool):
         (action,) = pool.poll()
         assert isinstance(action, Dispatch)
         assert action.may_be_withdrawn is may_be
+
+
+def test_a_request_is_withdrawn_once_at_most(make_pool):
+    pool = far_ahead(make_pool, preempt_service=1.0)
+    pool.send("B", "b", prompt=1_000)
+    assert pool.poll() == [Withdraw("a1")]
+    pool.come_back("a1")
+    assert pool.dispatched() == ["b"]
+    pool.emit("b")
+    pool.end("b")
+    assert pool.dispatched() == ["a1"]
+    pool.send("C", "c", prompt=10)
+    assert pool.poll() == [], "C is far behind, but this was taken back before"

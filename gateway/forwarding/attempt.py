@@ -1,0 +1,192 @@
+"""One call with one backend: send it, relay what comes, account for it.
+
+What a backend answers before the first byte of an answer may mean that it has not taken the call: it is busy, it
+is failing, or it does not know `stream_options`. From then on the call belongs to it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from backends.health import Evidence
+from backends.kinds import BackendKind
+from backends.meters import ANSWERS
+from backends.meters.events import Meter, Remembered, StreamCall
+from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed
+from gateway.api.headers import upstream_headers
+from gateway.forwarding.pace import Pace
+from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
+from gateway.forwarding.settlement import Settlement
+from gateway.forwarding.usage_options import asks_for_more, body_for, kept
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.intake.intake import Call, Intake
+from gateway.intake.prompt_tokens import OutputTokens
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Lease, nothing
+from policies.types import Outcome
+
+BUSY_HOLD_S = 0.25  # a backend that is busy gets nothing for as long as a few of its steps may take
+UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure sets off has had its say
+ANSWER_BYTES_MAX = 256 << 20
+OPTIONS_MARK = b"stream_options"  # in what a server says that takes none
+
+
+class NotTaken(Exception):  # noqa: N818 - a state, not an error
+    """The backend did not take the call; nothing of an answer has passed."""
+
+    def __init__(self, evidence: Evidence, hold_s: float) -> None:
+        super().__init__(evidence)
+        self.evidence = evidence
+        self.hold_s = hold_s
+
+
+class OptionsRefused(Exception):  # noqa: N818 - a state, not an error
+    """The backend does not take `stream_options`, which the client had not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What is kept of one backend from call to call."""
+
+    upstream: Upstream
+    credentials: Mapping[str, str]
+    remembered: Remembered = field(default_factory=Remembered)
+    pace: Pace = field(default_factory=Pace)
+
+
+class Attempt:
+    """One call with the backend of its lease."""
+
+    def __init__(
+        self,
+        *,
+        call: Call,
+        lease: Lease,
+        trace: CallTrace,
+        link: Link,
+        kind: BackendKind,
+        intake: Intake,
+        answer_headers: AnswerHeaders,
+        output_tokens: OutputTokens,
+        on_id: Callable[[str], None],
+    ) -> None:
+        """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later."""
+        self._call = call
+        self._lease = lease
+        self._trace = trace
+        self._link = link
+        self._kind = kind
+        self._output_tokens = output_tokens
+        self._answer_headers = answer_headers
+        self._on_id = on_id
+        self._settlement = Settlement(
+            intake=intake, output_tokens=output_tokens, pace=link.pace, call=call, lease=lease, trace=trace, on_id=on_id
+        )
+
+    async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
+        """Return what to answer, and what it says of the backend. Raises NotTaken, OptionsRefused, UpstreamError."""
+        exchange: Exchange | None = None
+        try:
+            exchange = await self._open(request)
+            if is_event_stream(exchange):
+                result = await self._relay_stream(request, exchange)
+            else:
+                result = await self._relay_body(exchange)
+        except asyncio.CancelledError:
+            # Of a stream is charged what has passed; what the scheduler takes back was in vain.
+            if not self._call.parsed.stream and not self._lease.is_withdrawn:
+                self._settlement.left()
+            raise
+        finally:
+            if exchange is not None:
+                exchange.release()
+        failed = result.outcome is Outcome.BACKEND_FAILED and not result.refused
+        broken = failed or exchange.status >= 500
+        return result, Evidence.BROKEN if broken else Evidence.SERVED
+
+    async def _open(self, request: web.BaseRequest) -> Exchange:
+        parsed, link = self._call.parsed, self._link
+        headers = upstream_headers(
+            request.headers,
+            request_id=self._trace.request_id,
+            content_type=parsed.body.content_type,
+            credentials=link.credentials,
+        )
+        try:
+            return await link.upstream.open("POST", self._trace.endpoint, headers, body_for(parsed, self._kind))
+        except ConnectFailed:
+            raise NotTaken(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
+        except UpstreamClosed as error:
+            if error.bytes_received:
+                raise
+            raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+
+    async def _relay_body(self, exchange: Exchange) -> RelayResult:
+        body = await read_whole(exchange, ANSWER_BYTES_MAX)
+        self._lease.answering()
+        if exchange.status >= 400:
+            self._raise_if_not_taken(exchange.status, body)
+        exchange.release()
+        await self._settlement.whole(exchange.status, body)
+        return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
+
+    async def _relay_stream(self, request: web.BaseRequest, exchange: Exchange) -> RelayResult:
+        if self._lease.may_be_withdrawn:  # a backend sends its head long before its first token
+            await exchange.begun()
+            self._lease.answering()
+        settlement, uncounted = self._settlement, list[str]()
+        meter = self._meter(uncounted)
+        self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
+        try:
+            result = await relay_stream(
+                request,
+                exchange,
+                meter,
+                settlement.tokens,
+                headers=self._answer_headers.of(self._trace),
+                on_unread=lambda seconds: settlement.unread(meter.usage, seconds),
+            )
+        finally:  # also of what a client left
+            self._lease.passed = nothing  # by now it has been told; and what points at its lease would never go alone
+            self._trace.estimated = self._trace.estimated or meter.tokens_estimated
+        self._trace.reason = result.failure
+        if result.outcome is Outcome.CLIENT_GONE:
+            return result
+        await settlement.streamed(meter.usage, "".join(uncounted) if meter.tokens_estimated else None)
+        if result.outcome is Outcome.COMPLETED and not result.slowed:
+            settlement.paced(meter.usage)
+        return result
+
+    def _meter(self, uncounted: list[str]) -> Meter:
+        parsed, request = self._call.parsed, self._call.request
+        keeps = kept(parsed, self._kind)
+        return ANSWERS[parsed.answer].meter(
+            StreamCall(
+                keeps_usage=keeps.at_end,
+                keeps_chunk_usage=keeps.in_chunks,
+                choices=parsed.choices,
+                prompts=parsed.prompts,
+                nulls_usage=self._kind.nulls_usage,
+                tokens_per_byte=self._output_tokens.tokens_per_byte(request.tenant_id, request.model),
+                remembered=self._link.remembered,
+                on_text=uncounted.append if self._output_tokens.is_exact else None,
+                on_id=self._on_id,
+            )
+        )
+
+    def _raise_if_not_taken(self, status: int, body: bytes) -> None:
+        """An answer that means that this backend, now or with these options, answers nothing."""
+        kind = self._kind
+        if kind.busy is not None and status == kind.busy[0] and kind.busy[1] in body:
+            raise NotTaken(Evidence.BUSY, BUSY_HOLD_S)
+        if status == 503:
+            raise NotTaken(Evidence.BROKEN, BUSY_HOLD_S)
+        refused = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body
+        if refused and asks_for_more(self._call.parsed, kind):
+            raise OptionsRefused
+
+
+def is_event_stream(exchange: Exchange) -> bool:
+    return "text/event-stream" in exchange.headers.get("content-type", "")

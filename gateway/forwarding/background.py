@@ -1,0 +1,189 @@
+"""A response that its client does not wait for: answered at once, made in the background, asked for later.
+
+The backend works on it whether anybody asks or not, so its lease is held, and it is charged, until it has ended: this
+gateway asks the backend for it now and then. While it runs its tokens are charged by the clock, in the end by what the
+backend reports; one that was cancelled, of which nothing is reported, stays charged by the clock.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from backends.meters import ANSWERS, AnswerKind
+from backends.upstream import UpstreamError
+from gateway.api.bodies import JSON_TYPE
+from gateway.api.endpoints import ID, RESPONSE, RESPONSE_CANCEL, Endpoint
+from gateway.forwarding.attempt import Link
+from gateway.forwarding.generation import Generation
+from gateway.http.names import RequestNames
+from gateway.intake.intake import Call, Intake
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Lease
+from policies.types import Outcome, Usage
+
+POLL_S: Final = 1.0
+FAILURES_MAX: Final = 5  # to ask, one after the other: then the backend is given up, and the response with it
+RUNNING_S_MAX: Final = 3600.0
+CANCEL_S_MAX: Final = 0.5  # for all of them, when the gateway ends
+ANSWER_BYTES_MAX: Final = 64 << 20
+log = logging.getLogger(__name__)
+
+_RUNNING: Final = frozenset({"queued", "in_progress"})
+
+
+class Background:
+    """Answers calls for responses: those that are waited for as any other, and those that are not."""
+
+    def __init__(
+        self,
+        *,
+        intake: Intake,
+        generation: Generation,
+        links: Mapping[str, Link],
+        names: RequestNames,
+        ended: Callable[[CallTrace], None],
+        poll_s: float = POLL_S,
+    ) -> None:
+        """`ended` is told of every response that was followed to its end."""
+        self._intake = intake
+        self._generation = generation
+        self._links = links
+        self._names = names
+        self._ended = ended
+        self._poll_s = poll_s
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
+        """Raises Refused, Rejected, UpstreamError."""
+        call = await self._intake.take(request, endpoint, trace)
+        if not call.background:
+            return await self._generation.run(request, call, trace)
+        # Its client may give its name away again as soon as it has its answer.
+        call = call._replace(request=replace(call.request, id=self._names.take({})))
+        async with AsyncExitStack() as held:
+            held.callback(self._names.free, call.request.id)
+            trace.queued_s = time.perf_counter()
+            lease = await held.enter_async_context(call.dispatcher.lease(call.request, call.tenant))
+            begun = asyncio.create_task(self._begun(held.pop_all(), request, call, lease, trace))
+        self._keep(begun)
+        # A client that leaves now may have set the backend to work already.
+        return await asyncio.shield(begun)
+
+    async def stop(self) -> None:
+        """Follow nothing any longer, and have it ended: nobody could ask for it when this gateway is gone, and nobody
+        would pay for it.
+        """
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _begun(
+        self, held: AsyncExitStack, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace
+    ) -> web.StreamResponse:
+        async with held:
+            result = await self._generation.send(request, call, lease, trace)
+            lease.outcome = result.outcome
+            response_id = _running_id(result.response)
+            if response_id is not None:
+                running = _Running(response_id, call, lease, trace)
+                self._keep(asyncio.create_task(self._to_its_end(held.pop_all(), running)))
+        return result.response
+
+    async def _to_its_end(self, held: AsyncExitStack, response: "_Running") -> None:
+        async with held:
+            try:
+                await self._followed(response)
+            except asyncio.CancelledError:
+                await self._abandoned(response)
+                raise
+            finally:
+                self._generation.answered(response.call, response.lease, response.trace)
+                self._ended(response.trace)
+
+    async def _abandoned(self, response: "_Running") -> None:
+        """Tell the backend to stop, in the time that there is, and charge what has been made."""
+        body = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_S_MAX):
+                body = await self._asked(response, RESPONSE_CANCEL)
+        response.told(body, link=self._links[response.lease.backend_id])
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            log.debug("a response in the background ended with %r", error)
+
+    async def _followed(self, response: "_Running") -> None:
+        failures, ends_at = 0, time.perf_counter() + RUNNING_S_MAX
+        while failures < FAILURES_MAX:
+            await asyncio.sleep(self._poll_s)
+            late = time.perf_counter() >= ends_at
+            body = await self._asked(response, RESPONSE_CANCEL if late else RESPONSE)
+            failures = failures + 1 if body is None else 0
+            if response.told(body, link=self._links[response.lease.backend_id]):
+                return
+        response.lease.outcome = Outcome.BACKEND_FAILED
+
+    async def _asked(self, response: "_Running", endpoint: Endpoint) -> dict[str, Any] | None:
+        """What the backend says of the response, None where it says nothing."""
+        link = self._links[response.lease.backend_id]
+        headers = {**link.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
+        try:
+            async with await link.upstream.open(endpoint.methods[0], endpoint.target(response.id), headers) as exchange:
+                body = orjson.loads(await exchange.read(ANSWER_BYTES_MAX))
+        except (UpstreamError, orjson.JSONDecodeError):
+            return None
+        return body if exchange.status == 200 and isinstance(body, dict) else None
+
+
+class _Running:
+    """A response that is being made. Mutable."""
+
+    def __init__(self, response_id: str, call: Call, lease: Lease, trace: CallTrace) -> None:
+        self.id = response_id
+        self.call = call
+        self.lease = lease
+        # The line of the answer that said so much is in the log; this is the one of the response itself.
+        self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED)
+        self._started_s = time.perf_counter()
+
+    def told(self, body: dict[str, Any] | None, *, link: Link) -> bool:
+        """Account for what the backend says; whether that was the last of it."""
+        status = None if body is None else body.get("status")
+        usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)
+        if usage is None:
+            produced = min(
+                link.pace.tokens_after(time.perf_counter() - self._started_s), self.call.request.output_tokens_max
+            )
+            usage = Usage(self.call.request.prompt_tokens, 0, int(produced))
+        elif status not in _RUNNING:
+            self.trace.estimated = False
+        self.trace.passed(usage)
+        self.lease.tokens(usage)
+        return body is not None and status not in _RUNNING
+
+
+def _running_id(response: web.StreamResponse) -> str | None:
+    """The id of a response that has only begun, None where the answer is no such thing."""
+    if response.status != 200 or not isinstance(response, web.Response) or not isinstance(response.body, bytes):
+        return None
+    try:
+        body = orjson.loads(response.body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(body, dict) or body.get("status") not in _RUNNING:
+        return None
+    response_id = body.get("id")
+    return response_id if type(response_id) is str and ID.fullmatch(response_id) else None

@@ -1,0 +1,129 @@
+"""A call that generates tokens, from its lease on: queue, send, relay, settle.
+
+A call that a backend does not take before the first byte (no connection, "the engine is busy") goes back to
+the head of its tenant's queue and waits for the next backend. From the first byte on it belongs to that backend,
+and ends in exactly one outcome.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from backends.health import Evidence
+from backends.pool import BackendPool
+from backends.upstream import UpstreamError
+from gateway.api.endpoints import Endpoint
+from gateway.forwarding.attempt import Attempt, Link, NotTaken, OptionsRefused
+from gateway.forwarding.relay import RelayResult
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.intake.intake import Call, Intake
+from gateway.intake.prompt_tokens import OutputTokens
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Lease, Withdrawn
+from policies.types import Outcome
+
+RESENDS_MAX = 1  # of a call whose connection broke before the answer: it may be what breaks the backend
+
+
+class Generation:
+    """Answers calls that generate tokens."""
+
+    def __init__(
+        self,
+        *,
+        intake: Intake,
+        backends: BackendPool,
+        links: Mapping[str, Link],
+        answer_headers: AnswerHeaders,
+        output_tokens: OutputTokens,
+        on_answer: Callable[[str, Call, str, int], None],
+    ) -> None:
+        """`on_answer` is told of an answer that may be asked for later: its id, its call, its backend, and how many
+        tokens it and its prompt have by then.
+        """
+        self._intake = intake
+        self._backends = backends
+        self._links = links
+        self._answer_headers = answer_headers
+        self._output_tokens = output_tokens
+        self._on_answer = on_answer
+        self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
+        """Raises Refused, Rejected, UpstreamError."""
+        return await self.run(request, await self._intake.take(request, endpoint, trace), trace)
+
+    async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
+        """Raises Rejected, UpstreamError."""
+        trace.request, trace.queued_s = call.request, time.perf_counter()
+        lease = call.dispatcher.lease(call.request, call.tenant)
+        try:
+            async with lease:
+                result = await self.send(request, call, lease, trace)
+                lease.outcome = result.outcome
+        finally:
+            if lease.backend_id:  # else it ended in the queue
+                trace.outcome = lease.outcome
+        return result.response
+
+    async def send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
+        """Send the call to the backend of its lease, and to the next one while it is not taken."""
+        resends = 0
+        while True:
+            trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
+            try:
+                return await lease.unless_withdrawn(self._send(request, call, lease, trace))
+            except Withdrawn:
+                await lease.returned(0.0)
+            except NotTaken as refusal:
+                self._report(lease.backend_id, refusal.evidence, call)
+                if refusal.evidence is Evidence.BROKEN:
+                    resends += 1
+                    if resends > RESENDS_MAX:
+                        raise UpstreamError("the backend broke the connection before it answered") from None
+                await lease.returned(refusal.hold_s)
+            except UpstreamError:
+                self._report(lease.backend_id, Evidence.BROKEN, call)
+                raise
+
+    async def _send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
+        try:
+            result, evidence = await self._attempt(call, lease, trace).run(request)
+        except OptionsRefused:
+            self._backends.options_refused(lease.backend_id)
+            result, evidence = await self._attempt(call, lease, trace).run(request)
+        self.answered(call, lease, trace)
+        if result.outcome is not Outcome.CLIENT_GONE:
+            self._report(lease.backend_id, evidence, call)
+        return result
+
+    def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
+        """So much of the call's answer is there."""
+        if trace.answer_id is not None:
+            usage = trace.usage
+            tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
+            self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
+
+    def _attempt(self, call: Call, lease: Lease, trace: CallTrace) -> Attempt:
+        backend_id = lease.backend_id
+
+        def named(answer_id: str) -> None:
+            trace.answer_id = answer_id
+            self.answered(call, lease, trace)
+
+        return Attempt(
+            call=call,
+            lease=lease,
+            trace=trace,
+            link=self._links[backend_id],
+            kind=self._backends.kind(backend_id),
+            intake=self._intake,
+            answer_headers=self._answer_headers,
+            output_tokens=self._output_tokens,
+            on_id=named,
+        )
+
+    def _report(self, backend_id: str, evidence: Evidence, call: Call) -> None:
+        if not self.stopping:
+            self._backends.report(backend_id, evidence, call.dispatcher.now())

@@ -1,0 +1,151 @@
+"""What a call has used, told to its lease, its trace and, once, to the estimate of prompts.
+
+Reported usage is charged as it stands. Where a server reports none, the answer's text is counted: by the configured
+encoding where there is one, else by the tokens per byte that this tenant's prompts have. Where nobody saw an answer,
+because its client left before it was whole, it is counted by the clock. All that is not reported is marked as
+estimated.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from backends.meters import ANSWERS, AnswerKind
+from backends.meters.events import json_object
+from backends.meters.usage import heard_tokens, texts
+from gateway.forwarding.pace import Pace
+from gateway.intake.intake import Call, Intake
+from gateway.intake.prompt_tokens import OutputTokens
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Lease
+from policies.types import Usage
+
+NO_USAGE = Usage(0, 0, 0)
+_USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+
+
+class Settlement:
+    """The account of one call with one backend."""
+
+    __slots__ = ("_call", "_intake", "_learnt", "_lease", "_on_id", "_output_tokens", "_pace", "_trace")
+
+    def __init__(
+        self,
+        *,
+        intake: Intake,
+        output_tokens: OutputTokens,
+        pace: Pace,
+        call: Call,
+        lease: Lease,
+        trace: CallTrace,
+        on_id: Callable[[str], None],
+    ) -> None:
+        self._intake = intake
+        self._output_tokens = output_tokens
+        self._pace = pace
+        self._call = call
+        self._lease = lease
+        self._trace = trace
+        self._on_id = on_id
+        self._learnt = False
+
+    def tokens(self, reported: Usage) -> float:
+        """Cumulative usage; returns how many output tokens there are when it has to be told again."""
+        if not self._learnt and reported.prompt_tokens:
+            self._learnt = True
+            self._intake.learn(self._call, reported.prompt_tokens)
+        return self._tell(self.true(reported))
+
+    def true(self, usage: Usage) -> Usage:
+        """The usage, with our estimate of the prompt where the server counts none."""
+        if usage.prompt_tokens or not usage.output_tokens:
+            return usage
+        return self._estimated(usage.output_tokens)
+
+    async def whole(self, status: int, body: bytes) -> None:
+        """An answer that was not streamed. A refusal costs nothing, whatever it says."""
+        if status != 200:
+            self.tokens(NO_USAGE)
+            return
+        shape = ANSWERS[self._call.parsed.answer]
+        answer = _read(body, self._call.parsed.answer)
+        if self._call.parsed.answer is AnswerKind.RESPONSES and type(id_ := answer.get("id")) is str:
+            self._on_id(id_)
+        usage = shape.usage(answer)
+        if usage is None:
+            self._trace.estimated = True
+            heard = heard_tokens(answer) if self._call.parsed.answer is AnswerKind.TRANSCRIPTION else 0
+            prompt_tokens = heard or self._call.request.prompt_tokens
+            usage = Usage(prompt_tokens, 0, await self._count(answer, body, shape.text_key))
+            self._tell(usage)
+        else:
+            self.tokens(usage)
+        if usage.output_tokens:
+            self._pace.whole(tokens=usage.output_tokens / self._call.parsed.choices, duration_s=self._elapsed_s())
+
+    async def streamed(self, usage: Usage | None, text: str | None) -> None:
+        """A stream has ended. `text` is what the server left uncounted, None where it counted everything."""
+        exact = await self._output_tokens.exact(text) if text and usage is not None else None
+        if usage is not None and exact is not None:
+            self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)))
+
+    def paced(self, usage: Usage | None) -> None:
+        """A stream has come to its end as fast as its backend could: how fast that was."""
+        first_token_s, dispatched_s = self._trace.first_token_s, self._trace.dispatched_s
+        if usage is not None and usage.output_tokens and first_token_s is not None and dispatched_s is not None:
+            self._pace.streamed(
+                tokens=usage.output_tokens / self._call.parsed.choices,
+                first_s=first_token_s - dispatched_s,
+                duration_s=self._elapsed_s(),
+            )
+
+    def left(self) -> None:
+        """The client left an answer that was to come whole: its backend has been at work on it until now."""
+        if self._call.request.output_tokens_max:
+            self._produced(NO_USAGE, self._pace.tokens_after(self._elapsed_s()))
+
+    def unread(self, usage: Usage | None, seconds: float) -> None:
+        """The client left a stream of which it had taken nothing for so long, while its backend was at work."""
+        self._produced(usage or NO_USAGE, self._pace.tokens_in(seconds))
+
+    def _produced(self, usage: Usage, tokens: float) -> None:
+        """Beside this usage each sequence has probably got so many tokens that nobody saw."""
+        request = self._call.request
+        most = max(request.output_tokens_max, usage.output_tokens)
+        output_tokens = int(min(usage.output_tokens + tokens * request.choices, most))
+        self._trace.estimated = True
+        self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
+
+    def _tell(self, usage: Usage) -> float:
+        self._trace.passed(usage)
+        tell_at = self._lease.tokens(usage)
+        if not usage.output_tokens:
+            return 1.0  # the first token's time is of interest
+        # Of several prompts each is reported with its own first token: until then their sum is too small.
+        return tell_at if self._call.parsed.prompts == 1 else usage.output_tokens + 1
+
+    def _estimated(self, output_tokens: int) -> Usage:
+        return Usage(self._call.request.prompt_tokens, 0, output_tokens)
+
+    async def _count(self, answer: dict[str, Any], body: bytes, text_key: str | None) -> int:
+        if text_key is None:
+            return 0
+        # A transcription may be plain text.
+        pieces = texts(answer.get(text_key)) if answer else [body.decode(errors="replace")]
+        request = self._call.request
+        return await self._output_tokens.count("".join(pieces), tenant_id=request.tenant_id, model=request.model)
+
+    def _elapsed_s(self) -> float:
+        return time.perf_counter() - (self._trace.dispatched_s or time.perf_counter())
+
+
+def _read(body: bytes, kind: AnswerKind) -> dict[str, Any]:
+    """The answer as far as it is of interest: of embeddings, which are long, that is their usage."""
+    if kind is AnswerKind.POOLING and body.count(b'"usage"') == 1:
+        match = _USAGE_OBJECT.search(body)
+        if match is not None:
+            return {"usage": orjson.loads(match.group(1))}
+    return json_object(body) or {}

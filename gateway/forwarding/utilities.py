@@ -1,0 +1,160 @@
+"""What a backend answers without generating: tokenizing, counting, a response that it keeps.
+
+It is quick and takes no seat of the engine, so it is not queued: it goes to a backend of the pool that is well, a few
+at a time for each tenant. It counts as a request of its tenant's minute, and costs it a unit, which is little, but
+not nothing.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+
+from backends.meters import ANSWERS, AnswerKind
+from backends.meters.events import StreamCall
+from backends.upstream import ConnectFailed, Exchange, UpstreamClosed
+from gateway.api import errors
+from gateway.api.endpoints import RESPONSE, RESPONSE_CANCEL, Endpoint
+from gateway.api.fields import changes
+from gateway.api.headers import upstream_headers
+from gateway.forwarding.attempt import Link, is_event_stream
+from gateway.forwarding.kept_responses import KeptResponses
+from gateway.forwarding.relay import read_whole, relay_body, relay_stream
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.intake.reception import NO_BODY, Arrival, Reception, Refused, refused
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.pools import Pools
+from policies.types import Reason, Tenant, Usage
+
+UNIT: Final = Usage(1, 0, 0)  # a prompt token
+IN_FLIGHT_MAX: Final = 16  # of one tenant
+ANSWER_BYTES_MAX: Final = 64 << 20
+TRIES_MAX: Final = 3  # backends, for a call that reaches none
+
+
+class Utilities:
+    """Answers calls that are not queued."""
+
+    def __init__(
+        self,
+        *,
+        reception: Reception,
+        pools: Pools,
+        links: Mapping[str, Link],
+        responses: KeptResponses,
+        headers: AnswerHeaders,
+    ) -> None:
+        self._reception = reception
+        self._pools = pools
+        self._links = links
+        self._responses = responses
+        self._headers = headers
+        self._turn = itertools.count()
+        self._in_flight: Counter[str] = Counter()  # by tenant
+
+    async def answer(
+        self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace, path_id: str
+    ) -> web.StreamResponse:
+        """Raises Refused, UpstreamError."""
+        if endpoint in (RESPONSE, RESPONSE_CANCEL):
+            arrival, backend_ids = self._of_kept(request, trace, path_id)
+        else:
+            arrival = await self._reception.receive(request, endpoint, trace)
+            backend_ids = self._well(arrival)
+        tenant = arrival.tenant
+        self._admit(arrival)
+        self._in_flight[tenant.id] += 1
+        try:
+            target = _target(request, endpoint, path_id)
+            async with await self._send(request, target, arrival, backend_ids, trace) as exchange:
+                return await self._relay(request, exchange, arrival, trace)
+        finally:
+            self._left(tenant)
+
+    def _of_kept(self, request: web.BaseRequest, trace: CallTrace, response_id: str) -> tuple[Arrival, list[str]]:
+        """A response belongs to whom it was made for, and is where it was made: also while the gateway drains, which
+        waits for what is in the background so that it can be asked for.
+        """
+        owner = trace.tenant_id = self._reception.identify(request)
+        kept = self._responses.find(response_id, owner)
+        if kept is None:
+            raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "response_id"))
+        arrival = self._reception.routed(owner, NO_BODY, 0, self._pools.find(kept.model), trace)
+        return arrival, [kept.backend_id]
+
+    def _well(self, arrival: Arrival) -> list[str]:
+        """The backends to ask, in turn."""
+        holders = self._pools.holders(arrival.card.id)
+        backend_ids = [each for each in self._pools.available(arrival.card.id) if holders is None or each in holders]
+        if not backend_ids:
+            raise refused(Reason.NO_BACKEND)
+        first = next(self._turn) % len(backend_ids)
+        return (backend_ids[first:] + backend_ids[:first])[:TRIES_MAX]
+
+    def _admit(self, arrival: Arrival) -> None:
+        """Refuse what is beyond the tenant's minute, or one too many at once."""
+        tenant = arrival.tenant
+        if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
+            limits = arrival.dispatcher.rate_limits(tenant)
+            used_up = [limit.reset_s for limit in (limits.requests, limits.tokens) if limit and not limit.remaining]
+            if used_up:
+                raise refused(Reason.RATE_LIMITED, max(used_up))
+        if self._in_flight[tenant.id] >= IN_FLIGHT_MAX:
+            raise refused(Reason.TENANT_QUEUE_FULL)
+        arrival.dispatcher.spent(tenant, UNIT)
+
+    async def _send(
+        self,
+        request: web.BaseRequest,
+        target: str,
+        arrival: Arrival,
+        backend_ids: list[str],
+        trace: CallTrace,
+    ) -> Exchange:
+        """The answer of the first backend that takes it; a backend that hangs up without a word has not taken it."""
+        body = arrival.body.upstream(changes(arrival.body.values, salted=False), None)
+        for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
+            trace.backend_id, link = backend_id, self._links[backend_id]
+            headers = upstream_headers(
+                request.headers,
+                request_id=trace.request_id,
+                content_type=body.content_type,
+                credentials=link.credentials,
+            )
+            try:
+                return await link.upstream.open(
+                    request.method, target, headers, body.asking(usage=False, continuous=False)
+                )
+            except (ConnectFailed, UpstreamClosed) as error:
+                if not last or (isinstance(error, UpstreamClosed) and error.bytes_received):
+                    raise
+        raise AssertionError("there is at least one backend, and the last one answers or raises")
+
+    async def _relay(
+        self, request: web.BaseRequest, exchange: Exchange, arrival: Arrival, trace: CallTrace
+    ) -> web.StreamResponse:
+        headers = self._headers.of(trace)
+        if not is_event_stream(exchange):
+            body = await read_whole(exchange, ANSWER_BYTES_MAX)
+            exchange.release()
+            return relay_body(exchange, body, headers=headers).response
+        # A kept response told again: it was charged when it was made.
+        trace.stream = True
+        meter = ANSWERS[AnswerKind.RESPONSES].meter(StreamCall())
+        result = await relay_stream(request, exchange, meter, lambda _usage: float("inf"), headers=headers)
+        trace.outcome, trace.reason = result.outcome, result.failure
+        return result.response
+
+    def _left(self, tenant: Tenant) -> None:
+        self._in_flight[tenant.id] -= 1
+        if not self._in_flight[tenant.id]:
+            del self._in_flight[tenant.id]
+
+
+def _target(request: web.BaseRequest, endpoint: Endpoint, path_id: str) -> str:
+    """What the backend is asked for. Only what may be asked without a body has anything to say in its query."""
+    target = endpoint.target(path_id)
+    query = request.rel_url.raw_query_string if endpoint.may_be_empty else ""
+    return f"{target}?{query}" if query else target

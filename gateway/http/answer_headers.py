@@ -1,0 +1,64 @@
+"""What the head of an answer says beside what its backend said: its name, limits as they stand, and where it waited.
+
+Limits are told as OpenAI tells them, to tenants that have any: resets are durations like "1m30s" or "250ms".
+https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
+"""
+
+from math import ceil, isfinite
+from typing import Final
+
+from gateway.http.server import SERVER
+from gateway.observability.telemetry import CallTrace
+from policies.types import RateLimit, RateLimits
+
+REQUEST_ID_HEADER: Final = "x-request-id"
+QUEUE_HEADER: Final = "x-fairlead-queue-ms"
+BACKEND_HEADER: Final = "x-fairlead-backend"
+RESET_S_MAX: Final = 86_400.0
+
+
+class AnswerHeaders:
+    """The headers that the gateway adds. Those that tell of the operator's house are off by default."""
+
+    def __init__(self, *, show_queue_ms: bool = False, show_backend: bool = False) -> None:
+        self._show_queue_ms = show_queue_ms
+        self._show_backend = show_backend
+
+    def of(self, trace: CallTrace) -> dict[str, str]:
+        """For an answer, or a refusal, that goes out now."""
+        headers = {REQUEST_ID_HEADER: trace.request_id, **SERVER}
+        if trace.cors:
+            headers.update(trace.cors)
+        if trace.rate_limits is not None:
+            headers |= rate_limit_headers(trace.rate_limits())
+        if self._show_queue_ms and trace.queued_s is not None and trace.dispatched_s is not None:
+            headers[QUEUE_HEADER] = str(round((trace.dispatched_s - trace.queued_s) * 1000))
+        if self._show_backend and trace.backend_id:
+            headers[BACKEND_HEADER] = trace.backend_id
+        return headers
+
+
+def rate_limit_headers(limits: RateLimits) -> dict[str, str]:
+    return _headers("requests", limits.requests) | _headers("tokens", limits.tokens)
+
+
+def _headers(kind: str, limit: RateLimit | None) -> dict[str, str]:
+    if limit is None:
+        return {}
+    return {
+        f"x-ratelimit-limit-{kind}": str(limit.limit),
+        f"x-ratelimit-remaining-{kind}": str(limit.remaining),
+        f"x-ratelimit-reset-{kind}": _duration(limit.reset_s),
+    }
+
+
+def _duration(seconds: float) -> str:
+    """As Go writes durations: "0s", "250ms", "59.5s" as "59.5s", "1m30s", "1h0m0s"."""
+    seconds = min(max(seconds, 0.0), RESET_S_MAX) if isfinite(seconds) else RESET_S_MAX
+    if seconds < 1:
+        return f"{ceil(seconds * 1000)}ms" if seconds else "0s"
+    if seconds < 60:
+        return f"{ceil(seconds * 1000) / 1000:g}s"
+    minutes, rest = divmod(ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"

@@ -1,0 +1,94 @@
+"""What the gateway answers by itself: one short handler per path."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import orjson
+from aiohttp import web
+
+from backends.pool import BackendPool
+from gateway.api.endpoints import VERSION, Endpoint
+from gateway.api.errors import Answer
+from gateway.forwarding.attempt import Link
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.server import to_response
+from gateway.intake.reception import Reception, refused
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.pools import Pools
+from policies.types import Reason
+
+VERSION_S = 10.0  # that an answer is told again
+VERSION_BYTES_MAX = 64 << 10
+
+
+class Probes:
+    """Is the gateway alive, and is it ready?"""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self.draining = False
+
+    async def alive(self, request: web.BaseRequest, path_id: str) -> web.Response:
+        return web.Response()
+
+    async def ready(self, request: web.BaseRequest, path_id: str) -> web.Response:
+        """Ready: it could send a call on. At /health and /ping too, where vLLM's clients look."""
+        return web.Response(status=503 if self.draining or not self._pools.any_available() else 200)
+
+
+class Models:
+    """The models of all backends as one list."""
+
+    def __init__(self, reception: Reception, backends: BackendPool, headers: AnswerHeaders) -> None:
+        self._reception = reception
+        self._backends = backends
+        self._headers = headers
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
+        """Raises Refused."""
+        trace.tenant_id = self._reception.identify(request)
+        body = orjson.dumps({"object": "list", "data": self._backends.models()})
+        return to_response(Answer(200, body), **self._headers.of(trace))
+
+
+class DebugState:
+    """The schedulers' live state, for tests and a first look. Off by default: it names tenants."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    async def answer(self, request: web.BaseRequest, path_id: str) -> web.Response:
+        snapshots = {pool: asdict(snapshot) for pool, snapshot in self._pools.snapshots().items()}
+        return to_response(Answer(200, orjson.dumps({"pools": snapshots})))
+
+
+class Version:
+    """The version of the servers behind: clients ask for it to know what they can do. Open to all, as in vLLM, so a
+    backend is asked once in a while, however many ask here.
+    """
+
+    def __init__(self, pools: Pools, links: Mapping[str, Link], headers: AnswerHeaders) -> None:
+        self._pools = pools
+        self._links = links
+        self._headers = headers
+        self._known: Answer | None = None
+        self._known_until = 0.0
+        self._asking = asyncio.Lock()
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
+        """Raises Refused, UpstreamError."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._known is None or now >= self._known_until:
+                self._known, self._known_until = await self._ask(), now + VERSION_S
+        return to_response(self._known, **self._headers.of(trace))
+
+    async def _ask(self) -> Answer:
+        route = self._pools.any()
+        backend_ids = self._pools.available(route[1].id) if route else []
+        if not backend_ids:
+            raise refused(Reason.NO_BACKEND)
+        link = self._links[backend_ids[0]]
+        async with await link.upstream.open("GET", VERSION.path, link.credentials) as exchange:
+            return Answer(exchange.status, await exchange.read(VERSION_BYTES_MAX))

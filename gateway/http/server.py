@@ -1,0 +1,228 @@
+"""The client side of HTTP: aiohttp's low-level server, with our table of paths and our answers to bad HTTP.
+
+Paths are an allow-list: what is not in the table does not exist here, whatever the backend has at it.
+aiohttp's own error pages repeat what was sent and are not JSON; all of them are replaced.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader, hdrs, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+
+from gateway.api import errors
+from gateway.api.endpoints import Endpoint, PathTable, api_of
+from gateway.api.errors import Answer, Problem
+from gateway.http.cors import Cors
+from gateway.http.names import RequestNames
+
+# Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
+Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+
+KEEPALIVE_S = 30.0  # aiohttp's timer for idle connections and for slow request heads, one and the same
+HEADERS_MAX = 128
+TOO_MANY_HEADERS = "Too many headers"  # how aiohttp says so: it has no type of its own
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
+REQUEST_ID_HEADER = "x-request-id"
+REQUEST_ID = web.RequestKey("request_id", str)  # of a request whose handler failed, as it is in the log
+
+_HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
+
+log = logging.getLogger(__name__)
+
+
+class GatewayServer(web.Server):
+    """Serves a table of paths."""
+
+    def __init__(
+        self,
+        handlers: Mapping[Endpoint, Handler],
+        *,
+        names: RequestNames,
+        cors: Cors,
+        body_bytes_max: int,
+        header_bytes_max: int,
+    ) -> None:
+        super().__init__(
+            self._handle,
+            request_factory=self._request,
+            handler_cancellation=True,
+            keepalive_timeout=KEEPALIVE_S,
+            access_log=None,
+            logger=log,
+            max_line_size=header_bytes_max,
+            max_field_size=header_bytes_max,
+            max_headers=HEADERS_MAX,
+            auto_decompress=False,
+        )
+        self._handlers = handlers
+        self._paths = PathTable(handlers)
+        self._names = names
+        self._cors = cors
+        self._body_bytes_max = body_bytes_max
+        self._protocol_options = dict(self._kwargs)
+        self.closing = False  # answers say `Connection: close` while the gateway shuts down
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._protocol_options)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, _Connection)
+        endpoint, path_id = self._paths.find(request.path)
+        if connection.is_malformed:
+            response: web.StreamResponse = to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
+        elif endpoint is not None and request.method in endpoint.methods:
+            response = await self._handlers[endpoint](request, path_id)
+        else:
+            response = self._turned_away(request, endpoint)
+        connection.reading = None
+        if not response.prepared:
+            self.complete(request, response)
+        if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
+            response.force_close()
+        return response
+
+    def _turned_away(self, request: web.BaseRequest, endpoint: Endpoint | None) -> web.Response:
+        """What does not reach a handler."""
+        if request.method == hdrs.METH_OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
+            return preflight
+        if endpoint is None:
+            return self._without_slash(request) or to_response(errors.NOT_FOUND)
+        return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
+
+    def _without_slash(self, request: web.BaseRequest) -> web.Response | None:
+        """Where a path would be that has slashes behind, as vLLM's framework says it; None where nothing is there.
+
+        Without a host, which would be the one that the client has named, and not that of a proxy in front.
+        """
+        endpoint, path_id = self._paths.find(request.path.rstrip("/"))
+        if endpoint is None:
+            return None
+        query = request.rel_url.raw_query_string
+        location = endpoint.target(path_id) + (f"?{query}" if query else "")
+        return web.Response(status=307, headers={hdrs.LOCATION: location, **SERVER})
+
+    def complete(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Every answer has a name, and tells a page that it may read it."""
+        headers = response.headers
+        if REQUEST_ID_HEADER not in headers:
+            headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID) or self._names.name(request.headers)
+        if hdrs.ORIGIN in request.headers:
+            for name, value in self._cors.headers(request.headers).items():
+                headers.setdefault(name, value)
+
+    def _request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> web.BaseRequest:
+        assert isinstance(protocol, _Connection)
+        protocol.reading = payload
+        malformed = protocol.is_malformed = _is_malformed(message)
+        # What aiohttp's parser leaves behind would reach the next request: the last field of a chunked body's
+        # trailer becomes a header of it, and what follows an offer to upgrade is lost.
+        if self.closing or malformed or message.chunked or message.upgrade:
+            version = HttpVersion10 if message.version < HttpVersion11 else HttpVersion11
+            message = message._replace(should_close=True, version=version)
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, self._loop, client_max_size=self._body_bytes_max
+        )
+
+
+class _Connection(RequestHandler):
+    """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
+
+    __slots__ = ("is_malformed", "reading")
+
+    reading: StreamReader | None  # the body of the request that is being answered
+    is_malformed: bool  # whether another server might read that request as something else
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.reading, self.is_malformed = None, False
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        RequestHandler.data_received(self, data)  # super() would cost more for every read
+        # aiohttp queues a complaint about a body behind the request that waits for the rest of that body.
+        if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
+            reading = self._messages[-2][1] if len(self._messages) > 1 else self.reading
+            if reading is not None and not reading.is_eof():
+                reading.set_exception(web.RequestPayloadError())
+                reading.feed_eof()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status >= 500 and not isinstance(exc, HttpProcessingError):
+            log.error("a handler failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the response has begun: it cannot become an error")
+        response = to_response(errors.answer(_problem(status, exc), api_of(request.path)))
+        assert isinstance(self._manager, GatewayServer)
+        self._manager.complete(request, response)
+        response.force_close()
+        return response
+
+
+def received(request: web.BaseRequest) -> bytes | None:
+    """The whole body if it is here, as most come with their head. Raises as `receive`."""
+    if not request.content.is_eof():
+        return None
+    body = request.content.read_nowait()
+    if len(body) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+    return body
+
+
+async def receive(request: web.BaseRequest) -> bytes:
+    """The whole body. Raises HTTPRequestEntityTooLarge, at once where its length is declared, and RequestPayloadError.
+
+    Expect: 100-continue (RFC 9110, 10.1.1) is aiohttp's application's to answer, which is not used here.
+    """
+    if (request.content_length or 0) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+    expects = request.version >= HttpVersion11 and request.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+    if expects and not request.content.is_eof():
+        await request.writer.write(CONTINUE)
+        request.writer.output_size = 0  # it is no part of the response
+    return await request.read()
+
+
+def _is_malformed(message: RawRequestMessage) -> bool:
+    """What aiohttp lets pass: a version it cannot speak, a coding of the body other than chunked (or in HTTP/1.0,
+    RFC 9112, 6.1), a Host that is none (3.2).
+    """
+    coding = message.headers.get(hdrs.TRANSFER_ENCODING)
+    return (
+        message.version not in (HttpVersion11, HttpVersion10)
+        or not (coding is None or (coding.lower() == "chunked" and message.version == HttpVersion11))
+        or not _HOST.fullmatch(message.headers.get(hdrs.HOST, ""))
+    )
+
+
+def _problem(status: int, error: BaseException | None) -> Problem:
+    if isinstance(error, LineTooLong) or (isinstance(error, BadHttpMessage) and TOO_MANY_HEADERS in error.message):
+        return errors.HEADER_TOO_LARGE
+    if status >= 500 and not isinstance(error, BadHttpMethod | HttpProcessingError):
+        return errors.INTERNAL
+    return errors.MALFORMED_HTTP
+
+
+def to_response(answer: Answer, **headers: str) -> web.Response:
+    """A whole JSON response of our own."""
+    sent: dict[str, str] = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
+    return web.Response(status=answer.status, body=answer.body, headers=sent)

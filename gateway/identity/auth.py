@@ -1,0 +1,136 @@
+"""Whose request is it? An API key becomes a tenant id, and is forgotten at once.
+
+Keys are only ever compared as HMACs. Where they are checked ("keys"), an unknown key costs the same work
+as a known one, and what can be looked up is the HMAC, which nobody can steer without the secret. Where
+they are not ("open", for trying out), every distinct key is a tenant of its own, named by its HMAC, so
+that no log or metric holds a key: a person with many keys has many shares.
+
+A proxy in front may have asked for the key already: what it says of the tenant is believed where its address is
+one of `trusted_proxies`, and not even read where it is not.
+"""
+
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Protocol
+
+from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
+from gateway.config.sections import TENANT_NAME, Auth
+from gateway.identity.key_file import KeyRecord, key_hmac, read_keys
+
+KEY_CHARS_MAX = 512
+OPEN_TENANT_HEX_CHARS = 12
+# Where SDKs put a key: Authorization, or these (Anthropic, Azure).
+KEY_HEADERS = ("x-api-key", "api-key")
+# Where a trusted proxy names the tenant; the first that is there counts.
+TENANT_HEADERS = ("x-tenant-id", "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+
+
+class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
+    """The request has no valid key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a request is from, as far as the gateway vouches for it."""
+
+    tenant_id: str
+
+
+class Authenticator(Protocol):
+    """Whose request is it?"""
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        """`headers` looks up case-insensitively. Raises Unauthorized."""
+        ...
+
+
+class KnownKeys:
+    """Only the keys of the keys file, as it was when the gateway started."""
+
+    def __init__(self, secret: bytes, records: Iterable[KeyRecord]) -> None:
+        self._secret = secret
+        self._known = {digest: (digest, Identity(record.tenant)) for record in records for digest in [_digest(record)]}
+        self._nobody = (secrets.token_bytes(32), Identity(""))
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        digest = key_hmac(self._secret, _given_key(headers) or "")
+        known, identity = self._known.get(digest, self._nobody)
+        if not hmac.compare_digest(known, digest):
+            raise Unauthorized
+        return identity
+
+
+class OpenKeys:
+    """Any key, or none."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        key = _given_key(headers)
+        if not key:
+            return Identity(ANONYMOUS)
+        return Identity(OPEN_TENANT_PREFIX + key_hmac(self._secret, key).hex()[:OPEN_TENANT_HEX_CHARS])
+
+
+class TrustedProxies:
+    """The peers whose word on the tenant is taken."""
+
+    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
+        self._networks = tuple(networks)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._networks)
+
+    def named(self, headers: Mapping[str, str], peer: str | None) -> Identity | None:
+        """The tenant that a trusted peer names, None where it is for the key to say. Raises Unauthorized where a
+        trusted peer names none that could be one.
+        """
+        tenant = next((headers[name] for name in TENANT_HEADERS if name in headers), None)
+        if tenant is None or not self._trusts(peer):
+            return None
+        if not TENANT_NAME.fullmatch(tenant):
+            raise Unauthorized
+        return Identity(tenant)
+
+    def _trusts(self, peer: str | None) -> bool:
+        try:
+            address = ip_address(peer or "")
+        except ValueError:  # a unix socket has none
+            return False
+        # A listener on all addresses of both families sees IPv4 peers as ::ffff:a.b.c.d.
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._networks)
+
+
+def make_authenticator(auth: Auth) -> Authenticator:
+    """Read secret and keys, once. Raises ValueError where a file cannot be read."""
+    secret = auth.secret_bytes()
+    if auth.mode == "open":
+        return OpenKeys(secret or secrets.token_bytes(32))
+    assert secret is not None, "mode keys has a secret or an error"
+    return KnownKeys(secret, read_keys(auth.keys_file))
+
+
+def _digest(record: KeyRecord) -> bytes:
+    return bytes.fromhex(record.hmac)
+
+
+def _given_key(headers: Mapping[str, str]) -> str | None:
+    authorization = headers.get("authorization")
+    if authorization is None:
+        key = next((headers[name] for name in KEY_HEADERS if name in headers), None)
+    else:
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthorized
+    if key is None:
+        return None
+    key = key.strip()
+    if len(key) > KEY_CHARS_MAX:
+        raise Unauthorized
+    return key

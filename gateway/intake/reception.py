@@ -1,0 +1,136 @@
+"""From an HTTP request to who sent it, what it says, and the pool that it is for; or to the answer why not.
+
+What is asked of every call that reaches a backend, queued or not, in this order: is it known who calls (401), is the
+body here (408, 413) and what its path wants (400), is there the model (404), is there the tenant (403).
+"""
+
+import asyncio
+from functools import partial
+from typing import Final, NamedTuple
+
+from aiohttp import hdrs, web
+
+from backends.catalog import ModelCard
+from gateway.api import errors
+from gateway.api.bodies import Body, JsonBody, read_body
+from gateway.api.calls import model_of
+from gateway.api.endpoints import Endpoint
+from gateway.api.errors import BadRequest, Problem
+from gateway.http.server import receive, received
+from gateway.identity.auth import Authenticator, TrustedProxies, Unauthorized
+from gateway.identity.tenants import TenantDirectory
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.pools import Pools
+from policies.types import Reason, Tenant
+
+NO_BODY: Final = JsonBody(b"", {})
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not an error
+    """The gateway answers the call itself."""
+
+    def __init__(self, problem: Problem, reason: str | None = None) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+        self.reason = reason or problem.code or problem.type
+
+
+class Arrival(NamedTuple):
+    """A call that has been received. `owner` is who called, whatever tenant that counts as."""
+
+    owner: str
+    body: Body
+    body_bytes: int
+    tenant: Tenant
+    dispatcher: Dispatcher
+    card: ModelCard
+
+
+class Reception:
+    """Who calls, what do they say, and which pool is it for?"""
+
+    def __init__(
+        self,
+        *,
+        auth: Authenticator,
+        proxies: TrustedProxies,
+        tenants: TenantDirectory,
+        tenant_is_model: bool,
+        pools: Pools,
+        body_timeout_s: float,
+    ) -> None:
+        """`tenant_is_model`: calls are counted by the model or adapter that they are for, not by who sent them."""
+        self._auth = auth
+        self._proxies = proxies if proxies.any else None
+        self._tenants = tenants
+        self._tenant_is_model = tenant_is_model
+        self._pools = pools
+        self._body_timeout_s = body_timeout_s
+        self.draining = False  # nothing new is taken: the gateway is about to end
+
+    def identify(self, request: web.BaseRequest) -> str:
+        """Who calls. Raises Refused."""
+        try:
+            named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
+            return (named or self._auth.identify(request.headers)).tenant_id
+        except Unauthorized:
+            raise Refused(errors.INVALID_API_KEY) from None
+
+    async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Arrival:
+        """A call with a body, noted in the trace as it becomes known. Raises Refused."""
+        owner = self.enter(request, trace)
+        data = await self._data(request)
+        try:
+            if data or not endpoint.may_be_empty:
+                content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+                body = read_body(content_type, data, multipart=endpoint.multipart)
+            else:
+                body = NO_BODY
+            model = trace.model = model_of(body.values)
+        except BadRequest as error:
+            raise Refused(error.problem, "bad_request") from None
+        route = self._pools.any() if model is None and endpoint.may_be_empty else self._pools.find(model)
+        return self.routed(owner, body, len(data), route, trace)
+
+    def routed(
+        self, owner: str, body: Body, body_bytes: int, route: tuple[Dispatcher, ModelCard] | None, trace: CallTrace
+    ) -> Arrival:
+        """A call whose pool has been looked for. Raises Refused where there is none, or no such tenant."""
+        if route is None:
+            if self._pools.may_come():
+                raise refused(Reason.NO_BACKEND)
+            raise Refused(errors.about(errors.MODEL_NOT_FOUND, "model"))
+        dispatcher, card = route
+        tenant = self._tenants.find(card.id if self._tenant_is_model else owner)
+        if tenant is None:
+            raise refused(self._tenants.refusal)
+        trace.model, trace.tenant_id = card.id, tenant.id
+        if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
+            trace.rate_limits = partial(dispatcher.rate_limits, tenant)
+        return Arrival(owner, body, body_bytes, tenant, dispatcher, card)
+
+    def enter(self, request: web.BaseRequest, trace: CallTrace) -> str:
+        """Who calls, while calls are taken. Raises Refused."""
+        if self.draining:
+            raise refused(Reason.DRAINING)
+        owner = trace.tenant_id = self.identify(request)
+        return owner
+
+    async def _data(self, request: web.BaseRequest) -> bytes:
+        try:
+            data = received(request)
+            if data is not None:
+                return data
+            async with asyncio.timeout(self._body_timeout_s):
+                return await receive(request)
+        except web.HTTPRequestEntityTooLarge:
+            raise Refused(errors.BODY_TOO_LARGE) from None
+        except web.RequestPayloadError:
+            raise Refused(errors.MALFORMED_HTTP) from None
+        except TimeoutError:
+            raise Refused(errors.BODY_TIMEOUT) from None
+
+
+def refused(reason: Reason, retry_after_s: float = 1.0) -> Refused:
+    return Refused(errors.refused(reason, retry_after_s), reason)

@@ -1,0 +1,1 @@
+"""What is told about calls: one line each in the access log and in the trace log."""

@@ -1,0 +1,99 @@
+"""What is known of a call when it has ended, gathered while it runs and handed on once.
+
+The request path only writes down times and numbers in a CallTrace; whoever watches (the access log, and what
+comes to stand beside it) is told once, at the end, off the path of the tokens.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.observability.access_log import AccessLog, AccessRecord
+from gateway.observability.trace_log import TraceLog, trace_record
+from policies.types import Outcome, RateLimits, Request, Usage
+
+
+@dataclass(slots=True)
+class CallTrace:
+    """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
+
+    `answer_id` is there where its API has answers that are asked for later. `cors` are headers for the page that
+    asked; `rate_limits` says how its tenant's limits stand, None where there are none: both are for the head of the
+    answer.
+    """
+
+    endpoint: str
+    arrived_at: float = field(default_factory=time.time)
+    started_s: float = field(default_factory=time.perf_counter)
+    request_id: str = ""
+    tenant_id: str | None = None
+    model: str | None = None
+    stream: bool = False
+    request: Request | None = None
+    queued_s: float | None = None
+    dispatched_s: float | None = None
+    first_token_s: float | None = None
+    backend_id: str | None = None
+    answer_id: str | None = None
+    status: int = 0
+    reason: str | None = None
+    usage: Usage | None = None
+    estimated: bool = False
+    outcome: Outcome | None = None
+    cors: Mapping[str, str] | None = None
+    rate_limits: Callable[[], RateLimits] | None = None
+
+    def passed(self, usage: Usage) -> None:
+        """Tokens passed to the client."""
+        if self.first_token_s is None and usage.output_tokens:
+            self.first_token_s = time.perf_counter()
+        self.usage = usage
+
+
+class Telemetry:
+    """Tells those who watch about calls that have ended. A call that was never read is in no trace."""
+
+    def __init__(self, access_log: AccessLog | None, trace_log: TraceLog | None = None) -> None:
+        self._access_log = access_log
+        self._trace_log = trace_log
+
+    def ended(self, trace: CallTrace) -> None:
+        if self._access_log is not None:
+            self._access_log.write(_record(trace))
+        if self._trace_log is not None and trace.request is not None:
+            self._trace_log.write(
+                trace_record(
+                    trace.request,
+                    trace.usage,
+                    endpoint=trace.endpoint,
+                    arrived_at=trace.arrived_at,
+                    outcome=trace.outcome or trace.reason,
+                )
+            )
+
+
+def _record(trace: CallTrace) -> AccessRecord:
+    usage = trace.usage
+    return {  # a literal: half of what a call with as many arguments costs
+        "ts": trace.arrived_at,
+        "request_id": trace.request_id,
+        "tenant": trace.tenant_id,
+        "model": trace.model,
+        "endpoint": trace.endpoint,
+        "status": trace.status,
+        "reason": trace.reason,
+        "backend": trace.backend_id,
+        "stream": trace.stream,
+        "queue_ms": _ms(trace.queued_s, trace.dispatched_s),
+        "ttft_ms": _ms(trace.started_s, trace.first_token_s),
+        "duration_ms": _ms(trace.started_s, time.perf_counter()) or 0.0,
+        "prompt_tokens": usage.prompt_tokens if usage else None,
+        "cached_tokens": usage.cached_tokens if usage else None,
+        "output_tokens": usage.output_tokens if usage else None,
+        "estimated": trace.estimated,
+        "outcome": trace.outcome,
+    }
+
+
+def _ms(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else int((end_s - start_s) * 1e6) / 1000

@@ -1,0 +1,119 @@
+"""From a model's name to the Dispatcher of its pool.
+
+A pool's Scheduler is made when a backend of it is first seen, and lives as long as the gateway: the tenants'
+counters of that pool are in it. News of backends is coalesced and passed on as one fact per pool.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from backends.catalog import ModelCard
+from backends.pool import BackendPool
+from gateway.scheduling.dispatcher import Dispatcher
+from policies.types import BackendLoad, Snapshot
+
+
+class Pools:
+    """All pools of one gateway."""
+
+    def __init__(self, make_dispatcher: Callable[[str], Dispatcher]) -> None:
+        """`make_dispatcher` is given the name of a pool that was not seen before."""
+        self._make_dispatcher = make_dispatcher
+        self._dispatchers: dict[str, Dispatcher] = {}
+        self._backends: BackendPool
+        self._updating = False
+        # By model, as asked for since the last news.
+        self._routes: dict[str, tuple[Dispatcher, ModelCard]] = {}
+        self._holders: dict[str, frozenset[str] | None] = {}
+
+    def watch(self, backends: BackendPool) -> None:
+        """Follow these backends; `changed` is to be called when there is news of them."""
+        self._backends = backends
+
+    def changed(self) -> None:
+        self._routes.clear()
+        self._holders.clear()
+        if not self._updating:
+            self._updating = True
+            asyncio.get_running_loop().call_soon(self._update)
+
+    def find(self, model: str | None) -> tuple[Dispatcher, ModelCard] | None:
+        """Who serves this model. A call that names none means the only base model, as in vLLM."""
+        route = self._routes.get(model) if model is not None else None
+        if route is not None:
+            return route
+        card = self._backends.model_card(model) if model is not None else self._only_model()
+        if card is None:
+            return None
+        pool = self._backends.pool_of(card.id)
+        assert pool is not None, "a model is known from a backend, and every backend has a pool"
+        route = self._dispatcher(pool), card
+        if model is not None:
+            self._routes[model] = route
+        return route
+
+    def any(self) -> tuple[Dispatcher, ModelCard] | None:
+        """Some pool, for what does not depend on the model; one that could answer now, where there is one."""
+        well = [pool for pool, loads in self._backends.loads().items() if any(load.available for load in loads)]
+        cards = [card for entry in self._backends.models() if (card := self._backends.model_card(entry["id"]))]
+        cards.sort(key=lambda card: self._backends.pool_of(card.id) not in well)
+        return self.find(cards[0].id) if cards else None
+
+    def holders(self, model: str) -> frozenset[str] | None:
+        """The backends of its pool that have this model (an adapter may be loaded on some); None: all of them."""
+        if model not in self._holders:
+            mates = [load.backend_id for load in self._loads(model)]
+            having = frozenset(each for each in mates if self._backends.serves(each, model))
+            self._holders[model] = None if len(having) == len(mates) else having
+        return self._holders[model]
+
+    def available(self, model: str) -> list[str]:
+        """The backends of its pool that are well."""
+        return [load.backend_id for load in self._loads(model) if load.available]
+
+    def may_come(self) -> bool:
+        """Whether a backend that has not been heard from yet may serve what nobody else does."""
+        return bool(self._backends.undiscovered())
+
+    def any_available(self) -> bool:
+        return any(load.available for loads in self._backends.loads().values() for load in loads)
+
+    def busy(self) -> bool:
+        return any(dispatcher.busy for dispatcher in self._dispatchers.values())
+
+    def close(self) -> None:
+        """Refuse what waits, for good."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.close()
+
+    def forget_if_idle(self, tenant_id: str) -> bool:
+        """Forget a tenant everywhere unless it has something queued or in flight; whether it is forgotten."""
+        if any(dispatcher.serves(tenant_id) for dispatcher in self._dispatchers.values()):
+            return False
+        for dispatcher in self._dispatchers.values():
+            dispatcher.forget(tenant_id)
+        return True
+
+    def snapshots(self) -> Mapping[str, Snapshot]:
+        return {pool: dispatcher.snapshot() for pool, dispatcher in self._dispatchers.items()}
+
+    def _loads(self, model: str) -> tuple[BackendLoad, ...]:
+        return self._backends.loads().get(self._backends.pool_of(model) or "", ())
+
+    def _only_model(self) -> ModelCard | None:
+        cards = [self._backends.model_card(entry["id"]) for entry in self._backends.models()]
+        bases = [card for card in cards if card is not None and card.parent is None]
+        pools = {self._backends.pool_of(card.id) for card in bases}
+        return bases[0] if len(pools) == 1 else None
+
+    def _update(self) -> None:
+        self._updating = False
+        for pool, loads in self._backends.loads().items():
+            self._dispatcher(pool).load_changed(loads)
+
+    def _dispatcher(self, pool: str) -> Dispatcher:
+        dispatcher = self._dispatchers.get(pool)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
+            dispatcher.load_changed(self._backends.loads().get(pool, ()))
+        return dispatcher

@@ -1,0 +1,49 @@
+"""A response is its maker's, and the newest are remembered."""
+
+from dataclasses import replace
+
+from gateway.forwarding.kept_responses import ID_CHARS_MAX, KeptResponse, KeptResponses
+
+
+def kept(owner, backend_id="b0"):
+    return KeptResponse(owner, backend_id, "m")
+
+
+def test_a_response_is_found_by_its_owner_alone():
+    responses = KeptResponses()
+    responses.made("r", kept("alice"))
+    assert responses.find("r", "alice") == kept("alice")
+    assert responses.find("r", "bob") is None
+    assert responses.find("s", "alice") is None
+
+
+def test_an_id_that_is_taken_does_not_change_hands():
+    responses = KeptResponses()
+    responses.made("r", kept("alice"))
+    responses.made("r", kept("bob"))
+    assert responses.find("r", "bob") is None
+
+
+def test_the_one_that_was_not_asked_for_longest_is_forgotten_first():
+    responses = KeptResponses(responses_max=2)
+    responses.made("a", kept("alice"))
+    responses.made("b", kept("alice"))
+    responses.find("a", "alice")
+    responses.made("c", kept("alice"))
+    assert [bool(responses.find(each, "alice")) for each in "abc"] == [True, False, True]
+
+
+def test_an_id_of_any_length_costs_no_memory():
+    responses = KeptResponses()
+    responses.made("x" * (ID_CHARS_MAX + 1), kept("alice"))
+    assert responses.find("x" * (ID_CHARS_MAX + 1), "alice") is None
+
+
+def test_its_maker_may_make_more_of_it_and_nobody_else():
+    responses = KeptResponses()
+    responses.made("r", kept("alice"))
+    for other in (kept("bob"), kept("alice", "b1")):
+        responses.made("r", replace(other, context_tokens=7))
+    assert responses.find("r", "alice").context_tokens == 0
+    responses.made("r", replace(kept("alice"), context_tokens=9))
+    assert responses.find("r", "alice").context_tokens == 9

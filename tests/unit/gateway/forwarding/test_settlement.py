@@ -1,0 +1,224 @@
+"""What a call is charged: reported usage as it stands, uncounted text by its size, what nobody saw by the clock."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from backends.meters import AnswerKind
+from gateway.forwarding.pace import Pace
+from gateway.forwarding.settlement import Settlement
+from gateway.intake.prompt_tokens import LearntPromptTokens, OutputTokens
+from gateway.observability.telemetry import CallTrace
+from policies.types import Usage
+
+QUIET_TOKENS = 50.0
+PROMPT_TOKENS = 9
+
+
+class Account:
+    """A settlement whose lease, intake and ids only remember."""
+
+    def __init__(
+        self, *, answer=AnswerKind.CHOICES, prompts=1, choices=1, output_tokens_max=100, exact=None, elapsed_s=0.0
+    ):
+        request = SimpleNamespace(
+            prompt_tokens=PROMPT_TOKENS, tenant_id="t", model="m", choices=choices, output_tokens_max=output_tokens_max
+        )
+        self.usages, self.learnt, self.ids = [], [], []
+        self.pace = Pace()
+        self.trace = CallTrace("/v1/x", dispatched_s=time.perf_counter() - elapsed_s)
+        self.settlement = Settlement(
+            intake=SimpleNamespace(learn=lambda _call, tokens: self.learnt.append(tokens)),
+            output_tokens=OutputTokens(LearntPromptTokens(), exact),
+            pace=self.pace,
+            call=SimpleNamespace(
+                parsed=SimpleNamespace(prompts=prompts, choices=choices, answer=answer), request=request
+            ),
+            lease=SimpleNamespace(tokens=self._tokens),
+            trace=self.trace,
+            on_id=self.ids.append,
+        )
+
+    def _tokens(self, usage):
+        self.usages.append(usage)
+        return max(usage.output_tokens, QUIET_TOKENS) + 1
+
+    async def whole(self, body, status=200):
+        await self.settlement.whole(status, body if isinstance(body, bytes) else json.dumps(body).encode())
+        (usage,) = self.usages
+        return usage
+
+
+class EveryWord:
+    """Counts words, as an encoding counts tokens."""
+
+    async def count(self, text):
+        return len(text.split())
+
+
+def test_before_the_first_token_the_first_token_is_waited_for():
+    assert Account().settlement.tokens(Usage(9, 0, 0)) == 1
+
+
+def test_of_one_prompt_no_more_is_told_than_the_lease_needs():
+    assert Account().settlement.tokens(Usage(9, 0, 1)) == QUIET_TOKENS + 1
+
+
+@pytest.mark.parametrize("output", [1, 70])
+def test_of_several_prompts_every_token_is_told_because_any_may_be_the_first_of_another_prompt(output):
+    assert Account(prompts=2).settlement.tokens(Usage(4, 0, output)) == output + 1
+
+
+def test_a_server_that_counts_no_prompt_leaves_our_estimate_standing():
+    assert Account().settlement.true(Usage(0, 0, 3)) == Usage(PROMPT_TOKENS, 0, 3)
+
+
+USAGES = {
+    AnswerKind.CHOICES: (
+        {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
+        Usage(7, 4, 3),
+    ),
+    AnswerKind.RESPONSES: (
+        {"input_tokens": 7, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}},
+        Usage(7, 4, 3),
+    ),
+    AnswerKind.MESSAGES: (
+        {"input_tokens": 2, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 1, "output_tokens": 3},
+        Usage(7, 4, 3),
+    ),
+    AnswerKind.TRANSCRIPTION: ({"prompt_tokens": 7, "completion_tokens": 3}, Usage(7, 0, 3)),
+    AnswerKind.POOLING: ({"prompt_tokens": 7, "total_tokens": 7, "completion_tokens": 0}, Usage(7, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("kind", USAGES)
+async def test_each_api_says_in_its_own_words_what_was_used(kind):
+    said, usage = USAGES[kind]
+    account = Account(answer=kind)
+    assert await account.whole({"id": "x", "usage": said}) == usage
+    assert account.learnt == [7]
+    assert not account.trace.estimated
+
+
+async def test_a_rank_may_count_all_tokens_alone():
+    assert await Account(answer=AnswerKind.POOLING).whole({"usage": {"total_tokens": 12}}) == Usage(12, 0, 0)
+
+
+async def test_the_usage_of_a_long_embedding_is_found_without_reading_its_numbers():
+    body = b'{"data":[' + b"0.5," * 1000 + b'], "usage": {"prompt_tokens": 7, "details": {"a": 1}}}'
+    assert await Account(answer=AnswerKind.POOLING).whole(body) == Usage(7, 0, 0)
+
+
+async def test_a_document_that_talks_of_usage_does_not_change_the_price():
+    document = {"usage": {"prompt_tokens": 1}}
+    body = {"usage": {"total_tokens": 12}, "results": [{"document": document}]}
+    assert await Account(answer=AnswerKind.POOLING).whole(body) == Usage(12, 0, 0)
+
+
+TEXT = "x" * 300  # 100 tokens at a third of a token per byte
+TEXTS = {
+    AnswerKind.CHOICES: {"choices": [{"message": {"role": "assistant", "content": TEXT}}]},
+    AnswerKind.RESPONSES: {"id": "resp_1", "output": [{"type": "message", "content": [{"text": TEXT}]}]},
+    AnswerKind.MESSAGES: {"content": [{"type": "text", "text": TEXT}]},
+    AnswerKind.TRANSCRIPTION: {"text": TEXT},
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+async def test_without_usage_the_text_of_an_answer_is_counted_and_marked(kind):
+    account = Account(answer=kind)
+    assert await account.whole(TEXTS[kind]) == Usage(PROMPT_TOKENS, 0, 100)
+    assert account.trace.estimated
+    assert account.learnt == []
+
+
+@pytest.mark.parametrize(
+    ("said", "prompt_tokens"),
+    [
+        ({"usage": {"type": "duration", "seconds": 3600}}, 180_000),
+        ({"duration": 3599.99}, 180_000),
+        ({"duration": "3600"}, 180_000),
+        *(({"duration": odd}, PROMPT_TOKENS) for odd in (0, -1, None, "long", "nan", 1e300, [3600], {})),
+    ],
+)
+async def test_a_sound_costs_as_long_as_it_is_however_few_bytes_it_has(said, prompt_tokens):
+    account = Account(answer=AnswerKind.TRANSCRIPTION)
+    assert await account.whole({"text": TEXT, **said}) == Usage(prompt_tokens, 0, 100)
+
+
+async def test_without_usage_text_is_counted_exactly_where_there_is_an_encoding():
+    account = Account(exact=EveryWord())
+    assert await account.whole({"choices": [{"text": "one two three"}]}) == Usage(PROMPT_TOKENS, 0, 3)
+
+
+async def test_thinking_arguments_and_plain_text_are_text():
+    message = {"reasoning": "x" * 30, "tool_calls": [{"function": {"name": "f", "arguments": "x" * 60}}]}
+    assert (await Account().whole({"choices": [{"message": message}]})).output_tokens == 30
+    content = [{"type": "thinking", "thinking": "x" * 30}, {"type": "tool_use", "input": {"a": "x" * 22}}]
+    assert (await Account(answer=AnswerKind.MESSAGES).whole({"content": content})).output_tokens == 20
+    assert (await Account(answer=AnswerKind.TRANSCRIPTION).whole(b"x" * 30)).output_tokens == 10
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_a_refusal_costs_nothing_whatever_it_says(status):
+    assert await Account().whole({"usage": {"prompt_tokens": 5, "completion_tokens": 5}}, status) == Usage(0, 0, 0)
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"7", b"{", b'{"usage": 3, "choices": 4}'], ids=repr)
+async def test_an_answer_that_makes_no_sense_still_costs_its_prompt(body):
+    assert (await Account().whole(body)).prompt_tokens == PROMPT_TOKENS
+
+
+async def test_the_id_of_a_response_is_told():
+    account = Account(answer=AnswerKind.RESPONSES)
+    await account.whole(TEXTS[AnswerKind.RESPONSES])
+    assert account.ids == ["resp_1"]
+
+
+@pytest.mark.parametrize(("choices", "tokens"), [(1, 51), (2, 100)])
+def test_an_answer_that_its_client_left_is_charged_by_the_clock_up_to_its_limit(choices, tokens):
+    account = Account(elapsed_s=1.0, choices=choices)
+    account.pace.streamed(tokens=101, first_s=0.0, duration_s=2.0)  # 20 ms a token
+    account.settlement.left()
+    (usage,) = account.usages
+    assert usage.prompt_tokens == PROMPT_TOKENS
+    assert usage.output_tokens == pytest.approx(tokens, abs=2)
+    assert account.trace.estimated
+
+
+def test_an_answer_that_its_client_left_at_once_is_charged_one_token():
+    account = Account()
+    account.pace.streamed(tokens=11, first_s=5.0, duration_s=6.0)
+    account.settlement.left()
+    assert account.usages == [Usage(PROMPT_TOKENS, 0, 1)]
+
+
+def test_what_a_backend_decoded_while_its_client_took_nothing_is_charged_on_top_of_what_passed():
+    account = Account(choices=2)
+    account.pace.streamed(tokens=101, first_s=0.0, duration_s=2.0)  # 20 ms a token
+    account.settlement.unread(Usage(7, 3, 10), 0.4)
+    account.settlement.unread(Usage(7, 3, 90), 4.0)
+    assert account.usages == [Usage(7, 3, 50), Usage(7, 3, 100)]
+    assert account.trace.estimated
+
+
+def test_leaving_what_generates_nothing_costs_no_output():
+    account = Account(answer=AnswerKind.POOLING, output_tokens_max=0, elapsed_s=9.0)
+    account.settlement.left()
+    assert account.usages == []
+
+
+async def test_a_stream_that_nobody_counted_is_counted_exactly_at_its_end():
+    account = Account(exact=EveryWord())
+    await account.settlement.streamed(Usage(0, 0, 20), "one two three")
+    assert account.usages == [Usage(PROMPT_TOKENS, 0, 3)]
+
+
+def test_a_stream_that_ended_teaches_its_backends_pace():
+    account = Account(elapsed_s=1.0)
+    account.trace.first_token_s = account.trace.dispatched_s + 0.5
+    account.settlement.paced(Usage(9, 0, 51))
+    assert account.pace.tokens_after(0.5 + 0.1) == pytest.approx(11, rel=0.1)
+    assert account.usages == []

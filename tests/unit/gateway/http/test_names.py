@@ -1,0 +1,71 @@
+"""What a request is called."""
+
+import pytest
+from multidict import CIMultiDict
+
+from gateway.http.names import REQUEST_ID_HEADERS, RequestNames
+
+
+def take(names=None, **headers):
+    return (names or RequestNames()).take(
+        CIMultiDict({name.replace("_", "-"): value for name, value in headers.items()})
+    )
+
+
+@pytest.mark.parametrize("name", REQUEST_ID_HEADERS)
+def test_a_client_names_its_request_by_any_of_the_usual_headers(name):
+    assert RequestNames().take(CIMultiDict({name.upper(): "abc-123"})) == "abc-123"
+
+
+def test_the_first_usable_name_counts():
+    assert take(x_request_id="not ok", request_id="fine") == "fine"
+
+
+def test_a_name_in_flight_is_not_given_twice_and_is_free_again_behind_it():
+    names = RequestNames()
+    assert take(names, x_request_id="abc") == "abc"
+    assert take(names, x_request_id="abc") != "abc"
+    names.free("abc")
+    assert take(names, x_request_id="abc") == "abc"
+
+
+@pytest.mark.parametrize("given", ["", "a" * 129, "a b", "a\r\nx: y", 'a"b', "ä", "-a", "a;b", "{}"])
+def test_an_unsafe_name_is_replaced(given):
+    assert take(x_request_id=given).startswith("fl-")
+
+
+def test_a_request_without_a_name_gets_one_of_its_own():
+    names = RequestNames()
+    assert len({take(names) for _ in range(100)}) == 100
+    assert take(x_request_id="a" * 128) == "a" * 128
+
+
+def test_a_made_name_that_a_client_has_guessed_is_passed_over():
+    names = RequestNames()
+    first = take(names)
+    prefix, number = first.rsplit("-", 1)
+    guessed = f"{prefix}-{int(number, 16) + 1:x}"
+    assert take(names, x_request_id=guessed) == guessed
+    assert take(names) not in {first, guessed}
+
+
+def test_a_body_names_a_request_that_no_header_names():
+    names = RequestNames()
+    made = take(names)
+    assert names.renamed(made, "mine", CIMultiDict()) == "mine"
+    assert take(names, x_request_id="mine") != "mine"
+    assert take(names, x_request_id=made) == made
+
+
+@pytest.mark.parametrize("given", [None, 7, "not ok", "taken", ["a"]])
+def test_a_body_gives_no_name_that_a_header_could_not(given):
+    names = RequestNames()
+    take(names, x_request_id="taken")
+    made = take(names)
+    assert names.renamed(made, given, CIMultiDict()) == made
+
+
+def test_a_header_goes_before_a_body():
+    headers = CIMultiDict({"x-request-id": "by-header"})
+    names = RequestNames()
+    assert names.renamed(names.take(headers), "by-body", headers) == "by-header"

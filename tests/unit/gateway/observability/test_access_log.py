@@ -1,0 +1,89 @@
+"""One line per request, whatever the disk does, and never in the request's way."""
+
+import json
+
+import pytest
+
+from gateway.observability.access_log import AccessLog, AccessRecord
+
+RECORD = AccessRecord(
+    ts=1.5,
+    request_id="r-1",
+    tenant="alice",
+    model="m",
+    endpoint="/v1/chat/completions",
+    status=200,
+    reason=None,
+    backend="b",
+    stream=True,
+    queue_ms=1.0,
+    ttft_ms=None,
+    duration_ms=3.0,
+    prompt_tokens=4,
+    cached_tokens=0,
+    output_tokens=5,
+    estimated=False,
+    outcome="completed",
+)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_has_every_field_in_json(tmp_path):
+    log = AccessLog(str(tmp_path / "log"))
+    log.write(RECORD)
+    log.close()
+    assert lines(tmp_path / "log") == [RECORD]
+
+
+def test_records_are_written_in_order_and_after_what_was_there(tmp_path):
+    path = tmp_path / "log"
+    path.write_text('{"old":1}\n')
+    log = AccessLog(str(path), interval_s=0.001)
+    for number in range(1000):
+        log.write(RECORD | {"ts": float(number)})
+    log.close()
+    assert [line["ts"] for line in lines(path)[1:]] == list(range(1000))
+
+
+def test_what_does_not_fit_in_the_queue_is_dropped_and_counted(tmp_path):
+    log = AccessLog(str(tmp_path / "log"), records_max=3, interval_s=60)
+    for _ in range(5):
+        log.write(RECORD)
+    log.close()
+    assert (len(lines(tmp_path / "log")), log.dropped) == (3, 2)
+
+
+def test_the_file_may_be_rotated_at_any_time(tmp_path):
+    path = tmp_path / "log"
+    log = AccessLog(str(path), interval_s=60)
+    path.rename(tmp_path / "log.1")
+    log.write(RECORD)
+    log.close()
+    assert len(lines(path)) == 1
+    assert lines(tmp_path / "log.1") == []
+
+
+def test_a_disk_that_fails_costs_lines_and_is_counted(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    log = AccessLog(str(folder / "log"), interval_s=60)
+    (folder / "log").unlink()
+    folder.rmdir()
+    log.write(RECORD)
+    log.close()
+    assert log.dropped == 1
+
+
+def test_a_log_that_cannot_be_opened_is_told_at_start(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        AccessLog(str(tmp_path / "none" / "log"))
+
+
+def test_standard_output_is_a_dash(capfd):
+    log = AccessLog("-")
+    log.write(RECORD)
+    log.close()
+    assert json.loads(capfd.readouterr().out)["request_id"] == "r-1"

@@ -1,0 +1,124 @@
+"""Requests that are taken back before their client was sent anything: what the handler of each sees."""
+
+import asyncio
+
+import pytest
+
+from gateway.scheduling.dispatcher import Dispatcher, Withdrawn
+from policies.fairness import LeastCounterFirst
+from policies.prediction import NoPrediction
+from policies.scheduler import Scheduler
+from policies.types import BackendLoad, Request, Tenant, Usage
+
+
+class Calls:
+    """One seat; A has had 1,000 tokens. `first` and `second` answer when they are let."""
+
+    def __init__(self) -> None:
+        scheduler = Scheduler(
+            fairness=LeastCounterFirst, prediction=NoPrediction(), preempt_service=100.0, share_ratio_max=1.0
+        )
+        self.dispatcher = Dispatcher(scheduler)
+        self.dispatcher.load_changed((BackendLoad("gpu", requests_running_max=1),))
+        self.dispatcher.spent(Tenant("A"), Usage(1000, 0, 0))
+        self.sent: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.withdrawals = 0
+
+    async def call(self, tenant_id: str, *, answers_first: bool = False) -> str:
+        request = Request(tenant_id.lower(), tenant_id, "m", self.dispatcher.now(), 10, 10)
+        async with self.dispatcher.lease(request, Tenant(tenant_id)) as lease:
+            while True:
+                try:
+                    return await lease.unless_withdrawn(self._send(lease, answers_first=answers_first))
+                except Withdrawn:
+                    self.withdrawals += 1
+                    await lease.returned(0.0)
+
+    async def _send(self, lease, *, answers_first: bool) -> str:
+        self.sent.append(lease.request.id)
+        if answers_first:
+            lease.answering()
+        if lease.request.tenant_id == "A":
+            await self.may_answer.wait()
+        lease.answering()
+        lease.tokens(Usage(10, 0, 1))
+        return f"answer to {lease.request.id}"
+
+
+async def ticks(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_request_that_waits_for_its_first_byte_gives_its_seat_up_and_is_sent_again():
+    calls = Calls()
+    first = asyncio.create_task(calls.call("A"))
+    await ticks()
+    assert await calls.call("B") == "answer to b"
+    calls.may_answer.set()
+    assert await first == "answer to a"
+    assert calls.sent == ["a", "b", "a"]
+    snapshot = calls.dispatcher.snapshot()
+    assert snapshot.tenants["A"].service == 1000 + 10 + 2
+    assert snapshot.in_flight_requests == snapshot.queued_requests == 0
+
+
+async def test_once_the_client_is_sent_something_it_is_too_late():
+    calls = Calls()
+    first = asyncio.create_task(calls.call("A", answers_first=True))
+    await ticks()
+    second = asyncio.create_task(calls.call("B"))
+    await ticks()
+    assert not second.done()
+    calls.may_answer.set()
+    assert await first == "answer to a"
+    assert await second == "answer to b"
+    assert calls.sent == ["a", "b"]
+    assert calls.withdrawals == 0
+
+
+async def test_a_client_that_leaves_in_the_instant_of_a_withdrawal_has_left():
+    calls = Calls()
+    first = asyncio.create_task(calls.call("A"))
+    await ticks()
+    lease = calls.dispatcher._leases["a"]
+    lease.withdraw()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not calls.dispatcher.busy
+    assert calls.dispatcher.snapshot().in_flight_requests == 0
+
+
+async def test_a_client_may_leave_while_its_withdrawn_request_waits():
+    calls = Calls()
+    first = asyncio.create_task(calls.call("A"))
+    await ticks()
+    hold = asyncio.Event()
+    second = asyncio.create_task(_hold_a_seat(calls, hold))
+    await ticks()
+    assert calls.withdrawals == 1
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    hold.set()
+    await second
+    assert calls.dispatcher.snapshot().tenants["A"].service == 1000
+    assert not calls.dispatcher.busy
+
+
+async def test_without_preemption_a_request_is_sent_as_it_always_was():
+    dispatcher = Dispatcher(Scheduler())
+    dispatcher.load_changed((BackendLoad("gpu", requests_running_max=1),))
+    async with dispatcher.lease(Request("r", "A", "m", dispatcher.now(), 1, 1), Tenant("A")) as lease:
+        assert not lease.may_be_withdrawn
+        lease.withdraw()
+        assert await lease.unless_withdrawn(asyncio.sleep(0, "sent")) == "sent"
+
+
+async def _hold_a_seat(calls: Calls, hold: asyncio.Event) -> None:
+    request = Request("b", "B", "m", calls.dispatcher.now(), 10, 10)
+    async with calls.dispatcher.lease(request, Tenant("B")) as lease:
+        lease.tokens(Usage(10, 0, 1))
+        await hold.wait()
