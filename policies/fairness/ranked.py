@@ -21,27 +21,40 @@ class Ranked:
     """Which of a tenant's requests is best? Equal ranks by arrival."""
 
     def __init__(self, rank: Rank) -> None:
-        """`rank` is asked once per request; the smallest is best."""
+        """`rank` is asked once each time that a request is queued; the smallest is best."""
         self._rank = rank
         self._heaps: dict[str, list[_Entry]] = {}
+        self._valid: dict[str, dict[str, int]] = {}  # tenant -> request id -> the number of its entry
         self._numbers = count()
 
     def queued(self, request: Request, waiting: Waiting) -> float:
-        """The request waits, in this queue of its tenant. Returns its rank."""
+        """The request waits, in this queue of its tenant, for the first time or again. Returns its rank."""
         heap = self._heaps.setdefault(request.tenant_id, [])
-        rank = self._rank(request)
-        heappush(heap, (rank, request.arrived_at, next(self._numbers), request))
+        valid = self._valid.setdefault(request.tenant_id, {})
+        # One that comes back before its first entry has surfaced has two.
+        rank, number = self._rank(request), next(self._numbers)
+        valid[request.id] = number
+        heappush(heap, (rank, request.arrived_at, number, request))
         if len(heap) > 2 * len(waiting) + SPARE_REQUESTS:
-            heap[:] = [entry for entry in heap if waiting.get(entry[3].id) is entry[3]]
+            heap[:] = [entry for entry in heap if _waits(entry, valid, waiting)]
             heapify(heap)
+            self._valid[request.tenant_id] = {entry[3].id: entry[2] for entry in heap}
         return rank
 
     def best(self, tenant_id: str, waiting: Waiting) -> tuple[float, Request]:
         """The best of the requests in the tenant's queue, which is not empty, and its rank."""
-        heap = self._heaps[tenant_id]
-        while waiting.get(heap[0][3].id) is not heap[0][3]:
-            heappop(heap)
+        heap, valid = self._heaps[tenant_id], self._valid[tenant_id]
+        while not _waits(heap[0], valid, waiting):
+            _, _, number, request = heappop(heap)
+            if valid.get(request.id) == number:
+                del valid[request.id]
         return heap[0][0], heap[0][3]
 
     def forget(self, tenant_id: str) -> None:
         self._heaps.pop(tenant_id, None)
+        self._valid.pop(tenant_id, None)
+
+
+def _waits(entry: _Entry, valid: dict[str, int], waiting: Waiting) -> bool:
+    _, _, number, request = entry
+    return valid.get(request.id) == number and waiting.get(request.id) is request

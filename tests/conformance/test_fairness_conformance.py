@@ -273,3 +273,14 @@ def test_a_forgotten_tenant_that_comes_back_is_a_new_one(make):
         course.order.forget("A")
         assert course.order.standing("A") == Standing()
     assert course.order.pick(anyone) is None
+
+
+@every_order
+def test_one_that_comes_back_before_anybody_asked_is_ranked_as_if_somebody_had(make):
+    asked, left_alone = History(make()), History(make())
+    for history in (asked, left_alone):
+        for tenant_id, kind in [("B", "join"), ("A", "join"), ("A", "serve"), ("B", "come back")]:
+            if history is asked:
+                history.order.pick(anyone)
+            history.step(tenant_id, kind, 0.0, set())
+    assert asked.step("A", "serve", 0.0, set()) == left_alone.step("A", "serve", 0.0, set())
