@@ -259,7 +259,7 @@ async def test_a_backend_on_trial_gets_one_request_while_others_are_well():
     async with serving(Server(), Server()) as urls:
         specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
         async with watching(specs, on_change=listener) as pool:
-            now = asyncio.get_running_loop().time() - 0.9
+            now = asyncio.get_running_loop().time() - 0.5
             for _ in range(FAILURES_MAX):
                 pool.report("b", Evidence.BROKEN, now)
             assert pool.states()["b"] is State.EJECTED
