@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from policies.step_time.model import StepTime
+
 
 @dataclass(frozen=True, slots=True)
 class SloEnvelope:
@@ -98,6 +100,9 @@ class BackendLoad:
     None means not known: sizes are then learnt or bounded by defaults, measurements ignored.
     `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching).
     `measured_at` tells a new measurement from one that is told again; None: every one is new.
+
+    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), chosen by the rule
+    `batching`, one of vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is what is known of how long it takes.
     """
 
     backend_id: str
@@ -112,6 +117,9 @@ class BackendLoad:
     kv_used_ratio: float | None = None
     preemptions_total: int | None = None
     measured_at: float | None = None
+    step_tokens_max: int | None = None
+    batching: str = "vllm"
+    step_time: StepTime | None = None
 
 
 class Outcome(StrEnum):
