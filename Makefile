@@ -39,7 +39,7 @@ test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed
 
 demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
-	$(BIN)/python tests/benchmarks/fairness/demo.py
+	$(BIN)/python tests/benchmarks/demos/fairness.py
 
 bench: bench-relay bench-decision bench-simulate  ## all benchmarks
 
