@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from backends.engine.batching import Batch, Batching, ChunkedPrefill
+from backends.engine.batch import Batch, Batching
+from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import StepCoefficients
 from backends.engine.memory import BlockMemory, Memory
 from backends.engine.seats import ORDERS, Order, Seats
@@ -132,7 +133,7 @@ class Engine:
         assert self._step is None, "one step at a time"
         if not self._sequences:
             return None
-        batch = self._batching.form(self._seats)
+        batch = self._batching.form(self._seats, now)
         assert batch.sequences, "an engine with work makes progress"
         plan = StepPlan(
             begun_at=now,

@@ -18,6 +18,7 @@ IMPURE = {"asyncio", "time", "random", "os", "logging", "aiohttp", "redis", "ope
 IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "uvloop"}
 # The vocabulary and prices are values, which anybody may name, and so is the question that a placement answers.
 VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes")
+VALUES += ("policies.step_time.model", "policies.batching.fair")  # and how long a step takes, and what it takes in
 COMPOSITION_ROOTS = (
     "gateway/app.py",
     "gateway/scheduling/assembly.py",

@@ -88,7 +88,7 @@ class PrefixRun:
             f"engine-{name}": Engine(
                 coefficients,
                 requests_running_max=REQUESTS_RUNNING_MAX,
-                batching=BATCHING["chunked-prefill"](coefficients.kv_tokens_max, CHUNK_TOKENS_MAX),
+                batching=BATCHING["chunked-prefill"](coefficients, coefficients.kv_tokens_max, CHUNK_TOKENS_MAX),
             )
             for name in range(1, self.engines + 1)
         }

@@ -1,0 +1,100 @@
+"""FairBatching in the simulated engine: policies/batching/fair.py chooses, this file gives it memory and seats.
+
+Memory first, then time. Whoever decodes gets room for its next token, by preemption from the end of the waiting order
+where there is none. Then the head of the queue is seated with room for its whole prompt, again and again, until no
+more fits or the prompts that were begun fill a step; nobody in a step that preempted. In blocks, what is chosen among
+them can then be computed.
+
+A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has time without end, and tokens count from
+its arrival: they are late, so it decodes in every step, and steps keep to its TPOT.
+"""
+
+from math import floor, inf
+
+from backends.engine.batch import Batch, preempt_last, take
+from backends.engine.seats import Seats
+from backends.engine.sequence import Sequence
+from policies.batching.fair import Decode, Prefill, form_batch
+from policies.step_time.model import StepTimeModel
+
+
+class FairBatching:
+    """Which tokens does the next step compute so that both targets hold? `model` is what it knows of step times."""
+
+    def __init__(self, model: StepTimeModel, *, tokens_max: int) -> None:
+        self.model = model
+        self.tokens_max = tokens_max
+
+    def form(self, seats: Seats, now: float) -> Batch:
+        batch = Batch()
+        self._make_room(seats, batch)
+        if not batch.preempted:
+            self._admit(seats)
+        self._fill(seats, batch, now)
+        while not batch.sequences and seats.running:  # all that were chosen were preempted
+            self._fill(seats, batch, now)
+        return batch
+
+    def decodes_ahead(self, seats: Seats) -> float:
+        """While all that run fit a step of the least TPOT target, all of them run."""
+        running = seats.running
+        if seats.has_candidate or len(running) > self.tokens_max:
+            return 0
+        tpot_s = min(_tpot_s(sequence) for sequence in running)
+        if tpot_s == inf:
+            return inf
+        context_tokens = sum(sequence.present for sequence in running)
+        step_s = self.model.step_s(new_tokens=len(running), context_tokens=context_tokens, requests=len(running))
+        growth_s = self.model.context_token_s * len(running)
+        if step_s >= tpot_s or not growth_s:
+            return inf if step_s < tpot_s else 0
+        return floor((tpot_s - step_s) / growth_s)
+
+    def decoded(self, steps: int) -> None: ...
+
+    def _fill(self, seats: Seats, batch: Batch, now: float) -> None:
+        decodes = [_decode(each, now) for each in seats.running if _is_decode(each)]
+        prefills = [_prefill(each, now) for each in seats.running if not _is_decode(each)]
+        for sequence, tokens in form_batch(decodes, prefills, model=self.model, tokens_max=self.tokens_max).items():
+            take(seats, batch, sequence, tokens, self.tokens_max)
+
+    def _make_room(self, seats: Seats, batch: Batch) -> None:
+        """For the next token of everybody who runs."""
+        for sequence in tuple(seats.running):
+            while sequence.running and not seats.memory.reserve(sequence, sequence.missing):
+                preempt_last(seats, batch)
+
+    def _admit(self, seats: Seats) -> None:
+        begun_tokens = sum(sequence.missing for sequence in seats.running if not _is_decode(sequence))
+        while begun_tokens < self.tokens_max and (sequence := seats.admit()) is not None:
+            reserved = seats.memory.reserve(sequence, sequence.missing)
+            assert reserved, "what was admitted can be prefilled"
+            begun_tokens += sequence.missing
+
+
+def _is_decode(sequence: Sequence) -> bool:
+    """Whether its next token takes one step. A sequence that was preempted is prefilled again."""
+    return sequence.missing == 1 and sequence.emitted > 0
+
+
+def _decode(sequence: Sequence, now: float) -> Decode[Sequence]:
+    return Decode(sequence, due_at(sequence) - now, _tpot_s(sequence), sequence.present)
+
+
+def _prefill(sequence: Sequence, now: float) -> Prefill[Sequence]:
+    return Prefill(sequence, due_at(sequence) - now, sequence.computed, sequence.missing)
+
+
+def due_at(sequence: Sequence) -> float:
+    """When its next token is late; infinite where nobody said."""
+    request = sequence.request
+    envelope = request.envelope
+    if envelope is None or (envelope.tpot_s is None if sequence.emitted else envelope.ttft_s is None):
+        return inf
+    arrived_at = sequence.submitted_at if request.arrived_at is None else request.arrived_at
+    return arrived_at + (envelope.ttft_s or 0.0) + sequence.emitted * (envelope.tpot_s or 0.0)
+
+
+def _tpot_s(sequence: Sequence) -> float:
+    envelope = sequence.request.envelope
+    return inf if envelope is None or envelope.tpot_s is None else envelope.tpot_s
