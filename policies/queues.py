@@ -5,6 +5,7 @@ its time ran out); the heap then holds a void entry until it surfaces or the hea
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -41,6 +42,10 @@ class TenantQueues:
     def tenant_ids(self) -> list[str]:
         """The tenants that have anything waiting."""
         return list(self._tenants)
+
+    def waiting(self) -> Iterator[Request]:
+        """All that waits, tenant by tenant."""
+        return (request for queue in self._tenants.values() for request in queue.requests.values())
 
     def add(self, request: Request) -> None:
         """Put a request at the end of its tenant's queue."""
@@ -100,8 +105,7 @@ class Queues(TenantQueues):
 
     def oldest_first(self) -> list[Request]:
         """All that waits, by arrival."""
-        waiting = [request for queue in self._tenants.values() for request in queue.requests.values()]
-        return sorted(waiting, key=lambda request: (request.arrived_at, request.id))
+        return sorted(self.waiting(), key=lambda request: (request.arrived_at, request.id))
 
     def get(self, request_id: str) -> Request:
         """A waiting request."""

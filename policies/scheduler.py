@@ -31,6 +31,8 @@ from policies.prefixes import PrefixIndex
 from policies.queues import Queues
 from policies.seating import Seating
 from policies.share import SHARE_RATIO_MAX
+from policies.slo.attainment import AttainmentBook
+from policies.snapshot import taken
 from policies.switching import chosen, rearrange
 from policies.tenants import Tenants
 from policies.types import (
@@ -47,6 +49,7 @@ from policies.types import (
     Snapshot,
     Tenant,
     Tier,
+    Timing,
     Usage,
 )
 
@@ -104,6 +107,7 @@ class Scheduler:
         self._tenants = Tenants(states, self._queues, self._lanes, self._forget)
         self._accounting = Accounting(self._ledger, self._lanes)
         self._unsettled = self._accounting.unsettled
+        self._attainment = AttainmentBook()
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
 
@@ -139,11 +143,17 @@ class Scheduler:
             self._accounting.settle(entry)
             self._resize(entry)
 
-    def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
-        """A dispatched request ended. What it was charged stays; a failure before the first token is free."""
+    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None:
+        """A dispatched request ended. What it was charged stays; a failure before the first token is free. `timing` is
+        of those with an envelope: how promptly its answer came.
+        """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
+        if entry.request.envelope is not None:
+            self._attainment.ended(
+                entry.request, timing, outcome, tier_id=self._tenants.tier_id(entry.request.tenant_id)
+            )
         prompt, _, output = entry.usage
         is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
         self._seating.observed(entry, outcome)
@@ -257,7 +267,7 @@ class Scheduler:
         while (request := self._queues.pop_expired(now)) is not None:
             self._left(request, now)
             reason = Reason.QUEUE_TIMEOUT if self._fleet.is_available(request.backend_ids) else Reason.NO_BACKEND
-            self._refused.append(self._gate.reject(request, reason, now))
+            self._refused.append(self._reject(request, reason, now))
         actions, self._refused = self._refused, []
         if self._queues:
             self._polled_at = now
@@ -280,13 +290,14 @@ class Scheduler:
     def snapshot(self, now: float) -> Snapshot:
         """State for people and metrics; costs time in proportion to the number of tenants."""
         self._accounting.settle_all()
-        return Snapshot(
+        return taken(
+            queues=self._queues,
+            ledger=self._ledger,
+            tenants=self._tenants,
+            tier_ids=self._tiers,
+            fleet=self._fleet,
+            attainment=self._attainment,
             now=now,
-            queued_requests=len(self._queues),
-            queued_bytes=self._queues.body_bytes,
-            in_flight_requests=len(self._ledger.in_flight),
-            tenants=self._tenants.views(self._ledger),
-            backends=self._fleet.views(),
         )
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
@@ -299,10 +310,13 @@ class Scheduler:
     def _refusal(self, request: Request, now: float) -> Reject | None:
         tenant = self._tenants.admitted(request.tenant_id)
         if tenant is None:
-            return self._gate.reject(request, Reason.TENANT_UNKNOWN, now)
+            return self._reject(request, Reason.TENANT_UNKNOWN, now)
         if not self._fleet.is_available(request.backend_ids):
-            return self._gate.reject(request, Reason.NO_BACKEND, now)
-        return self._gate.refuse(request, tenant, now)
+            return self._reject(request, Reason.NO_BACKEND, now)
+        refusal = self._gate.refuse(request, tenant, now)
+        if refusal is not None and request.envelope is not None:
+            self._attainment.refused(request, tier_id=tenant.tier_id)
+        return refusal
 
     def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action]) -> None:
         """Dispatch until nobody who may go next fits."""
@@ -345,8 +359,14 @@ class Scheduler:
     def _refuse(self, request: Request, reason: Reason, now: float) -> None:
         """Refuse a request that waits."""
         self._queues.remove(request.id)
-        self._refused.append(self._gate.reject(request, reason, now))
+        self._refused.append(self._reject(request, reason, now))
         self._left(request, now)
+
+    def _reject(self, request: Request, reason: Reason, now: float) -> Reject:
+        """The refusal of a request that waits no more, or never did."""
+        if request.envelope is not None and request.tenant_id in self._tenants.states:
+            self._attainment.refused(request, tier_id=self._tenants.tier_id(request.tenant_id))
+        return self._gate.reject(request, reason, now)
 
     def _find_homes(self, now: float) -> None:
         """What waits for a backend that does not serve waits for another that does. What waits for some backends alone
@@ -395,3 +415,4 @@ class Scheduler:
         self._ledger.forget(tenant.id)
         self._seating.forget(tenant.id)
         self._gate.forget(tenant.id)
+        self._attainment.forget(tenant.id)

@@ -26,11 +26,23 @@ class Tier:
 
     `reserve_ratio` is the part of every backend's capacity that only this tier may enter, so that an
     arrival finds a seat without anybody being preempted.
+
+    `rejects_misses`: a request that cannot meet its envelope is refused; otherwise it waits. `priority` says who is
+    shed first, the higher the later (llm-d's polarity, vLLM's is the other); a tier below 0 is sheddable, all others
+    are protected. It orders nobody in the queue. What a `preemptible` tier has sent and was not answered yet may
+    be taken back for a tier with an envelope.
     """
 
     id: str
     weight: float = 1.0
     reserve_ratio: float = 0.0
+    rejects_misses: bool = False
+    priority: int = 0
+    preemptible: bool = False
+
+    @property
+    def is_sheddable(self) -> bool:
+        return self.priority < 0
 
 
 DEFAULT_TIER = Tier(id="default")
@@ -92,6 +104,20 @@ class Usage(NamedTuple):
     output_tokens: int
 
 
+class Timing(NamedTuple):
+    """How promptly one answer came, of which so many tokens were seen (policies/slo/timeliness.py).
+
+    `ttft_s` is None where the answer came whole, so that nobody saw its first token. Times per output token are the
+    largest over the answer's tokens: since the first one came, and since it was due. None: there was no second.
+    """
+
+    ttft_s: float | None
+    tpot_s: float | None
+    tpot_envelope_s: float | None
+    tokens: int
+    tokens_in_time: int
+
+
 @dataclass(frozen=True, slots=True)
 class BackendLoad:
     """What is known of a backend: its size, and what it was last measured to be doing.
@@ -140,6 +166,8 @@ class Reason(StrEnum):
     REQUEST_TOO_LARGE = "request_too_large"
     TENANT_UNKNOWN = "tenant_unknown"
     NO_BACKEND = "no_backend"
+    SLO_UNREACHABLE = "slo_unreachable"
+    SHED = "shed"
     DRAINING = "draining"
 
 
@@ -209,8 +237,27 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Attainment:
+    """Of requests with an envelope that have ended, how many kept which of their targets; a target that was not set
+    is kept. `tpot_met` is by the time since the first token came, `tpot_envelope_met` since it was due; `met` are those
+    that kept their TTFT and the latter: all of their tokens were in time. Refused ones are not among `requests`.
+    """
+
+    requests: int = 0
+    ttft_met: int = 0
+    tpot_met: int = 0
+    tpot_envelope_met: int = 0
+    met: int = 0
+    tokens: int = 0
+    tokens_in_time: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant in a snapshot. Service is charged since start; the key orders the tenants of a tier."""
+    """One tenant in a snapshot. Service is charged since start; the key orders the tenants of a tier. The slack is the
+    least of its requests with an envelope, queued or running.
+    """
 
     queued_requests: int
     queued_bytes: int
@@ -219,6 +266,31 @@ class TenantView:
     service: float
     counter: float
     key: float
+    slack_s_min: float | None = None
+    attainment: Attainment = Attainment()
+
+
+@dataclass(frozen=True, slots=True)
+class TierView:
+    """One tier in a snapshot: what its tenants have together. `service` is charged since start."""
+
+    queued_requests: int
+    in_flight_requests: int
+    service: float
+    slack_s_min: float | None = None
+    attainment: Attainment = Attainment()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One request with an envelope in a snapshot; it waits where it has no backend. `slack_s` is the time until its
+    next token is due, negative: it is late.
+    """
+
+    tenant_id: str
+    backend_id: str | None
+    output_tokens: int
+    slack_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,4 +315,6 @@ class Snapshot:
     queued_bytes: int
     in_flight_requests: int
     tenants: Mapping[str, TenantView] = field(default_factory=dict)
+    tiers: Mapping[str, TierView] = field(default_factory=dict)
+    requests: Mapping[str, RequestView] = field(default_factory=dict)  # the most urgent, least slack first
     backends: Mapping[str, BackendView] = field(default_factory=dict)
