@@ -6,8 +6,9 @@ the status, where events begin and the end. Requests go out at their times (open
 one as soon as another ends (closed loop), to find a server's capacity.
 
 job:    {"port", "model", "concurrency": null | int, "requests": [{"tenant", "at_s", "prompt", "output"}, ...]}
-record: {"tenant", "at_s", "prompt", "output", "first_s", "total_s", "tpot_s", "error"}; latencies are null after an error
-        tpot_s is the largest over tokens j >= 1 of (time of token j - time of token 0) / j
+record: {"tenant", "at_s", "prompt", "output", "first_s", "total_s", "tpot_s", "error"}
+        latencies are null after an error; tpot_s is the largest, over tokens j >= 1, of the time from token 0 to
+        token j over j
 last:   {"cpu_s"}: the CPU time of this process
 """
 
@@ -139,7 +140,7 @@ class Run:
     def _connected(self, task, request):
         self._connects.discard(task)
         if task.exception():
-            self._ended({**request, "first_s": None, "total_s": None, "error": str(task.exception())})
+            self._ended({**request, "first_s": None, "total_s": None, "tpot_s": None, "error": str(task.exception())})
 
     def _ended(self, record):
         self.records.append(record)
