@@ -24,6 +24,7 @@ from math import inf
 from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
 from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.pace import Pace
 from backends.simulation.recording import SchedulerLike
 from backends.simulation.workload import Arrival
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
@@ -45,6 +46,7 @@ class Call:
     emitted: int = 0
     told: int = 0  # of what it emitted, to the scheduler
     first_token_at: float | None = None
+    pace: Pace | None = None  # of those with an envelope
 
 
 @dataclass(slots=True)
@@ -133,8 +135,10 @@ class World:
             program_id=arrival.program_id,
             endpoint=arrival.endpoint,
             uses_tools=arrival.uses_tools,
+            envelope=arrival.envelope,
         )
-        self._calls[request.id] = Call(request, arrival)
+        pace = None if arrival.envelope is None else Pace(now, arrival.envelope)
+        self._calls[request.id] = Call(request, arrival, pace=pace)
         self._scheduler.submit(request, now)
         self._is_poll_due = True
         if arrival.patience_s is not None:
@@ -158,7 +162,10 @@ class World:
         seat.plan = None
         in_flight = self._in_flight
         for request_id in report.emitted:
-            in_flight[request_id].emitted += 1
+            call = in_flight[request_id]
+            call.emitted += 1
+            if call.pace is not None:
+                call.pace.emitted(1, now)
         for request_id, cached_tokens in report.prefilled.items():
             call = in_flight[request_id]
             call.first_token_at, call.cached_tokens = now, cached_tokens
@@ -231,6 +238,8 @@ class World:
             output_tokens=call.arrival.output_tokens,
             prefix=call.request.prefix,
             tenant_id=call.request.tenant_id,
+            envelope=call.request.envelope,
+            arrived_at=call.request.arrived_at,
         )
         seat.engine.submit(request, now)
 
@@ -260,12 +269,15 @@ class World:
         if leap is None:
             return now
         for request_id in leap.emitted:
-            self._in_flight[request_id].emitted += leap.steps
+            call = self._in_flight[request_id]
+            call.emitted += leap.steps
+            if call.pace is not None:
+                call.pace.emitted(leap.steps, leap.ended_at)
         return leap.ended_at
 
     def _end(self, call: Call, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
         del self._calls[call.request.id]
-        arrived_at, first_at = call.request.arrived_at, call.first_token_at
+        arrived_at, first_at, pace = call.request.arrived_at, call.first_token_at, call.pace
         self._ended.append(
             RequestRecord(
                 tenant_id=call.request.tenant_id,
@@ -275,6 +287,8 @@ class World:
                 first_token_latency_s=None if first_at is None else first_at - arrived_at,
                 total_latency_s=total_latency_s,
                 refused=refused,
+                tpot_s=None if pace is None else pace.tpot_s,
+                tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
             )
         )
 
