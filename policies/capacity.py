@@ -8,6 +8,9 @@ running request holds too are counted once. What others send to the same backend
 ours) and taken off. An engine that preempts says that the pool was overbooked: its headroom shrinks at once and
 comes back slowly.
 
+What a backend has seats and memory for may still be more than it can serve in time: that is asked of a limit
+(policies/limit/).
+
 A tier's reserve is a part of each backend that only this tier may enter: for all others it is as if occupied.
 """
 
@@ -18,6 +21,8 @@ from math import ceil, inf
 from types import MappingProxyType
 
 from policies.kv_peak import PeakOverTime
+from policies.limit import EngineWork, Limit, ModelLimit
+from policies.limit.predictors import PREDICTORS
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request
 
@@ -54,6 +59,13 @@ class _SharedBlock:
     holders: int = 0
 
 
+@dataclass(slots=True)
+class Clock:
+    """The time of the latest fact or decision, in one place for all backends of a fleet."""
+
+    now: float = 0.0
+
+
 class BackendCapacity:
     """One backend's books: what it holds of ours, what of others, and what still fits.
 
@@ -67,8 +79,13 @@ class BackendCapacity:
         reserve_ratios: Mapping[str, float] = NO_RESERVES,
         *,
         kv_rule: str = "sum",
+        limit: Limit | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.load = load
+        self.work = EngineWork()
+        self._limit = limit or ModelLimit()
+        self._clock = clock or Clock()
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
         self.held_until = -inf  # the backend refused a request: nothing is sent before
@@ -107,7 +124,17 @@ class BackendCapacity:
         """What a request of this prompt and (expected) output would occupy here."""
         prefix = request.prefix if self.load.prefixes_shared else ()
         tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-        return Reservation(tier_id, request.choices, tokens, prefix, request.prefix_block_tokens, output_tokens)
+        return Reservation(
+            tier_id,
+            request.choices,
+            tokens,
+            prefix,
+            request.prefix_block_tokens,
+            output_tokens,
+            prompt_tokens=prompt_tokens,
+            arrived_at=request.arrived_at,
+            envelope=request.envelope,
+        )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
         """KV tokens, in whole blocks, beyond the shareable prefix: the choices share the prompt, not the output."""
@@ -132,6 +159,32 @@ class BackendCapacity:
             return False
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
+        return self._has_room_for(reservation, needed, reserve_only=reserve_only) and self._limit.allows(
+            self.work, reservation, self._clock.now
+        )
+
+    def ttft_s(self, prefill_tokens: float) -> float | None:
+        """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed; None
+        while too little is known of the backend's steps.
+        """
+        work = self.work
+        return None if work.model is None else PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now)
+
+    def seat_in_s(self, sequences: int, tokens: float) -> float:
+        """Seconds until there is a seat, and memory, for so much, if requests end as often as they should in the mean.
+        Only with a model.
+        """
+        if not self.sequences:
+            return 0.0
+        seats_short = self.sequences + sequences - self.sequences_max
+        tokens_short = self.tokens_held_max + tokens - self.tokens_max
+        ends = max(seats_short, tokens_short / max(1.0, self.tokens / self.sequences))
+        # As many end in the time of one answer as run.
+        return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
+
+    def _has_room_for(self, reservation: Reservation, needed: float, *, reserve_only: bool) -> bool:
+        """Whether there is memory beside what is kept for others, and a seat."""
+        sequences = self.sequences + reservation.sequences
         if not self._reserves:
             return not reserve_only and self._has_room(reservation, needed, 0.0)
         tier_id = reservation.tier_id
@@ -150,6 +203,7 @@ class BackendCapacity:
                 self._add(block.tier_id, 0, block.tokens)
             block.holders += 1
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
+        self.work.take(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.add(reservation)
 
@@ -162,12 +216,14 @@ class BackendCapacity:
 
     def started(self, reservation: Reservation) -> None:
         """The request's first token is there."""
+        self.work.started(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.moved(reservation)
 
     def release(self, reservation: Reservation) -> None:
         self.requests -= 1
         self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
+        self.work.release(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.remove(reservation)
         for block_hash in reservation.prefix:
@@ -183,6 +239,10 @@ class BackendCapacity:
             assert not self._shared, "an idle backend holds nothing"
             self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
             self._tiers.clear()
+
+    def streamed(self, token_s: float, tokens: int) -> None:
+        """A stream of so many tokens, each of which took so long, is about to be released."""
+        self._limit.ended(token_s, tokens, self.sequences)
 
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
         """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
@@ -220,6 +280,12 @@ class BackendCapacity:
         # arrival looks like foreign load once, a foreign request stays.
         self.foreign_requests = min(self._foreign_requests)
         self.foreign_tokens = min(self._foreign_tokens)
+        self.work.measured(
+            load,
+            foreign_sequences=self.foreign_requests,
+            foreign_tokens=self.foreign_tokens,
+            now=self._clock.now,
+        )
         # What may be ours.
         self.sequences_max = max(0, self.sequences_limit - self.foreign_requests)
         self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens)

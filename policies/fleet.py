@@ -3,11 +3,13 @@
 A backend that leaves the live set gets nothing more, but stays in the books until its last request has ended.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from policies.capacity import BackendCapacity
+from policies.capacity import BackendCapacity, Clock
 from policies.ledger import InFlight
+from policies.limit import Limit, ModelLimit
 from policies.placement import Placement
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier
@@ -15,10 +17,21 @@ from policies.types import BackendLoad, BackendView, Request, Tier
 REFUSED_S_MAX = 2.0  # a backend that has taken nothing for so long is not waited for where another would do
 
 
+class Forecast(NamedTuple):
+    """When a request would have its first token at this backend, in seconds from now."""
+
+    ttft_s: float
+    backend_id: str
+
+
 class Fleet:
     """Who has room for this request, and how large are all of them together?"""
 
-    def __init__(self, headroom_ratio_max: float, kv_rule: str) -> None:
+    def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:
+        self.cached_tokens: Callable[[Request, str], int] | None = None
+        """How much of a prompt a backend is believed to hold, where anybody knows."""
+        self._make_limit = make_limit
+        self._clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
         self._kv_rule = kv_rule
         self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
@@ -27,13 +40,21 @@ class Fleet:
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
 
-    def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight]) -> None:
+    def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight], now: float) -> None:
         """Take in the whole live set, newly measured while these requests of ours were in flight."""
-        held_tokens = self._held_tokens(in_flight)
+        self._clock.now = now
+        held_tokens = self._told(in_flight)
         for load in loads:
             capacity = self._backends.get(load.backend_id)
             if capacity is None:
-                capacity = BackendCapacity(load, self._headroom_ratio_max, self._reserve_ratios, kv_rule=self._kv_rule)
+                capacity = BackendCapacity(
+                    load,
+                    self._headroom_ratio_max,
+                    self._reserve_ratios,
+                    kv_rule=self._kv_rule,
+                    limit=self._make_limit(),
+                    clock=self._clock,
+                )
                 self._backends[load.backend_id] = capacity
             else:
                 capacity.measured(load, held_tokens.get(load.backend_id, 0))
@@ -82,6 +103,7 @@ class Fleet:
 
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that may be sent something now and have a seat for it."""
+        self._clock.now = now
         return [
             each for each in self._backends.values() if each.has_seat and each.load.available and now >= each.held_until
         ]
@@ -108,6 +130,7 @@ class Fleet:
         """The backend took a request: its first token is there."""
         backend = self._backends[entry.backend_id]
         backend.refusing_since = None
+        self._clock.now = entry.first_token_at or self._clock.now
         backend.started(entry.reservation)
 
     def seat(
@@ -124,6 +147,7 @@ class Fleet:
         At the backends `reserve_only` it may enter its tier's reserve alone.
         """
         fitting: list[BackendCapacity] = []
+        cached_tokens = self.cached_tokens
         layouts: dict[tuple[int, bool], Reservation] = {}
         for capacity in candidates:
             needed = layouts.get(capacity.layout)
@@ -131,14 +155,41 @@ class Fleet:
                 needed = layouts[capacity.layout] = capacity.reservation(
                     request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
+            if cached_tokens is not None:
+                needed.cached_tokens = cached_tokens(request, capacity.id)
             if capacity.fits(needed, reserve_only=bool(reserve_only) and capacity.id in reserve_only):
                 fitting.append(capacity)
         if not fitting:
             return None
         chosen = fitting[0] if len(fitting) == 1 else placement.place(request, fitting)
         reservation = layouts[chosen.layout]
+        if cached_tokens is not None:
+            reservation.cached_tokens = cached_tokens(request, chosen.id)
         chosen.take(reservation)
         return chosen, reservation
+
+    def forecasts(self, request: Request, now: float, *, output_tokens: float) -> list[Forecast]:
+        """When the request, sent as soon as there is a seat for it, would have its first token at each of the backends
+        that serve and will do for it, in order of backend id; those of whose steps too little is known are left out. By
+        what is in flight, not by what waits; `output_tokens` are what is expected of it.
+        """
+        self._clock.now = now
+        found = []
+        for capacity in self.serving(request, now):
+            seat_in_s = self._seat_in_s(capacity, request, output_tokens)
+            ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id))
+            if ttft_s is not None:
+                found.append(Forecast(max(seat_in_s, 0.0) + ttft_s, capacity.id))
+        return sorted(found, key=lambda forecast: forecast.backend_id)
+
+    def predicted_ttft_s(self, request: Request, now: float, *, output_tokens: float) -> float | None:
+        """The least of its forecasts. None where some backend that would do for it has none: who would serve it
+        better is not known then.
+        """
+        forecasts = self.forecasts(request, now, output_tokens=output_tokens)
+        if not forecasts or len(forecasts) < len(self.serving(request, now)):
+            return None
+        return min(forecasts).ttft_s
 
     def tokens_needed(self, entry: InFlight) -> int:
         """What the entry's own tokens come to, by its prompt as reported and an output that may have outgrown
@@ -149,8 +200,12 @@ class Fleet:
     def resize(self, entry: InFlight, tokens: int) -> None:
         self._backends[entry.backend_id].resize(entry.reservation, tokens)
 
-    def release(self, entry: InFlight) -> None:
+    def release(self, entry: InFlight, now: float) -> None:
+        self._clock.now = now
         capacity = self._backends[entry.backend_id]
+        output = entry.usage.output_tokens // entry.reservation.sequences
+        if entry.first_token_at is not None and output > 1:
+            capacity.streamed((now - entry.first_token_at) / (output - 1), output)
         capacity.release(entry.reservation)
         if capacity.id in self._retired:
             self._retire(capacity)
@@ -181,13 +236,28 @@ class Fleet:
             output_tokens=output_tokens,
         )
 
-    def _held_tokens(self, in_flight: Iterable[InFlight]) -> dict[str, int]:
-        """KV tokens that our requests hold by now at each backend, beyond what they share."""
+    def _told(self, in_flight: Iterable[InFlight]) -> dict[str, int]:
+        """KV tokens that our requests hold by now at each backend, beyond what they share. What they have produced is
+        told.
+        """
         held: dict[str, int] = {}
+        running: dict[str, list[Reservation]] = {}
         for entry in in_flight:
-            tokens = self._own_tokens(entry, entry.usage.output_tokens)
-            held[entry.backend_id] = held.get(entry.backend_id, 0) + tokens
+            backend_id = entry.backend_id
+            held[backend_id] = held.get(backend_id, 0) + self._own_tokens(entry, entry.usage.output_tokens)
+            running.setdefault(backend_id, []).append(entry.reservation)
+        for backend_id, reservations in running.items():
+            self._backends[backend_id].work.told(reservations, self._clock.now)
         return held
+
+    def _prefill_tokens(self, request: Request, backend_id: str) -> int:
+        """Tokens of the prompt that this backend would have to compute."""
+        cached_tokens = self.cached_tokens(request, backend_id) if self.cached_tokens is not None else 0
+        return max(1, request.prompt_tokens - cached_tokens)
+
+    def _seat_in_s(self, capacity: BackendCapacity, request: Request, output_tokens: float) -> float:
+        tokens = request.prompt_tokens + output_tokens
+        return 0.0 if capacity.work.model is None else capacity.seat_in_s(request.choices, tokens)
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)

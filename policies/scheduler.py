@@ -24,6 +24,7 @@ from policies.fleet import Fleet
 from policies.lane import Lane, Round, TenantState
 from policies.lanes import LaneMaker, Lanes
 from policies.ledger import InFlight, Ledger
+from policies.limit import Limit, ModelLimit
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
 from policies.prediction import PREDICTION, Prediction, TenantQuantile
 from policies.preemption import Preemption
@@ -75,6 +76,7 @@ class Scheduler:
         kv_rule: str = "sum",
         wait_s_max: float = WAIT_S_MAX,
         preempt_service: float | None = None,
+        limit: Callable[[], Limit] = ModelLimit,
     ) -> None:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
         differ by more than `preempt_service` take seats from each other (preemption.py); None: never.
@@ -83,7 +85,7 @@ class Scheduler:
         self._preemption = None if preempt_service is None else Preemption(preempt_service)
         self._tiers = {tier.id: tier for tier in tiers}
         self._queues = Queues()
-        self._fleet = Fleet(headroom_ratio_max, kv_rule)
+        self._fleet = Fleet(headroom_ratio_max, kv_rule, limit)
         self._prefixes = PrefixIndex()
         prediction = prediction or TenantQuantile()
         self._seating = Seating(self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction)
@@ -161,7 +163,7 @@ class Scheduler:
         lane = self._lanes.at(entry.backend_id)
         self._accounting.ended(entry, lane, is_served=is_served, now=now)
         self._lanes.ended(entry)
-        self._freed(entry, lane)
+        self._freed(entry, lane, now)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         """The backend did not take a dispatched request, or gave it back: it waits again at its tenant's head,
@@ -178,7 +180,7 @@ class Scheduler:
             lane.prepaid[request_id] = None
             self._fleet.refused(entry.backend_id, now, hold_s)
         lane.queued(entry.request, now)
-        self._freed(entry, lane)
+        self._freed(entry, lane, now)
         self._find_homes(now)
 
     def cancel(self, request_id: str, now: float) -> None:
@@ -196,7 +198,7 @@ class Scheduler:
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
-        self._fleet.measured(loads, self._ledger.in_flight.values())
+        self._fleet.measured(loads, self._ledger.in_flight.values(), now)
         self._lanes.backends_changed()
         if self._seating.reads_prefixes:
             self._prefixes.retain(self._fleet.backend_ids())
@@ -344,7 +346,14 @@ class Scheduler:
         quiet_tokens = 0.0 if self._hears_all else min(entry.expected_output, entry.sized_output)
         may_be_withdrawn = self._preemption is not None
         actions.append(
-            Dispatch(request.id, entry.backend_id, quiet_tokens, entry.usage.cached_tokens, may_be_withdrawn)
+            Dispatch(
+                request.id,
+                entry.backend_id,
+                quiet_tokens,
+                entry.usage.cached_tokens,
+                may_be_withdrawn,
+                entry.reservation.number,
+            )
         )
 
     # -- what waits and what runs --------------------------------------------------------------------------
@@ -381,9 +390,9 @@ class Scheduler:
             for lane in (move.before, move.after):
                 self._tenants.queue_changed(request.tenant_id, lane)
 
-    def _freed(self, entry: InFlight, lane: Lane) -> None:
+    def _freed(self, entry: InFlight, lane: Lane, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""
-        self._fleet.release(entry)
+        self._fleet.release(entry, now)
         lane.closed(entry)
         self._tenants.freed(entry.request.tenant_id, lane)
 

@@ -129,6 +129,9 @@ class BackendLoad:
 
     An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), chosen by the rule
     `batching`, one of vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is what is known of how long it takes.
+
+    `pab_tokens` is the prefill admission budget that the engine reports, reckoned when it had all up to the
+    `pab_dispatches`-th that we sent it (Dispatch.number); None there: all that was sent before this was told.
     """
 
     backend_id: str
@@ -146,6 +149,8 @@ class BackendLoad:
     step_tokens_max: int | None = None
     batching: str = "vllm"
     step_time: StepTime | None = None
+    pab_tokens: float | None = None
+    pab_dispatches: int | None = None
 
 
 class Outcome(StrEnum):
@@ -178,7 +183,7 @@ class Dispatch:
     Up to `quiet_tokens` of output no decision depends on how many have passed: the scheduler may be told of them
     late, as long as it is before anybody reads its books. `cached_tokens` of the prompt are believed to be in the
     backend's prefix cache; until the backend reports, they are charged as such. A request that `may_be_withdrawn` may
-    be asked for back until its client has been sent something.
+    be asked for back until its client has been sent something. It is the `number`-th that this backend is sent.
     """
 
     request_id: str
@@ -186,6 +191,7 @@ class Dispatch:
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     may_be_withdrawn: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,70 @@
+"""When will a prompt that is sent now have its first token, and who would be late for it?
+
+One predictor per rule by which engines fill their steps (BackendLoad.batching). vLLM's own computes prompts in the
+order in which they came and lets every decode run in every step, so a step with a full chunk in it is longer
+for all of them: they pay with their slack. FairBatching lets decodes wait for prompts as long as their slack lasts, and
+what is left of it is the prefill admission budget (policies/batching/pab.py).
+"""
+
+from math import ceil
+from typing import Protocol
+
+from policies.batching.pab import tokens_per_s
+from policies.limit.work import EngineWork
+
+NO_TARGET_S = 60.0  # what takes longer than this in an engine without any target is far off
+
+
+class PrefillPredictor(Protocol):
+    """When will a prompt that is sent now have its first token, and who would be late for it?
+
+    Asked only of work with a model.
+    """
+
+    def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float) -> float:
+        """Seconds from now until its first token."""
+        ...
+
+    def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
+        """Whether somebody who runs would miss a deadline that he would keep without it."""
+        ...
+
+
+class ChunkedPrefill:
+    """vLLM: every decode in every step, and the chunk that is left for prompts, first come, first served."""
+
+    def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float) -> float:
+        owed = work.owed_tokens(now)
+        # It joins with the next step: half a step away in the mean, and where prompts are computed part of that.
+        wait_s = work.decode_s / 2 if work.sequences and not owed else 0.0
+        return wait_s + work.prefill_s(owed + prefill_tokens)
+
+    def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
+        steps = ceil((work.owed_tokens(now) + prefill_tokens) / work.chunk_tokens)
+        # The last of these steps gives the token that is due after all others of them.
+        return any(
+            work.chunk_s > tpot_s and slack_s + (steps - 1) * tpot_s < steps * work.chunk_s
+            for tpot_s, slack_s in work.slacks(now)
+        )
+
+
+class FairBatching:
+    """FairBatching: prompts get the time that decodes can do without."""
+
+    def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float) -> float:
+        assert work.model is not None
+        speed = tokens_per_s(
+            work.model,
+            sequences=work.sequences / work.engines,
+            context_tokens=work.context_tokens / work.engines,
+            tpot_s=work.tpot_target_s(),
+        )
+        owed = work.owed_tokens(now) + prefill_tokens
+        least_s = work.prefill_s(owed)
+        return max(least_s, owed / (speed * work.engines)) if speed > 0.0 else max(least_s, NO_TARGET_S)
+
+    def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
+        return False  # a decode that would be late goes first, and prompts by their slack
+
+
+PREDICTORS: dict[str, PrefillPredictor] = {"vllm": ChunkedPrefill(), "fair": FairBatching()}
