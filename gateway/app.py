@@ -69,7 +69,7 @@ class Gateway:
         self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
         self.pools.watch(self.backends)
         self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
-        links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
+        links = {spec.id: self._make_link(spec) for spec in specs}
         telemetry = Telemetry(self._access_log, self._trace_log)
         self._front = Front(config, pools=self.pools, backends=self.backends, links=links, telemetry=telemetry)
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
@@ -114,6 +114,10 @@ class Gateway:
             silence_s_max=self._config.limits.answer_silence_s_max,
             ssl_context=spec.tls,
         )
+
+    def _make_link(self, spec: BackendSpec) -> Link:
+        priorities = {name: tier.priority for name, tier in self._config.tiers.items()}
+        return Link(self._upstreams[spec.id], spec.headers, priorities if spec.reads_priority else None)
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         config = self._config

@@ -111,7 +111,14 @@ class Config(BaseSettings):
     def policy_tiers(self) -> list[policy.Tier]:
         """Return the configured tiers, and the default one where it is not among them."""
         tiers = [
-            policy.Tier(id=name, weight=tier.weight, reserve_ratio=tier.reserve_ratio)
+            policy.Tier(
+                id=name,
+                weight=tier.weight,
+                reserve_ratio=tier.reserve_ratio,
+                rejects_misses=tier.on_miss == "reject",
+                priority=tier.priority,
+                preemptible=tier.preemptible,
+            )
             for name, tier in self.tiers.items()
         ]
         return tiers if policy.DEFAULT_TIER.id in self.tiers else [policy.DEFAULT_TIER, *tiers]
@@ -166,6 +173,7 @@ def _spec(backend: Backend) -> BackendSpec:
         requests_running_max=backend.requests_running_max,
         kv_tokens_max=backend.kv_tokens_max,
         kind=backend.kind,
+        reads_priority=backend.scheduling_policy == "priority",
         tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
     )
 

@@ -28,6 +28,7 @@ from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.kinds import KINDS
 from gateway.api.fields import CacheIsolation
+from policies.slo.urgency import PRIORITY_MAX
 
 SECRET_BYTES_MIN = 16
 SECRET_FILE_BYTES_MAX = 64 << 10
@@ -71,6 +72,8 @@ Bytes = Annotated[ByteSize, BeforeValidator(not_bool), Field(ge=1)]
 Positive = Annotated[float, BeforeValidator(not_bool), Field(gt=0)]
 NotNegative = Annotated[float, BeforeValidator(not_bool), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=86_400)]
+# No network is faster, and nobody waits longer.
+TargetMs = Annotated[float, BeforeValidator(not_bool), Field(ge=1, le=3_600_000)]
 Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
 Wait = Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=86_400)]
 Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value))]
@@ -102,6 +105,7 @@ class Backend(Section):
     requests_running_max: Count | None = None
     kv_tokens_max: Count | None = None
     kind: Kind | None = None
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     ca_file: Path | None = None
 
     @property
@@ -158,14 +162,21 @@ class Engine(Section):
 class Envelope(Section):
     """Latency targets; None: no such target, or the tier's."""
 
-    ttft_ms: Positive | None = None
-    tpot_ms: Positive | None = None
+    ttft_ms: TargetMs | None = None
+    tpot_ms: TargetMs | None = None
 
 
 class Tier(Section):
+    """`on_miss`: what becomes of a request that cannot meet its envelope. `priority`: whom to shed first, the higher
+    the later; below 0 is sheddable.
+    """
+
     weight: Positive = 1.0
     envelope: Envelope = Envelope()
+    on_miss: Literal["wait", "reject"] = "wait"
     reserve_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, lt=1)] = 0.0
+    priority: Annotated[int, BeforeValidator(not_bool), Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    preemptible: bool = False
 
 
 class Tenant(Section):

@@ -27,6 +27,7 @@ VALUES += (
     "policies.batching.fair",
     "policies.batching.pab",
 )  # and how long a step takes, and what it takes in
+VALUES += tuple(f"policies.slo.{name}" for name in ("attainment", "timeliness", "urgency"))  # and what was promised
 COMPOSITION_ROOTS = (
     "gateway/app.py",
     "gateway/scheduling/assembly.py",

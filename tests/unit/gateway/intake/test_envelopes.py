@@ -39,6 +39,16 @@ def test_a_header_makes_no_target_out_of_nothing():
     assert envelope(headers, tier=SloEnvelope(1.0), tenant=Tenant(id="bob")) is None
 
 
+def test_a_header_that_cannot_be_read_is_in_the_log_once(caplog):
+    envelopes = Envelopes(tenants={}, tiers={"gold": SloEnvelope(1.0)})
+    for _ in range(3):
+        envelopes.of(TENANT, CIMultiDict({"x-slo-ttft-ms": "secret"}))
+    (line,) = caplog.messages
+    assert "alice" in line
+    assert "x-slo-ttft-ms" in line
+    assert "secret" not in line
+
+
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "abc", "9" * 40, "\u00b2", "\u0661", " 5", "1e3", "nan"])
 def test_a_header_that_is_no_number_of_milliseconds_is_ignored(value):
     assert envelope({"x-llm-d-slo-ttft-ms": value}, own=SloEnvelope(1.0)) == SloEnvelope(1.0)

@@ -1,0 +1,122 @@
+"""What was promised, through the whole gateway: judged, told, and handed on to the engine."""
+
+import asyncio
+import json
+
+import pytest
+from gateway_rig import SLOW, answer, call, engine, gateway, scripted, stream, until
+
+from policies.types import Attainment
+
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":%d,"completion_tokens":%d}}\n\n'  # noqa: E501
+DONE = b"data: [DONE]\n\n"
+GENEROUS = {"envelope": {"ttft_ms": 5000, "tpot_ms": 1000}}
+
+
+def promised(**tier):
+    return {"tiers": {"gold": tier}, "tenants": {"anonymous": {"tier": "gold"}}}
+
+
+def streamed(*, tokens=3, pause_s=0.0):
+    return stream(*[TOKEN % (5 + n, n) for n in range(1, tokens + 1)], DONE, pause_s=pause_s)
+
+
+def attainment(rig):
+    snapshot = rig.snapshot()
+    assert snapshot.tenants["anonymous"].attainment == snapshot.tiers["gold"].attainment
+    return snapshot.tiers["gold"].attainment
+
+
+def logged(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_an_answer_in_time_is_counted_token_by_token(is_stream):
+    async with (
+        scripted(streamed() if is_stream else answer()) as backend,
+        gateway(backend, **promised(**GENEROUS)) as rig,
+    ):
+        assert (await rig.post(call(stream=is_stream))).status == 200
+        await until(rig.idle)
+        assert attainment(rig) == Attainment(1, 1, 1, 1, 1, tokens=3, tokens_in_time=3)
+
+
+async def test_a_late_answer_keeps_some_targets_and_some_tokens_and_the_access_line_says_which(tmp_path):
+    log = tmp_path / "access.log"
+    async with (
+        scripted(streamed(pause_s=0.15), streamed(pause_s=0.15)) as backend,
+        gateway(
+            backend,
+            access_log={"path": str(log)},
+            **promised(envelope={"ttft_ms": 5000, "tpot_ms": 50}),
+        ) as rig,
+    ):
+        await rig.post(call(stream=True))
+        # The first token is due at once, and each that follows after 50 ms: none is in time.
+        await rig.post(call(stream=True), headers={"x-llm-d-slo-ttft-ms": "1"})
+        await until(rig.idle)
+        counted = attainment(rig)
+    assert counted == Attainment(
+        requests=2, ttft_met=counted.ttft_met, tpot_met=0, tpot_envelope_met=1, met=1, tokens=6,
+        tokens_in_time=counted.tokens_in_time,
+    )  # fmt: skip
+    assert counted.tokens_in_time < 6
+    early, late = logged(log)
+    assert (early["ttft_met"], early["tpot_met"], early["envelope_met"], early["tokens_in_time"]) == (
+        True,
+        False,
+        True,
+        3,
+    )
+    assert (late["tpot_met"], late["envelope_met"]) == (False, False)
+    assert late["tokens_in_time"] == counted.tokens_in_time - 3
+
+
+async def test_what_was_promised_nothing_is_not_judged(tmp_path):
+    log = tmp_path / "access.log"
+    async with scripted(streamed()) as backend, gateway(backend, access_log={"path": str(log)}) as rig:
+        await rig.post(call(stream=True), headers={"x-llm-d-slo-ttft-ms": "1"})
+        await until(rig.idle)
+        assert rig.tenant().attainment == Attainment()
+    (line,) = logged(log)
+    assert [line[name] for name in ("ttft_met", "tpot_met", "envelope_met", "tokens_in_time")] == [None] * 4
+
+
+async def test_slack_is_shown_while_a_request_runs_and_while_one_waits():
+    async with (
+        engine(**SLOW) as server,
+        gateway({"name": "gpu", "url": server.url, "requests_running_max": 1}, **promised(**GENEROUS)) as rig,
+    ):
+        posts = [asyncio.create_task(rig.post(call(stream=True, max_tokens=30))) for _ in range(2)]
+        await until(lambda: rig.snapshot().queued_requests == 1 and rig.snapshot().requests)
+        await until(lambda: any(view.output_tokens > 3 for view in rig.snapshot().requests.values()))
+        running, waiting = sorted(rig.snapshot().requests.values(), key=lambda view: view.backend_id is None)
+        assert (running.backend_id, waiting.backend_id, waiting.output_tokens) == ("gpu", None, 0)
+        assert running.slack_s > 5 > waiting.slack_s, "a second more with every token"
+        assert rig.snapshot().tiers["gold"].slack_s_min == pytest.approx(waiting.slack_s, abs=1.0)
+        await asyncio.gather(*posts)
+
+
+async def test_an_engine_that_orders_its_queue_is_told_how_urgent_each_call_is():
+    async with (
+        scripted(answer()) as told,
+        gateway(
+            {"name": "gpu", "url": told.url, "scheduling_policy": "priority"},
+            **promised(priority=2, **GENEROUS),
+        ) as rig,
+    ):
+        for ttft_ms in ("4000", "20", "9000"):
+            reply = await rig.post(
+                call(priority=-99), headers={"x-slo-ttft-ms": ttft_ms, "X-Vllm-Priority": "-1000000000000000"}
+            )
+            assert reply.status == 200
+        middle, first, last = (int(asked.headers["x-vllm-priority"]) for asked in told.calls)
+        assert first < middle < last < 0
+        assert all(b"priority" not in asked.body for asked in told.calls)
+
+
+async def test_an_engine_that_does_not_is_told_nothing():
+    async with scripted(answer()) as backend, gateway(backend, **promised(priority=2, **GENEROUS)) as rig:
+        await rig.post(call(), headers={"X-Vllm-Priority": "-5"})
+        assert backend.calls[0].headers["x-vllm-priority"] == "0"
