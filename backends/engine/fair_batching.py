@@ -9,13 +9,16 @@ A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has 
 its arrival: they are late, so it decodes in every step, and steps keep to its TPOT.
 """
 
+from collections.abc import Iterable
 from math import floor, inf
 
 from backends.engine.batch import Batch, preempt_last, take
 from backends.engine.seats import Seats
 from backends.engine.sequence import Sequence
 from policies.batching.fair import Decode, Prefill, form_batch
+from policies.batching.pab import DueDecode, prefill_admission_budget
 from policies.step_time.model import StepTimeModel
+from policies.types import SloEnvelope
 
 
 class FairBatching:
@@ -70,6 +73,24 @@ class FairBatching:
             reserved = seats.memory.reserve(sequence, sequence.missing)
             assert reserved, "what was admitted can be prefilled"
             begun_tokens += sequence.missing
+
+
+def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope: SloEnvelope, now: float) -> float:
+    """Return how many prompt tokens an engine with these, running and waiting, can still take on for this envelope,
+    which has both targets: what FairBatching's engine reports after every step.
+    """
+    assert envelope.ttft_s is not None, "no budget without targets"
+    assert envelope.tpot_s is not None, "no budget without targets"
+    decodes: list[DueDecode] = []
+    owed_tokens = 0
+    for sequence in sequences:
+        if _is_decode(sequence):
+            decodes.append(DueDecode(due_at(sequence) - now, sequence.present))
+        else:
+            owed_tokens += sequence.missing
+    return prefill_admission_budget(
+        model, decodes, owed_tokens=owed_tokens, ttft_s=envelope.ttft_s, tpot_s=envelope.tpot_s
+    )
 
 
 def _is_decode(sequence: Sequence) -> bool:
