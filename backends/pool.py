@@ -27,6 +27,7 @@ from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
 from backends.poll import Poller, UnansweredError
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
+from backends.step_times import StepTimes
 from policies.types import BackendLoad
 
 BACKENDS_MAX = 1024
@@ -53,6 +54,7 @@ class PollTimes:
 class _Backend:
     spec: BackendSpec
     health: BackendHealth
+    step_times: StepTimes
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     running_limit: RunningLimit = field(default_factory=RunningLimit)
     measured_at: float | None = None
@@ -64,6 +66,10 @@ class _Backend:
     probe: asyncio.Task[None] | None = None
     load: BackendLoad | None = None  # as last told
     ask_now: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def _make_backend(spec: BackendSpec) -> _Backend:
+    return _Backend(spec, BackendHealth(spec.id), StepTimes(spec.id, spec.step_time))
 
 
 class BackendPool:
@@ -78,7 +84,7 @@ class BackendPool:
         rng: Random,
         times: PollTimes | None = None,
     ) -> None:
-        self._backends = {spec.id: _Backend(spec, BackendHealth(spec.id)) for spec in specs}
+        self._backends = {spec.id: _make_backend(spec) for spec in specs}
         assert len(self._backends) <= BACKENDS_MAX, "the configuration is checked before it comes here"
         pools = {b.spec.id: b.spec.pool for b in self._backends.values() if b.spec.pool is not None}
         self._catalog = Catalog(list(self._backends), pools=pools)
@@ -183,6 +189,7 @@ class BackendPool:
                 why = str(error)
                 backend.health.poll_failed(self._clock())
                 backend.metrics = backend.metrics.sizes()
+                backend.step_times.silent()
             except Exception:  # whatever one answer does to us, its backend has to stay watched
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
             self._settle(backend, was, why=why)
@@ -224,10 +231,12 @@ class BackendPool:
             body = await self._poller.get(backend.spec, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
         except UnansweredError:
             backend.metrics = backend.metrics.sizes()
+            backend.step_times.silent()
             return
         text = body.decode("utf-8", "replace")
         backend.metrics, backend.measured_at = parse_metrics(text), self._clock()
-        backend.running_limit.observe(backend.metrics, now=self._clock())
+        backend.running_limit.observe(backend.metrics, now=backend.measured_at)
+        backend.step_times.scraped(backend.metrics, now=backend.measured_at)
         if backend.kind is None:
             backend.kind = kind_by_metrics(text)
 
@@ -309,6 +318,8 @@ class BackendPool:
                 or backend.running_limit.limit(self._clock())
             ),
             measured_at=None if backend.metrics.requests_running is None else backend.measured_at,
+            step_tokens_max=backend.spec.step_tokens_max,
+            step_time=backend.step_times.step_time,
         )
         if backend.health.state is State.TRIAL and any(
             b.health.state is State.HEALTHY for b in self._pool_mates(backend)
