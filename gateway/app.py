@@ -125,19 +125,22 @@ class Gateway:
         return Dispatcher(self._wrap_scheduler(pool, scheduler))
 
     async def _embedded_engine(self) -> BackendSpec:
-        options = self._config.engine
-        self._engine = EngineServer(
-            EngineOptions(
-                model=options.model,
-                coefficients=options.coefficients,
-                batching=options.batching,
-                speed=options.speed,
-                kv_tokens_max=options.kv_tokens_max,
-                requests_running_max=options.requests_running_max,
-            )
+        engine = self._config.engine
+        options = EngineOptions(
+            model=engine.model,
+            coefficients=engine.coefficients,
+            batching=engine.batching,
+            speed=engine.speed,
+            kv_tokens_max=engine.kv_tokens_max,
+            requests_running_max=engine.requests_running_max,
         )
-        url = await self._engine.start()
-        return BackendSpec(id="embedded", url=url, requests_running_max=options.requests_running_max)
+        self._engine = EngineServer(options)
+        return BackendSpec(
+            id="embedded",
+            url=await self._engine.start(),
+            requests_running_max=options.requests_running_max,
+            step_tokens_max=options.chunk_tokens_max,
+        )
 
 
 def serve(config: Config) -> None:

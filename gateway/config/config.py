@@ -38,6 +38,7 @@ from gateway.config.sections import (
     Tier,
     TraceLog,
 )
+from gateway.config.step_time import believed
 from policies import types as policy
 
 ENV_PREFIX = "FAIRLEAD_"
@@ -173,6 +174,8 @@ def _spec(backend: Backend) -> BackendSpec:
         requests_running_max=backend.requests_running_max,
         kv_tokens_max=backend.kv_tokens_max,
         kind=backend.kind,
+        step_time=believed(backend),
+        step_tokens_max=backend.step_tokens_max,
         reads_priority=backend.scheduling_policy == "priority",
         tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
     )

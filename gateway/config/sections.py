@@ -93,6 +93,25 @@ class Listen(Section):
     allowed_origins: tuple[str, ...] = ()
 
 
+class StepTime(Section):
+    """What one engine step takes: so much, for every token computed, KV token read and request in it.
+
+    `error_ratio` is the median relative error of what it predicts, as far as anybody knows.
+    """
+
+    base_ms: NotNegative
+    token_us: NotNegative
+    context_token_ns: NotNegative = 0.0
+    request_us: NotNegative = 0.0
+    error_ratio: NotNegative = 0.2
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        if not (self.base_ms or self.token_us or self.context_token_ns or self.request_us):
+            raise ValueError("a step takes some time: not all coefficients can be zero")
+        return self
+
+
 class Backend(Section):
     """One server. What is not known of it (None) is asked, measured or learnt. `ca_file` (PEM) is for https."""
 
@@ -104,6 +123,9 @@ class Backend(Section):
     api_key_env: str | None = None
     requests_running_max: Count | None = None
     kv_tokens_max: Count | None = None
+    step_tokens_max: Count | None = None
+    step_time: StepTime | None = None
+    step_time_file: Path | None = None
     kind: Kind | None = None
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     ca_file: Path | None = None
@@ -129,6 +151,12 @@ class Backend(Section):
     def _has_one_key(self) -> Self:
         if sum(key is not None for key in (self.api_key, self.api_key_file, self.api_key_env)) > 1:
             raise ValueError("set only one of api_key, api_key_file and api_key_env")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_step_time(self) -> Self:
+        if self.step_time is not None and self.step_time_file is not None:
+            raise ValueError("set only one of step_time and step_time_file")
         return self
 
     def credential(self) -> SecretStr | None:

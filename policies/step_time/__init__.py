@@ -1,7 +1,8 @@
 """How long will a step of this engine take, and how sure is that?"""
 
+from policies.step_time.fit import fit_all
 from policies.step_time.learner import StepTimeLearner
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.step_time.observation import Observation
 
-__all__ = ["Observation", "StepTime", "StepTimeLearner", "StepTimeModel"]
+__all__ = ["Observation", "StepTime", "StepTimeLearner", "StepTimeModel", "fit_all"]

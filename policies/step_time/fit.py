@@ -7,7 +7,7 @@ while everybody decodes) stays as it was before, by a weak spring on every coeff
 it is split evenly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from itertools import combinations
 
@@ -31,6 +31,15 @@ def equation(observation: Observation) -> Equation:
         observation.context_token_steps * over_s,
         observation.request_steps * over_s,
     )
+
+
+ROUNDS_FROM_NOTHING = 20
+
+
+def fit_all(observations: Iterable[Observation]) -> StepTimeModel | None:
+    """Fit what was observed, when all of it is there and nothing is known before; None where it says nothing."""
+    equations = [equation(each) for each in observations if each.is_possible]
+    return fit(equations, None, believed=None, rounds=ROUNDS_FROM_NOTHING)
 
 
 def fit(

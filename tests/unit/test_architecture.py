@@ -21,6 +21,7 @@ IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "
 VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes")
 VALUES += (
     "policies.step_time",
+    "policies.step_time.fit",
     "policies.step_time.learner",
     "policies.step_time.model",
     "policies.step_time.observation",
@@ -31,6 +32,7 @@ VALUES += tuple(f"policies.slo.{name}" for name in ("attainment", "timeliness", 
 COMPOSITION_ROOTS = (
     "gateway/app.py",
     "gateway/scheduling/assembly.py",
+    "gateway/simulate/tables/slo_engines.py",
     "gateway/simulate/tables/vtc_pool.py",
     "backends/simulation/world.py",
     "backends/vllm_plugin/clerk.py",  # an engine's scheduler is put together there

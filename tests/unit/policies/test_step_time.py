@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from policies.step_time import Observation, StepTime, StepTimeLearner, StepTimeModel
+from policies.step_time import Observation, StepTime, StepTimeLearner, StepTimeModel, fit_all
 from policies.step_time.fit import not_negative
 from policies.step_time.learner import ERRORS_KEPT, WINDOW
 
@@ -176,6 +176,14 @@ def test_equal_observations_teach_their_mean_and_no_nonsense():
 
 def test_equal_observations_give_equal_coefficients():
     assert taught(CPU, count=200).step_time == taught(CPU, count=200).step_time
+
+
+def test_all_that_was_observed_can_be_fitted_at_once():
+    rng = random.Random(2)
+    seen = [observed(CPU, rng, steps=4) for _ in range(400)]
+    assert median(errors(fit_all(seen), CPU)) < 0.01
+    assert fit_all([]) is None
+    assert fit_all([Observation(1.0, 0, 0, 0, 0), Observation(math.nan, 1, 1, 1, 1)]) is None
 
 
 def test_the_best_of_all_choices_of_zeros_is_found():
