@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from policies.kv_peak import PeakOverTime
 from policies.limit import EngineWork, Limit, ModelLimit
-from policies.limit.predictors import PREDICTORS
+from policies.limit.predictors import PREDICTORS, prefill_tokens_per_s
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request
 
@@ -170,13 +170,22 @@ class BackendCapacity:
         work = self.work
         return None if work.model is None else PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now)
 
-    def seat_in_s(self, sequences: int, tokens: float) -> float:
+    def budget_tokens(self, window_s: float) -> float | None:
+        """The prefill admission budget: as reported, or over a window of so many seconds by what runs there; None
+        while too little is known of the backend's steps.
+        """
+        work = self.work
+        if work.budget_tokens is not None or work.model is None:
+            return work.budget_tokens
+        return prefill_tokens_per_s(work) * window_s - work.owed_tokens(self._clock.now)
+
+    def seat_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
         """Seconds until there is a seat, and memory, for so much, if requests end as often as they should in the mean.
-        Only with a model.
+        With `is_full` there is none now, whatever there is room for. Only with a model.
         """
         if not self.sequences:
             return 0.0
-        seats_short = self.sequences + sequences - self.sequences_max
+        seats_short = sequences if is_full else self.sequences + sequences - self.sequences_max
         tokens_short = self.tokens_held_max + tokens - self.tokens_max
         ends = max(seats_short, tokens_short / max(1.0, self.tokens / self.sequences))
         # As many end in the time of one answer as run.

@@ -24,6 +24,13 @@ class Forecast(NamedTuple):
     backend_id: str
 
 
+class Ahead(NamedTuple):
+    """What is sent before a request that waits: sequences, and their tokens of prompt and output."""
+
+    sequences: float
+    tokens: float
+
+
 class Fleet:
     """Who has room for this request, and how large are all of them together?"""
 
@@ -168,28 +175,52 @@ class Fleet:
         chosen.take(reservation)
         return chosen, reservation
 
-    def forecasts(self, request: Request, now: float, *, output_tokens: float) -> list[Forecast]:
+    def forecasts(
+        self, request: Request, now: float, *, output_tokens: float, ahead: Ahead | None = None
+    ) -> list[Forecast]:
         """When the request, sent as soon as there is a seat for it, would have its first token at each of the backends
         that serve and will do for it, in order of backend id; those of whose steps too little is known are left out. By
-        what is in flight, not by what waits; `output_tokens` are what is expected of it.
+        what is in flight and, where it does not go next, what goes `ahead` of it in equal parts to all of them;
+        `output_tokens` are what is expected of it.
         """
         self._clock.now = now
         found = []
-        for capacity in self.serving(request, now):
-            seat_in_s = self._seat_in_s(capacity, request, output_tokens)
+        serving = self.serving(request, now)
+        if ahead is not None and serving:
+            ahead = Ahead(ahead.sequences / len(serving), ahead.tokens / len(serving))
+        for capacity in serving:
+            seat_in_s = self._seat_in_s(capacity, request, output_tokens, ahead)
             ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id))
             if ttft_s is not None:
                 found.append(Forecast(max(seat_in_s, 0.0) + ttft_s, capacity.id))
         return sorted(found, key=lambda forecast: forecast.backend_id)
 
-    def predicted_ttft_s(self, request: Request, now: float, *, output_tokens: float) -> float | None:
+    def predicted_ttft_s(
+        self, request: Request, now: float, *, output_tokens: float, ahead: Ahead | None = None
+    ) -> float | None:
         """The least of its forecasts. None where some backend that would do for it has none: who would serve it
         better is not known then.
         """
-        forecasts = self.forecasts(request, now, output_tokens=output_tokens)
+        forecasts = self.forecasts(request, now, output_tokens=output_tokens, ahead=ahead)
         if not forecasts or len(forecasts) < len(self.serving(request, now)):
             return None
         return min(forecasts).ttft_s
+
+    def least_ttft_s(self, request: Request, now: float) -> float | None:
+        """Seconds until its first token at the best of the backends that serve if that had nothing else to do; None
+        where too little is known of one of them.
+        """
+        least: list[float] = []
+        for capacity in self.serving(request, now):
+            if capacity.work.model is None:
+                return None
+            least.append(capacity.work.prefill_s(self._prefill_tokens(request, capacity.id)))
+        return min(least, default=None)
+
+    def mean_output_tokens(self) -> float:
+        """Of all that runs, what is expected of one answer."""
+        running = [capacity.work for capacity in self._backends.values() if capacity.work.sequences]
+        return sum(work.output_tokens for work in running) / max(1, sum(work.sequences for work in running))
 
     def tokens_needed(self, entry: InFlight) -> int:
         """What the entry's own tokens come to, by its prompt as reported and an output that may have outgrown
@@ -255,9 +286,15 @@ class Fleet:
         cached_tokens = self.cached_tokens(request, backend_id) if self.cached_tokens is not None else 0
         return max(1, request.prompt_tokens - cached_tokens)
 
-    def _seat_in_s(self, capacity: BackendCapacity, request: Request, output_tokens: float) -> float:
+    def _seat_in_s(
+        self, capacity: BackendCapacity, request: Request, output_tokens: float, ahead: Ahead | None
+    ) -> float:
         tokens = request.prompt_tokens + output_tokens
-        return 0.0 if capacity.work.model is None else capacity.seat_in_s(request.choices, tokens)
+        if capacity.work.model is None:
+            return 0.0
+        if ahead is None:
+            return capacity.seat_in_s(request.choices, tokens)
+        return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)

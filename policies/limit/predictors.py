@@ -6,13 +6,14 @@ for all of them: they pay with their slack. FairBatching lets decodes wait for p
 what is left of it is the prefill admission budget (policies/batching/pab.py).
 """
 
-from math import ceil
+from math import ceil, inf
 from typing import Protocol
 
 from policies.batching.pab import tokens_per_s
+from policies.limit.knee import knee_s
 from policies.limit.work import EngineWork
 
-NO_TARGET_S = 60.0  # what takes longer than this in an engine without any target is far off
+FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
 
 
 class PrefillPredictor(Protocol):
@@ -52,19 +53,25 @@ class FairBatching:
     """FairBatching: prompts get the time that decodes can do without."""
 
     def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float) -> float:
-        assert work.model is not None
-        speed = tokens_per_s(
-            work.model,
-            sequences=work.sequences / work.engines,
-            context_tokens=work.context_tokens / work.engines,
-            tpot_s=work.tpot_target_s(),
-        )
         owed = work.owed_tokens(now) + prefill_tokens
-        least_s = work.prefill_s(owed)
-        return max(least_s, owed / (speed * work.engines)) if speed > 0.0 else max(least_s, NO_TARGET_S)
+        least_s, speed = work.prefill_s(owed), prefill_tokens_per_s(work)
+        return max(least_s, owed / speed if speed > 0.0 else FAR_OFF_S)
 
     def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
         return False  # a decode that would be late goes first, and prompts by their slack
+
+
+def prefill_tokens_per_s(work: EngineWork) -> float:
+    """Prompt tokens per second while decodes are put off until they are due; zero or less: they leave no time."""
+    assert work.model is not None
+    target_s = work.tpot_target_s()
+    speed = tokens_per_s(
+        work.model,
+        sequences=work.sequences / work.engines,
+        context_tokens=work.context_tokens / work.engines,
+        tpot_s=knee_s(work.model) if target_s == inf else target_s,
+    )
+    return speed * work.engines
 
 
 PREDICTORS: dict[str, PrefillPredictor] = {"vllm": ChunkedPrefill(), "fair": FairBatching()}
