@@ -59,14 +59,62 @@ class _Sum:
         return Observation(self.seconds, self.steps, self.new_tokens, self.context_token_steps, self.request_steps)
 
 
+class StepWindows:
+    """Makes observations of the scrapes of one backend. Its engines are watched one by one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and when it was
+        self._sums: dict[str, _Sum] = {}  # by engine
+
+    def scraped(self, metrics: EngineMetrics, *, now: float) -> list[Observation]:
+        """Take in one scrape; scrapes come in order. What is returned may be impossible, where the server lies."""
+        found = []
+        for engine in metrics.engine_steps:
+            before = self._seen.get(engine.engine)
+            self._seen[engine.engine] = now, engine
+            seen = None if before is None else self._between(before[1], engine, now - before[0])
+            if seen is not None:
+                found.append(seen)
+        return found
+
+    def silent(self) -> None:
+        """It did not answer: what it does until the next scrape is not known."""
+        self._seen.clear()
+        self._sums.clear()
+
+    def _between(self, before: EngineSteps, after: EngineSteps, seconds: float) -> Observation | None:
+        steps = after.steps_total - before.steps_total
+        if steps < 0 or not before.requests_running or not after.requests_running:
+            return self._close(after.engine)
+        seen = Observation(
+            seconds=seconds,
+            steps=steps,
+            new_tokens=after.step_tokens_total - before.step_tokens_total,
+            context_token_steps=steps * (_context_tokens(before) + _context_tokens(after)) / 2,
+            request_steps=after.generation_tokens_total - before.generation_tokens_total,
+        )
+        if steps and not seen.is_possible:
+            del self._seen[after.engine]  # nor is a difference to it worth anything
+            self._sums.pop(after.engine, None)
+            return seen
+        part = self._sums.setdefault(after.engine, _Sum())
+        part.add(seen)
+        enough = part.steps >= STEPS_MIN or (part.seconds >= WINDOW_S_MAX and part.steps >= STEPS_MIN_LATE)
+        return self._close(after.engine) if enough else None
+
+    def _close(self, engine: str) -> Observation | None:
+        """What is summed up, if it is enough."""
+        part = self._sums.pop(engine, None)
+        return None if part is None or part.steps < STEPS_MIN_LATE else part.observation()
+
+
 class StepTimes:
     """Learns from one backend. It starts from `start`: configured, or stored."""
 
     def __init__(self, backend_id: str, start: StepTime | None = None) -> None:
         self._backend_id = backend_id
         self._learner = StepTimeLearner(start)
-        self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and when it was
-        self._sums: dict[str, _Sum] = {}  # by engine
+        self._windows = StepWindows()
         self._groups: dict[int, _Sum] = {}  # of reports, by the octave of their new tokens
         self._reported_at = float("-inf")
         self._complained = False
@@ -78,56 +126,29 @@ class StepTimes:
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> None:
         """Learn from one scrape; scrapes come in order."""
-        for engine in metrics.engine_steps:
-            before = self._seen.get(engine.engine)
-            self._seen[engine.engine] = now, engine
-            if before is not None and now - self._reported_at > REPORTS_FRESH_S:
-                self._between(before[1], engine, now - before[0])
+        for seen in self._windows.scraped(metrics, now=now):
+            if now - self._reported_at > REPORTS_FRESH_S:
+                self._learner.observe(seen)
         self._complain()
 
     def silent(self) -> None:
         """It did not answer: what it does until the next scrape is not known."""
-        self._seen.clear()
-        self._sums.clear()
+        self._windows.silent()
 
     def reported(self, reports: Iterable[StepReport], *, now: float) -> None:
         """Learn from reports of single steps, in order."""
         for report in reports:
             self._reported_at = now
-            octave = max(report.new_tokens, 0).bit_length()
+            seen = Observation(report.seconds, 1, report.new_tokens, report.context_tokens, report.requests)
+            if not seen.is_possible:
+                self._learner.observe(seen)
+                continue
+            octave = report.new_tokens.bit_length()
             group = self._groups.setdefault(octave, _Sum())
-            group.add(Observation(report.seconds, 1, report.new_tokens, report.context_tokens, report.requests))
+            group.add(seen)
             if group.steps >= GROUP_STEPS:
                 self._learner.observe(self._groups.pop(octave).observation())
         self._complain()
-
-    def _between(self, before: EngineSteps, after: EngineSteps, seconds: float) -> None:
-        steps = after.steps_total - before.steps_total
-        if steps < 0 or not before.requests_running or not after.requests_running:
-            self._close(after.engine)
-            return
-        seen = Observation(
-            seconds=seconds,
-            steps=steps,
-            new_tokens=after.step_tokens_total - before.step_tokens_total,
-            context_token_steps=steps * (_context_tokens(before) + _context_tokens(after)) / 2,
-            request_steps=after.generation_tokens_total - before.generation_tokens_total,
-        )
-        if steps and not seen.is_possible:
-            del self._seen[after.engine]  # nor is a difference to it worth anything
-            self._sums.pop(after.engine, None)
-            self._learner.observe(seen)
-            return
-        part = self._sums.setdefault(after.engine, _Sum())
-        part.add(seen)
-        if part.steps >= STEPS_MIN or (part.seconds >= WINDOW_S_MAX and part.steps >= STEPS_MIN_LATE):
-            self._close(after.engine)
-
-    def _close(self, engine: str) -> None:
-        """Learn from what is summed up, if it is enough."""
-        part = self._sums.pop(engine, None)
-        if part is not None and part.steps >= STEPS_MIN_LATE:
-            self._learner.observe(part.observation())
 
     def _complain(self) -> None:
         if self._learner.ignored_total and not self._complained:

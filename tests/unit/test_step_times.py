@@ -1,6 +1,7 @@
 """A backend's step time learnt from outside: scrapes of engines whose steps are known, and of servers that lie."""
 
 import logging
+import math
 import random
 from collections import Counter
 from dataclasses import astuple, replace
@@ -202,6 +203,15 @@ def test_what_no_engine_does_is_ignored_and_said_once(lie, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "backend vllm-7: what it says of its steps cannot be, and is ignored"
     ]
+
+
+@pytest.mark.parametrize("report", [(-1, 0, 1, 0.1), (10**400, 0, 1, 0.1), (1, 10**400, 1, 0.1), (1, 0, 1, math.nan)])
+def test_a_report_of_a_step_that_cannot_be_spoils_no_other(report, caplog):
+    learnt = StepTimes("b")
+    for _ in range(100):
+        learnt.reported([StepReport(*report), *[StepReport(10, 100, 10, 1.0)] * 16], now=0.0)
+    assert learnt.step_time.model.step_s(new_tokens=10, context_tokens=100, requests=10) == pytest.approx(1.0, rel=0.01)
+    assert len(caplog.records) == 1
 
 
 def test_a_server_that_says_nothing_of_its_steps_teaches_nothing():
