@@ -102,6 +102,7 @@ class BackendCapacity:
         self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
         self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
         self._set_limits()
+        self._set_pace(is_new=True)
 
     @property
     def reserved_ratio(self) -> float:
@@ -255,10 +256,12 @@ class BackendCapacity:
 
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
         """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
-        if load.measured_at is None or load.measured_at != self.load.measured_at:
+        is_new = load.measured_at is None or load.measured_at != self.load.measured_at
+        if is_new:
             self._observe(load, held_tokens)
         self.load = load
         self._set_limits()
+        self._set_pace(is_new=is_new)
 
     def set_reserves(self, reserve_ratios: Mapping[str, float]) -> None:
         """From now on these tiers have this part of the backend to themselves."""
@@ -289,12 +292,6 @@ class BackendCapacity:
         # arrival looks like foreign load once, a foreign request stays.
         self.foreign_requests = min(self._foreign_requests)
         self.foreign_tokens = min(self._foreign_tokens)
-        self.work.measured(
-            load,
-            foreign_sequences=self.foreign_requests,
-            foreign_tokens=self.foreign_tokens,
-            now=self._clock.now,
-        )
         # What may be ours.
         self.sequences_max = max(0, self.sequences_limit - self.foreign_requests)
         self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens)
@@ -302,6 +299,16 @@ class BackendCapacity:
             tier_id: _Use(ceil(ratio * self.sequences_limit - ROUNDING), ratio * self.tokens_limit)
             for tier_id, ratio in self._reserve_ratios.items()
         }
+
+    def _set_pace(self, *, is_new: bool) -> None:
+        """How fast it goes, by the latest measurement."""
+        self.work.measured(
+            self.load,
+            foreign_sequences=self.foreign_requests,
+            foreign_tokens=self.foreign_tokens,
+            now=self._clock.now,
+            is_new=is_new,
+        )
 
     def _has_room(self, reservation: Reservation, needed: float, kept_tokens: float) -> bool:
         if self.tokens + needed + kept_tokens <= self.tokens_max:

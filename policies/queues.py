@@ -20,6 +20,7 @@ class TenantQueue:
 
     requests: OrderedDict[str, Request] = field(default_factory=OrderedDict)
     body_bytes: int = 0
+    prompt_tokens: int = 0
 
 
 EMPTY = TenantQueue()
@@ -31,6 +32,7 @@ class TenantQueues:
     def __init__(self) -> None:
         self._tenants: dict[str, TenantQueue] = {}
         self.body_bytes = 0
+        self.prompt_tokens = 0
 
     def of(self, tenant_id: str) -> TenantQueue:
         """The tenant's queue, to read; an empty one where it has none."""
@@ -55,6 +57,8 @@ class TenantQueues:
         queue.requests[request.id] = request
         queue.body_bytes += request.body_bytes
         self.body_bytes += request.body_bytes
+        queue.prompt_tokens += request.prompt_tokens
+        self.prompt_tokens += request.prompt_tokens
 
     def add_back(self, request: Request) -> None:
         """Put a request before all of its tenant's that arrived later."""
@@ -74,6 +78,8 @@ class TenantQueues:
         del queue.requests[request.id]
         queue.body_bytes -= request.body_bytes
         self.body_bytes -= request.body_bytes
+        queue.prompt_tokens -= request.prompt_tokens
+        self.prompt_tokens -= request.prompt_tokens
         if not queue.requests:
             del self._tenants[request.tenant_id]
 
