@@ -24,6 +24,7 @@ LEARN_EVERY: Final = 4  # steps without a prompt, once the model is sure: a fit 
 REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64
 TARGETS_KEPT: Final = 64  # of the last requests: the tightest are those of the budget that is reported
+GATEWAYS_MAX: Final = 8  # whose dispatches are told apart
 LEAD_S_MAX: Final = 1.0  # steps in flight delay the next one by no more than this, whatever the model says
 
 
@@ -46,7 +47,7 @@ class Clerk:
     def __init__(self, options: Options, clock: Callable[[], float]) -> None:
         self.options = options
         self.entries: dict[str, Entry] = {}
-        self.dispatch = 0
+        self.dispatches: dict[str, int] = {}  # the highest of each gateway, the last to send at the end
         self.tenants = TenantOrder() if options.order == "vtc" else None
         self._clock = clock
         self._steps = StepClock()
@@ -77,7 +78,11 @@ class Clerk:
         if arrived_at < promise.first_due_at < inf and promise.tpot_s < inf:
             self._targets.append((promise.first_due_at - arrived_at, promise.tpot_s))
         self.entries[request_id] = Entry(promise)
-        self.dispatch = max(self.dispatch, promise.dispatch)
+        if promise.dispatch is not None:
+            gateway, number = promise.dispatch
+            self.dispatches[gateway] = max(self.dispatches.pop(gateway, 0), number)
+            if len(self.dispatches) > GATEWAYS_MAX:
+                del self.dispatches[next(iter(self.dispatches))]
 
     def forget(self, request_id: str) -> None:
         """The request is over."""

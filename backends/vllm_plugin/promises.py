@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any, Final, NamedTuple
 
-TENANT_CHARACTERS_MAX: Final = 256
+NAME_CHARACTERS_MAX: Final = 256
 MILLISECONDS_MAX: Final = 1e9
 DISPATCH_MAX: Final = 2**53
 
@@ -17,13 +17,13 @@ DISPATCH_MAX: Final = 2**53
 class Promise(NamedTuple):
     """The first token is due at `first_due_at`, the others `tpot_s` apart; infinite: it was not promised any time.
 
-    `dispatch` is the number under which the gateway sent it; 0 where it has none.
+    `dispatch` is by which gateway it was sent, and the number that it has there; None: nobody said.
     """
 
     tenant: str
     first_due_at: float
     tpot_s: float
-    dispatch: int
+    dispatch: tuple[str, int] | None
 
     def slack_s(self, *, output_tokens: int, first_token_at: float | None, now: float) -> float:
         """Seconds until the next token is due after so many.
@@ -43,13 +43,21 @@ def read_promise(
     given = extra_args or {}
     ttft_s = _seconds(given.get("slo_ttft_ms"), least=-MILLISECONDS_MAX) or ttft_s
     tpot_s = _seconds(given.get("slo_tpot_ms"), least=0.0) or tpot_s
-    tenant, dispatch = given.get("tenant"), given.get("fairlead_dispatch")
+    tenant = given.get("tenant")
     return Promise(
-        tenant=tenant if type(tenant) is str and len(tenant) <= TENANT_CHARACTERS_MAX else "",
+        tenant=tenant if type(tenant) is str and len(tenant) <= NAME_CHARACTERS_MAX else "",
         first_due_at=inf if ttft_s is None else arrived_at + ttft_s,
         tpot_s=inf if tpot_s is None else tpot_s,
-        dispatch=dispatch if type(dispatch) is int and 0 <= dispatch <= DISPATCH_MAX else 0,
+        dispatch=_dispatch(given.get("fairlead_dispatch")),
     )
+
+
+def _dispatch(value: Any) -> tuple[str, int] | None:
+    if type(value) is not list or len(value) != 2:
+        return None
+    gateway, number = value
+    is_one = type(gateway) is str and len(gateway) <= NAME_CHARACTERS_MAX and type(number) is int
+    return (gateway, number) if is_one and 0 <= number <= DISPATCH_MAX else None
 
 
 def _seconds(value: Any, *, least: float) -> float | None:

@@ -24,10 +24,10 @@ class EngineState:
     """One engine as of its last report. What is None is not known yet.
 
     `coefficients` are those of policies/step_time/model.py, in seconds. `pab_tokens` is the prefill admission budget
-    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatch` is the highest number of a dispatch that it has seen.
+    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` are the highest numbers that it has seen, by gateway.
     """
 
-    dispatch: int
+    dispatches: Mapping[str, int]
     running: int
     waiting: int
     kv_blocks: int

@@ -217,7 +217,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         step_time = self._clerk.step_time
         budget = self._budget() or (None, None, None)
         return EngineState(
-            dispatch=self._clerk.dispatch,
+            dispatches=self._clerk.dispatches,
             running=running,
             waiting=waiting,
             kv_blocks=pool.num_gpu_blocks,

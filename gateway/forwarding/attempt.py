@@ -16,6 +16,7 @@ from backends.meters import ANSWERS
 from backends.meters.events import Meter, Remembered, StreamCall
 from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed
 from gateway.api.headers import upstream_headers
+from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.forwarding.pace import Pace
 from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
 from gateway.forwarding.settlement import Settlement
@@ -70,17 +71,21 @@ class Attempt:
         trace: CallTrace,
         link: Link,
         kind: BackendKind,
+        plugin_name: str | None,
         intake: Intake,
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         on_id: Callable[[str], None],
     ) -> None:
-        """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later."""
+        """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later.
+        `plugin_name` is our name at the scheduler inside the backend, where it has one that listens.
+        """
         self._call = call
         self._lease = lease
         self._trace = trace
         self._link = link
         self._kind = kind
+        self._plugin_name = plugin_name
         self._output_tokens = output_tokens
         self._answer_headers = answer_headers
         self._on_id = on_id
@@ -122,13 +127,27 @@ class Attempt:
             priority=self._priority(),
         )
         try:
-            return await link.upstream.open("POST", self._trace.endpoint, headers, body_for(parsed, self._kind))
+            return await link.upstream.open("POST", self._trace.endpoint, headers, self._body())
         except ConnectFailed:
             raise NotTaken(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
         except UpstreamClosed as error:
             if error.bytes_received:
                 raise
             raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+
+    def _body(self) -> bytes:
+        parsed, call = self._call.parsed, self._call
+        body = body_for(parsed, self._kind)
+        if self._plugin_name is None:
+            return body
+        told = engine_arguments(
+            call.request,
+            call.tenant,
+            gateway=self._plugin_name,
+            number=self._lease.number,
+            now=call.dispatcher.now(),
+        )
+        return with_arguments(body, parsed.body.content_type, told)
 
     def _priority(self) -> int:
         """What the backend orders its own queue by, where it does."""

@@ -273,8 +273,8 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "outcome", "passed",
-        "quiet_tokens", "request", "timing",
+        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "number", "outcome",
+        "passed", "quiet_tokens", "request", "timing",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
@@ -285,6 +285,7 @@ class Lease:
         self.may_be_withdrawn = False
         self.is_withdrawn = False  # the scheduler is taking it back
         self.backend_id = ""
+        self.number = 0  # of those that the backend was sent
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
         self.timing: Timing | None = None  # of the answer, where the request has an envelope
@@ -356,6 +357,7 @@ class Lease:
 
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
+        self.number = decision.number
         self.may_be_withdrawn = decision.may_be_withdrawn
 
 

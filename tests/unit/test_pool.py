@@ -1,6 +1,7 @@
 """The live set, asking scripted servers on this machine."""
 
 import asyncio
+import json
 import logging
 import random
 from contextlib import asynccontextmanager
@@ -105,8 +106,29 @@ async def test_one_round_gives_the_load_the_models_and_the_pool():
 async def test_backends_are_asked_with_their_own_credentials():
     server = Server()
     async with serving(server) as (url,), watching([BackendSpec("a", url, {"Authorization": "Bearer s3"})], times=SLOW):
-        assert [request.path for request in server.asked] == ["/health", "/metrics", "/v1/models"]
+        assert [request.path for request in server.asked] == ["/health", "/metrics", "/fairlead/steps", "/v1/models"]
         assert {request.headers["Authorization"] for request in server.asked} == {"Bearer s3"}
+
+
+async def test_a_vllm_with_the_plugin_is_known_to_batch_fairly_until_it_says_no_more():
+    server = Server()
+    state = {"pab_tokens": -3.5, "dispatches": {}, "step_tokens_max": 512, "requests_running_max": 16}
+    steps = {"version": 1, "epoch": "e", "next": 7, "steps": [[6, 0, 8, 80, 2, 900]], "engines": {"0": state}}
+    server.answers["/fairlead/steps"] = (200, json.dumps(steps))
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        ((load,),) = pool.loads().values()
+        assert (load.batching, load.pab_tokens, load.pab_dispatches) == ("fair", -3.5, 0)
+        assert (load.step_tokens_max, load.requests_running_max) == (512, 16)
+        assert pool.plugin_name("a") is not None
+        await until(lambda: any(request.query_string == "since=7" for request in server.asked))
+        server.answers["/fairlead/steps"] = (401, "")
+        await until(lambda: pool.plugin_name("a") is None)
+        ((load,),) = pool.loads().values()
+        assert (load.batching, load.pab_tokens) == ("vllm", None)
+        asked = sum(request.path == "/fairlead/steps" for request in server.asked)
+        metrics = sum(request.path == "/metrics" for request in server.asked)
+        await until(lambda: sum(request.path == "/metrics" for request in server.asked) > metrics + 2)
+        assert sum(request.path == "/fairlead/steps" for request in server.asked) == asked
 
 
 def test_credentials_are_not_shown():
