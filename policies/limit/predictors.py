@@ -41,11 +41,16 @@ class ChunkedPrefill:
         return wait_s + work.prefill_s(owed + prefill_tokens)
 
     def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
-        steps = ceil((work.owed_tokens(now) + prefill_tokens) / work.chunk_tokens)
-        # The last of these steps gives the token that is due after all others of them.
+        slacks = work.slacks(now)
+        if not slacks:
+            return False
+        owed = work.owed_tokens(now) + prefill_tokens
+        full_steps = owed // work.chunk_tokens
+        steps, all_s = ceil(owed / work.chunk_tokens), work.prefill_s(owed)
         return any(
-            work.chunk_s > tpot_s and slack_s + (steps - 1) * tpot_s < steps * work.chunk_s
-            for tpot_s, slack_s in work.slacks(now)
+            # The last step gives the token that is due after those of all others; so does the last full one.
+            slack_s + (steps - 1) * tpot_s < all_s or slack_s + (full_steps - 1) * tpot_s < full_steps * work.chunk_s
+            for tpot_s, slack_s in slacks
         )
 
 

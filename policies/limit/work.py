@@ -46,6 +46,7 @@ class EngineWork:
         self._at = 0.0
         self._steps = 0.0
         self._computed = self._sent = 0.0  # prompt tokens, since the start of time
+        self._surely_computed = 0.0
         self._ends: dict[Reservation, float] = {}  # where in what was sent a prompt without a first token ends
         self.decode_s = self.chunk_s = 0.0
         self.chunk_tokens = 1
@@ -75,9 +76,10 @@ class EngineWork:
         self._advance(now)
         self._unreported.pop(reservation, None)
         end = self._ends.pop(reservation, None)
-        is_streamed = reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences
-        if end is not None and (is_streamed or end > self._computed):
-            self._computed = end
+        if end is not None:
+            self._surely_computed = max(self._surely_computed, end)
+            is_streamed = reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences
+            self._computed = self._surely_computed if is_streamed else max(self._computed, end)
             self._set_pace()
         self._note_due(reservation, now)
 
@@ -92,8 +94,10 @@ class EngineWork:
         self._count(reservation, -1)
         self._set_pace()
 
-    def measured(self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float) -> None:
-        """The backend was measured, and runs this much for others."""
+    def measured(
+        self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float, is_new: bool = True
+    ) -> None:
+        """The backend was measured, and runs this much for others; or that `is_new` no more, and told again."""
         self._advance(now)
         known: StepTime | None = load.step_time
         if known is None or not known.is_sure:
@@ -105,10 +109,8 @@ class EngineWork:
         self.batching, self.engines = load.batching, load.engines
         self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
         self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
-        self._reported_tokens = load.pab_tokens
-        included = self._dispatches if load.pab_dispatches is None else load.pab_dispatches
-        for reservation in [each for each in self._unreported if each.number <= included]:
-            del self._unreported[reservation]
+        if is_new:
+            self._reported(load)
         self._set_pace()
 
     def told(self, running: Iterable[Reservation], now: float) -> None:
@@ -232,6 +234,13 @@ class EngineWork:
         self.output_tokens += sign * reservation.output_tokens
         if not self.sequences:
             self.context_tokens = self.output_tokens = 0.0  # what rounding may have left
+
+    def _reported(self, load: BackendLoad) -> None:
+        """A report that is late would give back what was spent since: what it does not include is taken off again."""
+        self._reported_tokens = load.pab_tokens
+        included = self._dispatches if load.pab_dispatches is None else load.pab_dispatches
+        for reservation in [each for each in self._unreported if each.number <= included]:
+            del self._unreported[reservation]
 
     def _bind(self, reservation: Reservation) -> None:
         tpot_s = self.own_tpot_s(reservation)
