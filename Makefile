@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
+.PHONY: help run plugin test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,6 +24,9 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+plugin: $(STAMP)  ## build the wheel of fairlead-vllm, which goes into vLLM's environment, in dist/
+	$(BIN)/python -m pip wheel -q --no-deps -w dist backends/vllm_plugin
 
 $(NODE): tests/clients/node/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix $(@D)/.. --ignore-scripts --no-audit --no-fund --silent \

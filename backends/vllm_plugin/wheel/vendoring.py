@@ -1,49 +1,21 @@
-"""Build fairlead-vllm out of the gateway's tree (a PEP 517 build backend around setuptools').
+"""The plugin as a package of its own: the sources of fairlead-vllm, made out of the gateway's tree.
 
 The modules of backends/vllm_plugin become the package `fairlead_vllm`, and those of policies/ that they import, of
-themselves or through others, `fairlead_vllm._policies`; imports are rewritten. That happens in a temporary directory,
-so what is built depends on no earlier build, and vLLM's environment gets no package of the gateway's.
+themselves or through others, `fairlead_vllm._policies`; imports are rewritten. So vLLM's environment gets no package
+of the gateway's, and one copy of every rule is written.
 """
 
 import ast
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
 from pathlib import Path
-from typing import Any
-
-from setuptools import build_meta
 
 PLUGIN = Path(__file__).resolve().parents[1]
 TREE = PLUGIN.parents[1]
 RENAMED = {"backends.vllm_plugin": "fairlead_vllm", "policies": "fairlead_vllm._policies"}
 IMPORT = re.compile(rf"^(\s*(?:from|import) )({'|'.join(map(re.escape, RENAMED))})(?=[.\s])", re.MULTILINE)
 OUR_BACKEND = re.compile(r"^(build-backend|backend-path) = .*\n", re.MULTILINE)
-
-
-def build_wheel(wheel_directory: str, config_settings: Any = None, _metadata_directory: Any = None) -> str:
-    """PEP 517."""
-    target = Path(wheel_directory).absolute()
-    with _staged():
-        return str(build_meta.build_wheel(os.fspath(target), config_settings))
-
-
-def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
-    """PEP 517. The archive holds what was staged, and is built without this file."""
-    target = Path(sdist_directory).absolute()
-    with _staged():
-        return str(build_meta.build_sdist(os.fspath(target), config_settings))
-
-
-@contextmanager
-def _staged() -> Iterator[None]:
-    with tempfile.TemporaryDirectory() as name:
-        stage(Path(name))
-        with chdir(name):
-            yield
 
 
 def stage(directory: Path) -> None:
