@@ -85,9 +85,12 @@ class BackendCapacity:
         self.load = load
         self.work = EngineWork()
         self._limit = limit or ModelLimit()
+        self._reads_time = self._limit.reads_time
         self._clock = clock or Clock()
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
+        self.refused_tokens: dict[str, float] = {}
+        """By tier: who needs so many of his own or more has no room here as long as nothing comes, goes or changes."""
         self.held_until = -inf  # the backend refused a request: nothing is sent before
         self.refusing_since: float | None = None  # it has taken none since
         self.requests = 0
@@ -119,7 +122,7 @@ class BackendCapacity:
     @property
     def has_seat(self) -> bool:
         """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
-        return self.sequences < self.sequences_max or not self.sequences
+        return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))
 
     def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
         """What a request of this prompt and (expected) output would occupy here."""
@@ -157,12 +160,21 @@ class BackendCapacity:
         if self.tokens + needed > self.tokens_max and (
             self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
         ):
-            return False
+            return self._refuse(reservation.tier_id, needed)
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
-        return self._has_room_for(reservation, needed, reserve_only=reserve_only) and self._limit.allows(
-            self.work, reservation, self._clock.now
-        )
+        if not self._has_room_for(reservation, needed, reserve_only=reserve_only):
+            return not reserve_only and self._refuse(reservation.tier_id, needed)
+        return self._limit.allows(self.work, reservation, self._clock.now)
+
+    def may_fit(self, tier_id: str, tokens: int, due_at: float) -> bool:
+        """Whether `fits` may be true of so many own tokens, whose first is due then: what can be told at a glance."""
+        if not self.sequences:
+            return True
+        if tokens >= self.refused_tokens.get(tier_id, inf):
+            return False
+        work = self.work
+        return not self._reads_time or self._clock.now >= work.busy_until or work.ready_at <= due_at
 
     def ttft_s(self, prefill_tokens: float) -> float | None:
         """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed; None
@@ -191,6 +203,11 @@ class BackendCapacity:
         ends = max(seats_short, tokens_short / max(1.0, self.tokens / self.sequences))
         # As many end in the time of one answer as run.
         return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
+
+    def _refuse(self, tier_id: str, tokens: float) -> bool:
+        if self._peak is None:  # there what fits changes as time goes by
+            self.refused_tokens[tier_id] = min(tokens, self.refused_tokens.get(tier_id, inf))
+        return False
 
     def _has_room_for(self, reservation: Reservation, needed: float, *, reserve_only: bool) -> bool:
         """Whether there is memory beside what is kept for others, and a seat."""
@@ -281,6 +298,7 @@ class BackendCapacity:
 
     def _set_limits(self) -> None:
         load = self.load
+        self.refused_tokens.clear()
         self.id = load.backend_id
         self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
         if self._peak is not None:
@@ -353,6 +371,7 @@ class BackendCapacity:
             self._foreign_tokens.append(max(0.0, theirs_tokens))
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
+        self.refused_tokens.clear()
         use = self._tiers[tier_id]
         use.sequences += sequences
         use.tokens += tokens

@@ -5,6 +5,7 @@ A backend that leaves the live set gets nothing more, but stays in the books unt
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from policies.capacity import BackendCapacity, Clock
@@ -46,6 +47,9 @@ class Fleet:
         self._limits = (0, 0.0)
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
+        self._with_seat: set[str] = set()  # ids of those that are there and have one
+        self._open: list[BackendCapacity] | None = None  # these, as far as they were asked for since they changed
+        self._held_until = -inf  # the last of those that are held
 
     def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight], now: float) -> None:
         """Take in the whole live set, newly measured while these requests of ours were in flight."""
@@ -68,6 +72,8 @@ class Fleet:
         self._retired = self._backends.keys() - {load.backend_id for load in loads}
         for backend_id in sorted(self._retired):
             self._retire(self._backends[backend_id])
+        self._with_seat = {each.id for each in self._backends.values() if each.load.available and each.has_seat}
+        self._open = None
         available = [capacity for capacity in self._backends.values() if capacity.load.available]
         self._limits = (sum(each.sequences_max for each in available), sum(each.tokens_max for each in available))
 
@@ -111,9 +117,11 @@ class Fleet:
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that may be sent something now and have a seat for it."""
         self._clock.now = now
-        return [
-            each for each in self._backends.values() if each.has_seat and each.load.available and now >= each.held_until
-        ]
+        if self._open is None:
+            self._open = [each for each in self._backends.values() if each.id in self._with_seat]
+        if now >= self._held_until:
+            return self._open.copy()
+        return [each for each in self._open if now >= each.held_until]
 
     def is_open(self, backend_id: str, now: float) -> bool:
         """Whether the backend may be sent something now, if it had a seat for it."""
@@ -122,6 +130,8 @@ class Fleet:
 
     def next_opening(self, now: float) -> float | None:
         """When the first backend that is held at `now` opens."""
+        if now >= self._held_until:
+            return None
         held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
         return min(held, default=None)
 
@@ -130,6 +140,7 @@ class Fleet:
         capacity = self._backends.get(backend_id)
         if capacity is not None and backend_id not in self._retired:
             capacity.held_until = max(capacity.held_until, now + hold_s)
+            self._held_until = max(self._held_until, capacity.held_until)
             if capacity.refusing_since is None:
                 capacity.refusing_since = now
 
@@ -156,15 +167,21 @@ class Fleet:
         fitting: list[BackendCapacity] = []
         cached_tokens = self.cached_tokens
         layouts: dict[tuple[int, bool], Reservation] = {}
+        reserves = bool(reserve_only)
+        due_at = -inf
+        if request.envelope is not None and request.envelope.ttft_s is not None:
+            due_at = request.arrived_at + request.envelope.ttft_s
         for capacity in candidates:
             needed = layouts.get(capacity.layout)
             if needed is None:
                 needed = layouts[capacity.layout] = capacity.reservation(
                     request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
+            if not capacity.may_fit(tier_id, needed.tokens, due_at):
+                continue
             if cached_tokens is not None:
                 needed.cached_tokens = cached_tokens(request, capacity.id)
-            if capacity.fits(needed, reserve_only=bool(reserve_only) and capacity.id in reserve_only):
+            if capacity.fits(needed, reserve_only=reserves and capacity.id in reserve_only):
                 fitting.append(capacity)
         if not fitting:
             return None
@@ -173,6 +190,7 @@ class Fleet:
         if cached_tokens is not None:
             reservation.cached_tokens = cached_tokens(request, chosen.id)
         chosen.take(reservation)
+        self._seats_changed(chosen)
         return chosen, reservation
 
     def forecasts(
@@ -240,6 +258,7 @@ class Fleet:
         capacity.release(entry.reservation)
         if capacity.id in self._retired:
             self._retire(capacity)
+        self._seats_changed(capacity)
 
     def limits(self) -> tuple[int, float]:
         """Sequences and KV tokens that we may have in flight at all available backends together; infinitely
@@ -295,6 +314,12 @@ class Fleet:
         if ahead is None:
             return capacity.seat_in_s(request.choices, tokens)
         return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
+
+    def _seats_changed(self, capacity: BackendCapacity) -> None:
+        has_seat = capacity.load.available and capacity.has_seat
+        if has_seat != (capacity.id in self._with_seat):
+            self._open = None
+            (self._with_seat.add if has_seat else self._with_seat.discard)(capacity.id)
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)

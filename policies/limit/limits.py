@@ -17,18 +17,22 @@ from math import inf
 from typing import Protocol
 
 from policies.limit.gap import GapLimit
-from policies.limit.knee import knee_s
 from policies.limit.predictors import PREDICTORS
-from policies.limit.work import EngineWork
+from policies.limit.work import ROUNDING_S, EngineWork
 from policies.reservation import Reservation
 
-BUSY_STEPS = 2.0
 SEQUENCES_MAX = 64
-ROUNDING = 1e-9
 
 
 class Limit(Protocol):
     """May this backend be given one more, which it has a seat and memory for? One per backend."""
+
+    reads_time: bool
+    """Whether it goes by when prompts will be computed."""
+
+    def is_full(self, work: EngineWork) -> bool:
+        """Whether it allows nothing at all until something ends. Never asked of an idle backend."""
+        ...
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         """Whether the request may be sent now. Never asked of an idle backend, which always takes one."""
@@ -41,6 +45,11 @@ class Limit(Protocol):
 
 class RoomOnly:
     """Seats and memory are all."""
+
+    reads_time = False
+
+    def is_full(self, work: EngineWork) -> bool:
+        return False
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return True
@@ -55,6 +64,9 @@ class FixedLimit(RoomOnly):
     def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
         self._sequences_max = sequences_max
 
+    def is_full(self, work: EngineWork) -> bool:
+        return work.sequences >= self._sequences_max * work.engines
+
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return work.sequences + reservation.sequences <= self._sequences_max * work.engines
 
@@ -62,8 +74,13 @@ class FixedLimit(RoomOnly):
 class ModelLimit:
     """What the backend can serve in time, by the model of its steps."""
 
+    reads_time = True
+
     def __init__(self) -> None:
         self._gap = GapLimit()
+
+    def is_full(self, work: EngineWork) -> bool:
+        return work.sequences + 1 > self._gap.sequences_max if work.model is None else work.is_full
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         if work.model is None:
@@ -77,15 +94,16 @@ class ModelLimit:
 def keeps_pace(work: EngineWork, reservation: Reservation) -> bool:
     """Whether the step with it stays within the tightest TPOT target there, or the knee where there is none."""
     assert work.model is not None
-    target_s = min(work.tpot_target_s(), work.own_tpot_s(reservation))
-    step_s_max = knee_s(work.model) if target_s == inf else target_s
-    return work.decode_with_s(reservation) <= step_s_max + ROUNDING
+    step_s_max, own_s = work.step_s_max, work.own_tpot_s(reservation)
+    if own_s < inf:  # the knee is for those who were promised nothing
+        step_s_max = min(work.tpot_target_s(), own_s)
+    return work.decode_with_s(reservation) <= step_s_max + ROUNDING_S
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     """Whether its prompt may be computed there next."""
     predictor = PREDICTORS[work.batching]
-    tokens, owed = reservation.prefill_tokens, work.owed_tokens(now)
+    tokens = reservation.prefill_tokens
     if predictor.makes_late(work, tokens, now):
         return False
     left_s = _ttft_left_s(reservation, now)
@@ -93,7 +111,7 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
         if work.budget_tokens is not None:
             return tokens <= work.budget_tokens
         return predictor.ttft_s(work, tokens, now) <= left_s
-    return owed < BUSY_STEPS * work.chunk_tokens
+    return now >= work.busy_until
 
 
 LIMITS: dict[str, Callable[..., Limit]] = {"model": ModelLimit, "fixed": FixedLimit, "room": RoomOnly}

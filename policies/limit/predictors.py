@@ -6,11 +6,10 @@ for all of them: they pay with their slack. FairBatching lets decodes wait for p
 what is left of it is the prefill admission budget (policies/batching/pab.py).
 """
 
-from math import ceil, inf
+from math import ceil
 from typing import Protocol
 
 from policies.batching.pab import tokens_per_s
-from policies.limit.knee import knee_s
 from policies.limit.work import EngineWork
 
 FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
@@ -69,12 +68,11 @@ class FairBatching:
 def prefill_tokens_per_s(work: EngineWork) -> float:
     """Prompt tokens per second while decodes are put off until they are due; zero or less: they leave no time."""
     assert work.model is not None
-    target_s = work.tpot_target_s()
     speed = tokens_per_s(
         work.model,
         sequences=work.sequences / work.engines,
         context_tokens=work.context_tokens / work.engines,
-        tpot_s=knee_s(work.model) if target_s == inf else target_s,
+        tpot_s=work.step_s_max,
     )
     return speed * work.engines
 

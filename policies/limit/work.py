@@ -17,11 +17,14 @@ earliest, and moves by TPOT with every step. What is told with a measurement put
 from collections.abc import Iterable
 from math import inf
 
+from policies.limit.knee import knee_s
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad
 
+BUSY_STEPS = 2.0  # of prompts keep an engine busy: the step that it computes, and the next
 STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
+ROUNDING_S = 1e-9
 STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
 FIRST_TOKENS_MAX = 16  # of one sequence, that may come with its first chunk; more: its answer was not streamed
 
@@ -50,8 +53,12 @@ class EngineWork:
         self._ends: dict[Reservation, float] = {}  # where in what was sent a prompt without a first token ends
         self.decode_s = self.chunk_s = 0.0
         self.chunk_tokens = 1
-        self.ready_at = 0.0
+        self.ready_at = -inf
         """When all prompts that were sent will be computed."""
+        self.busy_until = -inf
+        """When less will be left of them than keeps the engine busy. Long ago, both, while no model says when."""
+        self.step_s_max = inf
+        """The tightest TPOT target of what runs, or the knee where nothing has one."""
         self._dispatches = 0
         self._reported_tokens: float | None = None
         self._unreported: dict[Reservation, int] = {}  # sent after what the engine's report knew of
@@ -158,6 +165,14 @@ class EngineWork:
         """The prefill admission budget that the engine reported, less what was sent since; None: it reports none."""
         return None if self._reported_tokens is None else self._reported_tokens - sum(self._unreported.values())
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the step with anything more would be longer than it may be."""
+        model = self.model
+        if model is None or not self.sequences:
+            return False
+        return self.decode_s + (model.token_s + model.request_s) / self.engines > self.step_s_max + ROUNDING_S
+
     def tpot_target_s(self) -> float:
         """The tightest of what runs; infinite where nothing has one."""
         return min(self._tpots, default=inf)
@@ -215,18 +230,24 @@ class EngineWork:
         self._steps += passed_s / self.decode_s
 
     def _set_pace(self) -> None:
-        """How fast it goes from now on."""
-        if self.model is None:
-            self.ready_at = self._at
+        """How fast it goes from now on. Called with every fact, hence written for its cost."""
+        model = self.model
+        if model is None:
+            self.ready_at = self.busy_until = -inf
             return
-        sequences = self._all_sequences
-        context_tokens = self.context_tokens + self._foreign_tokens
-        chunk = self.step_tokens_max * self.engines
+        engines, sequences = self.engines, self.sequences + self._foreign_sequences
+        chunk = self.step_tokens_max * engines
         self.chunk_tokens = max(1, chunk - sequences)
-        decode_s = self.step_s(new_tokens=max(1, sequences), sequences=max(1, sequences), context_tokens=context_tokens)
-        chunk_s = self.step_s(new_tokens=max(chunk, sequences), sequences=sequences + 1, context_tokens=context_tokens)
-        self.decode_s, self.chunk_s = max(decode_s, STEP_S_MIN), max(chunk_s, STEP_S_MIN)
-        self.ready_at = self._at + self.prefill_s(self._sent - self._computed)
+        # Seconds of a step besides what its tokens and requests cost, on every engine.
+        read_s = model.base_s + model.context_token_s * (self.context_tokens + self._foreign_tokens) / engines
+        self.decode_s = max(STEP_S_MIN, read_s + (model.token_s + model.request_s) * max(1, sequences) / engines)
+        chunk_s = read_s + (model.token_s * max(chunk, sequences) + model.request_s * (sequences + 1)) / engines
+        self.chunk_s = max(STEP_S_MIN, chunk_s)
+        owed = self._sent - self._computed
+        self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
+        # A report of the engine knows better what it can still take on.
+        self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s if self._reported_tokens is None else -inf
+        self.step_s_max = min(self._tpots) if self._tpots else knee_s(model)
 
     def _count(self, reservation: Reservation, sign: int) -> None:
         self.sequences += sign * reservation.sequences
