@@ -106,8 +106,10 @@ class Lane:
         self.backend_id = backend_id
         self.order = order
         self.queues = queues
-        self.prepaid: dict[str, None] = {}
-        """Ids of waiting requests that a backend did not take, oldest first: they were chosen and charged already."""
+        self.first: dict[str, None] = {}
+        """Ids of waiting requests that go before any new choice, in this order: a backend did not take them, and they
+        were chosen and charged already, or a seat was taken back for them.
+        """
         self._tenants = tenants
         self._price = price
         self._share = ShareCap(share_ratio_max, order.tier)

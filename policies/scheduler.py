@@ -9,16 +9,18 @@
 It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
 clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
 
-It keeps the books and asks others: the gate who may enter the queue, the lanes (lanes.py) who goes next (lane.py has
+It keeps the books and asks others: the door who may enter the queue, the lanes (lanes.py) who goes next (lane.py has
 the order of precedence), the fleet where there is room. What can be decided is decided in a poll, all of it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from policies.accounting import Accounting
-from policies.admission import Admission, BoundedQueues, Gate, RateLimiter
+from policies.admission import Admission, BoundedQueues, Feasibility, Gate, RateLimiter
 from policies.capacity import KV_HEADROOM_RATIO
 from policies.cost import LinearPrice, Price
+from policies.door import Door
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
 from policies.fleet import Fleet
 from policies.lane import Lane, Round, TenantState
@@ -33,6 +35,9 @@ from policies.queues import Queues
 from policies.seating import Seating
 from policies.share import SHARE_RATIO_MAX
 from policies.slo.attainment import AttainmentBook
+from policies.slo.outlook import Outlook
+from policies.slo.patience import Patience
+from policies.slo.shedding import Shedding
 from policies.snapshot import taken
 from policies.switching import chosen, rearrange
 from policies.tenants import Tenants
@@ -45,7 +50,6 @@ from policies.types import (
     PolicyChoice,
     RateLimits,
     Reason,
-    Reject,
     Request,
     Snapshot,
     Tenant,
@@ -81,8 +85,6 @@ class Scheduler:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
         differ by more than `preempt_service` take seats from each other (preemption.py); None: never.
         """
-        self._wait_s_max = wait_s_max
-        self._preemption = None if preempt_service is None else Preemption(preempt_service)
         self._tiers = {tier.id: tier for tier in tiers}
         self._queues = Queues()
         self._fleet = Fleet(headroom_ratio_max, kv_rule, limit)
@@ -92,7 +94,6 @@ class Scheduler:
         self._seating.set_tiers(self._tiers.values())
         expected_output = self._seating.sizing.predict
         rules = (BoundedQueues(), RateLimiter(expected_output)) if admission is None else admission
-        self._gate = Gate(rules, self._queues)
         self._ledger = Ledger(price or LinearPrice())
         states = {tenant.id: TenantState(tenant) for tenant in tenants}
         self._maker = LaneMaker(
@@ -106,10 +107,24 @@ class Scheduler:
             output_tokens=expected_output,
         )
         self._lanes = self._arrange(placement or LeastReserved())
-        self._tenants = Tenants(states, self._queues, self._lanes, self._forget)
+        self._tenants = Tenants(states, self._tiers, self._queues, self._lanes, self._forget)
+        self._outlook = Outlook(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
+        feasible = Feasibility(
+            tier=self._tiers.__getitem__, ttft_s=self._outlook.ttft_s, least_ttft_s=self._fleet.least_ttft_s
+        )
+        self._gate = Gate((*rules, feasible), self._queues)
+        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, expected_output)
         self._accounting = Accounting(self._ledger, self._lanes)
         self._unsettled = self._accounting.unsettled
         self._attainment = AttainmentBook()
+        self._door = Door(
+            self._tenants,
+            self._fleet,
+            self._gate,
+            Shedding(self._queues, self._tenants.tier, self._tenants.key),
+            Patience(wait_s_max, self._tenants.tier),
+            self._attainment,
+        )
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
 
@@ -119,10 +134,12 @@ class Scheduler:
         """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""
         assert request.id not in self._queues, "an id is in use once"
         assert request.id not in self._ledger.in_flight, "an id is in use once"
-        if (refusal := self._refusal(request, now)) is not None:
+        if (
+            refusal := self._door.refusal(request, now, partial(self._refuse, reason=Reason.SHED, now=now))
+        ) is not None:
             self._refused.append(refusal)
             return
-        self._queues.append(request, request.arrived_at + self._wait_s_max)
+        self._queues.append(request, self._door.patience.ends_at(request))
         lane = self._lanes.enter(request, now)
         lane.queued(request, now)
         self._tenants.queue_changed(request.tenant_id, lane)
@@ -174,10 +191,10 @@ class Scheduler:
             return
         self._accounting.settle(entry)
         self._ledger.returned(entry)
-        self._queues.prepend(entry.request, entry.request.arrived_at + self._wait_s_max)
+        self._queues.prepend(entry.request, self._door.patience.ends_at(entry.request))
         lane = self._lanes.enter_again(entry)
         if not entry.is_withdrawn:
-            lane.prepaid[request_id] = None
+            lane.first[request_id] = None
             self._fleet.refused(entry.backend_id, now, hold_s)
         lane.queued(entry.request, now)
         self._freed(entry, lane, now)
@@ -258,7 +275,8 @@ class Scheduler:
             self._refuse(request, Reason.NO_BACKEND, now)
         states = self._tenants.states
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
-        self._lanes = self._tenants.lanes = self._accounting.lanes = after
+        self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = after
+        self._outlook.output_tokens = self._preemption.output_tokens = sizer.predict
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -268,15 +286,15 @@ class Scheduler:
             self._accounting.settle_all()
         while (request := self._queues.pop_expired(now)) is not None:
             self._left(request, now)
-            reason = Reason.QUEUE_TIMEOUT if self._fleet.is_available(request.backend_ids) else Reason.NO_BACKEND
-            self._refused.append(self._reject(request, reason, now))
+            self._refused.append(self._door.expired(request, now))
         actions, self._refused = self._refused, []
         if self._queues:
             self._polled_at = now
             for lane, candidates in self._lanes.candidates(self._fleet.open_at(now)):
                 self._dispatch_from(lane, Round(now, candidates), actions)
-            if self._preemption is not None:
-                actions += self._preemption.withdrawn(self._lanes, self._ledger.in_flight.values(), self._fleet, now)
+            if self._preemption.is_on:
+                actions += self._preemption.withdrawn(self._lanes, self._ledger.in_flight.values(), now)
+        self._outlook.polled()
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
@@ -284,7 +302,11 @@ class Scheduler:
         """When to poll although no fact arrived: a deadline in the queue, or a held backend that opens."""
         if not self._queues:
             return None
-        times = (self._queues.next_deadline(), self._fleet.next_opening(self._polled_at))
+        times = (
+            self._queues.next_deadline(),
+            self._fleet.next_opening(self._polled_at),
+            self._preemption.wakeup_at if self._preemption.is_on else None,
+        )
         return min((at for at in times if at is not None), default=None)
 
     # -- view ----------------------------------------------------------------------------------------------
@@ -309,21 +331,10 @@ class Scheduler:
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
-    def _refusal(self, request: Request, now: float) -> Reject | None:
-        tenant = self._tenants.admitted(request.tenant_id)
-        if tenant is None:
-            return self._reject(request, Reason.TENANT_UNKNOWN, now)
-        if not self._fleet.is_available(request.backend_ids):
-            return self._reject(request, Reason.NO_BACKEND, now)
-        refusal = self._gate.refuse(request, tenant, now)
-        if refusal is not None and request.envelope is not None:
-            self._attainment.refused(request, tier_id=tenant.tier_id)
-        return refusal
-
     def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action]) -> None:
         """Dispatch until nobody who may go next fits."""
         # Requests that came back were chosen and charged already: they go before any new choice.
-        for request_id in list(lane.prepaid):
+        for request_id in list(lane.first):
             request = self._queues.get(request_id)
             tier_id = self._tenants.tier_id(request.tenant_id)
             is_next = lane.competes(request.tenant_id) and tier_id not in this_round.blocked
@@ -340,11 +351,11 @@ class Scheduler:
         lane.opened(entry, self._ledger.opened(entry))
         self._queues.remove(request.id)
         self._lanes.leave(request, sent=True)
-        lane.prepaid.pop(request.id, None)
+        lane.first.pop(request.id, None)
         self._gate.dispatched(request, this_round.now)
         self._tenants.dispatched(request.tenant_id, lane)
         quiet_tokens = 0.0 if self._hears_all else min(entry.expected_output, entry.sized_output)
-        may_be_withdrawn = self._preemption is not None
+        may_be_withdrawn = self._preemption.is_on and self._preemption.may_withdraw(request)
         actions.append(
             Dispatch(
                 request.id,
@@ -368,14 +379,11 @@ class Scheduler:
     def _refuse(self, request: Request, reason: Reason, now: float) -> None:
         """Refuse a request that waits."""
         self._queues.remove(request.id)
-        self._refused.append(self._reject(request, reason, now))
+        self._refused.append(self._door.reject(request, reason, now))
         self._left(request, now)
 
-    def _reject(self, request: Request, reason: Reason, now: float) -> Reject:
-        """The refusal of a request that waits no more, or never did."""
-        if request.envelope is not None and request.tenant_id in self._tenants.states:
-            self._attainment.refused(request, tier_id=self._tenants.tier_id(request.tenant_id))
-        return self._gate.reject(request, reason, now)
+    def _tier_of(self, tenant_id: str) -> Tier:
+        return self._tiers[self._tenants.tier_id(tenant_id)]
 
     def _find_homes(self, now: float) -> None:
         """What waits for a backend that does not serve waits for another that does. What waits for some backends alone

@@ -11,7 +11,7 @@ from policies.lane import Lane, TenantState
 from policies.lanes import Lanes
 from policies.ledger import Ledger
 from policies.queues import Queues
-from policies.types import Attainment, Request, Tenant, TenantView
+from policies.types import Attainment, Request, Tenant, TenantView, Tier
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class Tenants:
     """The tenants of one pool, kept in step with its lanes. `forget` is told of those that are gone for good."""
 
     states: dict[str, TenantState]
+    tiers: Mapping[str, Tier]
     queues: Queues
     lanes: Lanes
     forget: Callable[[Tenant], None]
@@ -30,6 +31,13 @@ class Tenants:
 
     def tier_id(self, tenant_id: str) -> str:
         return self.states[tenant_id].tenant.tier_id
+
+    def tier(self, tenant_id: str) -> Tier:
+        return self.tiers[self.tier_id(tenant_id)]
+
+    def key(self, tenant_id: str) -> float:
+        """What the tenants of a tier are ordered by, summed over all lanes."""
+        return sum(lane.key(tenant_id) for lane in self.lanes.all())
 
     def changed(self, tenant: Tenant, now: float) -> None:
         """The tenant is new, or has other settings."""

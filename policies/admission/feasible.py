@@ -1,0 +1,67 @@
+"""Can this request be in time? And if not: its tier says whether it is refused at once or waits all the same.
+
+By the outlook, and only where that is sure: what nobody knows refuses nobody. A forecast may be wrong by a quarter, and
+is taken at its best. A refused request may try again when what makes it late has passed, if nothing else comes: an
+instant by which it would be late is an instant less of queue.
+
+Where a request of a protected tier would be late there is too much work, and for as long as it would be late
+sheddable tiers are let in no more. What they have waiting keeps its share, so that nobody starves; what they run is
+never cut off.
+"""
+
+from collections.abc import Callable
+
+from policies.admission.base import Admission, Refusal
+from policies.queues import Queues
+from policies.slo.envelope import first_token_due_at
+from policies.types import Reason, Request, Tenant, Tier
+
+FORECAST_ERROR_RATIO = 0.25
+RETRY_AFTER_S_MIN = 1.0
+RETRY_AFTER_S_MAX = 600.0
+OVERLOAD_S_MAX = 10.0  # one hopeless request does not shut others out for longer
+
+Forecast = Callable[[Request, Tenant, float], float | None]
+
+
+class Feasibility(Admission):
+    """Would its first token come in time, and do those who may be shed leave room for that?"""
+
+    def __init__(
+        self, *, tier: Callable[[str], Tier], ttft_s: Forecast, least_ttft_s: Callable[[Request, float], float | None]
+    ) -> None:
+        """`ttft_s` forecasts how many seconds from now a request would have its first token, `least_ttft_s` how many if
+        there were no other: None where nobody can be sure.
+        """
+        self._tier = tier
+        self._ttft_s = ttft_s
+        self._least_ttft_s = least_ttft_s
+        self._overloaded_until = float("-inf")
+
+    def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
+        tier = self._tier(tenant.tier_id)
+        if tier.is_sheddable and now < self._overloaded_until:
+            return Refusal(Reason.SHED, max(RETRY_AFTER_S_MIN, self._overloaded_until - now))
+        late_s = self._late_s(request, tenant, now)
+        if late_s <= 0.0:
+            return None
+        is_hopeless = self._is_hopeless(request, now)
+        if not tier.is_sheddable and not is_hopeless:
+            self._overloaded_until = max(self._overloaded_until, now + min(late_s, OVERLOAD_S_MAX))
+        if not tier.rejects_misses:
+            return None
+        # What could not be in time alone will not be later.
+        retry_after_s = RETRY_AFTER_S_MAX if is_hopeless else min(max(late_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)
+        return Refusal(Reason.SLO_UNREACHABLE, retry_after_s)
+
+    def _late_s(self, request: Request, tenant: Tenant, now: float) -> float:
+        """Seconds by which the first token would be late at the best; not positive: in time, as far as is known."""
+        due_at = first_token_due_at(request)
+        forecast_s = None if due_at is None else self._ttft_s(request, tenant, now)
+        if due_at is None or forecast_s is None:
+            return 0.0
+        return forecast_s * (1.0 - FORECAST_ERROR_RATIO) - (due_at - now)
+
+    def _is_hopeless(self, request: Request, now: float) -> bool:
+        due_at, least_s = first_token_due_at(request), self._least_ttft_s(request, now)
+        return due_at is not None and least_s is not None and now + least_s * (1.0 - FORECAST_ERROR_RATIO) > due_at
