@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 from types import MappingProxyType
+from typing import NamedTuple
 
 from policies.kv_peak import PeakOverTime
 from policies.limit import EngineWork, Limit, ModelLimit
@@ -48,6 +49,13 @@ class _Use:
 
 
 NOTHING = _Use()
+
+
+class Room(NamedTuple):
+    """What is free at a backend; negative where it is more than full."""
+
+    sequences: int
+    tokens: float
 
 
 @dataclass(slots=True)
@@ -89,8 +97,7 @@ class BackendCapacity:
         self._clock = clock or Clock()
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
-        self.refused_tokens: dict[str, float] = {}
-        """By tier: who needs so many of his own or more has no room here as long as nothing comes, goes or changes."""
+        self._rooms: dict[str, Room] = {}  # by tier, as far as it was asked for since something changed
         self.held_until = -inf  # the backend refused a request: nothing is sent before
         self.refusing_since: float | None = None  # it has taken none since
         self.requests = 0
@@ -153,28 +160,40 @@ class BackendCapacity:
         """Whether the reservation fits beside what runs; with `reserve_only` only into its own tier's reserve."""
         if not self.sequences:
             return True  # an idle backend always takes one, whatever is foreign there and however large it is
-        sequences = self.sequences + reservation.sequences
-        if sequences > self.sequences_max:
+        room = self.room(reservation.tier_id)
+        if reservation.sequences > room.sequences:
             return False
         needed: float = reservation.tokens
-        if self.tokens + needed > self.tokens_max and (
+        if needed > room.tokens and (
             self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
         ):
-            return self._refuse(reservation.tier_id, needed)
+            return False
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
-        if not self._has_room_for(reservation, needed, reserve_only=reserve_only):
-            return not reserve_only and self._refuse(reservation.tier_id, needed)
-        return self._limit.allows(self.work, reservation, self._clock.now)
+        if reserve_only and not self._fits_own_reserve(reservation.tier_id, reservation.sequences, needed):
+            return False
+        return (needed <= room.tokens or self._fits_peak(reservation, needed, room)) and self._limit.allows(
+            self.work, reservation, self._clock.now
+        )
 
     def may_fit(self, tier_id: str, tokens: int, due_at: float) -> bool:
-        """Whether `fits` may be true of so many own tokens, whose first is due then: what can be told at a glance."""
+        """Whether `fits` may be true of so many own tokens, the first of which is due then: what a glance tells."""
         if not self.sequences:
             return True
-        if tokens >= self.refused_tokens.get(tier_id, inf):
+        if tokens > self.room(tier_id).tokens and self._peak is None:
             return False
         work = self.work
         return not self._reads_time or self._clock.now >= work.busy_until or work.ready_at <= due_at
+
+    def room(self, tier_id: str) -> Room:
+        """What is free beside what runs, and what is kept for other tiers."""
+        room = self._rooms.get(tier_id)
+        if room is None:
+            kept = self._kept_for_others(tier_id)
+            tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
+            room = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
+            self._rooms[tier_id] = room
+        return room
 
     def ttft_s(self, prefill_tokens: float) -> float | None:
         """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed; None
@@ -203,22 +222,6 @@ class BackendCapacity:
         ends = max(seats_short, tokens_short / max(1.0, self.tokens / self.sequences))
         # As many end in the time of one answer as run.
         return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
-
-    def _refuse(self, tier_id: str, tokens: float) -> bool:
-        if self._peak is None:  # there what fits changes as time goes by
-            self.refused_tokens[tier_id] = min(tokens, self.refused_tokens.get(tier_id, inf))
-        return False
-
-    def _has_room_for(self, reservation: Reservation, needed: float, *, reserve_only: bool) -> bool:
-        """Whether there is memory beside what is kept for others, and a seat."""
-        sequences = self.sequences + reservation.sequences
-        if not self._reserves:
-            return not reserve_only and self._has_room(reservation, needed, 0.0)
-        tier_id = reservation.tier_id
-        if reserve_only and not self._fits_own_reserve(tier_id, reservation.sequences, needed):
-            return False
-        kept = self._kept_for_others(tier_id)
-        return sequences + kept.sequences <= self.sequences_max and self._has_room(reservation, needed, kept.tokens)
 
     def take(self, reservation: Reservation) -> None:
         self.requests += 1
@@ -298,7 +301,7 @@ class BackendCapacity:
 
     def _set_limits(self) -> None:
         load = self.load
-        self.refused_tokens.clear()
+        self._rooms.clear()
         self.id = load.backend_id
         self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
         if self._peak is not None:
@@ -328,15 +331,14 @@ class BackendCapacity:
             is_new=is_new,
         )
 
-    def _has_room(self, reservation: Reservation, needed: float, kept_tokens: float) -> bool:
-        if self.tokens + needed + kept_tokens <= self.tokens_max:
-            return True  # the sum is never less than the peak
+    def _fits_peak(self, reservation: Reservation, needed: float, room: Room) -> bool:
+        """Whether it fits at the fullest moment, where it does not fit if all have their full lengths at once."""
         if self._peak is None:
             return False
-        besides = self._shared_tokens + needed - reservation.tokens + kept_tokens
-        if self._peak.tokens() + self._peak.own_tokens(reservation) + besides <= self.tokens_max:
+        tokens_max = self.tokens + room.tokens - self._shared_tokens - (needed - reservation.tokens)
+        if self._peak.tokens() + self._peak.own_tokens(reservation) <= tokens_max:
             return True  # even with all that it needs at the fullest moment
-        return self._peak.tokens_with(reservation) + besides <= self.tokens_max
+        return self._peak.tokens_with(reservation) <= tokens_max
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""
@@ -371,7 +373,7 @@ class BackendCapacity:
             self._foreign_tokens.append(max(0.0, theirs_tokens))
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
-        self.refused_tokens.clear()
+        self._rooms.clear()
         use = self._tiers[tier_id]
         use.sequences += sequences
         use.tokens += tokens

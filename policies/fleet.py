@@ -12,6 +12,7 @@ from policies.capacity import BackendCapacity, Clock
 from policies.ledger import InFlight
 from policies.limit import Limit, ModelLimit
 from policies.placement import Placement
+from policies.refusals import Refusals
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier
 
@@ -49,6 +50,8 @@ class Fleet:
         self._retired: set[str] = set()
         self._with_seat: set[str] = set()  # ids of those that are there and have one
         self._open: list[BackendCapacity] | None = None  # these, as far as they were asked for since they changed
+        self._refusals = Refusals()
+        self._layout: tuple[int, bool] | None = None  # of blocks, where all backends have the same
         self._held_until = -inf  # the last of those that are held
 
     def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight], now: float) -> None:
@@ -74,6 +77,9 @@ class Fleet:
             self._retire(self._backends[backend_id])
         self._with_seat = {each.id for each in self._backends.values() if each.load.available and each.has_seat}
         self._open = None
+        self._refusals.forget()
+        layouts = {each.layout for each in self._backends.values()}
+        self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
         available = [capacity for capacity in self._backends.values() if capacity.load.available]
         self._limits = (sum(each.sequences_max for each in available), sum(each.tokens_max for each in available))
 
@@ -82,6 +88,7 @@ class Fleet:
         self._reserve_ratios = {tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}
         for capacity in self._backends.values():
             capacity.set_reserves(self._reserve_ratios)
+        self._refusals.forget()
 
     def backend_ids(self) -> Collection[str]:
         """All backends that are known: live, or running something of ours yet."""
@@ -155,7 +162,7 @@ class Fleet:
         self,
         request: Request,
         tier_id: str,
-        candidates: Iterable[BackendCapacity],
+        candidates: Sequence[BackendCapacity],
         *,
         output_tokens: float,
         reserve_only: Collection[str],
@@ -166,24 +173,30 @@ class Fleet:
         """
         fitting: list[BackendCapacity] = []
         cached_tokens = self.cached_tokens
+        due_at = _due_at(request)
         layouts: dict[tuple[int, bool], Reservation] = {}
-        reserves = bool(reserve_only)
-        due_at = -inf
-        if request.envelope is not None and request.envelope.ttft_s is not None:
-            due_at = request.arrived_at + request.envelope.ttft_s
-        for capacity in candidates:
-            needed = layouts.get(capacity.layout)
-            if needed is None:
-                needed = layouts[capacity.layout] = capacity.reservation(
+        asked, remembered = candidates, self._layout is not None and bool(candidates) and not reserve_only
+        if remembered:
+            needed = candidates[0].reservation(
+                request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+            )
+            layouts[candidates[0].layout] = needed
+            asked = self._refusals.worth_asking(needed, candidates)
+        for capacity in asked:
+            reservation = layouts.get(capacity.layout)
+            if reservation is None:
+                reservation = layouts[capacity.layout] = capacity.reservation(
                     request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
-            if not capacity.may_fit(tier_id, needed.tokens, due_at):
+            if not capacity.may_fit(tier_id, reservation.tokens, due_at):
                 continue
             if cached_tokens is not None:
-                needed.cached_tokens = cached_tokens(request, capacity.id)
-            if capacity.fits(needed, reserve_only=reserves and capacity.id in reserve_only):
+                reservation.cached_tokens = cached_tokens(request, capacity.id)
+            if capacity.fits(reservation, reserve_only=capacity.id in reserve_only):
                 fitting.append(capacity)
         if not fitting:
+            if remembered:
+                self._refusals.found_none(needed, asked, candidates, self._backends)
             return None
         chosen = fitting[0] if len(fitting) == 1 else placement.place(request, fitting)
         reservation = layouts[chosen.layout]
@@ -248,6 +261,7 @@ class Fleet:
 
     def resize(self, entry: InFlight, tokens: int) -> None:
         self._backends[entry.backend_id].resize(entry.reservation, tokens)
+        self._refusals.changed(entry.backend_id)
 
     def release(self, entry: InFlight, now: float) -> None:
         self._clock.now = now
@@ -316,6 +330,7 @@ class Fleet:
         return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
 
     def _seats_changed(self, capacity: BackendCapacity) -> None:
+        self._refusals.changed(capacity.id)
         has_seat = capacity.load.available and capacity.has_seat
         if has_seat != (capacity.id in self._with_seat):
             self._open = None
@@ -326,3 +341,9 @@ class Fleet:
         if not capacity.requests:
             del self._backends[capacity.id]
             self._retired.discard(capacity.id)
+
+
+def _due_at(request: Request) -> float:
+    """When its first token is due; long ago where nobody said when."""
+    envelope = request.envelope
+    return -inf if envelope is None or envelope.ttft_s is None else request.arrived_at + envelope.ttft_s
