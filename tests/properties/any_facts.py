@@ -17,7 +17,7 @@ tenant_ids = st.sampled_from(NAMES)
 class AnyFacts(Facts):
     """No promise of fairness is judged here; conservation is."""
 
-    tiers = (Tier("default", preemptible=True), Tier("gold", weight=3.0, reserve_ratio=0.25))
+    tiers = (Tier("default", preemptible=True, priority=-1), Tier("gold", weight=3.0, reserve_ratio=0.25))
     tenants = (
         Tenant("a"),
         Tenant("b", weight=2.0),
@@ -59,6 +59,21 @@ class AnyFacts(Facts):
             envelope=ttft_s and SloEnvelope(ttft_s=ttft_s),
             **request,
         )
+
+    @rule(
+        tenant_id=st.sampled_from(["a", "b"]),
+        urgent_id=st.sampled_from(["d", "e"]),
+        later_s=st.sampled_from([0.0, 0.6, 2.0]),
+    )
+    def crowd(self, tenant_id, urgent_id, later_s):
+        """Few seats, many who want them, and somebody who cannot wait for long."""
+        self.recorder.load_changed([load(each, requests_running_max=2) for each in BACKENDS], self.now)
+        for _ in range(6):
+            self.submit(tenant_id, prompt_tokens=20, output_tokens_max=20)
+        self.poll()
+        self.submit(urgent_id, prompt_tokens=5, output_tokens_max=5, envelope=SloEnvelope(ttft_s=1.0))
+        self.poll()
+        self.now += later_s
 
     @precondition(lambda self: self.in_flight())
     @rule(data=st.data(), tokens=st.integers(1, 40), error=st.integers(-5, 5), cached_tokens=st.integers(0, 60))
