@@ -1,10 +1,13 @@
 """The step time of one kind of engine, learnt while it works.
 
-Every observation is first predicted and then learnt from, so that the error that is told is one of predictions. The
-last WINDOW observations are fitted again every few of them; older ones are forgotten, but for what the newer ones do
-not tell (policies/step_time/fit.py). Steps more than OUTLIER times off (a compilation, a collection, a machine that
-slept) are not learnt from. But when nearly all of the latest are off and used not to be, it is another engine: what was
-seen before is forgotten, and what is believed is scaled to the new one until enough of that has been seen.
+Every observation is first predicted and then learnt from, so that the error that is told is one of predictions. Every
+few of them, those that are remembered (policies/step_time/window.py) are fitted again (fit.py). Steps more than OUTLIER
+times off (a compilation, a collection, a machine that slept) are not learnt from.
+
+When nearly all of the latest are off and used not to be, they may be of a kind that was not seen before: then one fit
+with them explains them too. If none does, it is another engine. What was seen before is put aside, and what is believed
+is scaled to the new one until enough of that has been seen. If what was put aside is right again before that, it was a
+disturbance, and is over.
 
 Costs a few microseconds an observation, and about a millisecond every FIT_EVERY of them.
 """
@@ -13,12 +16,13 @@ from collections import deque
 from dataclasses import astuple
 from itertools import islice
 from statistics import median
+from typing import NamedTuple
 
 from policies.step_time.fit import Equation, equation, fit
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.step_time.observation import Observation
+from policies.step_time.window import Window
 
-WINDOW = 384
 ERRORS_KEPT = 64
 OUTLIER = 3.0
 
@@ -31,10 +35,18 @@ OBSERVATIONS_SURE = 16
 ERROR_RATIO_SURE = 0.25
 PROMPT_RATIO_SURE = 0.05  # of the tokens, those that nobody decodes: without any, nothing is known of prompts
 
-RECENT, STRANGE_MIN = 8, 7  # so many of the latest observations are strange: it is another engine
+RECENT, STRANGE_MIN = 12, 11  # so many of the latest observations are strange: it is another engine
 CHANGED_ERROR_RATIO_MIN = 0.2
 CHANGED_ERROR_TIMES = 3.0  # as much as usual
 EXPLAINED_MIN = 1e-6  # an engine is not a million times slower than another
+
+
+class _Aside(NamedTuple):
+    """What was known of the engine before."""
+
+    model: StepTimeModel
+    window: Window
+    strange_ratio: float
 
 
 class StepTimeLearner:
@@ -43,9 +55,10 @@ class StepTimeLearner:
     def __init__(self, start: StepTime | None = None) -> None:
         self._start = start
         self._model = self._held_to = None if start is None else start.model
-        self._window: deque[Equation] = deque(maxlen=WINDOW)
+        self._window = Window()
         self._recent: deque[Equation] = deque(maxlen=RECENT)  # outliers too
         self._errors: deque[float] = deque(maxlen=ERRORS_KEPT)
+        self._aside: _Aside | None = None
         self._settled = start is not None
         self._unfitted = 0
         self._knows_prompts = start is not None
@@ -79,9 +92,11 @@ class StepTimeLearner:
                 self.outliers_total += 1
                 self._notice_change()
                 return
-        self._window.append(seen)
+        self._window.add(seen)
         self._unfitted += 1
-        if not self._notice_change() and self._is_due():
+        self._notice_change()
+        self._notice_end()
+        if self._is_due():
             self._fit()
 
     def _is_due(self) -> bool:
@@ -90,33 +105,56 @@ class StepTimeLearner:
 
     def _fit(self) -> None:
         rounds = ROUNDS if self._settled and self._model is not None else ROUNDS_UNSETTLED
+        self._window.forget_old()
         equations = list(self._window)
         self._model = fit(equations, self._held_to, believed=self._model, rounds=rounds)
         self._unfitted = 0
         self._settled = self._settled or len(equations) >= OBSERVATIONS_SETTLED
         if self._settled:
-            self._held_to = self._model
+            self._held_to, self._aside = self._model, None
         tokens = sum(each[1] for each in equations)
         prompts = sum(max(each[1] - each[3], 0.0) for each in equations)
         self._knows_prompts = self._knows_prompts or prompts >= PROMPT_RATIO_SURE * tokens
 
-    def _notice_change(self) -> bool:
-        """Whether the engine is another one than before; it is then learnt anew."""
+    def _notice_change(self) -> None:
+        """If the engine is another one than before, begin anew."""
         if not self._settled or self._model is None or len(self._recent) < RECENT:
-            return False
+            return
         usual = list(islice(self._errors, max(len(self._errors) - RECENT, 0)))
         strange_ratio = max(CHANGED_ERROR_RATIO_MIN, CHANGED_ERROR_TIMES * median(usual) if usual else 0.0)
-        strange = [each for each in self._recent if abs(1.0 - _explained(each, self._model)) >= strange_ratio]
+        strange = self._strange(self._model, strange_ratio)
         if len(strange) < STRANGE_MIN:
-            return False
+            return
+        with_them = fit([*self._window, *strange], self._held_to, believed=self._model, rounds=ROUNDS_UNSETTLED)
+        if with_them is not None and len(self._strange(with_them, strange_ratio)) < STRANGE_MIN:
+            self._model = with_them
+            return
+        self._aside = _Aside(self._model, self._window, strange_ratio)
         self._begin_anew(strange, self._model)
-        return True
+
+    def _notice_end(self) -> None:
+        """If what was put aside is right again, return to it."""
+        if self._aside is None or self._model is None or len(self._recent) < RECENT:
+            return
+        model, window, strange_ratio = self._aside
+        by_aside = len(self._strange(model, strange_ratio))
+        if RECENT - by_aside < STRANGE_MIN or by_aside >= len(self._strange(self._model, strange_ratio)):
+            return
+        self._model = self._held_to = model
+        self._window = window
+        self._errors.clear()
+        self._aside, self._settled = None, True
+
+    def _strange(self, model: StepTimeModel, ratio: float) -> list[Equation]:
+        """Which of the latest observations the model does not explain."""
+        return [each for each in self._recent if abs(1.0 - _explained(each, model)) >= ratio]
 
     def _begin_anew(self, strange: list[Equation], model: StepTimeModel) -> None:
         times = 1.0 / max(median(_explained(each, model) for each in strange), EXPLAINED_MIN)
         self._model = self._held_to = StepTimeModel(*(each * times for each in astuple(model)))
-        self._window.clear()
-        self._window.extend(strange)
+        self._window = Window()
+        for each in strange:
+            self._window.add(each)
         self._errors.clear()
         self._recent.clear()
         self._settled = False

