@@ -1,10 +1,11 @@
 """How promptly did an answer come, token by token? In constant memory, while it comes.
 
 Two readings of time per output token, both the largest over an answer's tokens (FairBatching, arXiv 2510.14392, 5.1):
-since its first token, (o(j) - o(0)) / j, and since the first token was due, (o(j) - arrival - TTFT target) / j. An
-answer is inside its envelope when its first token came by its target and the second reading is at most the target of
-time per token: then every token came by arrival + TTFT + j * TPOT. The first reading may exceed the target all the
-same, where the first token came early and the second one took its time.
+since its first token, (o(j) - o(0)) / j, and since the first token was due, (o(j) - arrival - TTFT target) / j; where
+it came later than that, since it came, or being late would count twice. An answer is inside its envelope when its first
+token came by its target and the second reading is at most the target of time per token: then every token came by
+arrival + TTFT + j * TPOT. The first reading may exceed the target all the same, where the first token came early and
+the second one took its time.
 """
 
 from policies.types import SloEnvelope
@@ -37,8 +38,8 @@ class Pace:
         else:
             assert tokens == 1, "a first token comes alone"
             self._first_at = now
-            if self._due_at is None:
-                self._due_at = now  # without a target the first token is due when it comes
+            # Without a target the first token is due when it comes.
+            self._due_at = now if self._due_at is None else max(now, self._due_at)
         self._tokens += tokens
         self._last_at = now
 

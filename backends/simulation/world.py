@@ -27,6 +27,7 @@ from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.pace import Pace
 from backends.simulation.recording import SchedulerLike
 from backends.simulation.workload import Arrival
+from policies.step_time.model import StepTime
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
@@ -49,6 +50,15 @@ class Call:
     pace: Pace | None = None  # of those with an envelope
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the gateway knows of every engine's steps, as it would in BackendLoad; by default nothing."""
+
+    time: StepTime | None = None
+    batching: str = "vllm"
+    tokens_max: int | None = None
+
+
 @dataclass(slots=True)
 class Seat:
     """One engine and the step it computes."""
@@ -62,7 +72,8 @@ class Seat:
 class World:
     """Runs one pool: arrivals in, records out, each as soon as its request has ended.
 
-    `requests_running_max` is max_num_seqs of every engine where the operator has configured it.
+    `requests_running_max` is max_num_seqs of every engine where the operator has configured it, `steps` what the
+    gateway knows of how long their steps take.
     """
 
     def __init__(
@@ -72,11 +83,13 @@ class World:
         *,
         requests_running_max: int | None = None,
         metrics_every_s: float = METRICS_EVERY_S,
+        steps: Steps | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._seats = {backend_id: Seat(backend_id, engine) for backend_id, engine in engines.items()}
         self._requests_running_max = requests_running_max
         self._metrics_every_s = metrics_every_s
+        self._steps = steps or Steps()
         self._happenings: list[tuple[float, int, Happening]] = []
         self._numbers = count()
         self._calls: dict[str, Call] = {}
@@ -307,4 +320,7 @@ class World:
             requests_waiting=gauges.requests_waiting,
             kv_used_ratio=gauges.kv_used_ratio,
             preemptions_total=gauges.preemptions_total,
+            step_tokens_max=self._steps.tokens_max,
+            batching=self._steps.batching,
+            step_time=self._steps.time,
         )

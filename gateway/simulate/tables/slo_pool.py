@@ -1,26 +1,16 @@
 """How the FairBatching paper's experiments are done here: stand-in traces, engines of the catalogue, a virtual clock.
 
-Engines batch as named in ORDERS; requests reach them through a router (routers.py), which sends at once, as the
-paper's do. Loads are ratios of what the engine can do: its requests per second while it has more than it can run, in
-vLLM's order. All orders of one load and run see the very same requests.
-
-A step's budget: vLLM's default of 8,192 tokens on large GPUs for vLLM, and as FairBatching's cap beside its time. The
-paper tuned Sarathi's to each case, so several are tried and the best one counts.
+Requests reach the engines through a router (routers.py), which sends at once, as the paper's do. Loads are ratios of
+what the engines can do: requests per second while there are more than can run, in vLLM's order. All orders and
+routers see the very same requests in a run of one load and number.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import islice
 from random import Random
 
-from backends.engine.batch import Batching
-from backends.engine.batching import ChunkedPrefill, Sarathi
-from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine
-from backends.engine.fair_batching import FairBatching
 from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.workload import MODEL
 from backends.simulation.world import World
 from gateway.simulate.tables.routers import (
     METRICS_EVERY_S,
@@ -31,36 +21,9 @@ from gateway.simulate.tables.routers import (
     Rule,
     least_request,
 )
-from gateway.simulate.tables.slo_workloads import TRACES, Trace
-from policies.step_time.model import StepTimeModel
+from gateway.simulate.tables.slo_engines import ENGINE, RUNS, asked, make_engine
+from gateway.simulate.tables.slo_workloads import TRACES
 from policies.types import SloEnvelope
-
-STEP_TOKENS_MAX = 8192
-REQUESTS_RUNNING_MAX = 256
-SARATHI_BUDGETS = (64, 96, 128, 192)
-FIXED_BUDGET = 128
-TIMELESS = StepTimeModel(0.0, 1e-15)  # of which no step is ever too long
-CAPACITY_REQUESTS = 400
-RUNS = 3
-
-ENGINE = "h20-qwen3-14b"
-
-
-def without_context(coefficients: StepCoefficients, context_tokens: float) -> StepTimeModel:
-    """What is known of these step times by new tokens alone: the context of a usual step is in the base."""
-    exact = coefficients.step_time_model()
-    return replace(exact, base_s=exact.base_s + exact.context_token_s * context_tokens, context_token_s=0.0)
-
-
-ORDERS: dict[str, Callable[[StepCoefficients], Batching]] = {
-    "vllm": lambda _: ChunkedPrefill(tokens_max=STEP_TOKENS_MAX),
-    **{
-        f"sarathi-{tokens}": partial(lambda tokens, _: Sarathi(tokens_max=tokens), tokens) for tokens in SARATHI_BUDGETS
-    },
-    "fair": lambda coefficients: FairBatching(coefficients.step_time_model(), tokens_max=STEP_TOKENS_MAX),
-    "fair-fixed": lambda _: FairBatching(TIMELESS, tokens_max=FIXED_BUDGET),
-    "fair-tokens": lambda coefficients: FairBatching(without_context(coefficients, 0.0), tokens_max=STEP_TOKENS_MAX),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +52,18 @@ class TraceRun:
     repeats: int = RUNS
 
     def run(self, number: int) -> SloOutcome:
-        trace = self._trace()
-        rate_per_s = self.load_ratio * self.engines * capacity_per_s(self.trace, self.coefficients)
-        rng = Random(f"{self.trace} {self.load_ratio} {self.engines} {number}")  # noqa: S311 - no secrets
-        arrivals = trace.arrivals(self.trace, rate_per_s, duration_s=self.asks_s, rng=rng)
-        engines = {f"engine-{name}": make_engine(self.coefficients, self.order) for name in range(1, self.engines + 1)}
-        rule = ROUTERS[self.router](engines, trace.envelope, number)
-        world = World(Router(rule), engines, metrics_every_s=METRICS_EVERY_S)
-        return SloOutcome(tuple(world.run(arrivals)), {self.trace: trace.envelope}, self.asks_s)
-
-    def _trace(self) -> Trace:
-        trace = TRACES[self.trace]
-        own = trace.envelope
+        own = TRACES[self.trace].envelope
         envelope = SloEnvelope(self.ttft_s or own.ttft_s, self.tpot_s or own.tpot_s)
-        return replace(trace, envelope=envelope)
+        load_ratio = self.load_ratio * self.engines
+        asked_for = asked(self.trace, load_ratio, self.coefficients, asks_s=self.asks_s, number=number)
+        arrivals = (replace(arrival, envelope=envelope) for arrival in asked_for)
+        engines = {
+            f"engine-{name}": make_engine(self.coefficients, self.order, envelope)
+            for name in range(1, self.engines + 1)
+        }
+        rule = ROUTERS[self.router](engines, envelope, number)
+        world = World(Router(rule), engines, metrics_every_s=METRICS_EVERY_S)
+        return SloOutcome(tuple(world.run(arrivals)), {self.trace: envelope}, self.asks_s)
 
 
 ROUTERS: dict[str, Callable[[Mapping[str, Engine], SloEnvelope, int], Rule]] = {
@@ -116,21 +77,3 @@ ROUTERS: dict[str, Callable[[Mapping[str, Engine], SloEnvelope, int], Rule]] = {
 
 def _budgets(engines: Mapping[str, Engine], envelope: SloEnvelope, *, refuses: bool) -> PrefillBudget:
     return PrefillBudget(lambda name, now: engines[name].prefill_budget(now, envelope), refuses=refuses)
-
-
-def make_engine(coefficients: str, order: str) -> Engine:
-    known = COEFFICIENTS[coefficients]
-    return Engine(known, requests_running_max=REQUESTS_RUNNING_MAX, batching=ORDERS[order](known))
-
-
-@cache
-def capacity_per_s(trace: str, coefficients: str) -> float:
-    """Requests a second that one engine serves in vLLM's order while more wait than it can run."""
-    rng = Random(f"capacity {trace}")  # noqa: S311 - no secrets
-    requests = islice(TRACES[trace].requests(MODEL, rng), CAPACITY_REQUESTS)
-    world = World(Router(least_request), {"engine": make_engine(coefficients, "vllm")})
-    ended_at = []
-    for _ in world.run(requests):
-        ended_at.append(world.now)
-    # Until half are done the engine is full, whatever the last ones do.
-    return CAPACITY_REQUESTS / 2 / ended_at[CAPACITY_REQUESTS // 2 - 1]

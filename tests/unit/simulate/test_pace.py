@@ -48,3 +48,7 @@ def test_tokens_told_at_once_are_read_as_if_told_one_by_one():
 def test_without_a_target_for_the_first_token_the_others_are_due_from_when_it_came():
     pace = paced(7.0, 7.1, 7.3, envelope=SloEnvelope(tpot_s=0.1))
     assert pace.tpot_envelope_s == pace.tpot_s == pytest.approx(0.15)
+
+
+def test_a_first_token_that_is_late_does_not_make_the_others_late():
+    assert paced(2.0, 2.1, 2.2).tpot_envelope_s == pytest.approx(0.1)
