@@ -17,7 +17,7 @@ ever: where the threshold is below the price of a request, and where an order th
 sends the same one again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from policies.fleet import Ahead, Fleet
@@ -46,6 +46,7 @@ class Preemption:
     output_tokens: Callable[[Request], float]
     wakeup_at: float | None = field(default=None, init=False)
     """When somebody who waits will have waited too long."""
+    _untouched: dict[str, InFlight] = field(default_factory=dict, init=False)  # by request, in the order of dispatch
 
     @property
     def is_on(self) -> bool:
@@ -53,20 +54,24 @@ class Preemption:
         return self.service_min is not None or any(tier.preemptible for tier in self.tiers.values())
 
     def may_withdraw(self, request: Request) -> bool:
-        """Whether this request may be taken back, once it is sent."""
+        """Whether this request, if it is sent now, may be taken back."""
         return self.service_min is not None or self.tier(request.tenant_id).preemptible
 
-    def withdrawn(self, lanes: Lanes, in_flight: Iterable[InFlight], now: float) -> Iterator[Withdraw]:
+    def sent(self, entry: InFlight) -> None:
+        """The request of the entry was sent, and may be taken back."""
+        if not entry.is_prepaid:
+            self._untouched[entry.request.id] = entry
+
+    def settled(self, request_id: str) -> None:
+        """The request has produced a token, or is not at its backend any more: it cannot be taken back."""
+        self._untouched.pop(request_id, None)
+
+    def withdrawn(self, lanes: Lanes, now: float) -> Iterator[Withdraw]:
         """At most one request from each lane, where backends may be sent something now."""
         self.wakeup_at = None
         running: dict[Lane, list[InFlight]] = {}
-        for entry in in_flight:
-            if (
-                not entry.usage.output_tokens
-                and not entry.is_prepaid
-                and self.may_withdraw(entry.request)
-                and self.fleet.is_open(entry.backend_id, now)
-            ):
+        for entry in self._untouched.values():
+            if self.fleet.is_open(entry.backend_id, now):
                 running.setdefault(lanes.at(entry.backend_id), []).append(entry)
         for lane, entries in running.items():
             if any(entry.is_withdrawn for entry in entries):

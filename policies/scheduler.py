@@ -154,6 +154,7 @@ class Scheduler:
         if entry.first_token_at is None and usage[2]:
             entry.first_token_at, entry.is_withdrawn = now, False
             self._fleet.took(entry)
+            self._preemption.settled(request_id)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
             # it is enough to know of the last one before somebody reads them.
@@ -193,7 +194,7 @@ class Scheduler:
         self._ledger.returned(entry)
         self._queues.prepend(entry.request, self._door.patience.ends_at(entry.request))
         lane = self._lanes.enter_again(entry)
-        if not entry.is_withdrawn:
+        if hold_s or not entry.is_withdrawn:  # a backend may refuse what it was just asked to give back
             lane.first[request_id] = None
             self._fleet.refused(entry.backend_id, now, hold_s)
         lane.queued(entry.request, now)
@@ -293,7 +294,7 @@ class Scheduler:
             for lane, candidates in self._lanes.candidates(self._fleet.open_at(now)):
                 self._dispatch_from(lane, Round(now, candidates), actions)
             if self._preemption.is_on:
-                actions += self._preemption.withdrawn(self._lanes, self._ledger.in_flight.values(), now)
+                actions += self._preemption.withdrawn(self._lanes, now)
         self._outlook.polled()
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
@@ -356,6 +357,8 @@ class Scheduler:
         self._tenants.dispatched(request.tenant_id, lane)
         quiet_tokens = 0.0 if self._hears_all else min(entry.expected_output, entry.sized_output)
         may_be_withdrawn = self._preemption.is_on and self._preemption.may_withdraw(request)
+        if may_be_withdrawn:
+            self._preemption.sent(entry)
         actions.append(
             Dispatch(
                 request.id,
@@ -401,6 +404,7 @@ class Scheduler:
     def _freed(self, entry: InFlight, lane: Lane, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""
         self._fleet.release(entry, now)
+        self._preemption.settled(entry.request.id)
         lane.closed(entry)
         self._tenants.freed(entry.request.tenant_id, lane)
 

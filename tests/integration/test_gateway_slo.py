@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from gateway_rig import SLOW, answer, call, engine, gateway, scripted, stream, until
+from gateway_rig import SLOW, answer, call, engine, fall_silent, gateway, scripted, stream, until
 
 from policies.types import Attainment
 
@@ -120,3 +120,82 @@ async def test_an_engine_that_does_not_is_told_nothing():
     async with scripted(answer()) as backend, gateway(backend, **promised(priority=2, **GENEROUS)) as rig:
         await rig.post(call(), headers={"X-Vllm-Priority": "-5"})
         assert backend.calls[0].headers["x-vllm-priority"] == "0"
+
+
+CHAT, BATCH = ({"x-tenant-id": name} for name in ("chat", "batch"))
+
+
+def two_tiers(backend, *, chat, batch, **config):
+    """One seat; tenants `chat` and `batch`, each in a tier of its own with these settings."""
+    return gateway(
+        {"name": "gpu", "url": backend.url, "requests_running_max": 1},
+        tiers={"chat": chat, "batch": batch},
+        tenants={"chat": {"tier": "chat"}, "batch": {"tier": "batch"}},
+        auth={"trusted_proxies": ["127.0.0.0/8"]},
+        **config,
+    )
+
+
+async def test_what_waits_until_its_first_token_is_late_is_refused_where_its_tier_says_so_and_costs_nothing(tmp_path):
+    log = tmp_path / "access.log"
+    async with (
+        scripted(streamed(pause_s=0.3)) as backend,
+        two_tiers(
+            backend,
+            chat={"envelope": {"ttft_ms": 100}, "on_miss": "reject"},
+            batch={"envelope": {"ttft_ms": 100}},
+            access_log={"path": str(log)},
+        ) as rig,
+    ):
+        first = asyncio.create_task(rig.post(call(stream=True), headers=BATCH))
+        await until(lambda: len(backend.calls) == 1)
+        waits = asyncio.create_task(rig.post(call(stream=True), headers=BATCH))
+        refused = await rig.post(call(stream=True), headers=CHAT)
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert [(await task).status for task in (first, waits)] == [200, 200]
+        await until(rig.idle)
+        chat = rig.snapshot().tiers["chat"]
+        assert (chat.attainment, chat.service) == (Attainment(refused=1), 0.0)
+    assert [line["reason"] for line in logged(log) if line["status"] == 429] == ["slo_unreachable"]
+
+
+async def test_a_full_queue_makes_room_for_who_is_more_important_and_what_runs_goes_on():
+    async with (
+        scripted(streamed(pause_s=0.2)) as backend,
+        two_tiers(
+            backend,
+            chat={},
+            batch={"priority": -1},
+            queue={"requests_max": 1, "tenant_requests_max": 1},
+        ) as rig,
+    ):
+        runs = asyncio.create_task(rig.post(call(stream=True), headers=BATCH))
+        await until(lambda: len(backend.calls) == 1)
+        shed = asyncio.create_task(rig.post(call(stream=True), headers=BATCH))
+        await until(lambda: rig.snapshot().queued_requests == 1)
+        assert (await rig.post(call(stream=True), headers=CHAT)).status == 200
+        assert (await runs).events[-1] == "[DONE]"
+        assert (await shed).status == 429
+        assert (await shed).headers["x-llm-d-request-dropped-reason"] == "evicted-priority"
+
+
+async def test_who_would_miss_its_first_token_gets_the_seat_of_a_tier_that_lets_it_go_and_everybody_is_charged_once():
+    async with (
+        scripted(answer(), fall_silent) as backend,
+        two_tiers(
+            backend,
+            chat={"envelope": {"ttft_ms": 400}, "weight": 4},
+            batch={"preemptible": True},
+        ) as rig,
+    ):
+        batch = asyncio.create_task(rig.post(call(), headers=BATCH))
+        await until(lambda: len(backend.calls) == 1)
+        assert (await rig.post(call(), headers=CHAT)).status == 200
+        assert (await batch).status == 200
+        await until(rig.idle)
+        assert len(backend.calls) == 3
+        services = {tier_id: view.service for tier_id, view in rig.snapshot().tiers.items()}
+        assert services["chat"] == services["batch"] == 9 + 2 * 3
+        assert rig.snapshot().tiers["chat"].attainment.met == 1

@@ -176,12 +176,17 @@ def test_only_what_may_go_back_is_marked(make_pool):
     assert marked == {"B": True, "C": False, "D": False}
 
 
-def test_a_tier_may_become_preemptible_while_it_runs(make_pool):
-    pool = make_pool(tenants=(Tenant("C", tier_id="chat"), Tenant("D")), tiers=TIERS[:2], loads=seats(1))
-    pool.send("D", "d0", prompt=100)
+def test_what_was_sent_before_its_tier_became_preemptible_keeps_its_seat(make_pool):
+    pool = make_pool(tenants=(Tenant("C", tier_id="chat"), Tenant("D")), tiers=TIERS[:2], loads=seats(2))
+    pool.send("D", "before", prompt=100)
     pool.dispatched()
-    pool.send("C", "c", envelope=SOON)
-    pool.now += WAITED_RATIO_MAX
-    assert pool.poll() == []
     pool.change(tiers=[Tier("default", preemptible=True)])
-    assert pool.poll() == [Withdraw("d0")]
+    pool.send("D", "after", prompt=100)
+    pool.dispatched()
+    for name in ("c1", "c2"):
+        pool.send("C", name, envelope=SOON)
+    pool.now += WAITED_RATIO_MAX
+    assert pool.poll() == [Withdraw("after")]
+    pool.come_back("after")
+    assert pool.dispatched() == ["c1"]
+    assert pool.poll() == []
