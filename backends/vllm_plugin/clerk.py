@@ -53,6 +53,7 @@ class Clerk:
         self._steps = StepClock()
         self._learner = StepTimeLearner()
         self._step_time: StepTime | None = None
+        self._was_sure = False
         self._seen = 0
         self._in_flight_until = 0.0
         self._collector = Collector(clock) if options.collects else None
@@ -143,9 +144,12 @@ class Clerk:
             self._steps.idle()
 
     def divides(self, decodes: Sequence[Decode[str]]) -> bool:
-        """Whether a step with these decodes is to be divided by their targets."""
-        is_sure = self._step_time is not None and self._step_time.is_sure
-        return is_sure and any(each.tpot_s < inf for each in decodes)
+        """Whether a step with these decodes is to be divided by their targets.
+
+        A model that was sure once is kept to when it is not any more: on a noisy machine it is still the best guess,
+        and without one a step would be as long as vLLM's.
+        """
+        return self._was_sure and any(each.tpot_s < inf for each in decodes)
 
     def divide(
         self, decodes: Sequence[Decode[str]], prefills: Sequence[Prefill[str]], *, tokens_max: int
@@ -184,3 +188,4 @@ class Clerk:
             Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
         )
         self._step_time = self._learner.step_time
+        self._was_sure = self._was_sure or (self._step_time is not None and self._step_time.is_sure)

@@ -217,6 +217,17 @@ def test_a_step_is_divided_once_the_model_is_sure_and_somebody_has_a_target():
     assert granted["p"] == pytest.approx(180, rel=0.1)  # 20 ms less 2 and two decodes, at 0.1001
 
 
+def test_a_model_that_was_sure_once_is_kept_to_when_it_is_not_any_more():
+    engine = Engine()
+    engine.learn()
+    for number in range(400):
+        engine.clock.now += 0.004 * (number % 3)  # the machine is elsewhere
+        engine.step(new_tokens=1 + number % 50, context_tokens=100, requests=1)
+        engine.clock.now += 0.004 * (number % 2)
+    assert not engine.clerk.step_time.is_sure
+    assert engine.clerk.divides([Decode("a", 0.01, 0.02, 100)])
+
+
 def test_every_step_is_reported_in_time_and_at_once_when_the_engine_rests():
     engine = Engine()
     engine.step(new_tokens=8, context_tokens=80, requests=2)
