@@ -6,7 +6,6 @@ for all of them: they pay with their slack. FairBatching lets decodes wait for p
 what is left of it is the prefill admission budget (policies/batching/pab.py).
 """
 
-from math import ceil
 from typing import Protocol
 
 from policies.batching.pab import tokens_per_s
@@ -40,17 +39,7 @@ class ChunkedPrefill:
         return wait_s + work.prefill_s(owed + prefill_tokens)
 
     def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
-        slacks = work.slacks(now)
-        if not slacks:
-            return False
-        owed = work.owed_tokens(now) + prefill_tokens
-        full_steps = owed // work.chunk_tokens
-        steps, all_s = ceil(owed / work.chunk_tokens), work.prefill_s(owed)
-        return any(
-            # The last step gives the token that is due after those of all others; so does the last full one.
-            slack_s + (steps - 1) * tpot_s < all_s or slack_s + (full_steps - 1) * tpot_s < full_steps * work.chunk_s
-            for tpot_s, slack_s in slacks
-        )
+        return work.makes_late(prefill_tokens, now)
 
 
 class FairBatching:

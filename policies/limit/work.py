@@ -10,14 +10,16 @@ right by first tokens: then everything up to that prompt is computed, and nothin
 A decode reads, in the mean over its life, its prompt and half of its output. An envelope is a promise about sums of
 steps (token j is due at arrival + TTFT + j * TPOT), so it is the mean step that has to keep it.
 
-Slack is kept by a clock of steps: all decodes step together, so the earliest due of those with one TPOT stays the
-earliest, and moves by TPOT with every step. What is told with a measurement puts it right.
+Slack is kept by a clock of steps (urgency.py); what is told with a measurement puts it right. Who still waits for his
+first token has slack too: prompts that are sent after his are computed while he decodes.
 """
 
 from collections.abc import Iterable
-from math import inf
+from functools import partial
+from math import ceil, inf
 
 from policies.limit.knee import knee_s
+from policies.limit.urgency import DueTokens
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad
@@ -45,7 +47,7 @@ class EngineWork:
         self._foreign_tokens = 0.0
         self._tpots: dict[float, int] = {}  # TPOT targets of what runs, as far as they bind
         self._bound: dict[Reservation, float] = {}
-        self._due: dict[float, float] = {}  # by TPOT target: when the most urgent next token is due, less steps * TPOT
+        self._due = DueTokens()
         self._at = 0.0
         self._steps = 0.0
         self._computed = self._sent = 0.0  # prompt tokens, since the start of time
@@ -77,6 +79,7 @@ class EngineWork:
         self._bind(reservation)
         self._count(reservation, 1)
         self._set_pace()
+        self._note_due(reservation, now)
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Its first token is there."""
@@ -123,10 +126,9 @@ class EngineWork:
     def told(self, running: Iterable[Reservation], now: float) -> None:
         """What these, all that run, have produced by now is known."""
         self._advance(now)
-        self._due.clear()
         for reservation in running:
-            if reservation.produced_tokens:
-                self._note_due(reservation, now)
+            self._note_due(reservation, now)
+        self._due.settle()
 
     # -- what is asked ---------------------------------------------------------------------------------------
 
@@ -177,19 +179,15 @@ class EngineWork:
         """The tightest of what runs; infinite where nothing has one."""
         return min(self._tpots, default=inf)
 
-    def slacks(self, now: float) -> list[tuple[float, float]]:
-        """TPOT targets, and seconds until the most urgent next token of each is due. One that is late already counts no
-        more: nothing that is held back would make it punctual.
+    def makes_late(self, prefill_tokens: float, now: float) -> bool:
+        """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
+        not without. Only with a model.
         """
-        self._advance(now)
-        found = []
-        for tpot_s, due in list(self._due.items()):
-            slack_s = due + self._steps * tpot_s - now
-            if slack_s < 0.0:
-                del self._due[tpot_s]
-            else:
-                found.append((tpot_s, slack_s))
-        return found
+        owed = self.owed_tokens(now)
+        return any(
+            self._is_late(tpot_s, base, owed + prefill_tokens)
+            for tpot_s, base in self._due.most_urgent(partial(self._is_late, owed_tokens=owed))
+        )
 
     def prefill_s(self, tokens: float) -> float:
         """Seconds until so many prompt tokens are computed: full steps, and one with the rest. Only with a model."""
@@ -270,21 +268,37 @@ class EngineWork:
             self._tpots[tpot_s] = self._tpots.get(tpot_s, 0) + 1
 
     def _unbind(self, reservation: Reservation) -> None:
+        self._due.forget(reservation)
         tpot_s = self._bound.pop(reservation, None)
         if tpot_s is not None:
             self._tpots[tpot_s] -= 1
             if not self._tpots[tpot_s]:
                 del self._tpots[tpot_s]
-                self._due.pop(tpot_s, None)
 
     def _note_due(self, reservation: Reservation, now: float) -> None:
-        """When its next token is due, if it is the most urgent of its kind."""
+        """When its next token is due. It gets one with every step; the first when its prompt is computed."""
         envelope, tpot_s = reservation.envelope, self._bound.get(reservation)
         if envelope is None or tpot_s is None:
             return
-        due = now + tpot_s  # where nobody said when the first was
+        produced = reservation.produced_tokens // reservation.sequences
         if envelope.ttft_s is not None:
-            produced = reservation.produced_tokens // reservation.sequences
             due = reservation.arrived_at + envelope.ttft_s + produced * tpot_s
-        if due >= now:
-            self._due[tpot_s] = min(self._due.get(tpot_s, inf), due - self._steps * tpot_s)
+        elif produced:
+            due = now + tpot_s  # nobody said when the first was
+        else:
+            return
+        steps_ahead = 0
+        if not produced:
+            ahead = self._ends.get(reservation, self._computed) - self._computed
+            steps_ahead = max(0, ceil(ahead / self.chunk_tokens) - 1)
+        self._due.note(reservation, tpot_s, due - (self._steps + steps_ahead) * tpot_s)
+
+    def _is_late(self, tpot_s: float, base: float, owed_tokens: float) -> bool:
+        """Whether a request whose tokens are due from this base on gets one too late while so much is computed."""
+        slack_s = base + self._steps * tpot_s - self._at
+        full_steps, rest = divmod(owed_tokens, self.chunk_tokens)
+        # The last step gives the token that is due after those of all others; so does the last full one.
+        last = full_steps if rest else full_steps - 1
+        if full_steps and slack_s + (full_steps - 1) * tpot_s < full_steps * self.chunk_s - ROUNDING_S:
+            return True
+        return slack_s + max(0.0, last) * tpot_s < max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S
