@@ -1,15 +1,15 @@
 """FairBatching in the simulated engine: policies/batching/fair.py chooses, this file gives it memory and seats.
 
 Memory first, then time. Whoever decodes gets room for its next token, by preemption from the end of the waiting order
-where there is none. Then the head of the queue is seated with room for its whole prompt, again and again, until no
-more fits or the prompts that were begun fill a step; nobody in a step that preempted. In blocks, what is chosen among
-them can then be computed.
+where there is none. Then the rule chooses among all that run and, unless somebody was preempted, the first of those
+that wait, whoever of them is due first; who is chosen is seated with room for its whole prompt, as long as there is.
 
 A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has time without end, and tokens count from
 its arrival: they are late, so it decodes in every step, and steps keep to its TPOT.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from math import floor, inf
 
 from backends.engine.batch import Batch, preempt_last, take
@@ -19,6 +19,8 @@ from policies.batching.fair import Decode, Prefill, form_batch
 from policies.batching.pab import DueDecode, prefill_admission_budget
 from policies.step_time.model import StepTimeModel
 from policies.types import SloEnvelope
+
+OFFERED_MAX = 64  # of those that wait; more could never have seats in one step
 
 
 class FairBatching:
@@ -31,11 +33,9 @@ class FairBatching:
     def form(self, seats: Seats, now: float) -> Batch:
         batch = Batch()
         self._make_room(seats, batch)
-        if not batch.preempted:
-            self._admit(seats)
-        self._fill(seats, batch, now)
-        while not batch.sequences and seats.running:  # all that were chosen were preempted
-            self._fill(seats, batch, now)
+        self._fill(seats, batch, now, () if batch.preempted else tuple(islice(seats.waiting, OFFERED_MAX)))
+        while not batch.sequences and seats.running:  # all that were chosen had no room
+            self._fill(seats, batch, now, ())
         return batch
 
     def decodes_ahead(self, seats: Seats) -> float:
@@ -55,11 +55,15 @@ class FairBatching:
 
     def decoded(self, steps: int) -> None: ...
 
-    def _fill(self, seats: Seats, batch: Batch, now: float) -> None:
+    def _fill(self, seats: Seats, batch: Batch, now: float, waiting: Iterable[Sequence]) -> None:
         decodes = [_decode(each, now) for each in seats.running if _is_decode(each)]
         prefills = [_prefill(each, now) for each in seats.running if not _is_decode(each)]
+        prefills += [_prefill(each, now) for each in waiting]
+        offered, is_full = frozenset(waiting), False
         for sequence, tokens in form_batch(decodes, prefills, model=self.model, tokens_max=self.tokens_max).items():
-            take(seats, batch, sequence, tokens, self.tokens_max)
+            if sequence in offered:
+                is_full = is_full or not _seated(seats, sequence)
+            take(seats, batch, sequence, min(tokens, sequence.missing), self.tokens_max)
 
     def _make_room(self, seats: Seats, batch: Batch) -> None:
         """For the next token of everybody who runs."""
@@ -67,12 +71,14 @@ class FairBatching:
             while sequence.running and not seats.memory.reserve(sequence, sequence.missing):
                 preempt_last(seats, batch)
 
-    def _admit(self, seats: Seats) -> None:
-        begun_tokens = sum(sequence.missing for sequence in seats.running if not _is_decode(sequence))
-        while begun_tokens < self.tokens_max and (sequence := seats.admit()) is not None:
-            reserved = seats.memory.reserve(sequence, sequence.missing)
-            assert reserved, "what was admitted can be prefilled"
-            begun_tokens += sequence.missing
+
+def _seated(seats: Seats, sequence: Sequence) -> bool:
+    """Whether there was a seat and room for one that waits."""
+    if not seats.admit_this(sequence):
+        return False
+    reserved = seats.memory.reserve(sequence, sequence.missing)
+    assert reserved, "what was admitted can be prefilled"
+    return True
 
 
 def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope: SloEnvelope, now: float) -> float:

@@ -57,8 +57,12 @@ def known_by_tokens(name: str) -> StepTimeModel:
 # Each makes itself for an engine and for what its requests are promised.
 ORDERS: dict[str, Callable[[str, SloEnvelope], Batching]] = {
     "vllm": lambda *_: ChunkedPrefill(tokens_max=STEP_TOKENS_MAX),
+    "vllm-tuned": lambda name, envelope: ChunkedPrefill(tokens_max=tuned_budget(COEFFICIENTS[name], envelope)),
     "sarathi": lambda name, envelope: Sarathi(tokens_max=tuned_budget(COEFFICIENTS[name], envelope)),
     "fair": lambda name, _: FairBatching(COEFFICIENTS[name].step_time_model(), tokens_max=STEP_TOKENS_MAX),
+    "fair-tuned": lambda name, envelope: FairBatching(
+        COEFFICIENTS[name].step_time_model(), tokens_max=tuned_budget(COEFFICIENTS[name], envelope)
+    ),
     "fair-fixed": lambda name, envelope: FairBatching(TIMELESS, tokens_max=tuned_budget(COEFFICIENTS[name], envelope)),
     "fair-tokens": lambda name, _: FairBatching(known_by_tokens(name), tokens_max=STEP_TOKENS_MAX),
 }

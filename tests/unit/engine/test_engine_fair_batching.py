@@ -75,3 +75,22 @@ def test_a_full_pool_preempts_the_last_and_lets_nobody_in_in_that_step():
             assert plan.requests == 1
         engine.step_end()
     assert preempted == ["last"]
+
+
+def test_the_most_urgent_of_those_that_wait_is_seated_before_the_first():
+    engine = make_engine(requests_running_max=1)
+    engine.submit(EngineRequest("first", 100, 1, envelope=SloEnvelope(30.0, 0.05)), 0.0)
+    engine.submit(EngineRequest("urgent", 100, 1, envelope=ENVELOPE), 0.0)
+    assert step(engine, 0.0)[1].finished == ("urgent",)
+
+
+def test_what_an_engine_can_still_take_is_less_by_what_waits_and_by_the_time_of_its_decodes():
+    engine = make_engine()
+    free = engine.prefill_budget(0.0, ENVELOPE)
+    assert free == pytest.approx((0.2 - 0.01) / 0.201e-3)
+    engine.submit(EngineRequest("prompt", 300, 9, envelope=ENVELOPE), 0.0)
+    assert engine.prefill_budget(0.0, ENVELOPE) == pytest.approx(free - 300)
+    _, _, now = step(engine, 0.0)
+    # Its next token is due at 0.25 s: in the window from 0.15 s on it needs three steps of its own.
+    steps_s = 3 * (0.01 + 0.2e-3 + 301e-6)
+    assert engine.prefill_budget(0.15, ENVELOPE) == pytest.approx((0.2 - steps_s) / 0.201e-3)
