@@ -5,8 +5,8 @@ step. By the model of its steps a backend may be given a request while
 
 - the step with it stays within the tightest TPOT target of what runs, or within the knee where nobody has one;
 - the prompts ahead of it are computed in time for its first token, and nobody who runs becomes late for it. Where it
-  has no TTFT target, or nothing could save it, while less prompt is owed than keeps the engine busy: the
-  next step and the one that is being computed.
+  has no TTFT target, or nothing could save it, while less prompt is owed than keeps the engine busy for a step: more
+  would wait there, in front of everybody who comes.
 
 A target that the engine could not keep even for this request alone binds nobody. While the model is not sure, the time
 that streams take says how much is too much (gap.py).

@@ -24,7 +24,7 @@ from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad
 
-BUSY_STEPS = 2.0  # of prompts keep an engine busy: the step that it computes, and the next
+BUSY_STEPS = 1.0  # of prompts keep an engine busy: what is left of the step that it computes, and the next
 STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
 ROUNDING_S = 1e-9
 STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing

@@ -219,14 +219,14 @@ def test_a_stream_that_is_late_already_holds_nobody_back(backend):
 
 
 def test_without_a_ttft_target_a_prompt_goes_while_less_is_owed_than_keeps_the_engine_busy(backend):
-    backend.capacity.take(make_reservation(150))
+    backend.capacity.take(make_reservation(90))
     assert backend.allows(5_000)
-    backend.capacity.take(make_reservation(60))
+    backend.capacity.take(make_reservation(20))
     assert not backend.allows(5)
 
 
 def test_a_first_token_that_nothing_could_save_is_not_waited_for(backend):
-    backend.capacity.take(make_reservation(150))
+    backend.capacity.take(make_reservation(90))
     assert backend.allows(1_000, ttft=0.2)
     assert backend.allows(10, at=-LONG_S, ttft=0.2)
 
