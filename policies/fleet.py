@@ -27,7 +27,7 @@ class Forecast(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What is sent before a request that waits: sequences, and their tokens of prompt and output."""
+    """What is sent to a backend before a request that waits: sequences, and their tokens of prompt and output."""
 
     sequences: float
     tokens: float
@@ -207,42 +207,43 @@ class Fleet:
         return chosen, reservation
 
     def forecasts(
-        self, request: Request, now: float, *, output_tokens: float, ahead: Ahead | None = None
+        self,
+        request: Request,
+        now: float,
+        *,
+        output_tokens: float,
+        ahead: Ahead | None = None,
+        among: Collection[str] | None = None,
     ) -> list[Forecast]:
         """When the request, sent as soon as there is a seat for it, would have its first token at each of the backends
-        that serve and will do for it, in order of backend id; those of whose steps too little is known are left out. By
-        what is in flight and, where it does not go next, what goes `ahead` of it in equal parts to all of them;
+        (or `among` these) that serve and will do for it, in order of backend id; those of whose steps too little is
+        known are left out. By what is in flight and, where there is no room now, what goes `ahead` of it there;
         `output_tokens` are what is expected of it.
         """
         self._clock.now = now
         found = []
-        serving = self.serving(request, now)
-        if ahead is not None and serving:
-            ahead = Ahead(ahead.sequences / len(serving), ahead.tokens / len(serving))
-        for capacity in serving:
+        for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
             seat_in_s = self._seat_in_s(capacity, request, output_tokens, ahead)
             ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id))
             if ttft_s is not None:
                 found.append(Forecast(max(seat_in_s, 0.0) + ttft_s, capacity.id))
         return sorted(found, key=lambda forecast: forecast.backend_id)
 
-    def predicted_ttft_s(
-        self, request: Request, now: float, *, output_tokens: float, ahead: Ahead | None = None
-    ) -> float | None:
+    def predicted_ttft_s(self, request: Request, now: float, *, output_tokens: float) -> float | None:
         """The least of its forecasts. None where some backend that would do for it has none: who would serve it
         better is not known then.
         """
-        forecasts = self.forecasts(request, now, output_tokens=output_tokens, ahead=ahead)
+        forecasts = self.forecasts(request, now, output_tokens=output_tokens)
         if not forecasts or len(forecasts) < len(self.serving(request, now)):
             return None
         return min(forecasts).ttft_s
 
-    def least_ttft_s(self, request: Request, now: float) -> float | None:
-        """Seconds until its first token at the best of the backends that serve if that had nothing else to do; None
-        where too little is known of one of them.
+    def least_ttft_s(self, request: Request, now: float, among: Collection[str] | None = None) -> float | None:
+        """Seconds until its first token at the best of the backends (or `among` these) that serve if that had nothing
+        else to do; None where too little is known of one of them.
         """
         least: list[float] = []
-        for capacity in self.serving(request, now):
+        for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
             if capacity.work.model is None:
                 return None
             least.append(capacity.work.prefill_s(self._prefill_tokens(request, capacity.id)))
@@ -318,6 +319,9 @@ class Fleet:
         """Tokens of the prompt that this backend would have to compute."""
         cached_tokens = self.cached_tokens(request, backend_id) if self.cached_tokens is not None else 0
         return max(1, request.prompt_tokens - cached_tokens)
+
+    def _serving_among(self, backend_ids: Collection[str], now: float) -> list[BackendCapacity]:
+        return [self._backends[each] for each in backend_ids if self.serves(each, now)]
 
     def _seat_in_s(
         self, capacity: BackendCapacity, request: Request, output_tokens: float, ahead: Ahead | None

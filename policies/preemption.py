@@ -20,30 +20,29 @@ sends the same one again.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from policies.fleet import Ahead, Fleet
+from policies.fleet import Fleet
 from policies.lane import Lane
 from policies.lanes import Lanes
 from policies.ledger import InFlight
 from policies.slo.envelope import first_token_due_at
+from policies.slo.outlook import Outlook
 from policies.types import Request, Tier, Withdraw
 
 WAITED_RATIO_MAX = 0.5  # of its TTFT target, that a request may wait where nobody knows how long steps take
 RECHECK_S = 0.001
-NEXT: Ahead = Ahead(0.0, 0.0)
 
 
 @dataclass(slots=True)
 class Preemption:
     """`service_min` is the difference of keys, in service over weight, beyond which a request is withdrawn; None: for
-    service never. `tiers` are all of them, `tier` gives that of a tenant's id; `output_tokens` is what a request is
-    sized at.
+    service never. `tiers` are all of them, `tier` gives that of a tenant's id.
     """
 
     service_min: float | None
     tiers: Mapping[str, Tier]
     fleet: Fleet
     tier: Callable[[str], Tier]
-    output_tokens: Callable[[Request], float]
+    outlook: Outlook
     wakeup_at: float | None = field(default=None, init=False)
     """When somebody who waits will have waited too long."""
     _untouched: dict[str, InFlight] = field(default_factory=dict, init=False)  # by request, in the order of dispatch
@@ -125,9 +124,9 @@ class Preemption:
         even a seat would not save it.
         """
         due_at = first_token_due_at(request)
-        if due_at is None or due_at - now <= (self.fleet.least_ttft_s(request, now) or 0.0):
+        if due_at is None or self.outlook.is_hopeless(request, due_at, now):
             return None
-        forecast_s = self.fleet.predicted_ttft_s(request, now, output_tokens=self.output_tokens(request), ahead=NEXT)
+        forecast_s = self.outlook.next_ttft_s(request, now)
         if forecast_s is None:
             return request.arrived_at + (due_at - request.arrived_at) * WAITED_RATIO_MAX
         return due_at - forecast_s

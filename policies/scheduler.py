@@ -110,10 +110,10 @@ class Scheduler:
         self._tenants = Tenants(states, self._tiers, self._queues, self._lanes, self._forget)
         self._outlook = Outlook(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
         feasible = Feasibility(
-            tier=self._tiers.__getitem__, ttft_s=self._outlook.ttft_s, least_ttft_s=self._fleet.least_ttft_s
+            tier=self._tiers.__getitem__, ttft_s=self._outlook.ttft_s, is_hopeless=self._outlook.is_hopeless
         )
         self._gate = Gate((*rules, feasible), self._queues)
-        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, expected_output)
+        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
         self._accounting = Accounting(self._ledger, self._lanes)
         self._unsettled = self._accounting.unsettled
         self._attainment = AttainmentBook()
@@ -277,7 +277,7 @@ class Scheduler:
         states = self._tenants.states
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
         self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = after
-        self._outlook.output_tokens = self._preemption.output_tokens = sizer.predict
+        self._outlook.output_tokens = sizer.predict
 
     # -- decisions -----------------------------------------------------------------------------------------
 

@@ -21,21 +21,23 @@ RETRY_AFTER_S_MIN = 1.0
 RETRY_AFTER_S_MAX = 600.0
 OVERLOAD_S_MAX = 10.0  # one hopeless request does not shut others out for longer
 
-Forecast = Callable[[Request, Tenant, float], float | None]
-
 
 class Feasibility(Admission):
     """Would its first token come in time, and do those who may be shed leave room for that?"""
 
     def __init__(
-        self, *, tier: Callable[[str], Tier], ttft_s: Forecast, least_ttft_s: Callable[[Request, float], float | None]
+        self,
+        *,
+        tier: Callable[[str], Tier],
+        ttft_s: Callable[[Request, Tenant, float], float | None],
+        is_hopeless: Callable[[Request, float, float], bool],
     ) -> None:
-        """`ttft_s` forecasts how many seconds from now a request would have its first token, `least_ttft_s` how many if
-        there were no other: None where nobody can be sure.
+        """`ttft_s` forecasts how many seconds from now a request would have its first token, None where nobody can be
+        sure; `is_hopeless` knows whether it could not be in time, by when it is due, even if there were no other.
         """
         self._tier = tier
         self._ttft_s = ttft_s
-        self._least_ttft_s = least_ttft_s
+        self._is_hopeless = is_hopeless
         self._overloaded_until = float("-inf")
 
     def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
@@ -45,7 +47,8 @@ class Feasibility(Admission):
         late_s = self._late_s(request, tenant, now)
         if late_s <= 0.0:
             return None
-        is_hopeless = self._is_hopeless(request, now)
+        due_at = first_token_due_at(request)
+        is_hopeless = due_at is not None and self._is_hopeless(request, due_at, now)
         if not tier.is_sheddable and not is_hopeless:
             self._overloaded_until = max(self._overloaded_until, now + min(late_s, OVERLOAD_S_MAX))
         if not tier.rejects_misses:
@@ -61,7 +64,3 @@ class Feasibility(Admission):
         if due_at is None or forecast_s is None:
             return 0.0
         return forecast_s * (1.0 - FORECAST_ERROR_RATIO) - (due_at - now)
-
-    def _is_hopeless(self, request: Request, now: float) -> bool:
-        due_at, least_s = first_token_due_at(request), self._least_ttft_s(request, now)
-        return due_at is not None and least_s is not None and now + least_s * (1.0 - FORECAST_ERROR_RATIO) > due_at

@@ -59,7 +59,7 @@ class Rule:
         self.rule = Feasibility(
             tier={tier.id: tier for tier in TIERS}.__getitem__,
             ttft_s=lambda *_: self.ttft_s,
-            least_ttft_s=lambda *_: self.least_ttft_s,
+            is_hopeless=lambda _, due_at, now: self.least_ttft_s > due_at - now,
         )
 
     def ask(self, tier_id, ttft_s):
