@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 from gateway_rig import SLOW, answer, call, engine, fall_silent, gateway, scripted, stream, until
@@ -199,3 +200,32 @@ async def test_who_would_miss_its_first_token_gets_the_seat_of_a_tier_that_lets_
         services = {tier_id: view.service for tier_id, view in rig.snapshot().tiers.items()}
         assert services["chat"] == services["batch"] == 9 + 2 * 3
         assert rig.snapshot().tiers["chat"].attainment.met == 1
+
+
+KNOWN = {"base_ms": 19, "token_us": 180, "context_token_ns": 1, "request_us": 700}  # of an engine that is SLOW
+
+
+async def test_with_a_known_step_time_what_cannot_be_in_time_is_refused_long_before_it_is_late():
+    async with (
+        engine(**SLOW) as server,
+        gateway(
+            {"name": "gpu", "url": server.url, "requests_running_max": 1, "step_time": KNOWN},
+            tiers={"chat": {"envelope": {"ttft_ms": 1000}, "on_miss": "reject"}, "batch": {"priority": -1}},
+            tenants={"chat": {"tier": "chat"}, "batch": {"tier": "batch"}},
+            auth={"trusted_proxies": ["127.0.0.0/8"]},
+        ) as rig,
+    ):
+        batch = asyncio.create_task(rig.post(call(max_tokens=200), headers=BATCH))
+        await until(lambda: rig.snapshot().in_flight_requests == 1)
+        began_at = time.monotonic()
+        refused = await rig.post(call(stream=True), headers=CHAT)
+        assert time.monotonic() - began_at < 0.8
+        assert refused.status == 429
+        # 200 tokens of 20 ms, a quarter less, and a second of which it may wait.
+        assert int(refused.headers["retry-after"]) in (2, 3)
+        shed = await rig.post(call(), headers=BATCH)
+        assert shed.headers["x-llm-d-request-dropped-reason"] == "evicted-priority"
+        batch.cancel()
+        await until(rig.idle)
+        assert (await rig.post(call(stream=True), headers=CHAT)).status == 200
+        assert rig.snapshot().tiers["chat"].attainment.refused == 1
