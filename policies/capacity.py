@@ -270,9 +270,9 @@ class BackendCapacity:
             self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
             self._tiers.clear()
 
-    def streamed(self, token_s: float, tokens: int) -> None:
-        """A stream of so many tokens, each of which took so long, is about to be released."""
-        self._limit.ended(token_s, tokens, self.sequences)
+    def answered(self, token_s: float, tokens: int) -> None:
+        """Who was answered in so many tokens per sequence, each of which took so long, is about to be released."""
+        self._limit.answered(token_s, tokens, self.sequences)
 
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
         """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""

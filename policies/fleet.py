@@ -268,8 +268,8 @@ class Fleet:
         self._clock.now = now
         capacity = self._backends[entry.backend_id]
         output = entry.usage.output_tokens // entry.reservation.sequences
-        if entry.first_token_at is not None and output > 1:
-            capacity.streamed((now - entry.first_token_at) / (output - 1), output)
+        if output:  # since it was sent: that is known of answers that come whole, too
+            capacity.answered((now - entry.dispatched_at) / output, output)
         capacity.release(entry.reservation)
         if capacity.id in self._retired:
             self._retire(capacity)

@@ -9,7 +9,7 @@ step. By the model of its steps a backend may be given a request while
   would wait there, in front of everybody who comes.
 
 A target that the engine could not keep even for this request alone binds nobody. While the model is not sure, the time
-that streams take says how much is too much (gap.py).
+that answers take says how much is too much (gap.py).
 """
 
 from collections.abc import Callable
@@ -38,8 +38,8 @@ class Limit(Protocol):
         """Whether the request may be sent now. Never asked of an idle backend, which always takes one."""
         ...
 
-    def ended(self, token_s: float, tokens: int, running: int) -> None:
-        """A stream of so many tokens has ended; each took so long, while so many sequences ran."""
+    def answered(self, token_s: float, tokens: int, running: int) -> None:
+        """An answer of so many tokens has ended; each took so long, and so many sequences ran at its end."""
         ...
 
 
@@ -54,7 +54,7 @@ class RoomOnly:
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return True
 
-    def ended(self, token_s: float, tokens: int, running: int) -> None:
+    def answered(self, token_s: float, tokens: int, running: int) -> None:
         """Nothing is learnt."""
 
 
@@ -87,8 +87,8 @@ class ModelLimit:
             return work.sequences + reservation.sequences <= self._gap.sequences_max
         return keeps_pace(work, reservation) and may_prefill(work, reservation, now)
 
-    def ended(self, token_s: float, tokens: int, running: int) -> None:
-        self._gap.ended(token_s, tokens, running)
+    def answered(self, token_s: float, tokens: int, running: int) -> None:
+        self._gap.answered(token_s, tokens, running)
 
 
 def keeps_pace(work: EngineWork, reservation: Reservation) -> bool:

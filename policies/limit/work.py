@@ -28,7 +28,7 @@ BUSY_STEPS = 1.0  # of prompts keep an engine busy: what is left of the step tha
 STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
 ROUNDING_S = 1e-9
 STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
-FIRST_TOKENS_MAX = 16  # of one sequence, that may come with its first chunk; more: its answer was not streamed
+FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; more: they are told of late, or all at once
 
 
 class EngineWork:

@@ -292,41 +292,53 @@ def test_without_a_sure_model_nothing_is_foretold():
 # -- without a model --------------------------------------------------------------------------------------------
 
 
-def learn(limit: GapLimit, token_s: float, streams: int, running: int) -> None:
-    for _ in range(streams):
-        limit.ended(token_s, tokens=100, running=running)
+def learn(limit: GapLimit, token_s: float, answers: int, running: int) -> None:
+    for _ in range(answers):
+        limit.answered(token_s, tokens=100, running=running)
 
 
-def test_streams_far_slower_than_the_fastest_shrink_the_limit_and_good_ones_let_it_grow():
+def test_where_all_answers_are_far_slower_than_the_fastest_was_the_limit_shrinks_and_grows_again():
     limit = GapLimit()
-    learn(limit, 0.010, streams=1, running=1)
-    learn(limit, 0.090, streams=50, running=50)
+    learn(limit, 0.010, answers=8, running=1)
+    learn(limit, 0.090, answers=50, running=50)
     assert limit.sequences_max == float("inf"), "a batch makes steps longer"
-    learn(limit, 0.200, streams=50, running=50)
+    learn(limit, 0.200, answers=50, running=50)
     assert limit.sequences_max == 50 * SHRINK_RATIO
-    learn(limit, 0.050, streams=45, running=45)
+    learn(limit, 0.050, answers=45, running=45)
     assert limit.sequences_max == 46
-    learn(limit, 0.050, streams=20, running=20)
+    learn(limit, 0.050, answers=20, running=20)
     assert limit.sequences_max == 46, "what is not used says nothing"
+
+
+def test_slow_answers_beside_a_fast_one_shrink_nothing():
+    limit = GapLimit()
+    for _ in range(20):
+        learn(limit, 0.010, answers=1, running=20)
+        learn(limit, 0.500, answers=19, running=20)
+    assert limit.sequences_max == float("inf")
 
 
 def test_the_limit_without_a_model_has_a_floor_and_forgets_the_fastest():
     limit = GapLimit()
-    learn(limit, 0.010, streams=1, running=1)
-    learn(limit, 0.500, streams=400, running=10)
+    learn(limit, 0.010, answers=8, running=1)
+    learn(limit, 0.500, answers=400, running=10)
     assert limit.sequences_max == SEQUENCES_MIN
-    learn(limit, 0.500, streams=1_000, running=SEQUENCES_MIN)
+    learn(limit, 0.500, answers=1_000, running=SEQUENCES_MIN)
     assert limit.sequences_max > SEQUENCES_MIN
 
 
 @pytest.mark.parametrize("step_time", [None, StepTime(MODEL, error_ratio=0.9, is_sure=False)])
-def test_a_backend_without_a_sure_model_is_limited_by_how_slow_its_streams_became(step_time):
+def test_a_backend_without_a_sure_model_is_limited_by_how_slow_its_answers_became(step_time):
     backend = Backend(replace(LOAD, step_time=step_time, requests_running_max=100))
     backend.run(20)
-    backend.capacity.streamed(0.010, 100)
+    backend.capacity.answered(0.010, 100)
     for _ in range(20):
-        backend.capacity.streamed(0.200, 100)
+        backend.capacity.answered(0.200, 100)
+    assert backend.allows(), "the fast one is among the judged"
+    for _ in range(20):
+        backend.capacity.answered(0.200, 100)
     assert not backend.allows()
+    assert not backend.capacity.has_seat
 
 
 def test_a_fixed_limit_holds_per_engine_and_no_limit_leaves_seats_and_memory():
