@@ -137,6 +137,15 @@ SCENES: dict[str, Scene] = {
         ),
         engines=8,
     ),
+    "flood": Scene(
+        populations=(
+            Population(tier=CRITICAL, trace=CHAT, tenants=1, requests_ratio=0.05),
+            Population(
+                tier=BATCH, trace=replace(CHAT, envelope=SloEnvelope(60.0, 0.2)), tenants=1, requests_ratio=0.95
+            ),
+        ),
+        engines=1,
+    ),
     "long prompts": Scene(
         populations=(
             Population(tier=CRITICAL, trace=CHAT, tenants=1, requests_ratio=0.5),
@@ -210,6 +219,9 @@ SYSTEMS: Mapping[str, System] = {
         "vllm-tuned", scheduled(placement="predicted-ttft"), known_steps("vllm", TUNED_TOKENS)
     ),
     "fairlead, short steps": System("fair-tuned", scheduled(), known_steps("fair", TUNED_TOKENS)),
+    "fairlead, short steps, refusing nobody": System(
+        "fair-tuned", scheduled(refuses=False), known_steps("fair", TUNED_TOKENS)
+    ),
 }
 
 

@@ -53,10 +53,11 @@ PEAK_S = 150.0
 TTFT_GRID_S, TPOT_GRID_S = (0.5, 1.0, 1.5, 2.0), (0.05, 0.1, 0.15, 0.2)
 TABLE_5_FB = ((15.4, 7.5, 5.6, 6.1), (11.6, 8.1, 3.9, 2.8), (8.3, 4.8, 2.6, 0.6), (6.8, 4.5, 1.5, -0.4))
 TABLE_5_PAB = ((112.6, 91.8, 84.9, 78.3), (76.5, 64.9, 54.7, 55.5), (63.7, 52.1, 36.2, 32.5), (59.9, 45.9, 26.5, 24.8))
-GRID_LOAD = 1.2
+GRID_LOADS = (1.2, 1.6)
+GRID_S = 100.0
 BREAKDOWN_LOAD = 1.0
 CLUSTER_ENGINES = 8
-CLUSTER_LOAD = 1.0
+CLUSTER_LOAD = 1.2
 PUBLISHED_PAB_LB = {"qwen": 1.349, "burst": 1.162, "azure": 1.077}
 
 
@@ -141,14 +142,16 @@ def peak_rows() -> Iterator[Row]:
 
 
 def grid_runs(system: str) -> list[TraceRun]:
-    make = partial(SYSTEMS[system], trace="qwen", load_ratio=GRID_LOAD, coefficients=A800, asks_s=PEAK_S, repeats=1)
-    return [make(ttft_s=ttft_s, tpot_s=tpot_s) for ttft_s, tpot_s in product(TTFT_GRID_S, TPOT_GRID_S)]
+    make = partial(SYSTEMS[system], trace="qwen", coefficients=A800, asks_s=GRID_S, repeats=1)
+    cases = product(TTFT_GRID_S, TPOT_GRID_S, GRID_LOADS)
+    return [make(ttft_s=ttft_s, tpot_s=tpot_s, load_ratio=load) for ttft_s, tpot_s, load in cases]
 
 
 def gains(outcomes: Sequence[SloOutcome]) -> list[list[float]]:
-    """Percent more requests in time than the better of vLLM and Sarathi, by TTFT and TPOT target."""
+    """Percent more requests in time at the best load than the better of vLLM and Sarathi, by TTFT and TPOT target."""
     width, cells = len(TPOT_GRID_S), len(TPOT_GRID_S) * len(TTFT_GRID_S)
-    rates = [measures.effective_per_s(outcome) for outcome in outcomes]
+    every = [measures.effective_per_s(outcome) for outcome in outcomes]
+    rates = [max(every[at : at + len(GRID_LOADS)]) for at in range(0, len(every), len(GRID_LOADS))]
     cell = [100 * (rates[at] / max(rates[cells + at], rates[2 * cells + at]) - 1) for at in range(cells)]
     return [cell[at : at + width] for at in range(0, cells, width)]
 
@@ -255,7 +258,7 @@ TARGETS: dict[str, Target] = {
     ),
     "F3": Target(
         "Table 5: the gain over the better of vLLM and Sarathi, by targets of TTFT and TPOT",
-        _workload(["qwen"], f"{GRID_LOAD:g}", f"one engine ({A800})"),
+        _workload(["qwen"], "/".join(f"{load:g}" for load in GRID_LOADS), f"one engine ({A800})"),
         (*grid_rows("FB", TABLE_5_FB), *grid_rows("FB-PAB", TABLE_5_PAB)),
         judged=False,
     ),
@@ -273,14 +276,14 @@ TARGETS: dict[str, Target] = {
     ),
     "F6": Target(
         "the error of step-time models, median over steps they were not fitted to",
-        f"steps of FairBatching on the qwen stand-in ({ENGINE}), log-normal noise of sigma {NOISE_RATIO:g}, whose own"
+        f"steps of FairBatching on the qwen stand-in ({A800}), log-normal noise of sigma {NOISE_RATIO:g}, whose own"
         f" median is {0.6745 * NOISE_RATIO:.4f}",
         (
-            row("tokens only", [ModelError(reads_context=False)], float, 0.052),
-            row("with context", [ModelError(reads_context=True)], float, 0.013, plus_minus(0.003)),
+            row("tokens only", [ModelError(reads_context=False, coefficients=A800)], float, 0.052),
+            row("with context", [ModelError(reads_context=True, coefficients=A800)], float, 0.013, plus_minus(0.003)),
             row(
                 "tokens only / with context",
-                [ModelError(reads_context=False), ModelError(reads_context=True)],
+                [ModelError(reads_context=False, coefficients=A800), ModelError(reads_context=True, coefficients=A800)],
                 lambda tokens, context: tokens / context,
                 0.052 / 0.013,
                 more_than(1.0),

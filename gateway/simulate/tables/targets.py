@@ -1,6 +1,6 @@
 """All targets of `fairlead simulate tables`, by the name that --only takes."""
 
-from gateway.simulate.tables import dlpm_tables, predictors, slo_tables, vtc_figures, vtc_tables
+from gateway.simulate.tables import dlpm_tables, predictors, slo_scenes, slo_tables, vtc_figures, vtc_tables
 from gateway.simulate.tables.experiment import Target
 
 TARGETS: dict[str, Target] = {
@@ -9,4 +9,5 @@ TARGETS: dict[str, Target] = {
     **dlpm_tables.TARGETS,
     **predictors.TARGETS,
     **slo_tables.TARGETS,
+    **slo_scenes.TARGETS,
 }
