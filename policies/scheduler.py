@@ -109,9 +109,7 @@ class Scheduler:
         self._lanes = self._arrange(placement or LeastReserved())
         self._tenants = Tenants(states, self._tiers, self._queues, self._lanes, self._forget)
         self._outlook = Outlook(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
-        feasible = Feasibility(
-            tier=self._tiers.__getitem__, ttft_s=self._outlook.ttft_s, is_hopeless=self._outlook.is_hopeless
-        )
+        feasible = Feasibility(tiers=self._tiers, ttft_s=self._outlook.ttft_s, is_hopeless=self._outlook.is_hopeless)
         self._gate = Gate((*rules, feasible), self._queues)
         self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
         self._accounting = Accounting(self._ledger, self._lanes)

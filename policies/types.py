@@ -14,10 +14,15 @@ from policies.step_time.model import StepTime
 
 @dataclass(frozen=True, slots=True)
 class SloEnvelope:
-    """Latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s."""
+    """Latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s.
+
+    `ttft_s_given` is what its tenant was given where the request asks for less. What others have to bear for it is by
+    that.
+    """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+    ttft_s_given: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class Envelopes:
         return SloEnvelope(
             ttft_s=self._tighter(tenant, given.ttft_s, headers, TTFT_HEADERS),
             tpot_s=self._tighter(tenant, given.tpot_s, headers, TPOT_HEADERS),
+            ttft_s_given=given.ttft_s,
         )
 
     def _tighter(

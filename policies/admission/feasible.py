@@ -9,7 +9,7 @@ sheddable tiers are let in no more. What they have waiting keeps its share, so t
 never cut off.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from policies.admission.base import Admission, Refusal
 from policies.queues import Queues
@@ -28,39 +28,49 @@ class Feasibility(Admission):
     def __init__(
         self,
         *,
-        tier: Callable[[str], Tier],
+        tiers: Mapping[str, Tier],
         ttft_s: Callable[[Request, Tenant, float], float | None],
         is_hopeless: Callable[[Request, float, float], bool],
     ) -> None:
         """`ttft_s` forecasts how many seconds from now a request would have its first token, None where nobody can be
         sure; `is_hopeless` knows whether it could not be in time, by when it is due, even if there were no other.
         """
-        self._tier = tier
+        self._tiers = tiers
         self._ttft_s = ttft_s
         self._is_hopeless = is_hopeless
         self._overloaded_until = float("-inf")
 
     def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
-        tier = self._tier(tenant.tier_id)
+        tier = self._tiers[tenant.tier_id]
         if tier.is_sheddable and now < self._overloaded_until:
             return Refusal(Reason.SHED, max(RETRY_AFTER_S_MIN, self._overloaded_until - now))
-        late_s = self._late_s(request, tenant, now)
+        due_at = first_token_due_at(request)
+        if due_at is None or not (tier.rejects_misses or self._may_shed_for(tier)):
+            return None
+        forecast_s = self._ttft_s(request, tenant, now)
+        # Too late by so much, at the best.
+        late_s = 0.0 if forecast_s is None else now + forecast_s * (1.0 - FORECAST_ERROR_RATIO) - due_at
         if late_s <= 0.0:
             return None
-        due_at = first_token_due_at(request)
-        is_hopeless = due_at is not None and self._is_hopeless(request, due_at, now)
-        if not tier.is_sheddable and not is_hopeless:
-            self._overloaded_until = max(self._overloaded_until, now + min(late_s, OVERLOAD_S_MAX))
+        is_hopeless = self._is_hopeless(request, due_at, now)
+        if not is_hopeless and self._may_shed_for(tier):
+            # Whoever asks for less time than he was given does not ask it of others.
+            shed_s = min(late_s - _asked_less_s(request), OVERLOAD_S_MAX)
+            self._overloaded_until = max(self._overloaded_until, now + shed_s)
         if not tier.rejects_misses:
             return None
         # What could not be in time alone will not be later.
         retry_after_s = RETRY_AFTER_S_MAX if is_hopeless else min(max(late_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)
         return Refusal(Reason.SLO_UNREACHABLE, retry_after_s)
 
-    def _late_s(self, request: Request, tenant: Tenant, now: float) -> float:
-        """Seconds by which the first token would be late at the best; not positive: in time, as far as is known."""
-        due_at = first_token_due_at(request)
-        forecast_s = None if due_at is None else self._ttft_s(request, tenant, now)
-        if due_at is None or forecast_s is None:
-            return 0.0
-        return forecast_s * (1.0 - FORECAST_ERROR_RATIO) - (due_at - now)
+    def _may_shed_for(self, tier: Tier) -> bool:
+        """Whether others are shut out for requests of this tier."""
+        return not tier.is_sheddable and any(each.is_sheddable for each in self._tiers.values())
+
+
+def _asked_less_s(request: Request) -> float:
+    """How much less time the request asks for than its tenant was given."""
+    envelope = request.envelope
+    if envelope is None or envelope.ttft_s is None or envelope.ttft_s_given is None:
+        return 0.0
+    return envelope.ttft_s_given - envelope.ttft_s

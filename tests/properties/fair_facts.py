@@ -31,7 +31,7 @@ def tenant(tenant_id, weight=1.0):
 class FairFacts(Facts):
     """The policy's bound is judged in every queue."""
 
-    tiers = (Tier("default"), Tier("gold", weight=2.0))
+    tiers = (Tier("default", preemptible=True), Tier("gold", weight=2.0))
     tenants = tuple(tenant(name, {"b": 2.0, "e": 0.5}.get(name, 1.0)) for name in NAMES)
 
     is_capped: ClassVar[bool]

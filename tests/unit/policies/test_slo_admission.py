@@ -57,13 +57,14 @@ class Rule:
     def __init__(self, *, ttft_s=0.0, least_ttft_s=0.0):
         self.ttft_s, self.least_ttft_s, self.now = ttft_s, least_ttft_s, 100.0
         self.rule = Feasibility(
-            tier={tier.id: tier for tier in TIERS}.__getitem__,
+            tiers={tier.id: tier for tier in TIERS},
             ttft_s=lambda *_: self.ttft_s,
             is_hopeless=lambda _, due_at, now: self.least_ttft_s > due_at - now,
         )
 
-    def ask(self, tier_id, ttft_s):
-        request = Request("r", "t", "m", self.now, 1, 1, envelope=None if ttft_s is None else envelope(ttft_s))
+    def ask(self, tier_id, ttft_s, *, given_s=None):
+        targets = None if ttft_s is None else SloEnvelope(ttft_s, ttft_s_given=given_s)
+        request = Request("r", "t", "m", self.now, 1, 1, envelope=targets)
         return self.rule.refuse(request, Tenant("t", tier_id=tier_id), Queues(), self.now)
 
 
@@ -94,6 +95,14 @@ def test_while_a_protected_request_would_be_late_sheddable_tiers_are_not_let_in(
     assert rule.ask("waits", None) is None, "protected"
     rule.now += 3.1
     assert rule.ask("bulk", None) is None
+
+
+def test_who_asks_for_less_time_than_was_given_is_judged_by_that_and_shuts_nobody_out_for_it():
+    rule = Rule(ttft_s=8.0)
+    assert rule.ask("gold", 1.0, given_s=30.0).reason is Reason.SLO_UNREACHABLE
+    assert rule.ask("bulk", None) is None
+    rule.ask("waits", 1.0, given_s=4.0)
+    assert rule.ask("bulk", None) == (Reason.SHED, pytest.approx(2.0))
 
 
 def test_neither_a_hopeless_request_nor_a_sheddable_one_shuts_others_out_and_nobody_does_for_long():

@@ -27,6 +27,11 @@ def test_a_header_tightens_an_envelope(prefix):
     assert envelope(headers, own=SloEnvelope(1.0, 0.05)) == SloEnvelope(0.25, 0.02)
 
 
+def test_what_was_given_is_known_beside_what_is_asked_for():
+    tightened = envelope({"x-slo-ttft-ms": "250"}, own=SloEnvelope(1.0))
+    assert (tightened.ttft_s, tightened.ttft_s_given) == (0.25, 1.0)
+
+
 def test_a_header_widens_nothing():
     headers = {"x-llm-d-slo-ttft-ms": "5000", "x-slo-tpot-ms": "999999999"}
     assert envelope(headers, own=SloEnvelope(1.0, 0.05)) == SloEnvelope(1.0, 0.05)
