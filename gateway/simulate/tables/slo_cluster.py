@@ -12,7 +12,6 @@ exactly. The other gateways send to vLLM's order.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
@@ -28,6 +27,7 @@ from gateway.simulate.tables.slo_engines import (
     CAPACITY_REQUESTS,
     STEP_TOKENS_MAX,
     make_engine,
+    served_per_s,
     tuned_budget,
 )
 from gateway.simulate.tables.slo_pool import SloOutcome
@@ -107,10 +107,7 @@ def capacity_per_s(scene: Scene) -> float:
     rng = Random("capacity")  # noqa: S311 - no secrets
     streams = [each.requests(rng) for each in scene.populations]
     chosen = rng.choices(streams, [each.requests_ratio for each in scene.populations], k=CAPACITY_REQUESTS)
-    requests = [next(stream) for stream in chosen]
-    world = World(Router(least_request), {"engine": make_engine(ENGINE, "vllm", STEP_ENVELOPE)})
-    ended_at = [world.now for _ in islice(world.run(requests), CAPACITY_REQUESTS // 2)]
-    return len(ended_at) / ended_at[-1]
+    return served_per_s((next(stream) for stream in chosen), make_engine(ENGINE, "vllm", STEP_ENVELOPE))
 
 
 CRITICAL = Tier("critical", weight=4.0, priority=4, rejects_misses=True)

@@ -5,7 +5,7 @@ Sarathi, as the paper tuned it to each case, the largest that keeps the target o
 knows the engine's step times exactly, but where it is to be seen what knowing less costs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -32,8 +32,8 @@ REQUESTS_RUNNING_MAX = 256
 TIMELESS = StepTimeModel(0.0, 1e-15)  # of which no step is ever too long
 BUSY_CONTEXT_TOKENS = 32_000
 BUDGET_UNIT_TOKENS = 16
-CAPACITY_REQUESTS = 400
-WATCHED_LOAD_RATIO = 0.8
+CAPACITY_REQUESTS = 2_000
+WATCHED_LOAD_RATIO = 0.5
 WATCHED_S = 120.0
 NOISE_RATIO = 0.02
 FIT_ROUNDS = 5
@@ -81,10 +81,17 @@ def capacity_per_s(trace: str, coefficients: str) -> float:
     """Requests a second that one engine serves in vLLM's order while more wait than it can run."""
     rng = Random(f"capacity {trace}")  # noqa: S311 - no secrets
     requests = islice(TRACES[trace].requests(MODEL, rng), CAPACITY_REQUESTS)
-    world = World(Router(least_request), {"engine": make_engine(coefficients, "vllm", TRACES[trace].envelope)})
-    ended_at = [world.now for _ in world.run(requests)]
-    # Until half are done the engine is full, whatever the last ones do.
-    return CAPACITY_REQUESTS / 2 / ended_at[CAPACITY_REQUESTS // 2 - 1]
+    return served_per_s(requests, make_engine(coefficients, "vllm", TRACES[trace].envelope))
+
+
+def served_per_s(requests: Iterable[Arrival], engine: Engine) -> float:
+    """Requests a second in the second quarter of CAPACITY_REQUESTS that are there at once: the batch is mixed by then,
+    and full still.
+    """
+    world = World(Router(least_request), {"engine": engine})
+    quarter = CAPACITY_REQUESTS // 4
+    ended_at = [world.now for _ in islice(world.run(requests), 2 * quarter)]
+    return quarter / (ended_at[-1] - ended_at[quarter - 1])
 
 
 def asked(trace: str, load_ratio: float, coefficients: str, *, asks_s: float, number: int) -> Iterator[Arrival]:

@@ -16,7 +16,7 @@ from gateway.simulate.tables.slo_cluster import CHAT, SCENES, TUNED_TOKENS, Clus
 from gateway.simulate.tables.slo_pool import SloOutcome
 
 BESIDE_LOAD = 1.5
-BESIDE_S = 120.0
+BESIDE_S = 60.0
 BESIDE_RUNS = 3
 NO_GATEWAY, FIFO, VLLM, FAIR, PATIENT = (
     "no gateway, short steps",
@@ -26,7 +26,7 @@ NO_GATEWAY, FIFO, VLLM, FAIR, PATIENT = (
     "fairlead, short steps, refusing nobody",
 )
 CLUSTER_LOADS = (1.0, 1.3, 2.0)
-CLUSTER_S = 40.0
+CLUSTER_S = 30.0
 OURS = "fairlead"
 OTHERS = ("least requests", "round robin", "Kubernetes")
 REPORTED = ("fairlead, refusing nobody", "fairlead, vLLM order", "least requests, FB order")

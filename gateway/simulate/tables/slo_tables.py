@@ -42,22 +42,22 @@ TABLE_4 = {
 }
 PERCENTILES = (0.5, 0.95, 0.99)
 TTFT_S, TPOT_S = 0.5, 0.05
-USUAL_LOAD = 0.8
+USUAL_LOAD = 0.5
 USUAL = {
     (engine, name): make(trace="qwen", load_ratio=USUAL_LOAD, coefficients=engine, asks_s=300.0)
     for engine, (name, make) in product(ENGINES.values(), SYSTEMS.items())
 }
 
-PEAK_LOADS = (0.6, 0.8, 1.0, 1.2)
+PEAK_LOADS = (0.35, 0.5, 0.65, 0.8)
 PEAK_S = 150.0
 TTFT_GRID_S, TPOT_GRID_S = (0.5, 1.0, 1.5, 2.0), (0.05, 0.1, 0.15, 0.2)
 TABLE_5_FB = ((15.4, 7.5, 5.6, 6.1), (11.6, 8.1, 3.9, 2.8), (8.3, 4.8, 2.6, 0.6), (6.8, 4.5, 1.5, -0.4))
 TABLE_5_PAB = ((112.6, 91.8, 84.9, 78.3), (76.5, 64.9, 54.7, 55.5), (63.7, 52.1, 36.2, 32.5), (59.9, 45.9, 26.5, 24.8))
-GRID_LOADS = (1.2, 1.6)
+GRID_LOADS = (0.8, 1.0)
 GRID_S = 100.0
-BREAKDOWN_LOAD = 1.0
+BREAKDOWN_LOAD = 0.65
 CLUSTER_ENGINES = 8
-CLUSTER_LOAD = 1.2
+CLUSTER_LOAD = 0.8
 PUBLISHED_PAB_LB = {"qwen": 1.349, "burst": 1.162, "azure": 1.077}
 
 
