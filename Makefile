@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run plugin test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
+.PHONY: help run plugin test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate bench-step-time clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -54,6 +54,10 @@ bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenan
 
 bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
 	$(BIN)/python tests/benchmarks/simulate/bench.py
+
+bench-step-time: $(STAMP)  ## how well the step time of a real vLLM is learnt, from reports and from outside
+	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
+	$(BIN)/python tests/benchmarks/step_time/bench.py
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py

@@ -13,8 +13,10 @@ Costs a few microseconds an observation, and about a millisecond every FIT_EVERY
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import astuple
 from itertools import islice
+from math import log
 from statistics import median
 from typing import NamedTuple
 
@@ -38,6 +40,7 @@ PROMPT_RATIO_SURE = 0.05  # of the tokens, those that nobody decodes: without an
 RECENT, STRANGE_MIN = 12, 11  # so many of the latest observations are strange: it is another engine
 CHANGED_ERROR_RATIO_MIN = 0.2
 CHANGED_ERROR_TIMES = 3.0  # as much as usual
+NEW_WORK_ERROR_TIMES = 1.5  # that one model for the old and the new may be worse for the old
 EXPLAINED_MIN = 1e-6  # an engine is not a million times slower than another
 
 
@@ -121,16 +124,27 @@ class StepTimeLearner:
         if not self._settled or self._model is None or len(self._recent) < RECENT:
             return
         usual = list(islice(self._errors, max(len(self._errors) - RECENT, 0)))
-        strange_ratio = max(CHANGED_ERROR_RATIO_MIN, CHANGED_ERROR_TIMES * median(usual) if usual else 0.0)
+        expected = CHANGED_ERROR_TIMES * median(usual) if usual else 0.0
+        # Where all are outliers it is not noise, however much of that is usual.
+        strange_ratio = min(max(CHANGED_ERROR_RATIO_MIN, expected), log(OUTLIER))
         strange = self._strange(self._model, strange_ratio)
         if len(strange) < STRANGE_MIN:
             return
-        with_them = fit([*self._window, *strange], self._held_to, believed=self._model, rounds=ROUNDS_UNSETTLED)
-        if with_them is not None and len(self._strange(with_them, strange_ratio)) < STRANGE_MIN:
-            self._model = with_them
-            return
-        self._aside = _Aside(self._model, self._window, strange_ratio)
-        self._begin_anew(strange, self._model)
+        if not self._is_new_work(strange, self._model, strange_ratio):
+            self._aside = _Aside(self._model, self._window, strange_ratio)
+            self._begin_anew(strange, self._model)
+
+    def _is_new_work(self, strange: list[Equation], model: StepTimeModel, strange_ratio: float) -> bool:
+        """Whether one model explains them and all that is remembered; it is believed then."""
+        remembered = list(self._window)
+        both = fit([*remembered, *strange], self._held_to, believed=model, rounds=ROUNDS_UNSETTLED)
+        if both is None or not remembered:
+            return False
+        enough = max(CHANGED_ERROR_RATIO_MIN, NEW_WORK_ERROR_TIMES * _error(remembered, model))
+        if _error(strange, both) >= strange_ratio or _error(remembered, both) > enough:
+            return False
+        self._model = both
+        return True
 
     def _notice_end(self) -> None:
         """If what was put aside is right again, return to it."""
@@ -147,7 +161,7 @@ class StepTimeLearner:
 
     def _strange(self, model: StepTimeModel, ratio: float) -> list[Equation]:
         """Which of the latest observations the model does not explain."""
-        return [each for each in self._recent if abs(1.0 - _explained(each, model)) >= ratio]
+        return [each for each in self._recent if _strangeness(each, model) >= ratio]
 
     def _begin_anew(self, strange: list[Equation], model: StepTimeModel) -> None:
         times = 1.0 / max(median(_explained(each, model) for each in strange), EXPLAINED_MIN)
@@ -166,3 +180,12 @@ def _explained(seen: Equation, model: StepTimeModel) -> float:
     """The part of the time that the model explains: 1 where it is right."""
     steps, tokens, context, requests = seen
     return model.base_s * steps + model.token_s * tokens + model.context_token_s * context + model.request_s * requests
+
+
+def _strangeness(seen: Equation, model: StepTimeModel) -> float:
+    """How far off the model is, on a logarithmic scale: ten times too long is as far as ten times too short."""
+    return abs(log(max(_explained(seen, model), EXPLAINED_MIN)))
+
+
+def _error(equations: Iterable[Equation], model: StepTimeModel) -> float:
+    return median(_strangeness(each, model) for each in equations)

@@ -119,6 +119,18 @@ def test_another_engine_is_learnt_within_500_steps(other, steps, error_max):
     assert learner.step_time.is_sure
 
 
+@pytest.mark.parametrize("times", [0.2, 4.0])
+def test_another_engine_is_noticed_however_noisy_the_machine(times):
+    rng, learner = random.Random(6), StepTimeLearner()
+    for _ in range(400):
+        learner.observe(observed(CPU, rng, noise=0.5))
+    assert learner.step_time.error_ratio > 0.25
+    other = StepTimeModel(*(times * each for each in astuple(CPU)))
+    for _ in range(100):
+        learner.observe(observed(other, rng, noise=0.5))
+    assert median(errors(learner.step_time.model, other)) < 0.3
+
+
 def test_an_engine_that_slows_down_little_by_little_is_followed():
     rng, learner = random.Random(7), StepTimeLearner()
     for number in range(1500):
