@@ -14,17 +14,16 @@ Reports (backends/vllm_plugin) say it exactly. While they come, nothing is learn
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from backends.metrics import EngineMetrics, EngineSteps
-from policies.step_time import Observation, StepTime, StepTimeLearner
+from policies.step_time import Observation, StepGroups, StepTime, StepTimeLearner
+from policies.step_time.groups import Sum
 
 STEPS_MIN = 24  # of an equation: of a scrape's first and last step half is not seen, 1 in 24
 WINDOW_S_MAX = 5.0  # or as many as there are after so long
 STEPS_MIN_LATE = 6
 REPORTS_FRESH_S = 10.0
-GROUP_STEPS = 16
 
 log = logging.getLogger(__name__)
 
@@ -38,33 +37,12 @@ class StepReport(NamedTuple):
     seconds: float
 
 
-@dataclass(slots=True)
-class _Sum:
-    """Steps that will be one observation."""
-
-    seconds: float = 0.0
-    steps: float = 0.0
-    new_tokens: float = 0.0
-    context_token_steps: float = 0.0
-    request_steps: float = 0.0
-
-    def add(self, seen: Observation) -> None:
-        self.seconds += seen.seconds
-        self.steps += seen.steps
-        self.new_tokens += seen.new_tokens
-        self.context_token_steps += seen.context_token_steps
-        self.request_steps += seen.request_steps
-
-    def observation(self) -> Observation:
-        return Observation(self.seconds, self.steps, self.new_tokens, self.context_token_steps, self.request_steps)
-
-
 class StepWindows:
     """Makes observations of the scrapes of one backend. Its engines are watched one by one."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and when it was
-        self._sums: dict[str, _Sum] = {}  # by engine
+        self._sums: dict[str, Sum] = {}  # by engine
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> list[Observation]:
         """Take in one scrape; scrapes come in order. What is returned may be impossible, where the server lies."""
@@ -97,7 +75,7 @@ class StepWindows:
             del self._seen[after.engine]  # nor is a difference to it worth anything
             self._sums.pop(after.engine, None)
             return seen
-        part = self._sums.setdefault(after.engine, _Sum())
+        part = self._sums.setdefault(after.engine, Sum())
         part.add(seen)
         enough = part.steps >= STEPS_MIN or (part.seconds >= WINDOW_S_MAX and part.steps >= STEPS_MIN_LATE)
         return self._close(after.engine) if enough else None
@@ -115,7 +93,7 @@ class StepTimes:
         self._backend_id = backend_id
         self._learner = StepTimeLearner(start)
         self._windows = StepWindows()
-        self._groups: dict[int, _Sum] = {}  # of reports, by the octave of their new tokens
+        self._groups = StepGroups()
         self._reported_at = float("-inf")
         self._complained = False
 
@@ -139,15 +117,10 @@ class StepTimes:
         """Learn from reports of single steps, in order."""
         for report in reports:
             self._reported_at = now
-            seen = Observation(report.seconds, 1, report.new_tokens, report.context_tokens, report.requests)
-            if not seen.is_possible:
+            step = Observation(report.seconds, 1, report.new_tokens, report.context_tokens, report.requests)
+            seen = self._groups.add(step)
+            if seen is not None:
                 self._learner.observe(seen)
-                continue
-            octave = report.new_tokens.bit_length()
-            group = self._groups.setdefault(octave, _Sum())
-            group.add(seen)
-            if group.steps >= GROUP_STEPS:
-                self._learner.observe(self._groups.pop(octave).observation())
         self._complain()
 
     def _complain(self) -> None:

@@ -22,6 +22,7 @@ VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policie
 VALUES += (
     "policies.step_time",
     "policies.step_time.fit",
+    "policies.step_time.groups",
     "policies.step_time.learner",
     "policies.step_time.model",
     "policies.step_time.observation",
