@@ -176,14 +176,22 @@ class BackendCapacity:
             self.work, reservation, self._clock.now
         )
 
-    def may_fit(self, tier_id: str, tokens: int, due_at: float) -> bool:
-        """Whether `fits` may be true of so many own tokens, the first of which is due then: what a glance tells."""
+    def may_fit(self, tier_id: str, tokens: int, *, prefill_tokens: int, due_at: float) -> bool:
+        """Whether `fits` may be true of so many own tokens, at least so many to compute, the first due then: what a
+        glance tells.
+        """
         if not self.sequences:
             return True
         if tokens > self.room(tier_id).tokens and self._peak is None:
             return False
-        work = self.work
-        return not self._reads_time or self._clock.now >= work.busy_until or work.ready_at <= due_at
+        if not self._reads_time:
+            return True
+        work, now = self.work, self._clock.now
+        return (now >= work.busy_until or work.ready_at <= due_at) and not work.is_known_late(prefill_tokens, now)
+
+    def opens_at(self, now: float) -> float:
+        """When time alone may make room that there is not at `now`; infinite where it does not."""
+        return self.work.opens_at(now) if self._reads_time and self.sequences else inf
 
     def room(self, tier_id: str) -> Room:
         """What is free beside what runs, and what is kept for other tiers."""

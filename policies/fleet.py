@@ -124,11 +124,9 @@ class Fleet:
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that may be sent something now and have a seat for it."""
         self._clock.now = now
-        if self._open is None:
-            self._open = [each for each in self._backends.values() if each.id in self._with_seat]
-        if now >= self._held_until:
-            return self._open.copy()
-        return [each for each in self._open if now >= each.held_until]
+        return (
+            [each for each in self._seated() if now >= each.held_until] if now < self._held_until else self._seated()[:]
+        )
 
     def is_open(self, backend_id: str, now: float) -> bool:
         """Whether the backend may be sent something now, if it had a seat for it."""
@@ -136,11 +134,13 @@ class Fleet:
         return capacity.load.available and now >= capacity.held_until
 
     def next_opening(self, now: float) -> float | None:
-        """When the first backend that is held at `now` opens."""
-        if now >= self._held_until:
-            return None
-        held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
-        return min(held, default=None)
+        """When the first backend opens that is held at `now`, or takes no prompt for the sake of others."""
+        opening = inf
+        if now < self._held_until:
+            held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
+            opening = min(held, default=inf)
+        opening = min([opening, *[capacity.opens_at(now) for capacity in self._seated()]])
+        return None if opening == inf else opening
 
     def refused(self, backend_id: str, now: float, hold_s: float) -> None:
         """The backend did not take a request: it is sent nothing for `hold_s`."""
@@ -173,7 +173,7 @@ class Fleet:
         """
         fitting: list[BackendCapacity] = []
         cached_tokens = self.cached_tokens
-        due_at = _due_at(request)
+        due_at, prefill_tokens = _due_at(request), request.prompt_tokens if cached_tokens is None else 0
         layouts: dict[tuple[int, bool], Reservation] = {}
         asked, remembered = candidates, self._layout is not None and bool(candidates) and not reserve_only
         if remembered:
@@ -188,7 +188,7 @@ class Fleet:
                 reservation = layouts[capacity.layout] = capacity.reservation(
                     request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
-            if not capacity.may_fit(tier_id, reservation.tokens, due_at):
+            if not capacity.may_fit(tier_id, reservation.tokens, prefill_tokens=prefill_tokens, due_at=due_at):
                 continue
             if cached_tokens is not None:
                 reservation.cached_tokens = cached_tokens(request, capacity.id)
@@ -332,6 +332,12 @@ class Fleet:
         if ahead is None:
             return capacity.seat_in_s(request.choices, tokens)
         return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
+
+    def _seated(self) -> list[BackendCapacity]:
+        """The backends that are there and have a seat."""
+        if self._open is None:
+            self._open = [each for each in self._backends.values() if each.id in self._with_seat]
+        return self._open
 
     def _seats_changed(self, capacity: BackendCapacity) -> None:
         self._refusals.changed(capacity.id)

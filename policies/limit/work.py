@@ -48,6 +48,7 @@ class EngineWork:
         self._tpots: dict[float, int] = {}  # TPOT targets of what runs, as far as they bind
         self._bound: dict[Reservation, float] = {}
         self._due = DueTokens()
+        self._late_tokens, self._late_until = inf, -inf  # of prompts, that made somebody late, in the same step
         self._at = 0.0
         self._steps = 0.0
         self._computed = self._sent = 0.0  # prompt tokens, since the start of time
@@ -183,11 +184,27 @@ class EngineWork:
         """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
         not without. Only with a model.
         """
+        if self.is_known_late(prefill_tokens, now):
+            return True
         owed = self.owed_tokens(now)
-        return any(
+        is_late = any(
             self._is_late(tpot_s, base, owed + prefill_tokens)
             for tpot_s, base in self._due.most_urgent(partial(self._is_late, owed_tokens=owed))
         )
+        if is_late:
+            self._late_tokens = prefill_tokens if now >= self._late_until else min(self._late_tokens, prefill_tokens)
+            self._late_until = now + self.decode_s
+        return is_late
+
+    def is_known_late(self, prefill_tokens: float, now: float) -> bool:
+        """Whether no more made somebody late a moment ago: an engine decides anew with its next step, and no sooner."""
+        return now < self._late_until and prefill_tokens >= self._late_tokens
+
+    def opens_at(self, now: float) -> float:
+        """When it may take on a prompt that it would not at `now`; infinite where time makes no difference."""
+        if now < self.busy_until:
+            return self.busy_until
+        return self._late_until if now < self._late_until else inf
 
     def prefill_s(self, tokens: float) -> float:
         """Seconds until so many prompt tokens are computed: full steps, and one with the rest. Only with a model."""
@@ -230,6 +247,7 @@ class EngineWork:
     def _set_pace(self) -> None:
         """How fast it goes from now on. Called with every fact, hence written for its cost."""
         model = self.model
+        self._late_until = -inf
         if model is None:
             self.ready_at = self.busy_until = -inf
             return

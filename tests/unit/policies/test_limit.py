@@ -369,3 +369,39 @@ def test_sums_return_to_nothing_when_all_have_ended():
     assert work.tpot_target_s() == float("inf")
     assert not work.makes_late(1_000_000, 30.0)
     assert work.owed_tokens(30.0) == 0
+
+
+def test_the_scheduler_wakes_when_a_prompt_may_go_that_time_alone_makes_room_for(make_pool):
+    pool = make_pool(loads=(LOAD,))
+    pool.send("A", "long", prompt=290)
+    pool.send("B", "next", prompt=50)
+    assert pool.dispatched() == ["long"]
+    wakeup_at = pool.scheduler.next_wakeup()
+    assert 0.15 < wakeup_at < 0.25, "when less than a step of 100 tokens is left"
+    pool.now = wakeup_at - 0.001
+    assert pool.dispatched() == []
+    pool.now = wakeup_at
+    assert pool.dispatched() == ["next"]
+
+
+def test_what_made_somebody_late_is_asked_again_a_step_later(make_pool):
+    pool = make_pool(loads=(LOAD,))
+    pool.send("A", "stream", prompt=1, envelope=SloEnvelope(ttft_s=0.5, tpot_s=0.050))
+    assert pool.dispatched() == ["stream"]
+    pool.now = 0.1
+    pool.emit("stream")
+    pool.now = 0.48
+    pool.send("B", "prompt", prompt=95)
+    waited = 0
+    while pool.dispatched() != ["prompt"]:
+        assert waited < 200, "it is never left waiting"
+        wakeup_at = pool.scheduler.next_wakeup()
+        assert wakeup_at > pool.now
+        pool.now, waited = wakeup_at, waited + 1
+
+
+def test_each_dispatch_says_which_of_its_backends_it_is(make_pool):
+    pool = make_pool(loads=(LOAD,))
+    for number in range(3):
+        pool.send("A", f"r{number}")
+    assert [action.number for action in pool.poll()] == [1, 2, 3]
