@@ -5,7 +5,7 @@ scheduler.py translates between these and vLLM's objects. Times are seconds on t
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import inf
 from typing import Any, Final
 
@@ -17,13 +17,15 @@ from backends.vllm_plugin.step_clock import StepClock, StepReport
 from policies.batching.fair import Decode, Prefill, form_batch
 from policies.batching.pab import DueDecode, prefill_admission_budget
 from policies.step_time.learner import StepTimeLearner
-from policies.step_time.model import StepTime
+from policies.step_time.model import StepTime, StepTimeModel
 from policies.step_time.observation import Observation
 
 LEARN_EVERY: Final = 4  # steps without a prompt, once the model is sure: a fit takes a millisecond of the engine's time
 REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64
 TARGETS_KEPT: Final = 64  # of the last requests: the tightest are those of the budget that is reported
+ERROR_TIMES: Final = 2.0  # the model's median error, that steps are expected to be longer than it says
+MARGIN_RATIO_MIN, MARGIN_RATIO_MAX = 0.02, 0.25  # and no less, and no more
 GATEWAYS_MAX: Final = 8  # whose dispatches are told apart
 LEAD_S_MAX: Final = 1.0  # steps in flight delay the next one by no more than this, whatever the model says
 
@@ -154,9 +156,15 @@ class Clerk:
     def divide(
         self, decodes: Sequence[Decode[str]], prefills: Sequence[Prefill[str]], *, tokens_max: int
     ) -> dict[str, int]:
-        """Return the tokens each request may have in this step."""
+        """Return the tokens each request may have in this step.
+
+        A step is made to end when the most urgent token is due, so half of these tokens would be late if the model
+        were only right in the middle. It is taken to be slower by what it is wrong.
+        """
         assert self._step_time is not None, "a step is divided by what it takes"
-        return form_batch(decodes, prefills, model=self._step_time.model, tokens_max=tokens_max)
+        times = 1.0 + min(max(ERROR_TIMES * self._step_time.error_ratio, MARGIN_RATIO_MIN), MARGIN_RATIO_MAX)
+        slower = StepTimeModel(*(each * times for each in astuple(self._step_time.model)))
+        return form_batch(decodes, prefills, model=slower, tokens_max=tokens_max)
 
     def budget(self, decodes: Iterable[DueDecode], *, owed_tokens: int) -> tuple[float, float, float] | None:
         """Return the prefill admission budget in tokens, and the TTFT and TPOT targets in seconds that it is for.

@@ -214,7 +214,7 @@ def test_a_step_is_divided_once_the_model_is_sure_and_somebody_has_a_target():
     assert not engine.clerk.divides([aimless])
     granted = engine.clerk.divide([aimed, aimless], [Prefill("p", 1.0, 0, 5000)], tokens_max=2048)
     assert granted["a"] == granted["b"] == 1
-    assert granted["p"] == pytest.approx(180, rel=0.1)  # 20 ms less 2 and two decodes, at 0.1001
+    assert granted["p"] == pytest.approx(174, rel=0.02)  # 20 ms less 2.04 and two decodes, at 0.1021
 
 
 def test_a_model_that_was_sure_once_is_kept_to_when_it_is_not_any_more():

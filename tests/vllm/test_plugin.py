@@ -5,11 +5,13 @@ the time, and orders its queue by tenants.
 """
 
 import json
+import os
 import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from pathlib import Path
 from random import Random
 from statistics import median
 from urllib.parse import urlsplit
@@ -253,6 +255,32 @@ def chat_pace(server, *, chats, clients, flooders):
 def test_chats_beside_long_prompts_get_their_tokens_sooner_than_from_vllm(fair, stock):
     ours, theirs = (chat_pace(server, chats=18, clients=3, flooders=4) for server in (fair, stock))
     assert ours < 0.6 * theirs, f"{1e3 * ours:.1f} against {1e3 * theirs:.1f} ms per token"
+
+
+@pytest.fixture(scope="module")
+def virtual(site):
+    command = [PYTHON, Path(__file__).parent / "virtual_engine.py", INSTALLED / "model"]
+    environment = {**os.environ, **plugin.environment(site)}
+    return json.loads(
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_chats_are_in_time_whether_or_not_steps_are_formed_ahead(virtual, depth):
+    """On a virtual clock, in which the model of its steps is all that the scheduler has to find out."""
+    fair, vllm = (virtual[f"{name} {depth}"] for name in ("fair", "vllm"))
+    assert fair["tokens_in_time"] > 0.97 > vllm["tokens_in_time"] + 0.1
+    assert fair["took_s"] <= 1.05 * vllm["took_s"]
+
+
+@pytest.mark.parametrize("run", ["fair 1", "fair 2", "cramped 1", "cramped 2"])
+def test_all_requests_are_served_and_forgotten_with_little_memory_too(virtual, run):
+    found = virtual[run]
+    assert found["incomplete"] == []
+    assert found["remembered"] == 0
+    assert found["blocks_free"] == (299 if run.startswith("cramped") else 8191)
+    assert (found["preemptions"] > 0) == run.startswith("cramped")
 
 
 def test_a_gateway_finds_the_plugin_and_tells_it_whose_a_call_is(fair, tmp_path):
