@@ -211,6 +211,7 @@ SYSTEMS: Mapping[str, System] = {
     "least requests, FB order": System("fair", lambda *_: Router(least_request)),
     # With steps that keep the target of time per token whatever is in them.
     "no gateway, short steps": System("vllm-tuned", lambda *_: Router(least_request)),
+    "no gateway, FB order, short steps": System("fair-tuned", lambda *_: Router(least_request)),
     "FIFO, short steps": System("vllm-tuned", scheduled(fairness="fifo"), known_steps("vllm", TUNED_TOKENS)),
     "fairlead, vLLM order, short steps": System(
         "vllm-tuned", scheduled(placement="predicted-ttft"), known_steps("vllm", TUNED_TOKENS)

@@ -44,7 +44,7 @@ PERCENTILES = (0.5, 0.95, 0.99)
 TTFT_S, TPOT_S = 0.5, 0.05
 USUAL_LOAD = 0.5
 USUAL = {
-    (engine, name): make(trace="qwen", load_ratio=USUAL_LOAD, coefficients=engine, asks_s=300.0)
+    (engine, name): make(trace="qwen", load_ratio=USUAL_LOAD, coefficients=engine, asks_s=200.0)
     for engine, (name, make) in product(ENGINES.values(), SYSTEMS.items())
 }
 
@@ -54,7 +54,7 @@ TTFT_GRID_S, TPOT_GRID_S = (0.5, 1.0, 1.5, 2.0), (0.05, 0.1, 0.15, 0.2)
 TABLE_5_FB = ((15.4, 7.5, 5.6, 6.1), (11.6, 8.1, 3.9, 2.8), (8.3, 4.8, 2.6, 0.6), (6.8, 4.5, 1.5, -0.4))
 TABLE_5_PAB = ((112.6, 91.8, 84.9, 78.3), (76.5, 64.9, 54.7, 55.5), (63.7, 52.1, 36.2, 32.5), (59.9, 45.9, 26.5, 24.8))
 GRID_LOADS = (0.8, 1.0)
-GRID_S = 100.0
+GRID_S = 60.0
 BREAKDOWN_LOAD = 0.65
 CLUSTER_ENGINES = 8
 CLUSTER_LOAD = 0.8
@@ -220,7 +220,7 @@ def part_rows() -> Iterator[Row]:
 
 def cluster_rows() -> Iterator[Row]:
     many = partial(
-        TraceRun, load_ratio=CLUSTER_LOAD, engines=CLUSTER_ENGINES, coefficients=A800, asks_s=60.0, repeats=1
+        TraceRun, load_ratio=CLUSTER_LOAD, engines=CLUSTER_ENGINES, coefficients=A800, asks_s=40.0, repeats=1
     )
     ratio = measures.ratio_of(measures.effective_per_s)
     for trace in TRACES:
