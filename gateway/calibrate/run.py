@@ -125,8 +125,8 @@ async def _get(poller: Poller, spec: BackendSpec, path: str, bytes_max: int) -> 
 
 
 def equation(model: StepTimeModel) -> str:
-    """The model for people: milliseconds a step, and what comes to it."""
+    """The model for people: what a step takes, and what for each thing in it."""
     return (
-        f"{model.base_s * 1e3:.3g} ms a step + {model.token_s * 1e6:.3g} µs a token"
+        f"{model.base_s * 1e3:.3g} ms + {model.token_s * 1e6:.3g} µs a token"
         f" + {model.context_token_s * 1e9:.3g} ns a token read + {model.request_s * 1e6:.3g} µs a request"
     )

@@ -9,7 +9,7 @@ with them explains them too. If none does, it is another engine. What was seen b
 is scaled to the new one until enough of that has been seen. If what was put aside is right again before that, it was a
 disturbance, and is over.
 
-Costs a few microseconds an observation, and about a millisecond every FIT_EVERY of them.
+Costs about 60 microseconds an observation in the mean: nearly a millisecond when it fits, every FIT_EVERY of them.
 """
 
 from collections import deque

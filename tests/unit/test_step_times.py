@@ -25,7 +25,7 @@ CACHE = CacheConfig(block_tokens=BLOCK_TOKENS, blocks=8000, max_model_len=4096)
 class Load:
     """An engine under its own clock, `concurrent` requests at a time of mixed lengths, and what it says to a scrape."""
 
-    def __init__(self, coefficients: StepCoefficients, *, concurrent=24, seed=1, prompts_max=1500):
+    def __init__(self, coefficients: StepCoefficients, *, concurrent=24, seed=1, prompts_max=1500, shared_blocks=0):
         self.engine = Engine(
             coefficients,
             kv_tokens_max=CACHE.blocks * BLOCK_TOKENS,
@@ -34,6 +34,7 @@ class Load:
         )
         self.meters, self.rng = EngineMeters(), random.Random(seed)
         self.concurrent, self.prompts_max = concurrent, prompts_max
+        self.shared = tuple(range(1, shared_blocks + 1))  # of every prompt
         self.now, self.in_flight, self.sent, self.plans = 0.0, 0, 0, []
 
     def run_until(self, until: float) -> None:
@@ -41,8 +42,9 @@ class Load:
             while self.in_flight < self.concurrent:
                 self.sent += 1
                 self.in_flight += 1
-                lengths = self.rng.randint(20, self.prompts_max), self.rng.randint(2, 200)
-                self.engine.submit(EngineRequest(str(self.sent), *lengths), self.now)
+                prompt = len(self.shared) * BLOCK_TOKENS + self.rng.randint(20, self.prompts_max)
+                request = EngineRequest(str(self.sent), prompt, self.rng.randint(2, 200), self.shared)
+                self.engine.submit(request, self.now)
             plan = self.engine.step_begin(self.now)
             if plan is None:
                 self.now = until
@@ -90,6 +92,13 @@ def test_an_engine_is_learnt_from_its_counters_alone(coefficients):
     assert step_errors(learnt, load.plans[-1000:]) < 0.05
     assert learnt.step_time.is_sure
     assert learnt.step_time.error_ratio < 0.1
+
+
+def test_prompts_that_the_cache_supplies_are_not_mistaken_for_computed_ones():
+    load, learnt = Load(CPU, shared_blocks=60, prompts_max=300), StepTimes("b")
+    watch(load, learnt, seconds=20)
+    assert load.engine.snapshot().prefix_hits_total > 100_000
+    assert learnt.step_time.model.token_s == pytest.approx(CPU.token_s, rel=0.2)
 
 
 def test_time_with_nothing_running_is_not_learnt():
