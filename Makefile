@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
+.PHONY: help run plugin test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate bench-step-time clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,9 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+plugin: $(STAMP)  ## build the wheel of fairlead-vllm, which goes into vLLM's environment, in dist/
+	$(BIN)/python -m pip wheel -q --no-deps -w dist backends/vllm_plugin
+
 $(NODE): tests/clients/node/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix $(@D)/.. --ignore-scripts --no-audit --no-fund --silent \
 	  --prefer-offline --fetch-retries=0 \
@@ -39,7 +42,7 @@ test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed
 
 demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
-	$(BIN)/python tests/benchmarks/fairness/demo.py
+	$(BIN)/python tests/benchmarks/demos/fairness.py
 
 bench: bench-relay bench-decision bench-simulate  ## all benchmarks
 
@@ -51,6 +54,10 @@ bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenan
 
 bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
 	$(BIN)/python tests/benchmarks/simulate/bench.py
+
+bench-step-time: $(STAMP)  ## how well the step time of a real vLLM is learnt, from reports and from outside
+	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
+	$(BIN)/python tests/benchmarks/step_time/bench.py
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py

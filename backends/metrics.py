@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from policies.step_time import StepTime
 from policies.types import BackendLoad
 
 SCRAPE_BYTES_MAX = 4 << 20  # about 50 kB per engine: room for eighty of them behind one URL
@@ -26,6 +27,23 @@ LINE_CHARS_MAX = 16 << 10
 ENGINES_MAX = 256
 
 _Values = dict[str, float]  # field of EngineMetrics -> value, of one engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSteps:
+    """What one engine says of its steps: counters since it started, and gauges as of the last one.
+
+    `step_tokens_total` counts what was computed, so no cached prompt tokens; a prompt that is computed in pieces
+    counts in the step that ends it. A step that ends no prompt and decodes for nobody does not count.
+    """
+
+    engine: str
+    steps_total: int
+    step_tokens_total: int
+    generation_tokens_total: int
+    requests_running: int
+    kv_used_tokens: float
+    kv_block_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,7 @@ class EngineMetrics:
     generation_tokens_total: int | None = None
     prefix_queried_tokens_total: int | None = None
     prefix_hit_tokens_total: int | None = None
+    engine_steps: tuple[EngineSteps, ...] = ()
 
     def sizes(self) -> "EngineMetrics":
         """Keep what stays true without a fresh scrape: the size of the server, not what it is doing."""
@@ -70,6 +89,8 @@ class EngineMetrics:
         kv_tokens_max: int | None,
         requests_running_max: int | None,
         measured_at: float | None = None,
+        step_tokens_max: int | None = None,
+        step_time: StepTime | None = None,
     ) -> BackendLoad:
         """State it as the scheduler's fact. A configured or learnt maximum goes before what was read."""
         return BackendLoad(
@@ -85,6 +106,8 @@ class EngineMetrics:
             kv_used_ratio=self.kv_used_ratio,
             preemptions_total=self.preemptions_total,
             measured_at=measured_at,
+            step_tokens_max=step_tokens_max,
+            step_time=step_time,
         )
 
 
@@ -106,7 +129,8 @@ def parse_metrics(text: str) -> EngineMetrics:
             continue  # every part of one SGLang engine may say the same
         if engine in by_engine or len(by_engine) < ENGINES_MAX:
             _read(by_engine[engine], name, labels, match[2])
-    return _together([values for values in by_engine.values() if values])
+    steps = [_steps(engine, values) for engine, values in by_engine.items() if values.keys() >= _STEP_FIELDS]
+    return _together([values for values in by_engine.values() if values], tuple(steps))
 
 
 _SAMPLES: dict[str, str] = {
@@ -141,6 +165,8 @@ _SAMPLES: dict[str, str] = {
     "tgi_queue_size": "requests_waiting",
     "tgi_request_success": "requests_finished_total",
 }
+_STEP_FIELDS = {"steps_total", "step_tokens_total", "generation_tokens_total", "requests_running", "kv_used_ratio"}
+_STEP_FIELDS |= {"kv_tokens_max"}
 _SUMMED = sorted({*_SAMPLES.values(), "kv_tokens_max"} - {"", "kv_used_ratio"})
 
 # After the name: labels, whose quoted values may hold braces, commas and escaped quotes; then the value.
@@ -190,7 +216,19 @@ def _number(text: str | None) -> float | None:
     return value if 0 <= value < inf else None
 
 
-def _together(engines: list[_Values]) -> EngineMetrics:
+def _steps(engine: str, values: _Values) -> EngineSteps:
+    return EngineSteps(
+        engine=engine,
+        steps_total=int(values["steps_total"]),
+        step_tokens_total=int(values["step_tokens_total"]),
+        generation_tokens_total=int(values["generation_tokens_total"]),
+        requests_running=int(values["requests_running"]),
+        kv_used_tokens=min(values["kv_used_ratio"], 1.0) * values["kv_tokens_max"],
+        kv_block_tokens=int(values.get("kv_block_tokens", 1)),
+    )
+
+
+def _together(engines: list[_Values], steps: tuple[EngineSteps, ...]) -> EngineMetrics:
     # a label set that only counts is the API process, not an engine
     sized = [e for e in engines if e.keys() & {"requests_running", "kv_used_ratio", "kv_block_tokens"}]
     facts: dict[str, Any] = {field: int(sum(_known(engines, field))) for field in _SUMMED if _known(engines, field)}
@@ -198,7 +236,7 @@ def _together(engines: list[_Values]) -> EngineMetrics:
         facts["kv_block_tokens"] = int(max(blocks))  # a sequence wastes part of a block: the largest is the safe one
     if caching := _known(sized, "prefix_caching"):
         facts["prefix_caching"] = all(caching)
-    return EngineMetrics(engines=len(sized), kv_used_ratio=_kv_used_ratio(sized), **facts)
+    return EngineMetrics(engines=len(sized), kv_used_ratio=_kv_used_ratio(sized), engine_steps=steps, **facts)
 
 
 def _known(engines: list[_Values], field: str) -> list[float]:

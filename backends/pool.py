@@ -22,11 +22,22 @@ from typing import Any
 
 from backends.catalog import Catalog, ModelCard, read_models
 from backends.health import BackendHealth, Evidence, State, keep_one
-from backends.kinds import KINDS, STRANGER, STRANGER_WITHOUT_OPTIONS, BackendKind, Sizes, kind_by_metrics, kind_by_owner
+from backends.kinds import (
+    KINDS,
+    STRANGER,
+    STRANGER_WITHOUT_OPTIONS,
+    VLLM,
+    BackendKind,
+    Sizes,
+    kind_by_metrics,
+    kind_by_owner,
+)
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
+from backends.plugin_reports import REPORTS_BYTES_MAX, EngineNews, PluginReports
 from backends.poll import Poller, UnansweredError
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
+from backends.step_times import StepTimes
 from policies.types import BackendLoad
 
 BACKENDS_MAX = 1024
@@ -53,8 +64,10 @@ class PollTimes:
 class _Backend:
     spec: BackendSpec
     health: BackendHealth
+    step_times: StepTimes
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     running_limit: RunningLimit = field(default_factory=RunningLimit)
+    plugin: PluginReports = field(default_factory=PluginReports)
     measured_at: float | None = None
     models_at: float = float("-inf")
     models_error: str = ""
@@ -64,6 +77,10 @@ class _Backend:
     probe: asyncio.Task[None] | None = None
     load: BackendLoad | None = None  # as last told
     ask_now: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def _make_backend(spec: BackendSpec) -> _Backend:
+    return _Backend(spec, BackendHealth(spec.id), StepTimes(spec.id, spec.step_time))
 
 
 class BackendPool:
@@ -78,7 +95,7 @@ class BackendPool:
         rng: Random,
         times: PollTimes | None = None,
     ) -> None:
-        self._backends = {spec.id: _Backend(spec, BackendHealth(spec.id)) for spec in specs}
+        self._backends = {spec.id: _make_backend(spec) for spec in specs}
         assert len(self._backends) <= BACKENDS_MAX, "the configuration is checked before it comes here"
         pools = {b.spec.id: b.spec.pool for b in self._backends.values() if b.spec.pool is not None}
         self._catalog = Catalog(list(self._backends), pools=pools)
@@ -119,6 +136,11 @@ class BackendPool:
     def kind(self, backend_id: str) -> BackendKind:
         """Return what it can do; that of a stranger while nothing is known."""
         return self._backends[backend_id].kind or STRANGER
+
+    def plugin_name(self, backend_id: str) -> str | None:
+        """Return our name at the scheduler inside this backend, None where it has none that listens to us."""
+        plugin = self._backends[backend_id].plugin
+        return None if plugin.engines is None else plugin.gateway
 
     def options_refused(self, backend_id: str) -> None:
         """It turned out to take no `stream_options`."""
@@ -183,6 +205,8 @@ class BackendPool:
                 why = str(error)
                 backend.health.poll_failed(self._clock())
                 backend.metrics = backend.metrics.sizes()
+                backend.step_times.silent()
+                backend.plugin.silent()
             except Exception:  # whatever one answer does to us, its backend has to stay watched
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
             self._settle(backend, was, why=why)
@@ -207,6 +231,8 @@ class BackendPool:
             backend.metrics, backend.running_limit, backend.models_at = EngineMetrics(), RunningLimit(), float("-inf")
             backend.kind, backend.sizes = KINDS.get(backend.spec.kind or ""), Sizes()
         await self._ask_metrics(backend)
+        if backend.kind is VLLM:
+            await self._ask_plugin(backend)
         if self._clock() - backend.models_at >= self._times.models_s:
             await self._ask_models(backend)
 
@@ -224,12 +250,28 @@ class BackendPool:
             body = await self._poller.get(backend.spec, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
         except UnansweredError:
             backend.metrics = backend.metrics.sizes()
+            backend.step_times.silent()
             return
         text = body.decode("utf-8", "replace")
         backend.metrics, backend.measured_at = parse_metrics(text), self._clock()
-        backend.running_limit.observe(backend.metrics, now=self._clock())
+        backend.running_limit.observe(backend.metrics, now=backend.measured_at)
+        backend.step_times.scraped(backend.metrics, now=backend.measured_at)
         if backend.kind is None:
             backend.kind = kind_by_metrics(text)
+
+    async def _ask_plugin(self, backend: _Backend) -> None:
+        """Ask for the steps since the last round, where there is a plugin that tells."""
+        now = self._clock()
+        path = backend.plugin.path(now)
+        if path is None:
+            return
+        try:
+            reports = backend.plugin.told(await self._poller.get(backend.spec, path, bytes_max=REPORTS_BYTES_MAX))
+        except (UnansweredError, ValueError, RecursionError) as error:
+            log.debug("backend %s: no reports of steps: %s", backend.spec.id, error)
+            backend.plugin.absent(now)
+        else:
+            backend.step_times.reported(reports, now=now)
 
     async def _ask_models(self, backend: _Backend) -> None:
         try:
@@ -299,6 +341,7 @@ class BackendPool:
         return [b for b in self._backends.values() if self._catalog.pool_of_backend(b.spec.id) == pool]
 
     def _load(self, backend: _Backend) -> BackendLoad:
+        engines = backend.plugin.engines or EngineNews()
         load = backend.metrics.load(
             backend.spec.id,
             available=backend.health.available,
@@ -306,10 +349,15 @@ class BackendPool:
             requests_running_max=(
                 backend.spec.requests_running_max
                 or backend.sizes.requests_running_max
+                or engines.requests_running_max
                 or backend.running_limit.limit(self._clock())
             ),
             measured_at=None if backend.metrics.requests_running is None else backend.measured_at,
+            step_tokens_max=backend.spec.step_tokens_max or engines.step_tokens_max,
+            step_time=backend.step_times.step_time,
         )
+        if backend.plugin.engines is not None:
+            load = replace(load, batching="fair", pab_tokens=engines.pab_tokens, pab_dispatches=engines.pab_dispatches)
         if backend.health.state is State.TRIAL and any(
             b.health.state is State.HEALTHY for b in self._pool_mates(backend)
         ):

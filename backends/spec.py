@@ -4,13 +4,17 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from policies.step_time import StepTime
+
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """One configured backend. `url` has no trailing slash and no /v1; `headers` carry its credentials.
 
+    One that `reads_priority` orders its own queue by the priority of each call (vLLM's `--scheduling-policy priority`).
     `kind` is a name in KINDS, None: it is found out. `tls` says whom an https backend is believed to be signed by,
-    None: whomever the system trusts.
+    None: whomever the system trusts. `step_time` is what is believed of its steps before any is seen, and
+    `step_tokens_max` the most tokens that one computes (--max-num-batched-tokens).
     """
 
     id: str
@@ -20,4 +24,7 @@ class BackendSpec:
     requests_running_max: int | None = None
     kv_tokens_max: int | None = None
     kind: str | None = None
+    reads_priority: bool = False
+    step_time: StepTime | None = None
+    step_tokens_max: int | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)

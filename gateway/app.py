@@ -69,7 +69,7 @@ class Gateway:
         self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
         self.pools.watch(self.backends)
         self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
-        links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
+        links = {spec.id: self._make_link(spec) for spec in specs}
         telemetry = Telemetry(self._access_log, self._trace_log)
         self._front = Front(config, pools=self.pools, backends=self.backends, links=links, telemetry=telemetry)
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
@@ -115,25 +115,32 @@ class Gateway:
             ssl_context=spec.tls,
         )
 
+    def _make_link(self, spec: BackendSpec) -> Link:
+        priorities = {name: tier.priority for name, tier in self._config.tiers.items()}
+        return Link(self._upstreams[spec.id], spec.headers, priorities if spec.reads_priority else None)
+
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         config = self._config
         scheduler = make_scheduler(config.scheduling_of(pool), tiers=config.policy_tiers(), queue=config.queue)
         return Dispatcher(self._wrap_scheduler(pool, scheduler))
 
     async def _embedded_engine(self) -> BackendSpec:
-        options = self._config.engine
-        self._engine = EngineServer(
-            EngineOptions(
-                model=options.model,
-                coefficients=options.coefficients,
-                batching=options.batching,
-                speed=options.speed,
-                kv_tokens_max=options.kv_tokens_max,
-                requests_running_max=options.requests_running_max,
-            )
+        engine = self._config.engine
+        options = EngineOptions(
+            model=engine.model,
+            coefficients=engine.coefficients,
+            batching=engine.batching,
+            speed=engine.speed,
+            kv_tokens_max=engine.kv_tokens_max,
+            requests_running_max=engine.requests_running_max,
         )
-        url = await self._engine.start()
-        return BackendSpec(id="embedded", url=url, requests_running_max=options.requests_running_max)
+        self._engine = EngineServer(options)
+        return BackendSpec(
+            id="embedded",
+            url=await self._engine.start(),
+            requests_running_max=options.requests_running_max,
+            step_tokens_max=options.chunk_tokens_max,
+        )
 
 
 def serve(config: Config) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from gateway.calibrate.cli import calibrate
 from gateway.simulate.cli import app as simulate_app
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ keys_app = typer.Typer(
 )
 app.add_typer(keys_app, name="keys")
 app.add_typer(simulate_app, name="simulate")
+app.command()(calibrate)
 
 ConfigOption = Annotated[
     Path | None,

@@ -44,9 +44,9 @@ class Accounting:
 
     def left(self, request: Request, lane: Lane, now: float) -> None:
         """A request has left this lane for good, without being dispatched."""
+        lane.first.pop(request.id, None)
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
-            lane.prepaid.pop(request.id, None)
             lane.charged(request.tenant_id, self.ledger.refunded(entry))
             lane.ended(entry, now)
         else:
@@ -54,12 +54,12 @@ class Accounting:
 
     def moved(self, request: Request, move: Move, now: float) -> None:
         """A waiting request waits in another lane: what it has prepaid it has prepaid there."""
+        if request.id in move.before.first:
+            del move.before.first[request.id]
+            move.after.first[request.id] = None
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
             entry.backend_id = move.after.backend_id or entry.backend_id
-            if request.id in move.before.prepaid:
-                del move.before.prepaid[request.id]
-                move.after.prepaid[request.id] = None
             move.before.charged(request.tenant_id, Charge(-entry.service, -entry.outstanding))
             move.after.charged(request.tenant_id, Charge(entry.service, entry.outstanding))
             move.before.ended(replace(entry, service=0.0), now)

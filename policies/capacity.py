@@ -8,6 +8,9 @@ running request holds too are counted once. What others send to the same backend
 ours) and taken off. An engine that preempts says that the pool was overbooked: its headroom shrinks at once and
 comes back slowly.
 
+What a backend has seats and memory for may still be more than it can serve in time: that is asked of a limit
+(policies/limit/).
+
 A tier's reserve is a part of each backend that only this tier may enter: for all others it is as if occupied.
 """
 
@@ -16,8 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 from types import MappingProxyType
+from typing import NamedTuple
 
 from policies.kv_peak import PeakOverTime
+from policies.limit import EngineWork, Limit, ModelLimit
+from policies.limit.predictors import PREDICTORS, prefill_tokens_per_s
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request
 
@@ -45,6 +51,13 @@ class _Use:
 NOTHING = _Use()
 
 
+class Room(NamedTuple):
+    """What is free at a backend; negative where it is more than full."""
+
+    sequences: int
+    tokens: float
+
+
 @dataclass(slots=True)
 class _SharedBlock:
     """A prompt block that running requests hold, accounted to the tier that brought it."""
@@ -52,6 +65,13 @@ class _SharedBlock:
     tier_id: str
     tokens: float
     holders: int = 0
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time of the latest fact or decision, in one place for all backends of a fleet."""
+
+    now: float = 0.0
 
 
 class BackendCapacity:
@@ -67,10 +87,17 @@ class BackendCapacity:
         reserve_ratios: Mapping[str, float] = NO_RESERVES,
         *,
         kv_rule: str = "sum",
+        limit: Limit | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.load = load
+        self.work = EngineWork()
+        self._limit = limit or ModelLimit()
+        self._reads_time = self._limit.reads_time
+        self._clock = clock or Clock()
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
+        self._rooms: dict[str, Room] = {}  # by tier, as far as it was asked for since something changed
         self.held_until = -inf  # the backend refused a request: nothing is sent before
         self.refusing_since: float | None = None  # it has taken none since
         self.requests = 0
@@ -85,6 +112,7 @@ class BackendCapacity:
         self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
         self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
         self._set_limits()
+        self._set_pace(is_new=True)
 
     @property
     def reserved_ratio(self) -> float:
@@ -101,13 +129,23 @@ class BackendCapacity:
     @property
     def has_seat(self) -> bool:
         """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
-        return self.sequences < self.sequences_max or not self.sequences
+        return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))
 
     def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
         """What a request of this prompt and (expected) output would occupy here."""
         prefix = request.prefix if self.load.prefixes_shared else ()
         tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-        return Reservation(tier_id, request.choices, tokens, prefix, request.prefix_block_tokens, output_tokens)
+        return Reservation(
+            tier_id,
+            request.choices,
+            tokens,
+            prefix,
+            request.prefix_block_tokens,
+            output_tokens,
+            prompt_tokens=prompt_tokens,
+            arrived_at=request.arrived_at,
+            envelope=request.envelope,
+        )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
         """KV tokens, in whole blocks, beyond the shareable prefix: the choices share the prompt, not the output."""
@@ -122,23 +160,76 @@ class BackendCapacity:
         """Whether the reservation fits beside what runs; with `reserve_only` only into its own tier's reserve."""
         if not self.sequences:
             return True  # an idle backend always takes one, whatever is foreign there and however large it is
-        sequences = self.sequences + reservation.sequences
-        if sequences > self.sequences_max:
+        room = self.room(reservation.tier_id)
+        if reservation.sequences > room.sequences:
             return False
         needed: float = reservation.tokens
-        if self.tokens + needed > self.tokens_max and (
+        if needed > room.tokens and (
             self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
         ):
             return False
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
-        if not self._reserves:
-            return not reserve_only and self._has_room(reservation, needed, 0.0)
-        tier_id = reservation.tier_id
-        if reserve_only and not self._fits_own_reserve(tier_id, reservation.sequences, needed):
+        if reserve_only and not self._fits_own_reserve(reservation.tier_id, reservation.sequences, needed):
             return False
-        kept = self._kept_for_others(tier_id)
-        return sequences + kept.sequences <= self.sequences_max and self._has_room(reservation, needed, kept.tokens)
+        return (needed <= room.tokens or self._fits_peak(reservation, needed, room)) and self._limit.allows(
+            self.work, reservation, self._clock.now
+        )
+
+    def may_fit(self, tier_id: str, tokens: int, *, prefill_tokens: int, due_at: float) -> bool:
+        """Whether `fits` may be true of so many own tokens, at least so many to compute, the first due then: what a
+        glance tells.
+        """
+        if not self.sequences:
+            return True
+        if tokens > self.room(tier_id).tokens and self._peak is None:
+            return False
+        if not self._reads_time:
+            return True
+        work, now = self.work, self._clock.now
+        return (now >= work.busy_until or work.ready_at <= due_at) and not work.is_known_late(prefill_tokens, now)
+
+    def opens_at(self, now: float) -> float:
+        """When time alone may make room that there is not at `now`; infinite where it does not."""
+        return self.work.opens_at(now) if self._reads_time and self.sequences else inf
+
+    def room(self, tier_id: str) -> Room:
+        """What is free beside what runs, and what is kept for other tiers."""
+        room = self._rooms.get(tier_id)
+        if room is None:
+            kept = self._kept_for_others(tier_id)
+            tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
+            room = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
+            self._rooms[tier_id] = room
+        return room
+
+    def ttft_s(self, prefill_tokens: float) -> float | None:
+        """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed; None
+        while too little is known of the backend's steps.
+        """
+        work = self.work
+        return None if work.model is None else PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now)
+
+    def budget_tokens(self, window_s: float) -> float | None:
+        """The prefill admission budget: as reported, or over a window of so many seconds by what runs there; None
+        while too little is known of the backend's steps.
+        """
+        work = self.work
+        if work.budget_tokens is not None or work.model is None:
+            return work.budget_tokens
+        return prefill_tokens_per_s(work) * window_s - work.owed_tokens(self._clock.now)
+
+    def seat_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
+        """Seconds until there is a seat, and memory, for so much, if requests end as often as they should in the mean.
+        With `is_full` there is none now, whatever there is room for. Only with a model.
+        """
+        if not self.sequences:
+            return 0.0
+        seats_short = sequences if is_full else self.sequences + sequences - self.sequences_max
+        tokens_short = self.tokens_held_max + tokens - self.tokens_max
+        ends = max(seats_short, tokens_short / max(1.0, self.tokens / self.sequences))
+        # As many end in the time of one answer as run.
+        return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
 
     def take(self, reservation: Reservation) -> None:
         self.requests += 1
@@ -150,6 +241,7 @@ class BackendCapacity:
                 self._add(block.tier_id, 0, block.tokens)
             block.holders += 1
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
+        self.work.take(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.add(reservation)
 
@@ -162,12 +254,14 @@ class BackendCapacity:
 
     def started(self, reservation: Reservation) -> None:
         """The request's first token is there."""
+        self.work.started(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.moved(reservation)
 
     def release(self, reservation: Reservation) -> None:
         self.requests -= 1
         self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
+        self.work.release(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.remove(reservation)
         for block_hash in reservation.prefix:
@@ -184,12 +278,18 @@ class BackendCapacity:
             self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
             self._tiers.clear()
 
+    def answered(self, token_s: float, tokens: int) -> None:
+        """Who was answered in so many tokens per sequence, each of which took so long, is about to be released."""
+        self._limit.answered(token_s, tokens, self.sequences)
+
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
         """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
-        if load.measured_at is None or load.measured_at != self.load.measured_at:
+        is_new = load.measured_at is None or load.measured_at != self.load.measured_at
+        if is_new:
             self._observe(load, held_tokens)
         self.load = load
         self._set_limits()
+        self._set_pace(is_new=is_new)
 
     def set_reserves(self, reserve_ratios: Mapping[str, float]) -> None:
         """From now on these tiers have this part of the backend to themselves."""
@@ -209,6 +309,7 @@ class BackendCapacity:
 
     def _set_limits(self) -> None:
         load = self.load
+        self._rooms.clear()
         self.id = load.backend_id
         self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
         if self._peak is not None:
@@ -228,15 +329,24 @@ class BackendCapacity:
             for tier_id, ratio in self._reserve_ratios.items()
         }
 
-    def _has_room(self, reservation: Reservation, needed: float, kept_tokens: float) -> bool:
-        if self.tokens + needed + kept_tokens <= self.tokens_max:
-            return True  # the sum is never less than the peak
+    def _set_pace(self, *, is_new: bool) -> None:
+        """How fast it goes, by the latest measurement."""
+        self.work.measured(
+            self.load,
+            foreign_sequences=self.foreign_requests,
+            foreign_tokens=self.foreign_tokens,
+            now=self._clock.now,
+            is_new=is_new,
+        )
+
+    def _fits_peak(self, reservation: Reservation, needed: float, room: Room) -> bool:
+        """Whether it fits at the fullest moment, where it does not fit if all have their full lengths at once."""
         if self._peak is None:
             return False
-        besides = self._shared_tokens + needed - reservation.tokens + kept_tokens
-        if self._peak.tokens() + self._peak.own_tokens(reservation) + besides <= self.tokens_max:
+        tokens_max = self.tokens + room.tokens - self._shared_tokens - (needed - reservation.tokens)
+        if self._peak.tokens() + self._peak.own_tokens(reservation) <= tokens_max:
             return True  # even with all that it needs at the fullest moment
-        return self._peak.tokens_with(reservation) + besides <= self.tokens_max
+        return self._peak.tokens_with(reservation) <= tokens_max
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""
@@ -271,6 +381,7 @@ class BackendCapacity:
             self._foreign_tokens.append(max(0.0, theirs_tokens))
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
+        self._rooms.clear()
         use = self._tiers[tier_id]
         use.sequences += sequences
         use.tokens += tokens

@@ -3,22 +3,44 @@
 A backend that leaves the live set gets nothing more, but stays in the books until its last request has ended.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
+from typing import NamedTuple
 
-from policies.capacity import BackendCapacity
+from policies.capacity import BackendCapacity, Clock
 from policies.ledger import InFlight
+from policies.limit import Limit, ModelLimit
 from policies.placement import Placement
+from policies.refusals import Refusals
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier
 
 REFUSED_S_MAX = 2.0  # a backend that has taken nothing for so long is not waited for where another would do
 
 
+class Forecast(NamedTuple):
+    """When a request would have its first token at this backend, in seconds from now."""
+
+    ttft_s: float
+    backend_id: str
+
+
+class Ahead(NamedTuple):
+    """What is sent to a backend before a request that waits: sequences, and their tokens of prompt and output."""
+
+    sequences: float
+    tokens: float
+
+
 class Fleet:
     """Who has room for this request, and how large are all of them together?"""
 
-    def __init__(self, headroom_ratio_max: float, kv_rule: str) -> None:
+    def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:
+        self.cached_tokens: Callable[[Request, str], int] | None = None
+        """How much of a prompt a backend is believed to hold, where anybody knows."""
+        self._make_limit = make_limit
+        self._clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
         self._kv_rule = kv_rule
         self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
@@ -26,20 +48,38 @@ class Fleet:
         self._limits = (0, 0.0)
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
+        self._with_seat: set[str] = set()  # ids of those that are there and have one
+        self._open: list[BackendCapacity] | None = None  # these, as far as they were asked for since they changed
+        self._refusals = Refusals()
+        self._layout: tuple[int, bool] | None = None  # of blocks, where all backends have the same
+        self._held_until = -inf  # the last of those that are held
 
-    def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight]) -> None:
+    def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight], now: float) -> None:
         """Take in the whole live set, newly measured while these requests of ours were in flight."""
-        held_tokens = self._held_tokens(in_flight)
+        self._clock.now = now
+        held_tokens = self._told(in_flight)
         for load in loads:
             capacity = self._backends.get(load.backend_id)
             if capacity is None:
-                capacity = BackendCapacity(load, self._headroom_ratio_max, self._reserve_ratios, kv_rule=self._kv_rule)
+                capacity = BackendCapacity(
+                    load,
+                    self._headroom_ratio_max,
+                    self._reserve_ratios,
+                    kv_rule=self._kv_rule,
+                    limit=self._make_limit(),
+                    clock=self._clock,
+                )
                 self._backends[load.backend_id] = capacity
             else:
                 capacity.measured(load, held_tokens.get(load.backend_id, 0))
         self._retired = self._backends.keys() - {load.backend_id for load in loads}
         for backend_id in sorted(self._retired):
             self._retire(self._backends[backend_id])
+        self._with_seat = {each.id for each in self._backends.values() if each.load.available and each.has_seat}
+        self._open = None
+        self._refusals.forget()
+        layouts = {each.layout for each in self._backends.values()}
+        self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
         available = [capacity for capacity in self._backends.values() if capacity.load.available]
         self._limits = (sum(each.sequences_max for each in available), sum(each.tokens_max for each in available))
 
@@ -48,6 +88,7 @@ class Fleet:
         self._reserve_ratios = {tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}
         for capacity in self._backends.values():
             capacity.set_reserves(self._reserve_ratios)
+        self._refusals.forget()
 
     def backend_ids(self) -> Collection[str]:
         """All backends that are known: live, or running something of ours yet."""
@@ -82,9 +123,10 @@ class Fleet:
 
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that may be sent something now and have a seat for it."""
-        return [
-            each for each in self._backends.values() if each.has_seat and each.load.available and now >= each.held_until
-        ]
+        self._clock.now = now
+        return (
+            [each for each in self._seated() if now >= each.held_until] if now < self._held_until else self._seated()[:]
+        )
 
     def is_open(self, backend_id: str, now: float) -> bool:
         """Whether the backend may be sent something now, if it had a seat for it."""
@@ -92,15 +134,20 @@ class Fleet:
         return capacity.load.available and now >= capacity.held_until
 
     def next_opening(self, now: float) -> float | None:
-        """When the first backend that is held at `now` opens."""
-        held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
-        return min(held, default=None)
+        """When the first backend opens that is held at `now`, or takes no prompt for the sake of others."""
+        opening = inf
+        if now < self._held_until:
+            held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
+            opening = min(held, default=inf)
+        opening = min([opening, *[capacity.opens_at(now) for capacity in self._seated()]])
+        return None if opening == inf else opening
 
     def refused(self, backend_id: str, now: float, hold_s: float) -> None:
         """The backend did not take a request: it is sent nothing for `hold_s`."""
         capacity = self._backends.get(backend_id)
         if capacity is not None and backend_id not in self._retired:
             capacity.held_until = max(capacity.held_until, now + hold_s)
+            self._held_until = max(self._held_until, capacity.held_until)
             if capacity.refusing_since is None:
                 capacity.refusing_since = now
 
@@ -108,13 +155,14 @@ class Fleet:
         """The backend took a request: its first token is there."""
         backend = self._backends[entry.backend_id]
         backend.refusing_since = None
+        self._clock.now = entry.first_token_at or self._clock.now
         backend.started(entry.reservation)
 
     def seat(
         self,
         request: Request,
         tier_id: str,
-        candidates: Iterable[BackendCapacity],
+        candidates: Sequence[BackendCapacity],
         *,
         output_tokens: float,
         reserve_only: Collection[str],
@@ -124,21 +172,87 @@ class Fleet:
         At the backends `reserve_only` it may enter its tier's reserve alone.
         """
         fitting: list[BackendCapacity] = []
+        cached_tokens = self.cached_tokens
+        due_at, prefill_tokens = _due_at(request), request.prompt_tokens if cached_tokens is None else 0
         layouts: dict[tuple[int, bool], Reservation] = {}
-        for capacity in candidates:
-            needed = layouts.get(capacity.layout)
-            if needed is None:
-                needed = layouts[capacity.layout] = capacity.reservation(
+        asked, remembered = candidates, self._layout is not None and bool(candidates) and not reserve_only
+        if remembered:
+            needed = candidates[0].reservation(
+                request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+            )
+            layouts[candidates[0].layout] = needed
+            asked = self._refusals.worth_asking(needed, candidates)
+        for capacity in asked:
+            reservation = layouts.get(capacity.layout)
+            if reservation is None:
+                reservation = layouts[capacity.layout] = capacity.reservation(
                     request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
-            if capacity.fits(needed, reserve_only=bool(reserve_only) and capacity.id in reserve_only):
+            if not capacity.may_fit(tier_id, reservation.tokens, prefill_tokens=prefill_tokens, due_at=due_at):
+                continue
+            if cached_tokens is not None:
+                reservation.cached_tokens = cached_tokens(request, capacity.id)
+            if capacity.fits(reservation, reserve_only=capacity.id in reserve_only):
                 fitting.append(capacity)
         if not fitting:
+            if remembered:
+                self._refusals.found_none(needed, asked, candidates, self._backends)
             return None
         chosen = fitting[0] if len(fitting) == 1 else placement.place(request, fitting)
         reservation = layouts[chosen.layout]
+        if cached_tokens is not None:
+            reservation.cached_tokens = cached_tokens(request, chosen.id)
         chosen.take(reservation)
+        self._seats_changed(chosen)
         return chosen, reservation
+
+    def forecasts(
+        self,
+        request: Request,
+        now: float,
+        *,
+        output_tokens: float,
+        ahead: Ahead | None = None,
+        among: Collection[str] | None = None,
+    ) -> list[Forecast]:
+        """When the request, sent as soon as there is a seat for it, would have its first token at each of the backends
+        (or `among` these) that serve and will do for it, in order of backend id; those of whose steps too little is
+        known are left out. By what is in flight and, where there is no room now, what goes `ahead` of it there;
+        `output_tokens` are what is expected of it.
+        """
+        self._clock.now = now
+        found = []
+        for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
+            seat_in_s = self._seat_in_s(capacity, request, output_tokens, ahead)
+            ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id))
+            if ttft_s is not None:
+                found.append(Forecast(max(seat_in_s, 0.0) + ttft_s, capacity.id))
+        return sorted(found, key=lambda forecast: forecast.backend_id)
+
+    def predicted_ttft_s(self, request: Request, now: float, *, output_tokens: float) -> float | None:
+        """The least of its forecasts. None where some backend that would do for it has none: who would serve it
+        better is not known then.
+        """
+        forecasts = self.forecasts(request, now, output_tokens=output_tokens)
+        if not forecasts or len(forecasts) < len(self.serving(request, now)):
+            return None
+        return min(forecasts).ttft_s
+
+    def least_ttft_s(self, request: Request, now: float, among: Collection[str] | None = None) -> float | None:
+        """Seconds until its first token at the best of the backends (or `among` these) that serve if that had nothing
+        else to do; None where too little is known of one of them.
+        """
+        least: list[float] = []
+        for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
+            if capacity.work.model is None:
+                return None
+            least.append(capacity.work.prefill_s(self._prefill_tokens(request, capacity.id)))
+        return min(least, default=None)
+
+    def mean_output_tokens(self) -> float:
+        """Of all that runs, what is expected of one answer."""
+        running = [capacity.work for capacity in self._backends.values() if capacity.work.sequences]
+        return sum(work.output_tokens for work in running) / max(1, sum(work.sequences for work in running))
 
     def tokens_needed(self, entry: InFlight) -> int:
         """What the entry's own tokens come to, by its prompt as reported and an output that may have outgrown
@@ -148,12 +262,18 @@ class Fleet:
 
     def resize(self, entry: InFlight, tokens: int) -> None:
         self._backends[entry.backend_id].resize(entry.reservation, tokens)
+        self._refusals.changed(entry.backend_id)
 
-    def release(self, entry: InFlight) -> None:
+    def release(self, entry: InFlight, now: float) -> None:
+        self._clock.now = now
         capacity = self._backends[entry.backend_id]
+        output = entry.usage.output_tokens // entry.reservation.sequences
+        if output:  # since it was sent: that is known of answers that come whole, too
+            capacity.answered((now - entry.dispatched_at) / output, output)
         capacity.release(entry.reservation)
         if capacity.id in self._retired:
             self._retire(capacity)
+        self._seats_changed(capacity)
 
     def limits(self) -> tuple[int, float]:
         """Sequences and KV tokens that we may have in flight at all available backends together; infinitely
@@ -181,16 +301,59 @@ class Fleet:
             output_tokens=output_tokens,
         )
 
-    def _held_tokens(self, in_flight: Iterable[InFlight]) -> dict[str, int]:
-        """KV tokens that our requests hold by now at each backend, beyond what they share."""
+    def _told(self, in_flight: Iterable[InFlight]) -> dict[str, int]:
+        """KV tokens that our requests hold by now at each backend, beyond what they share. What they have produced is
+        told.
+        """
         held: dict[str, int] = {}
+        running: dict[str, list[Reservation]] = {}
         for entry in in_flight:
-            tokens = self._own_tokens(entry, entry.usage.output_tokens)
-            held[entry.backend_id] = held.get(entry.backend_id, 0) + tokens
+            backend_id = entry.backend_id
+            held[backend_id] = held.get(backend_id, 0) + self._own_tokens(entry, entry.usage.output_tokens)
+            running.setdefault(backend_id, []).append(entry.reservation)
+        for backend_id, reservations in running.items():
+            self._backends[backend_id].work.told(reservations, self._clock.now)
         return held
+
+    def _prefill_tokens(self, request: Request, backend_id: str) -> int:
+        """Tokens of the prompt that this backend would have to compute."""
+        cached_tokens = self.cached_tokens(request, backend_id) if self.cached_tokens is not None else 0
+        return max(1, request.prompt_tokens - cached_tokens)
+
+    def _serving_among(self, backend_ids: Collection[str], now: float) -> list[BackendCapacity]:
+        return [self._backends[each] for each in backend_ids if self.serves(each, now)]
+
+    def _seat_in_s(
+        self, capacity: BackendCapacity, request: Request, output_tokens: float, ahead: Ahead | None
+    ) -> float:
+        tokens = request.prompt_tokens + output_tokens
+        if capacity.work.model is None:
+            return 0.0
+        if ahead is None:
+            return capacity.seat_in_s(request.choices, tokens)
+        return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
+
+    def _seated(self) -> list[BackendCapacity]:
+        """The backends that are there and have a seat."""
+        if self._open is None:
+            self._open = [each for each in self._backends.values() if each.id in self._with_seat]
+        return self._open
+
+    def _seats_changed(self, capacity: BackendCapacity) -> None:
+        self._refusals.changed(capacity.id)
+        has_seat = capacity.load.available and capacity.has_seat
+        if has_seat != (capacity.id in self._with_seat):
+            self._open = None
+            (self._with_seat.add if has_seat else self._with_seat.discard)(capacity.id)
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)
         if not capacity.requests:
             del self._backends[capacity.id]
             self._retired.discard(capacity.id)
+
+
+def _due_at(request: Request) -> float:
+    """When its first token is due; long ago where nobody said when."""
+    envelope = request.envelope
+    return -inf if envelope is None or envelope.ttft_s is None else request.arrived_at + envelope.ttft_s

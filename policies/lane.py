@@ -106,8 +106,10 @@ class Lane:
         self.backend_id = backend_id
         self.order = order
         self.queues = queues
-        self.prepaid: dict[str, None] = {}
-        """Ids of waiting requests that a backend did not take, oldest first: they were chosen and charged already."""
+        self.first: dict[str, None] = {}
+        """Ids of waiting requests that go before any new choice, in this order: a backend did not take them, and they
+        were chosen and charged already, or a seat was taken back for them.
+        """
         self._tenants = tenants
         self._price = price
         self._share = ShareCap(share_ratio_max, order.tier)
@@ -220,6 +222,17 @@ class Lane:
     def key(self, tenant_id: str) -> float:
         """What the tenant has received and is predicted to receive yet from here, over its weight."""
         return self.order.standing(self._tenants[tenant_id].tenant).key
+
+    def share_ratio(self, tenant: Tenant) -> float:
+        """The part of what is sent from here that the tenant's weight entitles it to, while all that are here stay."""
+        return self._share.ratio_if_active(tenant)
+
+    def lead_service(self, tenant: Tenant) -> float:
+        """Service by which the tenant is ahead of who is next in its tier; 0.0 where that is itself, or nobody."""
+        request = self.order.pick(tenant.tier_id, _any_request)
+        if request is None:
+            return 0.0
+        return max(0.0, -self.order.lag(tenant, self._tenants[request.tenant_id].tenant))
 
     # -- who goes next ---------------------------------------------------------------------------------------
 

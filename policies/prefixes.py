@@ -63,6 +63,13 @@ class PrefixIndex:
             matched = holder.matches[whole] = leading_blocks(request.prefix, holder.blocks.__contains__)
         return matched
 
+    def uncached_tokens(self, request: Request, backend_id: str) -> int:
+        """Tokens of the prompt that this backend would have to compute: the last one in any case."""
+        if not request.prefix:
+            return max(1, request.prompt_tokens)
+        cached_tokens = int(self.matched_blocks(request, backend_id) * request.prefix_block_tokens)
+        return max(1, request.prompt_tokens - cached_tokens)
+
     def longest(self, request: Request) -> tuple[int, frozenset[str]]:
         """How many leading blocks the best backends hold, and which these are; (0, nobody) where none holds any."""
         if not request.prefix:

@@ -5,6 +5,7 @@ its time ran out); the heap then holds a void entry until it surfaces or the hea
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -19,6 +20,7 @@ class TenantQueue:
 
     requests: OrderedDict[str, Request] = field(default_factory=OrderedDict)
     body_bytes: int = 0
+    prompt_tokens: int = 0
 
 
 EMPTY = TenantQueue()
@@ -30,6 +32,7 @@ class TenantQueues:
     def __init__(self) -> None:
         self._tenants: dict[str, TenantQueue] = {}
         self.body_bytes = 0
+        self.prompt_tokens = 0
 
     def of(self, tenant_id: str) -> TenantQueue:
         """The tenant's queue, to read; an empty one where it has none."""
@@ -42,6 +45,10 @@ class TenantQueues:
         """The tenants that have anything waiting."""
         return list(self._tenants)
 
+    def waiting(self) -> Iterator[Request]:
+        """All that waits, tenant by tenant."""
+        return (request for queue in self._tenants.values() for request in queue.requests.values())
+
     def add(self, request: Request) -> None:
         """Put a request at the end of its tenant's queue."""
         queue = self._tenants.get(request.tenant_id)
@@ -50,6 +57,8 @@ class TenantQueues:
         queue.requests[request.id] = request
         queue.body_bytes += request.body_bytes
         self.body_bytes += request.body_bytes
+        queue.prompt_tokens += request.prompt_tokens
+        self.prompt_tokens += request.prompt_tokens
 
     def add_back(self, request: Request) -> None:
         """Put a request before all of its tenant's that arrived later."""
@@ -69,6 +78,8 @@ class TenantQueues:
         del queue.requests[request.id]
         queue.body_bytes -= request.body_bytes
         self.body_bytes -= request.body_bytes
+        queue.prompt_tokens -= request.prompt_tokens
+        self.prompt_tokens -= request.prompt_tokens
         if not queue.requests:
             del self._tenants[request.tenant_id]
 
@@ -100,8 +111,7 @@ class Queues(TenantQueues):
 
     def oldest_first(self) -> list[Request]:
         """All that waits, by arrival."""
-        waiting = [request for queue in self._tenants.values() for request in queue.requests.values()]
-        return sorted(waiting, key=lambda request: (request.arrived_at, request.id))
+        return sorted(self.waiting(), key=lambda request: (request.arrived_at, request.id))
 
     def get(self, request_id: str) -> Request:
         """A waiting request."""

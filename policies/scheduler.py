@@ -9,21 +9,24 @@
 It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
 clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
 
-It keeps the books and asks others: the gate who may enter the queue, the lanes (lanes.py) who goes next (lane.py has
+It keeps the books and asks others: the door who may enter the queue, the lanes (lanes.py) who goes next (lane.py has
 the order of precedence), the fleet where there is room. What can be decided is decided in a poll, all of it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from policies.accounting import Accounting
-from policies.admission import Admission, BoundedQueues, Gate, RateLimiter
+from policies.admission import Admission, BoundedQueues, Feasibility, Gate, RateLimiter
 from policies.capacity import KV_HEADROOM_RATIO
 from policies.cost import LinearPrice, Price
+from policies.door import Door
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
 from policies.fleet import Fleet
 from policies.lane import Lane, Round, TenantState
 from policies.lanes import LaneMaker, Lanes
 from policies.ledger import InFlight, Ledger
+from policies.limit import Limit, ModelLimit
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
 from policies.prediction import PREDICTION, Prediction, TenantQuantile
 from policies.preemption import Preemption
@@ -31,6 +34,11 @@ from policies.prefixes import PrefixIndex
 from policies.queues import Queues
 from policies.seating import Seating
 from policies.share import SHARE_RATIO_MAX
+from policies.slo.attainment import AttainmentBook
+from policies.slo.outlook import Outlook
+from policies.slo.patience import Patience
+from policies.slo.shedding import Shedding
+from policies.snapshot import taken
 from policies.switching import chosen, rearrange
 from policies.tenants import Tenants
 from policies.types import (
@@ -42,11 +50,11 @@ from policies.types import (
     PolicyChoice,
     RateLimits,
     Reason,
-    Reject,
     Request,
     Snapshot,
     Tenant,
     Tier,
+    Timing,
     Usage,
 )
 
@@ -72,22 +80,20 @@ class Scheduler:
         kv_rule: str = "sum",
         wait_s_max: float = WAIT_S_MAX,
         preempt_service: float | None = None,
+        limit: Callable[[], Limit] = ModelLimit,
     ) -> None:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
         differ by more than `preempt_service` take seats from each other (preemption.py); None: never.
         """
-        self._wait_s_max = wait_s_max
-        self._preemption = None if preempt_service is None else Preemption(preempt_service)
         self._tiers = {tier.id: tier for tier in tiers}
         self._queues = Queues()
-        self._fleet = Fleet(headroom_ratio_max, kv_rule)
+        self._fleet = Fleet(headroom_ratio_max, kv_rule, limit)
         self._prefixes = PrefixIndex()
         prediction = prediction or TenantQuantile()
         self._seating = Seating(self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction)
         self._seating.set_tiers(self._tiers.values())
         expected_output = self._seating.sizing.predict
         rules = (BoundedQueues(), RateLimiter(expected_output)) if admission is None else admission
-        self._gate = Gate(rules, self._queues)
         self._ledger = Ledger(price or LinearPrice())
         states = {tenant.id: TenantState(tenant) for tenant in tenants}
         self._maker = LaneMaker(
@@ -101,9 +107,22 @@ class Scheduler:
             output_tokens=expected_output,
         )
         self._lanes = self._arrange(placement or LeastReserved())
-        self._tenants = Tenants(states, self._queues, self._lanes, self._forget)
+        self._tenants = Tenants(states, self._tiers, self._queues, self._lanes, self._forget)
+        self._outlook = Outlook(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
+        feasible = Feasibility(tiers=self._tiers, ttft_s=self._outlook.ttft_s, is_hopeless=self._outlook.is_hopeless)
+        self._gate = Gate((*rules, feasible), self._queues)
+        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
         self._accounting = Accounting(self._ledger, self._lanes)
         self._unsettled = self._accounting.unsettled
+        self._attainment = AttainmentBook()
+        self._door = Door(
+            self._tenants,
+            self._fleet,
+            self._gate,
+            Shedding(self._queues, self._tenants.tier, self._tenants.key),
+            Patience(wait_s_max, self._tenants.tier),
+            self._attainment,
+        )
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
 
@@ -113,10 +132,12 @@ class Scheduler:
         """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""
         assert request.id not in self._queues, "an id is in use once"
         assert request.id not in self._ledger.in_flight, "an id is in use once"
-        if (refusal := self._refusal(request, now)) is not None:
+        if (
+            refusal := self._door.refusal(request, now, partial(self._refuse, reason=Reason.SHED, now=now))
+        ) is not None:
             self._refused.append(refusal)
             return
-        self._queues.append(request, request.arrived_at + self._wait_s_max)
+        self._queues.append(request, self._door.patience.ends_at(request))
         lane = self._lanes.enter(request, now)
         lane.queued(request, now)
         self._tenants.queue_changed(request.tenant_id, lane)
@@ -131,6 +152,7 @@ class Scheduler:
         if entry.first_token_at is None and usage[2]:
             entry.first_token_at, entry.is_withdrawn = now, False
             self._fleet.took(entry)
+            self._preemption.settled(request_id)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
             # it is enough to know of the last one before somebody reads them.
@@ -139,11 +161,17 @@ class Scheduler:
             self._accounting.settle(entry)
             self._resize(entry)
 
-    def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
-        """A dispatched request ended. What it was charged stays; a failure before the first token is free."""
+    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None:
+        """A dispatched request ended. What it was charged stays; a failure before the first token is free. `timing` is
+        of those with an envelope: how promptly its answer came.
+        """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
+        if entry.request.envelope is not None:
+            self._attainment.ended(
+                entry.request, timing, outcome, tier_id=self._tenants.tier_id(entry.request.tenant_id)
+            )
         prompt, _, output = entry.usage
         is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
         self._seating.observed(entry, outcome)
@@ -151,7 +179,7 @@ class Scheduler:
         lane = self._lanes.at(entry.backend_id)
         self._accounting.ended(entry, lane, is_served=is_served, now=now)
         self._lanes.ended(entry)
-        self._freed(entry, lane)
+        self._freed(entry, lane, now)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         """The backend did not take a dispatched request, or gave it back: it waits again at its tenant's head,
@@ -162,13 +190,13 @@ class Scheduler:
             return
         self._accounting.settle(entry)
         self._ledger.returned(entry)
-        self._queues.prepend(entry.request, entry.request.arrived_at + self._wait_s_max)
+        self._queues.prepend(entry.request, self._door.patience.ends_at(entry.request))
         lane = self._lanes.enter_again(entry)
-        if not entry.is_withdrawn:
-            lane.prepaid[request_id] = None
+        if hold_s or not entry.is_withdrawn:  # a backend may refuse what it was just asked to give back
+            lane.first[request_id] = None
             self._fleet.refused(entry.backend_id, now, hold_s)
         lane.queued(entry.request, now)
-        self._freed(entry, lane)
+        self._freed(entry, lane, now)
         self._find_homes(now)
 
     def cancel(self, request_id: str, now: float) -> None:
@@ -186,7 +214,7 @@ class Scheduler:
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
-        self._fleet.measured(loads, self._ledger.in_flight.values())
+        self._fleet.measured(loads, self._ledger.in_flight.values(), now)
         self._lanes.backends_changed()
         if self._seating.reads_prefixes:
             self._prefixes.retain(self._fleet.backend_ids())
@@ -246,7 +274,8 @@ class Scheduler:
             self._refuse(request, Reason.NO_BACKEND, now)
         states = self._tenants.states
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
-        self._lanes = self._tenants.lanes = self._accounting.lanes = after
+        self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = after
+        self._outlook.output_tokens = sizer.predict
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -256,15 +285,15 @@ class Scheduler:
             self._accounting.settle_all()
         while (request := self._queues.pop_expired(now)) is not None:
             self._left(request, now)
-            reason = Reason.QUEUE_TIMEOUT if self._fleet.is_available(request.backend_ids) else Reason.NO_BACKEND
-            self._refused.append(self._gate.reject(request, reason, now))
+            self._refused.append(self._door.expired(request, now))
         actions, self._refused = self._refused, []
         if self._queues:
             self._polled_at = now
             for lane, candidates in self._lanes.candidates(self._fleet.open_at(now)):
                 self._dispatch_from(lane, Round(now, candidates), actions)
-            if self._preemption is not None:
-                actions += self._preemption.withdrawn(self._lanes, self._ledger.in_flight.values(), self._fleet, now)
+            if self._preemption.is_on:
+                actions += self._preemption.withdrawn(self._lanes, now)
+        self._outlook.polled()
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
@@ -272,7 +301,11 @@ class Scheduler:
         """When to poll although no fact arrived: a deadline in the queue, or a held backend that opens."""
         if not self._queues:
             return None
-        times = (self._queues.next_deadline(), self._fleet.next_opening(self._polled_at))
+        times = (
+            self._queues.next_deadline(),
+            self._fleet.next_opening(self._polled_at),
+            self._preemption.wakeup_at if self._preemption.is_on else None,
+        )
         return min((at for at in times if at is not None), default=None)
 
     # -- view ----------------------------------------------------------------------------------------------
@@ -280,13 +313,14 @@ class Scheduler:
     def snapshot(self, now: float) -> Snapshot:
         """State for people and metrics; costs time in proportion to the number of tenants."""
         self._accounting.settle_all()
-        return Snapshot(
+        return taken(
+            queues=self._queues,
+            ledger=self._ledger,
+            tenants=self._tenants,
+            tier_ids=self._tiers,
+            fleet=self._fleet,
+            attainment=self._attainment,
             now=now,
-            queued_requests=len(self._queues),
-            queued_bytes=self._queues.body_bytes,
-            in_flight_requests=len(self._ledger.in_flight),
-            tenants=self._tenants.views(self._ledger),
-            backends=self._fleet.views(),
         )
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
@@ -296,18 +330,10 @@ class Scheduler:
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
-    def _refusal(self, request: Request, now: float) -> Reject | None:
-        tenant = self._tenants.admitted(request.tenant_id)
-        if tenant is None:
-            return self._gate.reject(request, Reason.TENANT_UNKNOWN, now)
-        if not self._fleet.is_available(request.backend_ids):
-            return self._gate.reject(request, Reason.NO_BACKEND, now)
-        return self._gate.refuse(request, tenant, now)
-
     def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action]) -> None:
         """Dispatch until nobody who may go next fits."""
         # Requests that came back were chosen and charged already: they go before any new choice.
-        for request_id in list(lane.prepaid):
+        for request_id in list(lane.first):
             request = self._queues.get(request_id)
             tier_id = self._tenants.tier_id(request.tenant_id)
             is_next = lane.competes(request.tenant_id) and tier_id not in this_round.blocked
@@ -324,13 +350,22 @@ class Scheduler:
         lane.opened(entry, self._ledger.opened(entry))
         self._queues.remove(request.id)
         self._lanes.leave(request, sent=True)
-        lane.prepaid.pop(request.id, None)
+        lane.first.pop(request.id, None)
         self._gate.dispatched(request, this_round.now)
         self._tenants.dispatched(request.tenant_id, lane)
         quiet_tokens = 0.0 if self._hears_all else min(entry.expected_output, entry.sized_output)
-        may_be_withdrawn = self._preemption is not None
+        may_be_withdrawn = self._preemption.is_on and self._preemption.may_withdraw(request)
+        if may_be_withdrawn:
+            self._preemption.sent(entry)
         actions.append(
-            Dispatch(request.id, entry.backend_id, quiet_tokens, entry.usage.cached_tokens, may_be_withdrawn)
+            Dispatch(
+                request.id,
+                entry.backend_id,
+                quiet_tokens,
+                entry.usage.cached_tokens,
+                may_be_withdrawn,
+                entry.reservation.number,
+            )
         )
 
     # -- what waits and what runs --------------------------------------------------------------------------
@@ -345,8 +380,11 @@ class Scheduler:
     def _refuse(self, request: Request, reason: Reason, now: float) -> None:
         """Refuse a request that waits."""
         self._queues.remove(request.id)
-        self._refused.append(self._gate.reject(request, reason, now))
+        self._refused.append(self._door.reject(request, reason, now))
         self._left(request, now)
+
+    def _tier_of(self, tenant_id: str) -> Tier:
+        return self._tiers[self._tenants.tier_id(tenant_id)]
 
     def _find_homes(self, now: float) -> None:
         """What waits for a backend that does not serve waits for another that does. What waits for some backends alone
@@ -361,9 +399,10 @@ class Scheduler:
             for lane in (move.before, move.after):
                 self._tenants.queue_changed(request.tenant_id, lane)
 
-    def _freed(self, entry: InFlight, lane: Lane) -> None:
+    def _freed(self, entry: InFlight, lane: Lane, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""
-        self._fleet.release(entry)
+        self._fleet.release(entry, now)
+        self._preemption.settled(entry.request.id)
         lane.closed(entry)
         self._tenants.freed(entry.request.tenant_id, lane)
 
@@ -395,3 +434,4 @@ class Scheduler:
         self._ledger.forget(tenant.id)
         self._seating.forget(tenant.id)
         self._gate.forget(tenant.id)
+        self._attainment.forget(tenant.id)

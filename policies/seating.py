@@ -21,13 +21,20 @@ class Seating:
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
         self.placement: Placement = LeastReserved()
         """Which of several backends that have room."""
-        self.reads_prefixes = False
-        """Whether anybody asks what is cached where."""
         self._fleet = fleet
         self._prefixes = prefixes
         self._first_sizing = sizing
         self._unreserved: frozenset[str] = frozenset()
         self.predict_by(prediction, sizing)
+
+    @property
+    def reads_prefixes(self) -> bool:
+        """Whether anybody asks what is cached where."""
+        return self._fleet.cached_tokens is not None
+
+    @reads_prefixes.setter
+    def reads_prefixes(self, reads: bool) -> None:
+        self._fleet.cached_tokens = self._cached_tokens if reads else None
 
     def predict_by(self, prediction: Prediction, sizing: Prediction) -> None:
         """From now on."""
@@ -61,14 +68,15 @@ class Seating:
         backend, reservation = seat
         if not backend.has_seat:
             this_round.candidates.remove(backend)
-        cached_tokens = self._cached_tokens(request, backend.id) if self.reads_prefixes else 0
+        if self.reads_prefixes:
+            self._prefixes.inserted(request, backend.id)  # from now on the backend holds all of it
         return InFlight(
             request,
             backend.id,
             reservation,
             expected,
             sized,
-            Usage(request.prompt_tokens, cached_tokens, 0),
+            Usage(request.prompt_tokens, reservation.cached_tokens, 0),
             dispatched_at=this_round.now,
             utilisation=backend.sequences / backend.sequences_limit,
         )
@@ -85,7 +93,6 @@ class Seating:
             predictor.forget(tenant_id)
 
     def _cached_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that the backend is believed to hold; from now on it holds all of them."""
+        """Tokens of the prompt that the backend is believed to hold."""
         blocks = self._prefixes.matched_blocks(request, backend_id)
-        self._prefixes.inserted(request, backend_id)
         return min(request.prompt_tokens, int(blocks * request.prefix_block_tokens))

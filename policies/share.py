@@ -82,6 +82,14 @@ class ShareCap:
         sequences_max, tokens_max = limits
         return sequences <= ratio * sequences_max and tokens <= ratio * tokens_max
 
+    def ratio_if_active(self, tenant: Tenant) -> float:
+        """The part of the pool that the tenant's weight entitles it to among those with anything here, and itself."""
+        if tenant.id in self._entered:
+            return self._weight_ratio(tenant)
+        tenants_weight = self._active.get(tenant.tier_id, NOBODY).weight + tenant.weight
+        tiers_weight = sum(self._tier(tier_id).weight for tier_id in self._active.keys() | {tenant.tier_id})
+        return self._tier(tenant.tier_id).weight / tiers_weight * tenant.weight / tenants_weight
+
     def _weight_ratio(self, tenant: Tenant) -> float:
         """The tenant's weight in its tier times the tier's weight, both among those with anything here."""
         weights = {tier_id: self._tier(tier_id).weight for tier_id in self._active}

@@ -46,7 +46,7 @@ def rearrange(
         lane = after.at(entry.backend_id)
         lane.holds(entry)
         _expect(lane, entry)
-    not_taken = [request_id for lane in before.all() for request_id in lane.prepaid]
+    not_taken = [request_id for lane in before.all() for request_id in lane.first]
     homes: dict[str, Lane] = {}
     for request in queues.oldest_first():
         before.leave(request, sent=False)
@@ -57,7 +57,7 @@ def rearrange(
             prepaid.backend_id = lane.backend_id or prepaid.backend_id
             _expect(lane, prepaid)
     for request_id in not_taken:
-        homes[request_id].prepaid[request_id] = None
+        homes[request_id].first[request_id] = None
     for lane in after.all():
         _join(lane, states.values())
 

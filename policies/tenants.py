@@ -4,14 +4,14 @@ A limit of what a tenant has in flight holds over all lanes; a tenant that is re
 forgotten when the last of its requests has ended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from policies.lane import Lane, TenantState
 from policies.lanes import Lanes
 from policies.ledger import Ledger
 from policies.queues import Queues
-from policies.types import Request, Tenant, TenantView
+from policies.types import Attainment, Request, Tenant, TenantView, Tier
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class Tenants:
     """The tenants of one pool, kept in step with its lanes. `forget` is told of those that are gone for good."""
 
     states: dict[str, TenantState]
+    tiers: Mapping[str, Tier]
     queues: Queues
     lanes: Lanes
     forget: Callable[[Tenant], None]
@@ -30,6 +31,13 @@ class Tenants:
 
     def tier_id(self, tenant_id: str) -> str:
         return self.states[tenant_id].tenant.tier_id
+
+    def tier(self, tenant_id: str) -> Tier:
+        return self.tiers[self.tier_id(tenant_id)]
+
+    def key(self, tenant_id: str) -> float:
+        """What the tenants of a tier are ordered by, summed over all lanes."""
+        return sum(lane.key(tenant_id) for lane in self.lanes.all())
 
     def changed(self, tenant: Tenant, now: float) -> None:
         """The tenant is new, or has other settings."""
@@ -70,7 +78,9 @@ class Tenants:
         self._forget_if_gone(state)
         return waiting
 
-    def views(self, ledger: Ledger) -> dict[str, TenantView]:
+    def views(
+        self, ledger: Ledger, *, slacks_s: Mapping[str, float], attainment: Callable[[str], Attainment]
+    ) -> dict[str, TenantView]:
         """All tenants for people and metrics; counters are the sums over all lanes."""
         lanes = self.lanes.all()
         views = {}
@@ -84,6 +94,8 @@ class Tenants:
                 service=ledger.service(tenant_id),
                 counter=sum(standing.counter for standing in standings),
                 key=sum(standing.key for standing in standings),
+                slack_s_min=slacks_s.get(tenant_id),
+                attainment=attainment(tenant_id),
             )
         return views
 

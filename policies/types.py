@@ -9,13 +9,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from policies.step_time.model import StepTime
+
 
 @dataclass(frozen=True, slots=True)
 class SloEnvelope:
-    """Latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s."""
+    """Latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s.
+
+    `ttft_s_given` is what its tenant was given where the request asks for less. What others have to bear for it is by
+    that.
+    """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+    ttft_s_given: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +31,23 @@ class Tier:
 
     `reserve_ratio` is the part of every backend's capacity that only this tier may enter, so that an
     arrival finds a seat without anybody being preempted.
+
+    `rejects_misses`: a request that cannot meet its envelope is refused; otherwise it waits. `priority` says who is
+    shed first, the higher the later (llm-d's polarity, vLLM's is the other); a tier below 0 is sheddable, all others
+    are protected. It orders nobody in the queue. What a `preemptible` tier has sent and was not answered yet may
+    be taken back for a tier with an envelope.
     """
 
     id: str
     weight: float = 1.0
     reserve_ratio: float = 0.0
+    rejects_misses: bool = False
+    priority: int = 0
+    preemptible: bool = False
+
+    @property
+    def is_sheddable(self) -> bool:
+        return self.priority < 0
 
 
 DEFAULT_TIER = Tier(id="default")
@@ -90,6 +109,20 @@ class Usage(NamedTuple):
     output_tokens: int
 
 
+class Timing(NamedTuple):
+    """How promptly one answer came, of which so many tokens were seen (policies/slo/timeliness.py).
+
+    `ttft_s` is None where the answer came whole, so that nobody saw its first token. Times per output token are the
+    largest over the answer's tokens: since the first one came, and since it was due. None: there was no second.
+    """
+
+    ttft_s: float | None
+    tpot_s: float | None
+    tpot_envelope_s: float | None
+    tokens: int
+    tokens_in_time: int
+
+
 @dataclass(frozen=True, slots=True)
 class BackendLoad:
     """What is known of a backend: its size, and what it was last measured to be doing.
@@ -98,6 +131,12 @@ class BackendLoad:
     None means not known: sizes are then learnt or bounded by defaults, measurements ignored.
     `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching).
     `measured_at` tells a new measurement from one that is told again; None: every one is new.
+
+    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), chosen by the rule
+    `batching`, one of vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is what is known of how long it takes.
+
+    `pab_tokens` is the prefill admission budget that the engine reports, reckoned when it had all up to the
+    `pab_dispatches`-th that we sent it (Dispatch.number); None there: all that was sent before this was told.
     """
 
     backend_id: str
@@ -112,6 +151,11 @@ class BackendLoad:
     kv_used_ratio: float | None = None
     preemptions_total: int | None = None
     measured_at: float | None = None
+    step_tokens_max: int | None = None
+    batching: str = "vllm"
+    step_time: StepTime | None = None
+    pab_tokens: float | None = None
+    pab_dispatches: int | None = None
 
 
 class Outcome(StrEnum):
@@ -132,6 +176,8 @@ class Reason(StrEnum):
     REQUEST_TOO_LARGE = "request_too_large"
     TENANT_UNKNOWN = "tenant_unknown"
     NO_BACKEND = "no_backend"
+    SLO_UNREACHABLE = "slo_unreachable"
+    SHED = "shed"
     DRAINING = "draining"
 
 
@@ -142,7 +188,7 @@ class Dispatch:
     Up to `quiet_tokens` of output no decision depends on how many have passed: the scheduler may be told of them
     late, as long as it is before anybody reads its books. `cached_tokens` of the prompt are believed to be in the
     backend's prefix cache; until the backend reports, they are charged as such. A request that `may_be_withdrawn` may
-    be asked for back until its client has been sent something.
+    be asked for back until its client has been sent something. It is the `number`-th that this backend is sent.
     """
 
     request_id: str
@@ -150,6 +196,7 @@ class Dispatch:
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     may_be_withdrawn: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +248,27 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Attainment:
+    """Of requests with an envelope that have ended, how many kept which of their targets; a target that was not set
+    is kept. `tpot_met` is by the time since the first token came, `tpot_envelope_met` since it was due; `met` are those
+    that kept their TTFT and the latter: all of their tokens were in time. Refused ones are not among `requests`.
+    """
+
+    requests: int = 0
+    ttft_met: int = 0
+    tpot_met: int = 0
+    tpot_envelope_met: int = 0
+    met: int = 0
+    tokens: int = 0
+    tokens_in_time: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant in a snapshot. Service is charged since start; the key orders the tenants of a tier."""
+    """One tenant in a snapshot. Service is charged since start; the key orders the tenants of a tier. The slack is the
+    least of its requests with an envelope, queued or running.
+    """
 
     queued_requests: int
     queued_bytes: int
@@ -211,6 +277,31 @@ class TenantView:
     service: float
     counter: float
     key: float
+    slack_s_min: float | None = None
+    attainment: Attainment = Attainment()
+
+
+@dataclass(frozen=True, slots=True)
+class TierView:
+    """One tier in a snapshot: what its tenants have together. `service` is charged since start."""
+
+    queued_requests: int
+    in_flight_requests: int
+    service: float
+    slack_s_min: float | None = None
+    attainment: Attainment = Attainment()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One request with an envelope in a snapshot; it waits where it has no backend. `slack_s` is the time until its
+    next token is due, negative: it is late.
+    """
+
+    tenant_id: str
+    backend_id: str | None
+    output_tokens: int
+    slack_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +326,6 @@ class Snapshot:
     queued_bytes: int
     in_flight_requests: int
     tenants: Mapping[str, TenantView] = field(default_factory=dict)
+    tiers: Mapping[str, TierView] = field(default_factory=dict)
+    requests: Mapping[str, RequestView] = field(default_factory=dict)  # the most urgent, least slack first
     backends: Mapping[str, BackendView] = field(default_factory=dict)

@@ -3,14 +3,17 @@
 `SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests
 stand still meanwhile. `ChunkedPrefill` is vLLM: every step takes what runs in order of admission and
 fills what is left of its token budget with prompts, cut where the budget ends. `Sarathi` decodes first,
-whatever else runs. All stop at the first waiting request that does not fit.
+whatever else runs. `fair_batching.py` divides a step by deadlines. All stop at the first waiting request that does
+not fit.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol, Self
+from typing import Self
 
+from backends.engine.batch import Batch, Batching, take
+from backends.engine.coefficients import StepCoefficients
+from backends.engine.fair_batching import FairBatching
 from backends.engine.seats import Seats
 from backends.engine.sequence import Sequence
 
@@ -18,46 +21,6 @@ CHUNK_TOKENS_MAX = 2048
 """vLLM's max_num_batched_tokens: tokens of one step."""
 DECODE_STEPS_MIN = 10
 """Decode steps the S-LoRA engine runs between two admissions."""
-
-
-@dataclass(slots=True)
-class Batch:
-    """The sequences of one step. How much each computes is its `scheduled`."""
-
-    sequences: list[Sequence] = field(default_factory=list)
-    prefill_alone: bool = False
-    new_tokens: int = 0
-    context_tokens: int = 0
-    """KV tokens that are read: for each sequence, what is in the pool once its part is computed."""
-    preempted: list[Sequence] = field(default_factory=list)
-
-    def add(self, sequence: Sequence, tokens: int) -> None:
-        sequence.scheduled = tokens
-        self.sequences.append(sequence)
-        self.new_tokens += tokens
-        self.context_tokens += sequence.computed + tokens
-
-    def drop(self, sequence: Sequence) -> None:
-        """Undo `add`, before the step has begun."""
-        self.sequences.remove(sequence)
-        self.new_tokens -= sequence.scheduled
-        self.context_tokens -= sequence.computed + sequence.scheduled
-
-
-class Batching(Protocol):
-    """Which tokens does the next step compute?"""
-
-    def form(self, seats: Seats) -> Batch:
-        """Admit, preempt and schedule; an empty batch means that nothing can run."""
-        ...
-
-    def decodes_ahead(self, seats: Seats) -> float:
-        """How many steps would do nothing but decode all that run, while nobody comes or goes and memory lasts."""
-        ...
-
-    def decoded(self, steps: int) -> None:
-        """So many of these were done without asking."""
-        ...
 
 
 class SeparatePrefill:
@@ -76,7 +39,7 @@ class SeparatePrefill:
     def for_pool(cls, kv_tokens_max: int) -> Self:
         return cls(prefill_tokens_max=max(kv_tokens_max // 6, 3072))
 
-    def form(self, seats: Seats) -> Batch:
+    def form(self, seats: Seats, now: float) -> Batch:
         if not seats.running or self._decode_steps >= self.decode_steps_min:
             batch = self._prefill(seats)
             if batch.sequences:
@@ -112,7 +75,7 @@ class ChunkedPrefill:
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
         self.tokens_max = tokens_max
 
-    def form(self, seats: Seats) -> Batch:
+    def form(self, seats: Seats, now: float) -> Batch:
         batch = Batch()
         _schedule(seats, batch, tuple(seats.running), self.tokens_max)
         _admit(seats, batch, self.tokens_max)
@@ -135,7 +98,7 @@ class Sarathi:
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
         self.tokens_max = tokens_max
 
-    def form(self, seats: Seats) -> Batch:
+    def form(self, seats: Seats, now: float) -> Batch:
         batch = Batch()
         decodes = [sequence for sequence in seats.running if sequence.missing == 1]
         prefills = [sequence for sequence in seats.running if sequence.missing > 1]
@@ -150,11 +113,14 @@ class Sarathi:
     def decoded(self, steps: int) -> None: ...
 
 
-# Each makes itself for a KV pool and a step of so many tokens.
-BATCHING: dict[str, Callable[[int, int], Batching]] = {
-    "chunked-prefill": lambda _kv_tokens_max, step_tokens_max: ChunkedPrefill(tokens_max=step_tokens_max),
-    "sarathi": lambda _kv_tokens_max, step_tokens_max: Sarathi(tokens_max=step_tokens_max),
-    "separate-prefill": lambda kv_tokens_max, _step_tokens_max: SeparatePrefill.for_pool(kv_tokens_max),
+# Each makes itself for an engine of these step times, with a KV pool and a step of so many tokens.
+BATCHING: dict[str, Callable[[StepCoefficients, int, int], Batching]] = {
+    "chunked-prefill": lambda _, _kv_tokens_max, step_tokens_max: ChunkedPrefill(tokens_max=step_tokens_max),
+    "sarathi": lambda _, _kv_tokens_max, step_tokens_max: Sarathi(tokens_max=step_tokens_max),
+    "separate-prefill": lambda _, kv_tokens_max, _step_tokens_max: SeparatePrefill.for_pool(kv_tokens_max),
+    "fair": lambda coefficients, _kv_tokens_max, step_tokens_max: FairBatching(
+        coefficients.step_time_model(), tokens_max=step_tokens_max
+    ),
 }
 
 
@@ -169,24 +135,11 @@ def _decode_all(seats: Seats) -> Batch:
 
 
 def _schedule(seats: Seats, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
-    """Take these, which run, in order, preempting from the end of the waiting order while there is no room.
-
-    A sequence that is its own victim leaves its place to the next one; whoever is left alone fits.
-    """
-    grow = seats.memory.grow
+    """Take these, which run, in order, up to `tokens_max` in all."""
     for sequence in sequences:
         if batch.new_tokens >= tokens_max:
             break
-        while sequence.running:  # else it was preempted for one before it
-            tokens = min(sequence.present - sequence.computed, tokens_max - batch.new_tokens)
-            if grow(sequence, tokens):
-                batch.add(sequence, tokens)
-                break
-            victim = seats.waiting.victim(seats.running)
-            if victim.scheduled:
-                batch.drop(victim)
-            seats.preempt(victim)
-            batch.preempted.append(victim)
+        take(seats, batch, sequence, sequence.present - sequence.computed, tokens_max)
 
 
 def _admit(seats: Seats, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:

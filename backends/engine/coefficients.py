@@ -10,6 +10,8 @@ pool size) are left out: half a model would look like a whole one.
 
 from dataclasses import dataclass
 
+from policies.step_time.model import StepTimeModel
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCoefficients:
@@ -40,6 +42,12 @@ class StepCoefficients:
             + self.context_token_s * context_tokens
             + self.request_s * requests
             + self.overhead_s
+        )
+
+    def step_time_model(self) -> StepTimeModel:
+        """What an engine of these coefficients would know of its own mixed steps, exactly."""
+        return StepTimeModel(
+            self.base_s + self.overhead_s, self.token_s, context_token_s=self.context_token_s, request_s=self.request_s
         )
 
     def prefill_s(self, *, new_tokens: int, cached_tokens: int, requests: int) -> float:

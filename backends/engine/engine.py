@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from backends.engine.batching import Batch, Batching, ChunkedPrefill
+from backends.engine.batch import Batch, Batching
+from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import StepCoefficients
+from backends.engine.fair_batching import prefill_budget
 from backends.engine.memory import BlockMemory, Memory
 from backends.engine.seats import ORDERS, Order, Seats
 from backends.engine.sequence import EngineRequest, Sequence
+from policies.types import SloEnvelope
 
 BLOCK_TOKENS = 16
 
@@ -132,7 +135,7 @@ class Engine:
         assert self._step is None, "one step at a time"
         if not self._sequences:
             return None
-        batch = self._batching.form(self._seats)
+        batch = self._batching.form(self._seats, now)
         assert batch.sequences, "an engine with work makes progress"
         plan = StepPlan(
             begun_at=now,
@@ -219,6 +222,10 @@ class Engine:
         self._emitted_tokens_total += len(emitted)
         assert len(self._seats.running) + len(self._seats.waiting) == len(self._sequences)
         return StepReport(plan, tuple(emitted), tuple(finished), prefilled, prompt_tokens)
+
+    def prefill_budget(self, now: float, envelope: SloEnvelope) -> float:
+        """FairBatching's prefill admission budget (PAB) in tokens, for an envelope that has both targets."""
+        return prefill_budget(self._sequences.values(), self.coefficients.step_time_model(), envelope, now)
 
     def snapshot(self) -> EngineSnapshot:
         seats = self._seats

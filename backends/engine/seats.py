@@ -6,6 +6,7 @@ admitted next, and who is preempted when the KV pool is full.
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from backends.engine.memory import Memory
@@ -28,6 +29,10 @@ class Order(Protocol):
     def remove(self, sequence: Sequence) -> None: ...
 
     def victim(self, running: list[Sequence]) -> Sequence: ...
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """The first one first, the others in no order that counts."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -56,6 +61,9 @@ class FirstComeFirstServed:
     def victim(self, running: list[Sequence]) -> Sequence:
         return running[-1]
 
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._queue)
+
     def __len__(self) -> int:
         return len(self._queue)
 
@@ -83,6 +91,9 @@ class ByPriority:
 
     def victim(self, running: list[Sequence]) -> Sequence:
         return max(running, key=_rank)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (sequence for _, sequence in self._heap)
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -115,20 +126,27 @@ class Seats:
     def admit(self) -> Sequence | None:
         """Seat the head of the queue, or None when it does not fit: nobody else is tried."""
         head = self.waiting.peek()
-        if head is None or len(self.running) >= self.requests_running_max:
-            return None
-        cached = self.memory.admit(head)
+        return head if head is not None and self.admit_this(head) else None
+
+    def admit_this(self, sequence: Sequence) -> bool:
+        """Seat this one of the queue, if there is a seat and room for its prompt."""
+        if len(self.running) >= self.requests_running_max:
+            return False
+        cached = self.memory.admit(sequence)
         if cached is None:
-            return None
-        self.waiting.pop()
-        head.running = True
-        head.computed = cached
-        self.running.append(head)
-        if not head.preemptions:
-            head.cached = min(cached, head.request.prompt_tokens)
-            self.prefix_queries_total += head.present
+            return False
+        if sequence is self.waiting.peek():
+            self.waiting.pop()
+        else:
+            self.waiting.remove(sequence)
+        sequence.running = True
+        sequence.computed = cached
+        self.running.append(sequence)
+        if not sequence.preemptions:
+            sequence.cached = min(cached, sequence.request.prompt_tokens)
+            self.prefix_queries_total += sequence.present
             self.prefix_hits_total += cached
-        return head
+        return True
 
     def preempt(self, victim: Sequence) -> None:
         """Free a running sequence's room. It keeps what it produced and recomputes the KV of it later."""

@@ -8,13 +8,16 @@ them produces the next one. A decode is the case in which exactly one is missing
 import sys
 from dataclasses import dataclass, field
 
+from policies.types import SloEnvelope
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """What is submitted. The engine is told how long the answer will be; only oracle memory looks at it.
 
     `prefix` are chained hashes of the prompt's leading blocks, `block_tokens` of the engine each.
-    `priority` counts under priority order only (lower first); `tenant_id` under oracle memory only.
+    `priority` counts under priority order only (lower first); `tenant_id` under oracle memory only; `envelope` in fair
+    batches only, its targets counted from `arrived_at` (None: from when it is submitted).
     """
 
     id: str
@@ -23,6 +26,8 @@ class EngineRequest:
     prefix: tuple[int, ...] = ()
     priority: int = 0
     tenant_id: str = ""
+    envelope: SloEnvelope | None = None
+    arrived_at: float | None = None
 
 
 NO_BLOCK_LEFT = sys.maxsize

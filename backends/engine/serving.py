@@ -162,12 +162,13 @@ class Serving:
 
 def _engine(options: EngineOptions) -> Engine:
     kv_tokens_max = options.blocks_per_engine * options.block_tokens
+    coefficients = COEFFICIENTS[options.coefficients]
     return Engine(
-        COEFFICIENTS[options.coefficients],
+        coefficients,
         kv_tokens_max=kv_tokens_max,
         block_tokens=options.block_tokens,
         requests_running_max=options.requests_running_max // options.engines,
-        batching=BATCHING[options.batching](kv_tokens_max, options.chunk_tokens_max),
+        batching=BATCHING[options.batching](coefficients, kv_tokens_max, options.chunk_tokens_max),
         order=ORDERS[options.order](),
     )
 

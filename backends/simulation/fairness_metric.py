@@ -38,6 +38,10 @@ class RequestRecord:
     first_token_latency_s: float | None
     total_latency_s: float | None
     refused: Reason | None = None
+    tpot_s: float | None = None
+    """Time per output token since the first one came, and since it was due: both known of requests with an envelope
+    and two tokens at least (pace.py)."""
+    tpot_envelope_s: float | None = None
 
     @property
     def served(self) -> bool:

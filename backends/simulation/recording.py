@@ -26,6 +26,7 @@ from policies.types import (
     Snapshot,
     Tenant,
     Tier,
+    Timing,
     Usage,
 )
 
@@ -35,7 +36,7 @@ class SchedulerLike(Protocol):
 
     def submit(self, request: Request, now: float) -> None: ...
     def tokens(self, request_id: str, usage: Usage, now: float) -> None: ...
-    def finished(self, request_id: str, outcome: Outcome, now: float) -> None: ...
+    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None: ...
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None: ...
     def cancel(self, request_id: str, now: float) -> None: ...
     def spent(self, tenant_id: str, usage: Usage, now: float) -> None: ...
@@ -89,10 +90,11 @@ class Finished:
     now: float
     request_id: str
     outcome: Outcome
+    timing: Timing | None = None
     call: Literal["finished"] = "finished"
 
     def tell(self, scheduler: SchedulerLike) -> None:
-        scheduler.finished(self.request_id, self.outcome, self.now)
+        scheduler.finished(self.request_id, self.outcome, self.now, self.timing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +202,8 @@ class Recorder:
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         self._record(Progressed(now, request_id, usage))
 
-    def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
-        self._record(Finished(now, request_id, outcome))
+    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None:
+        self._record(Finished(now, request_id, outcome, timing))
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         self._record(Returned(now, request_id, hold_s))

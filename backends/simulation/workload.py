@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from heapq import merge
 from random import Random
 
+from policies.types import SloEnvelope
+
 MODEL = "simulated"
 
 Rate = Callable[[float], float]
@@ -34,6 +36,7 @@ class Arrival:
     endpoint: str = ""
     program_id: str | None = None
     uses_tools: bool = False
+    envelope: SloEnvelope | None = None
 
 
 def from_csv(lines: Iterable[str], *, output_tokens_max: int | None = None, speed: float = 1.0) -> Iterator[Arrival]:

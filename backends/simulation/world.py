@@ -24,8 +24,10 @@ from math import inf
 from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
 from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.pace import Pace
 from backends.simulation.recording import SchedulerLike
 from backends.simulation.workload import Arrival
+from policies.step_time.model import StepTime
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
@@ -45,6 +47,16 @@ class Call:
     emitted: int = 0
     told: int = 0  # of what it emitted, to the scheduler
     first_token_at: float | None = None
+    pace: Pace | None = None  # of those with an envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the gateway knows of every engine's steps, as it would in BackendLoad; by default nothing."""
+
+    time: StepTime | None = None
+    batching: str = "vllm"
+    tokens_max: int | None = None
 
 
 @dataclass(slots=True)
@@ -60,7 +72,8 @@ class Seat:
 class World:
     """Runs one pool: arrivals in, records out, each as soon as its request has ended.
 
-    `requests_running_max` is max_num_seqs of every engine where the operator has configured it.
+    `requests_running_max` is max_num_seqs of every engine where the operator has configured it, `steps` what the
+    gateway knows of how long their steps take.
     """
 
     def __init__(
@@ -70,11 +83,13 @@ class World:
         *,
         requests_running_max: int | None = None,
         metrics_every_s: float = METRICS_EVERY_S,
+        steps: Steps | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._seats = {backend_id: Seat(backend_id, engine) for backend_id, engine in engines.items()}
         self._requests_running_max = requests_running_max
         self._metrics_every_s = metrics_every_s
+        self._steps = steps or Steps()
         self._happenings: list[tuple[float, int, Happening]] = []
         self._numbers = count()
         self._calls: dict[str, Call] = {}
@@ -133,8 +148,10 @@ class World:
             program_id=arrival.program_id,
             endpoint=arrival.endpoint,
             uses_tools=arrival.uses_tools,
+            envelope=arrival.envelope,
         )
-        self._calls[request.id] = Call(request, arrival)
+        pace = None if arrival.envelope is None else Pace(now, arrival.envelope)
+        self._calls[request.id] = Call(request, arrival, pace=pace)
         self._scheduler.submit(request, now)
         self._is_poll_due = True
         if arrival.patience_s is not None:
@@ -158,7 +175,10 @@ class World:
         seat.plan = None
         in_flight = self._in_flight
         for request_id in report.emitted:
-            in_flight[request_id].emitted += 1
+            call = in_flight[request_id]
+            call.emitted += 1
+            if call.pace is not None:
+                call.pace.emitted(1, now)
         for request_id, cached_tokens in report.prefilled.items():
             call = in_flight[request_id]
             call.first_token_at, call.cached_tokens = now, cached_tokens
@@ -231,6 +251,8 @@ class World:
             output_tokens=call.arrival.output_tokens,
             prefix=call.request.prefix,
             tenant_id=call.request.tenant_id,
+            envelope=call.request.envelope,
+            arrived_at=call.request.arrived_at,
         )
         seat.engine.submit(request, now)
 
@@ -260,12 +282,15 @@ class World:
         if leap is None:
             return now
         for request_id in leap.emitted:
-            self._in_flight[request_id].emitted += leap.steps
+            call = self._in_flight[request_id]
+            call.emitted += leap.steps
+            if call.pace is not None:
+                call.pace.emitted(leap.steps, leap.ended_at)
         return leap.ended_at
 
     def _end(self, call: Call, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
         del self._calls[call.request.id]
-        arrived_at, first_at = call.request.arrived_at, call.first_token_at
+        arrived_at, first_at, pace = call.request.arrived_at, call.first_token_at, call.pace
         self._ended.append(
             RequestRecord(
                 tenant_id=call.request.tenant_id,
@@ -275,6 +300,8 @@ class World:
                 first_token_latency_s=None if first_at is None else first_at - arrived_at,
                 total_latency_s=total_latency_s,
                 refused=refused,
+                tpot_s=None if pace is None else pace.tpot_s,
+                tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
             )
         )
 
@@ -293,4 +320,7 @@ class World:
             requests_waiting=gauges.requests_waiting,
             kv_used_ratio=gauges.kv_used_ratio,
             preemptions_total=gauges.preemptions_total,
+            step_tokens_max=self._steps.tokens_max,
+            batching=self._steps.batching,
+            step_time=self._steps.time,
         )

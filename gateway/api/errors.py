@@ -99,6 +99,12 @@ REFUSALS: Final[Mapping[Reason, Refusal]] = {
     Reason.NO_BACKEND: Refusal(
         503, "overloaded_error", "service_unavailable", "No backend is available.", "rejected-no-endpoints"
     ),
+    Reason.SLO_UNREACHABLE: Refusal(
+        429, "overloaded_error", "rate_limit_exceeded", "Your latency target cannot be met now.", "rejected-saturated"
+    ),
+    Reason.SHED: Refusal(
+        429, "overloaded_error", "rate_limit_exceeded", "More important work needs the capacity.", "evicted-priority"
+    ),
     Reason.DRAINING: Refusal(
         503, "overloaded_error", "service_unavailable", "The gateway is shutting down.", "rejected-shutting-down"
     ),

@@ -21,11 +21,16 @@ _NONE_NOMINATED: frozenset[str] = frozenset()
 
 
 def upstream_headers(
-    headers: MultiMapping[str], *, request_id: str, content_type: str, credentials: Mapping[str, str]
+    headers: MultiMapping[str],
+    *,
+    request_id: str,
+    content_type: str,
+    credentials: Mapping[str, str],
+    priority: int = 0,
 ) -> dict[str, str]:
     """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
 
-    `credentials` are the headers of this backend, in lower case, and win over all others.
+    `priority` is for backends that order calls by it (policies/slo/urgency.py). `credentials` are the headers of this backend, in lower case, and win over all others.
     """
     nominated = _nominated(headers) if "connection" in headers else _NONE_NOMINATED
     sent = {
@@ -34,7 +39,7 @@ def upstream_headers(
         "accept-encoding": "identity",
         "x-request-id": request_id,
         # This header wins over a `priority` in the body, by which a tenant could overtake others in the engine.
-        "x-vllm-priority": "0",
+        "x-vllm-priority": str(priority),
     }
     for name in FORWARDED:
         value = headers.get(name)

@@ -38,6 +38,7 @@ from gateway.config.sections import (
     Tier,
     TraceLog,
 )
+from gateway.config.step_time import believed
 from policies import types as policy
 
 ENV_PREFIX = "FAIRLEAD_"
@@ -111,7 +112,14 @@ class Config(BaseSettings):
     def policy_tiers(self) -> list[policy.Tier]:
         """Return the configured tiers, and the default one where it is not among them."""
         tiers = [
-            policy.Tier(id=name, weight=tier.weight, reserve_ratio=tier.reserve_ratio)
+            policy.Tier(
+                id=name,
+                weight=tier.weight,
+                reserve_ratio=tier.reserve_ratio,
+                rejects_misses=tier.on_miss == "reject",
+                priority=tier.priority,
+                preemptible=tier.preemptible,
+            )
             for name, tier in self.tiers.items()
         ]
         return tiers if policy.DEFAULT_TIER.id in self.tiers else [policy.DEFAULT_TIER, *tiers]
@@ -166,6 +174,9 @@ def _spec(backend: Backend) -> BackendSpec:
         requests_running_max=backend.requests_running_max,
         kv_tokens_max=backend.kv_tokens_max,
         kind=backend.kind,
+        step_time=believed(backend),
+        step_tokens_max=backend.step_tokens_max,
+        reads_priority=backend.scheduling_policy == "priority",
         tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
     )
 

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gateway.config.problems import (
     read_yaml,
     validation_problems,
 )
+from gateway.config.step_time import believed
 from gateway.identity.key_file import read_keys
 
 FILE_BYTES_MAX = 16 << 20
@@ -104,6 +106,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         checks.append(
             (("backends", index, "api_key_env" if backend.api_key_env else "api_key_file"), backend.credential)
         )
+        checks.append((("backends", index, "step_time_file"), partial(believed, backend)))
     checks.append((("auth", "secret_file"), lambda: _secret(config)))
     if config.auth.mode == "keys":
         checks.append((("auth", "keys_file"), lambda: _keys(config)))

@@ -25,6 +25,8 @@ from policies.fairness.drr import QUANTUM_SERVICE
 from policies.fairness.equinox import ALPHA, BETA, DELTA, OUTPUT_WEIGHT, TTFT_TARGET_S
 from policies.fairness.justitia import IDLE_S, ITERATIONS_PER_S, KV_TOKENS
 from policies.fairness.slack import PREFIX, SECOND_KEYS, SLACK_SERVICE
+from policies.limit import LIMITS
+from policies.limit.limits import SEQUENCES_MAX
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.placement.d2lpm import WORKER_QUANTUM_SERVICE
 from policies.prediction import PREDICTION, SIMULATION_ONLY
@@ -95,6 +97,10 @@ class D2lpm(Policy):
     quantum_service: Positive = WORKER_QUANTUM_SERVICE
 
 
+class FixedLimit(Policy):
+    sequences_max: Count = SEQUENCES_MAX
+
+
 class LinearPrice(Policy):
     prompt: NotNegative = 1.0
     cached_prompt: NotNegative = 0.1
@@ -125,6 +131,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "fairness": tuple(FAIRNESS),
     "prediction": tuple(name for name in PREDICTION if name not in SIMULATION_ONLY),
     "placement": tuple(PLACEMENT),
+    "limit": tuple(LIMITS),
     "price": tuple(PRICES),
 }
 
@@ -139,6 +146,7 @@ PARAMETERS: Mapping[str, Mapping[str, type[Policy]]] = {
     },
     "prediction": {"quantile": TenantQuantile, "mixture": MixtureOfExperts, "noisy-oracle": NoisyOracle},
     "placement": {"d2lpm": D2lpm},
+    "limit": {"fixed": FixedLimit},
     "price": {"linear": LinearPrice, "profiled": ProfiledPrice, "flops": FlopsPrice, "extend": ExtendPrice},
 }
 
@@ -185,6 +193,7 @@ Fairness = Annotated[SerializeAsAny[Policy], NoDecode, _choice("fairness", NAMES
 Prediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", NAMES["prediction"], "quantile")]
 AnyPrediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", PREDICTION, "quantile")]
 Placement = Annotated[SerializeAsAny[Policy], NoDecode, _choice("placement", NAMES["placement"], "least-reserved")]
+Limit = Annotated[SerializeAsAny[Policy], NoDecode, _choice("limit", NAMES["limit"], "model")]
 Price = Annotated[SerializeAsAny[Policy], NoDecode, _choice("price", NAMES["price"], "linear")]
 KvRule = Annotated[str, BeforeValidator(partial(listed, tuple(KV_RULES)))]
 RateWindow = Annotated[str, BeforeValidator(partial(listed, tuple(WINDOWS)))]
@@ -194,6 +203,7 @@ class Scheduling(Section):
     fairness: Fairness = Policy(policy="vtc")
     prediction: Prediction = TenantQuantile(policy="quantile")
     placement: Placement = Policy(policy="least-reserved")
+    limit: Limit = Policy(policy="model")
     price: Price = LinearPrice(policy="linear")
     share_ratio_max: Ratio = 0.5
     kv_headroom_ratio: Ratio = 0.95

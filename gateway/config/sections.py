@@ -28,6 +28,7 @@ from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.kinds import KINDS
 from gateway.api.fields import CacheIsolation
+from policies.slo.urgency import PRIORITY_MAX
 
 SECRET_BYTES_MIN = 16
 SECRET_FILE_BYTES_MAX = 64 << 10
@@ -71,6 +72,8 @@ Bytes = Annotated[ByteSize, BeforeValidator(not_bool), Field(ge=1)]
 Positive = Annotated[float, BeforeValidator(not_bool), Field(gt=0)]
 NotNegative = Annotated[float, BeforeValidator(not_bool), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=86_400)]
+# No network is faster, and nobody waits longer.
+TargetMs = Annotated[float, BeforeValidator(not_bool), Field(ge=1, le=3_600_000)]
 Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
 Wait = Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=86_400)]
 Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value))]
@@ -90,6 +93,25 @@ class Listen(Section):
     allowed_origins: tuple[str, ...] = ()
 
 
+class StepTime(Section):
+    """What one engine step takes: so much, for every token computed, KV token read and request in it.
+
+    `error_ratio` is the median relative error of what it predicts, as far as anybody knows.
+    """
+
+    base_ms: NotNegative
+    token_us: NotNegative
+    context_token_ns: NotNegative = 0.0
+    request_us: NotNegative = 0.0
+    error_ratio: NotNegative = 0.2
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        if not (self.base_ms or self.token_us or self.context_token_ns or self.request_us):
+            raise ValueError("a step takes some time: not all coefficients can be zero")
+        return self
+
+
 class Backend(Section):
     """One server. What is not known of it (None) is asked, measured or learnt. `ca_file` (PEM) is for https."""
 
@@ -101,7 +123,11 @@ class Backend(Section):
     api_key_env: str | None = None
     requests_running_max: Count | None = None
     kv_tokens_max: Count | None = None
+    step_tokens_max: Count | None = None
+    step_time: StepTime | None = None
+    step_time_file: Path | None = None
     kind: Kind | None = None
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     ca_file: Path | None = None
 
     @property
@@ -125,6 +151,12 @@ class Backend(Section):
     def _has_one_key(self) -> Self:
         if sum(key is not None for key in (self.api_key, self.api_key_file, self.api_key_env)) > 1:
             raise ValueError("set only one of api_key, api_key_file and api_key_env")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_step_time(self) -> Self:
+        if self.step_time is not None and self.step_time_file is not None:
+            raise ValueError("set only one of step_time and step_time_file")
         return self
 
     def credential(self) -> SecretStr | None:
@@ -158,14 +190,21 @@ class Engine(Section):
 class Envelope(Section):
     """Latency targets; None: no such target, or the tier's."""
 
-    ttft_ms: Positive | None = None
-    tpot_ms: Positive | None = None
+    ttft_ms: TargetMs | None = None
+    tpot_ms: TargetMs | None = None
 
 
 class Tier(Section):
+    """`on_miss`: what becomes of a request that cannot meet its envelope. `priority`: whom to shed first, the higher
+    the later; below 0 is sheddable.
+    """
+
     weight: Positive = 1.0
     envelope: Envelope = Envelope()
+    on_miss: Literal["wait", "reject"] = "wait"
     reserve_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, lt=1)] = 0.0
+    priority: Annotated[int, BeforeValidator(not_bool), Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    preemptible: bool = False
 
 
 class Tenant(Section):

@@ -16,6 +16,7 @@ from backends.meters import ANSWERS
 from backends.meters.events import Meter, Remembered, StreamCall
 from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed
 from gateway.api.headers import upstream_headers
+from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.forwarding.pace import Pace
 from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
 from gateway.forwarding.settlement import Settlement
@@ -25,6 +26,8 @@ from gateway.intake.intake import Call, Intake
 from gateway.intake.prompt_tokens import OutputTokens
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, nothing
+from policies.slo.timeliness import Timeliness
+from policies.slo.urgency import engine_priority
 from policies.types import Outcome
 
 BUSY_HOLD_S = 0.25  # a backend that is busy gets nothing for as long as a few of its steps may take
@@ -48,10 +51,11 @@ class OptionsRefused(Exception):  # noqa: N818 - a state, not an error
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What is kept of one backend from call to call."""
+    """What is kept of one backend from call to call. `tier_priorities` are for one that orders its own queue."""
 
     upstream: Upstream
     credentials: Mapping[str, str]
+    tier_priorities: Mapping[str, int] | None = None
     remembered: Remembered = field(default_factory=Remembered)
     pace: Pace = field(default_factory=Pace)
 
@@ -67,20 +71,25 @@ class Attempt:
         trace: CallTrace,
         link: Link,
         kind: BackendKind,
+        plugin_name: str | None,
         intake: Intake,
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         on_id: Callable[[str], None],
     ) -> None:
-        """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later."""
+        """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later.
+        `plugin_name` is our name at the scheduler inside the backend, where it has one that listens.
+        """
         self._call = call
         self._lease = lease
         self._trace = trace
         self._link = link
         self._kind = kind
+        self._plugin_name = plugin_name
         self._output_tokens = output_tokens
         self._answer_headers = answer_headers
         self._on_id = on_id
+        self._timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
             intake=intake, output_tokens=output_tokens, pace=link.pace, call=call, lease=lease, trace=trace, on_id=on_id
         )
@@ -102,6 +111,8 @@ class Attempt:
         finally:
             if exchange is not None:
                 exchange.release()
+            if self._timeliness is not None:
+                self._lease.timing = self._trace.timing = self._timeliness.timing()
         failed = result.outcome is Outcome.BACKEND_FAILED and not result.refused
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
@@ -113,15 +124,41 @@ class Attempt:
             request_id=self._trace.request_id,
             content_type=parsed.body.content_type,
             credentials=link.credentials,
+            priority=self._priority(),
         )
         try:
-            return await link.upstream.open("POST", self._trace.endpoint, headers, body_for(parsed, self._kind))
+            return await link.upstream.open("POST", self._trace.endpoint, headers, self._body())
         except ConnectFailed:
             raise NotTaken(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
         except UpstreamClosed as error:
             if error.bytes_received:
                 raise
             raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+
+    def _body(self) -> bytes:
+        parsed, call = self._call.parsed, self._call
+        body = body_for(parsed, self._kind)
+        if self._plugin_name is None:
+            return body
+        told = engine_arguments(
+            call.request,
+            call.tenant,
+            gateway=self._plugin_name,
+            number=self._lease.number,
+            now=call.dispatcher.now(),
+        )
+        return with_arguments(body, parsed.body.content_type, told)
+
+    def _priority(self) -> int:
+        """What the backend orders its own queue by, where it does."""
+        priorities, call = self._link.tier_priorities, self._call
+        if priorities is None:
+            return 0
+        return engine_priority(
+            tier_priority=priorities.get(call.tenant.tier_id, 0),
+            envelope=call.request.envelope,
+            arrived_at=self._trace.arrived_at,
+        )
 
     async def _relay_body(self, exchange: Exchange) -> RelayResult:
         body = await read_whole(exchange, ANSWER_BYTES_MAX)
@@ -130,6 +167,8 @@ class Attempt:
             self._raise_if_not_taken(exchange.status, body)
         exchange.release()
         await self._settlement.whole(exchange.status, body)
+        if self._timeliness is not None and (usage := self._trace.usage) is not None:
+            self._timeliness.whole(usage.output_tokens, self._call.dispatcher.now())
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
     async def _relay_stream(self, request: web.BaseRequest, exchange: Exchange) -> RelayResult:
@@ -146,6 +185,7 @@ class Attempt:
                 meter,
                 settlement.tokens,
                 headers=self._answer_headers.of(self._trace),
+                timeliness=self._timeliness,
                 on_unread=lambda seconds: settlement.unread(meter.usage, seconds),
             )
         finally:  # also of what a client left

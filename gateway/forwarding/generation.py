@@ -118,6 +118,7 @@ class Generation:
             trace=trace,
             link=self._links[backend_id],
             kind=self._backends.kind(backend_id),
+            plugin_name=self._backends.plugin_name(backend_id),
             intake=self._intake,
             answer_headers=self._answer_headers,
             output_tokens=self._output_tokens,

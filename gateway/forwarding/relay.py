@@ -20,6 +20,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from backends.meters.events import EventTooLongError, Meter
 from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
+from policies.slo.timeliness import Timeliness
 from policies.types import Outcome, Usage
 
 # A client that takes nothing for this long holds a seat of the backend for nobody.
@@ -80,13 +81,14 @@ async def relay_stream(
     on_usage: OnUsage,
     *,
     headers: dict[str, str],
+    timeliness: Timeliness | None = None,
     on_unread: Callable[[float], None] = lambda _seconds: None,
 ) -> RelayResult:
     """Relay an event stream to its end, counting what passes.
 
-    `headers` are added, and win over the backend's. `on_unread` is told for how many seconds, when the client left,
-    nothing more was read from the backend because the client took nothing: it worked on all the same. The exchange
-    is released on every path.
+    `headers` are added, and win over the backend's. `timeliness` is told of tokens as they pass. `on_unread` is told
+    for how many seconds, when the client left, nothing more was read from the backend because the client took nothing:
+    it worked on all the same. The exchange is released on every path.
     """
     response = web.StreamResponse(status=exchange.status, headers=passed_headers(exchange.headers) | headers)
     if request.version >= HttpVersion11:
@@ -96,7 +98,9 @@ async def relay_stream(
     try:
         writer = await response.prepare(request)
         assert writer is not None
-        relay = _StreamRelay(request, exchange, meter, writer, on_usage=on_usage, on_unread=on_unread)
+        relay = _StreamRelay(
+            request, exchange, meter, writer, on_usage=on_usage, timeliness=timeliness, on_unread=on_unread
+        )
         failure = await relay.run()
         await response.write_eof()
     except ConnectionError:  # aiohttp's, of the client's side
@@ -114,7 +118,7 @@ class _StreamRelay:
 
     __slots__ = (
         "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_unread", "_on_usage", "_paused_at", "_room",
-        "_tell_at", "_told", "_transport", "_writer", "client_gone", "slowed",
+        "_tell_at", "_time", "_timeliness", "_told", "_transport", "_writer", "client_gone", "slowed",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +129,7 @@ class _StreamRelay:
         writer: AbstractStreamWriter,
         *,
         on_usage: OnUsage,
+        timeliness: Timeliness | None,
         on_unread: Callable[[float], None],
     ) -> None:
         if request.transport is None:
@@ -135,6 +140,8 @@ class _StreamRelay:
         self._meter = meter
         self._feed = meter.feed
         self._on_usage = on_usage
+        self._timeliness = timeliness
+        self._time = asyncio.get_running_loop().time
         self._on_unread = on_unread
         self._writer = writer
         self._tell_at = 0.0  # tokens at which on_usage wants to hear again
@@ -166,6 +173,8 @@ class _StreamRelay:
         meter = self._meter
         if rest := meter.finish():
             self._write(rest)
+        if self._timeliness is not None:
+            self._timeliness.passed(meter.output_tokens, self._time())
         self._tell()
         if meter.done:  # the answer is whole, whatever became of the connection
             return None
@@ -181,7 +190,10 @@ class _StreamRelay:
         out = feed(data)
         if out:
             self._write(out)
-        if self._meter.output_tokens >= self._tell_at:
+        tokens = self._meter.output_tokens
+        if self._timeliness is not None:
+            self._timeliness.passed(tokens, self._time())
+        if tokens >= self._tell_at:
             self._tell()
 
     def _tell(self) -> None:

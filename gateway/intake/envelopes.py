@@ -4,6 +4,7 @@ A client may only ask for less time than it is given: a target out of nothing, o
 Header names are llm-d's; the values are whole milliseconds.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +13,9 @@ from policies.types import SloEnvelope, Tenant
 TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 _DIGITS_MAX: Final = 9
+_TENANTS_TOLD_MAX: Final = 1000  # that are in the log: a header that is wrong is wrong in every call
+
+log = logging.getLogger(__name__)
 
 
 class Envelopes:
@@ -21,6 +25,7 @@ class Envelopes:
         self._tenants = tenants
         self._tiers = tiers
         self.any = bool(tenants or tiers)
+        self._told: set[str] = set()
 
     def of(self, tenant: Tenant, headers: Mapping[str, str]) -> SloEnvelope | None:
         """The envelope of a request with these headers, None where its tenant has none."""
@@ -29,8 +34,31 @@ class Envelopes:
             return None
         given = _merged(own, tier)
         return SloEnvelope(
-            ttft_s=_tighter(given.ttft_s, headers, TTFT_HEADERS), tpot_s=_tighter(given.tpot_s, headers, TPOT_HEADERS)
+            ttft_s=self._tighter(tenant, given.ttft_s, headers, TTFT_HEADERS),
+            tpot_s=self._tighter(tenant, given.tpot_s, headers, TPOT_HEADERS),
+            ttft_s_given=given.ttft_s,
         )
+
+    def _tighter(
+        self, tenant: Tenant, given_s: float | None, headers: Mapping[str, str], names: tuple[str, ...]
+    ) -> float | None:
+        """The target that was given, or the one that is asked for where that is less."""
+        if given_s is None:
+            return None
+        name = next((name for name in names if name in headers), None)
+        if name is None:
+            return given_s
+        asked = headers[name]
+        if not asked.isascii() or not asked.isdigit() or len(asked) > _DIGITS_MAX or not int(asked):
+            self._tell(tenant, name)
+            return given_s
+        return min(given_s, int(asked) / 1000)
+
+    def _tell(self, tenant: Tenant, name: str) -> None:
+        """Once for each tenant: a call whose target cannot be read is served by the one it was given."""
+        if tenant.id not in self._told and len(self._told) < _TENANTS_TOLD_MAX:
+            self._told.add(tenant.id)
+            log.warning("tenant %s: %s is no number of milliseconds, and is ignored", tenant.id, name)
 
 
 def _merged(own: SloEnvelope | None, tier: SloEnvelope | None) -> SloEnvelope:
@@ -40,12 +68,3 @@ def _merged(own: SloEnvelope | None, tier: SloEnvelope | None) -> SloEnvelope:
         ttft_s=tier.ttft_s if own.ttft_s is None else own.ttft_s,
         tpot_s=tier.tpot_s if own.tpot_s is None else own.tpot_s,
     )
-
-
-def _tighter(given_s: float | None, headers: Mapping[str, str], names: tuple[str, ...]) -> float | None:
-    if given_s is None:
-        return None
-    asked = next((headers[name] for name in names if name in headers), "")
-    if not asked.isascii() or not asked.isdigit() or len(asked) > _DIGITS_MAX or not int(asked):
-        return given_s
-    return min(given_s, int(asked) / 1000)

@@ -106,7 +106,8 @@ class Intake:
             body_bytes=arrival.body_bytes,
             prefix=prefix,
             prefix_block_tokens=own_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if prefix else 0.0,
-            envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any else None,
+            # Nobody waits for what is made in the background.
+            envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any and not background else None,
             backend_ids=self._pools.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
             program_id=self._programs.of(tenant.id, request.headers, values),
             endpoint=endpoint.path,

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from gateway.observability.access_log import AccessLog, AccessRecord
 from gateway.observability.trace_log import TraceLog, trace_record
-from policies.types import Outcome, RateLimits, Request, Usage
+from policies.slo.attainment import kept
+from policies.types import Outcome, RateLimits, Request, Timing, Usage
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class CallTrace:
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None
+    timing: Timing | None = None
     estimated: bool = False
     outcome: Outcome | None = None
     cors: Mapping[str, str] | None = None
@@ -73,7 +75,9 @@ class Telemetry:
 
 
 def _record(trace: CallTrace) -> AccessRecord:
-    usage = trace.usage
+    usage, timing = trace.usage, trace.timing
+    envelope = trace.request.envelope if trace.request is not None else None
+    result = kept(envelope, timing) if envelope and timing and timing.tokens else None
     return {  # a literal: half of what a call with as many arguments costs
         "ts": trace.arrived_at,
         "request_id": trace.request_id,
@@ -90,6 +94,10 @@ def _record(trace: CallTrace) -> AccessRecord:
         "prompt_tokens": usage.prompt_tokens if usage else None,
         "cached_tokens": usage.cached_tokens if usage else None,
         "output_tokens": usage.output_tokens if usage else None,
+        "ttft_met": result.ttft if result else None,
+        "tpot_met": result.tpot if result else None,
+        "envelope_met": result.all if result else None,
+        "tokens_in_time": timing.tokens_in_time if result and timing else None,
         "estimated": trace.estimated,
         "outcome": trace.outcome,
     }

@@ -15,6 +15,7 @@ from gateway.config.sections import Queue
 from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.cost import PRICES
 from policies.fairness import FAIRNESS
+from policies.limit import LIMITS
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
 from policies.prediction.quantile import QUANTILE
@@ -55,6 +56,7 @@ def make_scheduler(
         prediction=prediction,
         sizing=sizing,
         placement=_made(PLACEMENT, scheduling.placement, rng),
+        limit=lambda: _made(LIMITS, scheduling.limit, rng),  # one for every backend
         admission=(
             BoundedQueues(
                 requests_max=queue.requests_max,

@@ -29,6 +29,7 @@ from policies.types import (
     Request,
     Snapshot,
     Tenant,
+    Timing,
     Usage,
     Withdraw,
 )
@@ -171,12 +172,12 @@ class Dispatcher:
         if self._waiting:
             self._pump_soon()
 
-    def finished(self, request_id: str, outcome: Outcome) -> None:
+    def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
         self._in_flight.discard(request_id)
         usage = self._usages.pop(request_id, None)
         if usage is not None:
             self._scheduler.tokens(request_id, usage, self.now())
-        self._scheduler.finished(request_id, outcome, self.now())
+        self._scheduler.finished(request_id, outcome, self.now(), timing)
         if self._waiting:
             self._pump_soon()
 
@@ -272,8 +273,8 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "outcome", "passed",
-        "quiet_tokens", "request",
+        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "number", "outcome",
+        "passed", "quiet_tokens", "request", "timing",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
@@ -284,8 +285,10 @@ class Lease:
         self.may_be_withdrawn = False
         self.is_withdrawn = False  # the scheduler is taking it back
         self.backend_id = ""
+        self.number = 0  # of those that the backend was sent
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
+        self.timing: Timing | None = None  # of the answer, where the request has an envelope
         self.passed: Callable[[], Usage | None] = nothing
         """What has passed by now, also of what was not told; set by whoever relays."""
 
@@ -306,7 +309,7 @@ class Lease:
             return  # it was put back and refused then: it ended in the queue
         if error is not None:
             self.outcome = Outcome.BACKEND_FAILED if isinstance(error, UpstreamError) else Outcome.CLIENT_GONE
-        self._dispatcher.finished(self.request.id, self.outcome)
+        self._dispatcher.finished(self.request.id, self.outcome, self.timing)
 
     def tokens(self, usage: Usage) -> float:
         """So much has been used so far. Returns how many output tokens there are when it has to be told again; the
@@ -354,6 +357,7 @@ class Lease:
 
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
+        self.number = decision.number
         self.may_be_withdrawn = decision.may_be_withdrawn
 
 

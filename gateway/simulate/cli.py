@@ -115,7 +115,9 @@ def run(
     _run(comparison, report, json=json)
 
 
-Only = Annotated[str | None, typer.Option(metavar="R3,...", help="Only these targets. Default: all that are judged.")]
+Only = Annotated[
+    str | None, typer.Option(metavar="R3,F,...", help="Only these targets, or all of a letter. Default: R and D.")
+]
 
 
 @app.command()

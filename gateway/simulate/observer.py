@@ -27,6 +27,7 @@ from policies.types import (
     Snapshot,
     Tenant,
     Tier,
+    Timing,
     Usage,
 )
 
@@ -132,9 +133,9 @@ class Observer:
         self._waits(tenant_id, now)
         self._scheduler.submit(request, now)
 
-    def finished(self, request_id: str, outcome: Outcome, now: float) -> None:
+    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None:
         self._exposure.ended(self._requests.pop(request_id))
-        self._scheduler.finished(request_id, outcome, now)
+        self._scheduler.finished(request_id, outcome, now, timing)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         request = self._requests[request_id]

@@ -65,7 +65,7 @@ class Fleet:
             kv_tokens_max=self.kv_tokens,
             block_tokens=self.block_tokens,
             requests_running_max=self.requests_running_max,
-            batching=BATCHING[self.batching](self.kv_tokens, CHUNK_TOKENS_MAX),
+            batching=BATCHING[self.batching](COEFFICIENTS[self.coefficients], self.kv_tokens, CHUNK_TOKENS_MAX),
             memory=self._memory(),
         )
 

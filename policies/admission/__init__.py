@@ -3,6 +3,7 @@
 from policies.admission.base import Admission, Refusal
 from policies.admission.bounded import BoundedQueues
 from policies.admission.drain import DrainEstimate
+from policies.admission.feasible import Feasibility
 from policies.admission.gate import Gate
 from policies.admission.rate import RateLimiter
 from policies.admission.window import WINDOWS, FixedWindow, SlidingWindow
@@ -12,6 +13,7 @@ __all__ = [
     "Admission",
     "BoundedQueues",
     "DrainEstimate",
+    "Feasibility",
     "FixedWindow",
     "Gate",
     "RateLimiter",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from policies.admission.base import Admission
+from policies.admission.base import Admission, Refusal
 from policies.admission.drain import DrainEstimate
 from policies.queues import Queues
 from policies.types import RateLimits, Reason, Reject, Request, Tenant
@@ -19,11 +19,17 @@ class Gate:
         self._drain = DrainEstimate()
 
     def refuse(self, request: Request, tenant: Tenant, now: float) -> Reject | None:
-        """The refusal by the first rule that has one; None, and counted as accepted, where no rule has."""
+        """The refusal by the first rule that has one, for want of space only where no other has; None, and counted as
+        accepted, where no rule has.
+        """
+        full: Refusal | None = None
         for rule in self._rules:
             refusal = rule.refuse(request, tenant, self._queues, now)
-            if refusal is not None:
+            if refusal is not None and refusal.reason is not Reason.QUEUE_FULL:
                 return self.reject(request, refusal.reason, now, refusal.retry_after_s)
+            full = full or refusal
+        if full is not None:
+            return self.reject(request, full.reason, now, full.retry_after_s)
         for rule in self._rules:
             rule.admitted(request, tenant, now)
         return None

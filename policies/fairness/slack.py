@@ -21,24 +21,17 @@ from policies.fairness.cached import LOOKUPS_MAX, longest_cached
 from policies.fairness.heap import Place, TenantHeap
 from policies.fairness.ranked import Rank, Ranked
 from policies.fairness.vtc import VirtualTokenCounter, fell, key_of
+from policies.slo.envelope import urgency_at
 from policies.types import Request
 
 SLACK_SERVICE = 2_000.0  # Q: two or three requests of some hundred tokens
-TTFT_S_UNSET = 60.0  # what no envelope says when it is due is due a minute after it arrived
 PREFIX = "prefix"
-
-
-def deadline_at(request: Request) -> float:
-    """When the first token is due."""
-    envelope = request.envelope
-    ttft_s = None if envelope is None else envelope.ttft_s
-    return request.arrived_at + (TTFT_S_UNSET if ttft_s is None else ttft_s)
 
 
 RANKS: Mapping[str, Rank] = MappingProxyType(
     {
         "arrival": lambda request: request.arrived_at,
-        "deadline": deadline_at,  # of all slacks, deadline - now, the same one is the smallest
+        "deadline": urgency_at,  # of all slacks, deadline - now, the same one is the smallest
     }
 )
 SECOND_KEYS = (*RANKS, PREFIX)

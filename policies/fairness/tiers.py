@@ -81,6 +81,10 @@ class TieredFairness:
     def ended(self, tier_id: str, entry: InFlight, now: float) -> None:
         self._orders[tier_id].ended(entry, now)
 
+    def waiting_tiers(self) -> frozenset[str]:
+        """The tiers of which anybody waits."""
+        return frozenset(tier_id for tier_id, order in self._orders.items() if order.waiting_count())
+
     def pick_tier(self, passed_over: Collection[str]) -> str | None:
         """The tier that is next, but for these."""
         return self._tier_order.least(passed_over)

@@ -6,12 +6,16 @@ from policies.placement.base import ArrivalPlacement, Placement, Worker
 from policies.placement.d2lpm import D2lpm
 from policies.placement.least_reserved import LeastReserved
 from policies.placement.longest_prefix import LongestPrefix
+from policies.placement.pab import LargestBudget
 from policies.placement.preble import Preble
+from policies.placement.predicted_ttft import PredictedTtft
 from policies.placement.round_robin import RoundRobin, TenantRoundRobin
 
 LATE_PLACEMENT: dict[str, Callable[[], Placement]] = {
     "least-reserved": LeastReserved,
     "longest-prefix": LongestPrefix,
+    "predicted-ttft": PredictedTtft,
+    "pab": LargestBudget,
 }
 ARRIVAL_PLACEMENT: dict[str, Callable[[], ArrivalPlacement]] = {
     "round-robin": RoundRobin,
@@ -27,10 +31,12 @@ __all__ = [
     "PLACEMENT",
     "ArrivalPlacement",
     "D2lpm",
+    "LargestBudget",
     "LeastReserved",
     "LongestPrefix",
     "Placement",
     "Preble",
+    "PredictedTtft",
     "RoundRobin",
     "TenantRoundRobin",
     "Worker",

@@ -8,8 +8,11 @@ from backends.engine.batching import BATCHING, ChunkedPrefill, Sarathi
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.server import EngineOptions
+from policies.types import SloEnvelope
 
+TINY = COEFFICIENTS["cpu-tiny"]
 POOL_TOKENS, STEP_TOKENS, BLOCK_TOKENS = 128, 9, 4
+ENVELOPES = (None, SloEnvelope(0.01, 0.002), SloEnvelope(tpot_s=0.005))
 
 every_batching = pytest.mark.parametrize("make", BATCHING.values(), ids=BATCHING.keys())
 requests = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=12)
@@ -17,26 +20,29 @@ requests = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30), st.integer
 
 def make_engine(make, *, seats: int = 5) -> Engine:
     return Engine(
-        COEFFICIENTS["cpu-tiny"],
+        TINY,
         kv_tokens_max=POOL_TOKENS,
         block_tokens=BLOCK_TOKENS,
         requests_running_max=seats,
-        batching=make(POOL_TOKENS, STEP_TOKENS),
+        batching=make(TINY, POOL_TOKENS, STEP_TOKENS),
     )
 
 
 def submit_all(engine: Engine, sizes) -> dict[str, int]:
     for number, (prompt, output, family) in enumerate(sizes):
         prefix = tuple(100 * family + block for block in range(prompt // BLOCK_TOKENS))
-        engine.submit(EngineRequest(f"r{number}", prompt, output, prefix), 0.0)
+        request = EngineRequest(f"r{number}", prompt, output, prefix, envelope=ENVELOPES[family])
+        engine.submit(request, 0.0)
     return {f"r{number}": output for number, (_, output, _) in enumerate(sizes)}
 
 
 def steps(engine: Engine, most: int = 20_000):
+    now = 0.0
     for _ in range(most):
-        plan = engine.step_begin(0.0)
+        plan = engine.step_begin(now)
         if plan is None:
             return
+        now += plan.duration_s
         yield plan, engine.step_end()
     raise AssertionError("the engine does not come to an end")
 
@@ -99,8 +105,8 @@ def test_a_step_of_chunks_never_computes_more_than_its_budget(name, sizes):
 
 
 def test_the_table_passes_the_budget_on():
-    assert isinstance(sarathi := BATCHING["sarathi"](1000, 512), Sarathi)
-    assert isinstance(chunked := BATCHING["chunked-prefill"](1000, 256), ChunkedPrefill)
+    assert isinstance(sarathi := BATCHING["sarathi"](TINY, 1000, 512), Sarathi)
+    assert isinstance(chunked := BATCHING["chunked-prefill"](TINY, 1000, 256), ChunkedPrefill)
     assert (sarathi.tokens_max, chunked.tokens_max) == (512, 256)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from policies.capacity import BackendCapacity
 from policies.placement import LATE_PLACEMENT
+from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request
 
 every_placement = pytest.mark.parametrize("make", LATE_PLACEMENT.values(), ids=LATE_PLACEMENT.keys())
@@ -15,12 +16,21 @@ REQUEST = Request("r", "A", "m", 0.0, 100, 100, prefix=(1, 2, 3), prefix_block_t
 
 sizes = st.tuples(st.integers(1, 64), st.none() | st.integers(1, 10_000))
 fills = st.lists(st.integers(1, 3_000), max_size=4)
-backends = st.lists(st.tuples(sizes, fills), min_size=1, max_size=4)
+STEP_TIME = StepTime(StepTimeModel(0.01, 1e-4, 1e-7), error_ratio=0.05, is_sure=True)
+step_times = st.none() | st.just(STEP_TIME)
+backends = st.lists(st.tuples(sizes, fills, step_times), min_size=1, max_size=4)
 
 
-def make_capacity(number: int, size: tuple[int, int | None] = (8, 1_000), fill: list[int] | None = None):
+def make_capacity(
+    number: int,
+    size: tuple[int, int | None] = (8, 1_000),
+    fill: list[int] | None = None,
+    step_time: StepTime | None = None,
+):
     seats, tokens = size
-    capacity = BackendCapacity(BackendLoad(f"gpu-{number}", requests_running_max=seats, kv_tokens_max=tokens))
+    capacity = BackendCapacity(
+        BackendLoad(f"gpu-{number}", requests_running_max=seats, kv_tokens_max=tokens, step_time=step_time)
+    )
     for prompt in fill or []:
         capacity.take(capacity.reservation(REQUEST, "default", prompt_tokens=prompt, output_tokens=0.0))
     return capacity
@@ -46,9 +56,10 @@ def test_choosing_reserves_nothing(make, specs):
 
 
 @every_placement
-def test_equal_backends_are_filled_evenly(make):
+@pytest.mark.parametrize("step_time", [None, STEP_TIME], ids=["steps unknown", "steps known"])
+def test_equal_backends_are_filled_evenly(make, step_time):
     placement = make()
-    candidates = [make_capacity(number) for number in range(3)]
+    candidates = [make_capacity(number, step_time=step_time) for number in range(3)]
     for number in range(12):
         request = Request(f"r{number}", "A", "m", 0.0, 10, 10)
         chosen = placement.place(request, candidates)

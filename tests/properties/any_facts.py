@@ -4,6 +4,7 @@ from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from policies.admission import BoundedQueues
 from policies.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
@@ -16,7 +17,7 @@ tenant_ids = st.sampled_from(NAMES)
 class AnyFacts(Facts):
     """No promise of fairness is judged here; conservation is."""
 
-    tiers = (Tier("default"), Tier("gold", weight=3.0, reserve_ratio=0.25))
+    tiers = (Tier("default", preemptible=True, priority=-1), Tier("gold", weight=3.0, reserve_ratio=0.25))
     tenants = (
         Tenant("a"),
         Tenant("b", weight=2.0),
@@ -31,9 +32,12 @@ class AnyFacts(Facts):
         price=st.sampled_from(sorted(PRICES)),
         share_ratio_max=st.sampled_from([0.3, 0.5, 1.0]),
         preempt_service=st.sampled_from([None, 1.0]),
+        queued_requests_max=st.sampled_from([None, 6]),
         may_switch=st.booleans(),
     )
-    def start(self, price, may_switch, **options):
+    def start(self, price, may_switch, queued_requests_max, **options):
+        if queued_requests_max is not None:
+            self.admission = [BoundedQueues(requests_max=queued_requests_max)]
         self.price = PRICES[price]()
         self.may_switch = may_switch
         self.begin(**options)
@@ -55,6 +59,21 @@ class AnyFacts(Facts):
             envelope=ttft_s and SloEnvelope(ttft_s=ttft_s),
             **request,
         )
+
+    @rule(
+        tenant_id=st.sampled_from(["a", "b"]),
+        urgent_id=st.sampled_from(["d", "e"]),
+        later_s=st.sampled_from([0.0, 0.6, 2.0]),
+    )
+    def crowd(self, tenant_id, urgent_id, later_s):
+        """Few seats, many who want them, and somebody who cannot wait for long."""
+        self.recorder.load_changed([load(each, requests_running_max=2) for each in BACKENDS], self.now)
+        for _ in range(6):
+            self.submit(tenant_id, prompt_tokens=20, output_tokens_max=20)
+        self.poll()
+        self.submit(urgent_id, prompt_tokens=5, output_tokens_max=5, envelope=SloEnvelope(ttft_s=1.0))
+        self.poll()
+        self.now += later_s
 
     @precondition(lambda self: self.in_flight())
     @rule(data=st.data(), tokens=st.integers(1, 40), error=st.integers(-5, 5), cached_tokens=st.integers(0, 60))
@@ -121,9 +140,13 @@ class AnyFacts(Facts):
     def remove_tenant(self, tenant_id):
         self.recorder.tenants_changed(removed=[tenant_id], now=self.now)
 
-    @rule(weight=st.sampled_from([0.5, 2.0]), reserve_ratio=st.sampled_from([0.0, 0.25]))
-    def change_tier(self, weight, reserve_ratio):
-        self.recorder.tenants_changed(tiers=[Tier("gold", weight, reserve_ratio)], now=self.now)
+    @rule(weight=st.sampled_from([0.5, 2.0]), reserve_ratio=st.sampled_from([0.0, 0.25]), rejects_misses=st.booleans())
+    def change_tier(self, **settings):
+        self.recorder.tenants_changed(tiers=[Tier("gold", **settings)], now=self.now)
+
+    @rule(preemptible=st.booleans(), priority=st.sampled_from([0, -1]))
+    def change_the_other_tier(self, **settings):
+        self.recorder.tenants_changed(tiers=[Tier("default", **settings)], now=self.now)
 
     @rule(prediction=st.sampled_from([None, *PREDICTIONS]))
     def start_the_order_anew(self, prediction):

@@ -14,6 +14,7 @@ from backends.simulation.books import Books
 from backends.simulation.checkers import InFlightLimits, Watch, WorkConservation
 from backends.simulation.lane_books import WatchedPlacement
 from backends.simulation.recording import Recorder, replay
+from policies.admission import Admission
 from policies.cost import LinearPrice
 from policies.fairness import FAIRNESS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
@@ -46,6 +47,7 @@ class Facts(RuleBasedStateMachine):
     tiers = (Tier("default"),)
     tenants: tuple[Tenant, ...] = ()
     wait_s_max = 1e6
+    admission: list[Admission] | None = None
     price = LinearPrice()
     watched: WatchedPlacement | None = None
 
@@ -67,6 +69,7 @@ class Facts(RuleBasedStateMachine):
                 share_ratio_max=share_ratio_max,
                 wait_s_max=self.wait_s_max,
                 preempt_service=preempt_service,
+                admission=self.admission,
             )
 
         self.make = make

@@ -13,7 +13,7 @@ from backends.simulation.books import Books
 from backends.simulation.bound_checkers import Exposure, ServiceBound
 from backends.simulation.bounds import BOUNDS
 from backends.simulation.lane_books import LaneWatch
-from policies.types import Outcome, PolicyChoice, Tenant, Tier
+from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
 
 PROMPT_ERROR_TOKENS = 5
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -31,7 +31,7 @@ def tenant(tenant_id, weight=1.0):
 class FairFacts(Facts):
     """The policy's bound is judged in every queue."""
 
-    tiers = (Tier("default"), Tier("gold", weight=2.0))
+    tiers = (Tier("default", preemptible=True), Tier("gold", weight=2.0))
     tenants = tuple(tenant(name, {"b": 2.0, "e": 0.5}.get(name, 1.0)) for name in NAMES)
 
     is_capped: ClassVar[bool]
@@ -85,19 +85,21 @@ class FairFacts(Facts):
         prompt_tokens=st.integers(1, 30),
         output_tokens_max=st.integers(1, 20),
         shared_blocks=st.sampled_from([0, 0, 2]),
+        ttft_s=st.sampled_from([None, 0.05, 1.0, 30.0]),
     )
-    def arrive(self, tenant_id, **request):
-        self.submit(tenant_id, **request)
+    def arrive(self, tenant_id, ttft_s, **request):
+        self.submit(tenant_id, envelope=ttft_s and SloEnvelope(ttft_s=ttft_s), **request)
 
     @rule(
         tenant_id=tenant_ids,
         count=st.integers(5, FLOOD),
         prompt_tokens=prompts,
         output_tokens_max=outputs,
+        ttft_s=st.sampled_from([None, 0.05, 1.0, 30.0]),
     )
-    def flood(self, tenant_id, count, **request):
+    def flood(self, tenant_id, count, ttft_s=None, **request):
         for _ in range(count):
-            self.submit(tenant_id, **request)
+            self.submit(tenant_id, envelope=ttft_s and SloEnvelope(ttft_s=ttft_s), **request)
 
     @precondition(lambda self: self.in_flight())
     @rule(data=st.data(), tokens=st.integers(1, 40))

@@ -16,13 +16,28 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("policies", "backends", "gateway")  # each may import itself and those before it
 IMPURE = {"asyncio", "time", "random", "os", "logging", "aiohttp", "redis", "opentelemetry", "socket", "threading"}
 IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "uvloop"}
-# The vocabulary and prices are values, which anybody may name, and so is the question that a placement answers.
+# The vocabulary, prices and step times are values, which anybody may name, and so is the question that a placement
+# answers.
 VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes")
+VALUES += (
+    "policies.step_time",
+    "policies.step_time.fit",
+    "policies.step_time.groups",
+    "policies.step_time.learner",
+    "policies.step_time.model",
+    "policies.step_time.observation",
+    "policies.batching.fair",
+    "policies.batching.pab",
+)  # and how long a step takes, and what it takes in
+VALUES += tuple(f"policies.slo.{name}" for name in ("attainment", "timeliness", "urgency"))  # and what was promised
 COMPOSITION_ROOTS = (
     "gateway/app.py",
     "gateway/scheduling/assembly.py",
+    "gateway/simulate/tables/slo_engines.py",
     "gateway/simulate/tables/vtc_pool.py",
     "backends/simulation/world.py",
+    "backends/vllm_plugin/clerk.py",  # an engine's scheduler is put together there
+    "backends/vllm_plugin/queue_order.py",
 )
 CONFIG = "gateway/config/"  # may read the tables' keys
 FILE_LINES_MAX = 450

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.metrics import LINE_CHARS_MAX, SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
+from backends.metrics import LINE_CHARS_MAX, SCRAPE_BYTES_MAX, EngineMetrics, EngineSteps, parse_metrics
 
 SCRAPE = (Path(__file__).parent / "data" / "vllm_0.32_metrics.txt").read_text()  # three requests running
 
@@ -41,6 +41,17 @@ def test_a_real_scrape_is_read_whole():
         generation_tokens_total=931,
         prefix_queried_tokens_total=2863,
         prefix_hit_tokens_total=1024,
+        engine_steps=(
+            EngineSteps(
+                engine="0",
+                steps_total=331,
+                step_tokens_total=2770,
+                generation_tokens_total=931,
+                requests_running=3,
+                kv_used_tokens=0.014662756598240456 * 131072,
+                kv_block_tokens=128,
+            ),
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """The live set, asking scripted servers on this machine."""
 
 import asyncio
+import json
 import logging
 import random
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from aiohttp import web
 from backends.health import FAILURES_MAX, Evidence, State
 from backends.metrics import SCRAPE_BYTES_MAX
 from backends.pool import BackendPool, BackendSpec, PollTimes
+from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad
 
 SCRAPE = (Path(__file__).parent / "data" / "vllm_0.32_metrics.txt").read_text()
@@ -105,8 +107,29 @@ async def test_one_round_gives_the_load_the_models_and_the_pool():
 async def test_backends_are_asked_with_their_own_credentials():
     server = Server()
     async with serving(server) as (url,), watching([BackendSpec("a", url, {"Authorization": "Bearer s3"})], times=SLOW):
-        assert [request.path for request in server.asked] == ["/health", "/metrics", "/v1/models"]
+        assert [request.path for request in server.asked] == ["/health", "/metrics", "/fairlead/steps", "/v1/models"]
         assert {request.headers["Authorization"] for request in server.asked} == {"Bearer s3"}
+
+
+async def test_a_vllm_with_the_plugin_is_known_to_batch_fairly_until_it_says_no_more():
+    server = Server()
+    state = {"pab_tokens": -3.5, "dispatches": {}, "step_tokens_max": 512, "requests_running_max": 16}
+    steps = {"version": 1, "epoch": "e", "next": 7, "steps": [[6, 0, 8, 80, 2, 900]], "engines": {"0": state}}
+    server.answers["/fairlead/steps"] = (200, json.dumps(steps))
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        ((load,),) = pool.loads().values()
+        assert (load.batching, load.pab_tokens, load.pab_dispatches) == ("fair", -3.5, 0)
+        assert (load.step_tokens_max, load.requests_running_max) == (512, 16)
+        assert pool.plugin_name("a") is not None
+        await until(lambda: any(request.query_string == "since=7" for request in server.asked))
+        server.answers["/fairlead/steps"] = (401, "")
+        await until(lambda: pool.plugin_name("a") is None)
+        ((load,),) = pool.loads().values()
+        assert (load.batching, load.pab_tokens) == ("vllm", None)
+        asked = sum(request.path == "/fairlead/steps" for request in server.asked)
+        metrics = sum(request.path == "/metrics" for request in server.asked)
+        await until(lambda: sum(request.path == "/metrics" for request in server.asked) > metrics + 2)
+        assert sum(request.path == "/fairlead/steps" for request in server.asked) == asked
 
 
 def test_credentials_are_not_shown():
@@ -327,3 +350,43 @@ async def test_stopping_leaves_no_task_and_no_connection():
 async def test_no_backends_is_no_error():
     async with watching([]) as pool:
         assert (pool.loads(), pool.models(), pool.undiscovered()) == ({}, [], [])
+
+
+STEP_COUNTERS = """
+vllm:num_requests_running{{engine="0"}} 8
+vllm:num_requests_waiting{{engine="0"}} 0
+vllm:kv_cache_usage_perc{{engine="0"}} {used}
+vllm:cache_config_info{{engine="0",block_size="16",num_gpu_blocks="1000"}} 1
+vllm:generation_tokens_total{{engine="0"}} {generated}
+vllm:iteration_tokens_total_count{{engine="0"}} {steps}
+vllm:iteration_tokens_total_sum{{engine="0"}} {tokens}
+"""
+
+
+class SteppingServer(Server):
+    """Says at every scrape that it has done steps meanwhile, each of 8 decodes and a prompt's piece."""
+
+    async def __call__(self, request):
+        if request.path == "/metrics":
+            steps = 100 * len(self.asked)
+            counters = {"steps": steps, "generated": 8 * steps, "tokens": (18 + len(self.asked) % 7) * steps}
+            self.answers["/metrics"] = 200, STEP_COUNTERS.format(used=0.1 + 0.01 * (len(self.asked) % 5), **counters)
+        return await super().__call__(request)
+
+
+async def test_a_backend_s_step_time_is_what_is_configured_and_then_what_is_learnt():
+    start = StepTime(StepTimeModel(base_s=1.0, token_s=0.0), error_ratio=0.1, is_sure=True)
+    async with serving(SteppingServer()) as (url,):
+        spec = BackendSpec("a", url, step_time=start, step_tokens_max=512)
+        async with watching([spec]) as pool:
+            ((load,),) = pool.loads().values()
+            assert (load.step_time, load.step_tokens_max) == (start, 512)
+            await until(lambda: pool.loads()["tiny"][0].step_time.model.base_s < 0.01)
+
+
+async def test_a_backend_that_does_not_count_its_steps_has_no_step_time():
+    server = Server(scrape="sglang:num_running_reqs 3\n")
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        await until(lambda: pool.metrics("a").requests_running == 3)
+        ((load,),) = pool.loads().values()
+        assert load.step_time is None

@@ -13,14 +13,16 @@ COLUMNS = ("", "paper", "ours", "least - greatest", "tolerance", "")
 
 
 def chosen(targets: Mapping[str, Target], only: str | None) -> dict[str, Target]:
-    """Those named, separated by commas; without names those that are judged. ValueError: there is no such target."""
+    """Those named, separated by commas; a letter names all of its kind; without names those that run unasked.
+    ValueError: there is no such target.
+    """
     if only is None:
         return {name: target for name, target in targets.items() if target.judged}
     names = [name.strip() for name in only.split(",") if name.strip()]
-    unknown = [name for name in names if name not in targets]
+    unknown = [name for name in names if not any(name in (target, target[0]) for target in targets)]
     if unknown or not names:
         raise ValueError(f"there is no target {', '.join(unknown) or only!r}: there are {', '.join(targets)}")
-    return {name: target for name, target in targets.items() if name in names}
+    return {name: target for name, target in targets.items() if name in names or name[0] in names}
 
 
 def run(targets: Mapping[str, Target], *, as_json: bool) -> bool:

@@ -22,6 +22,7 @@ from backends.simulation.prefix_workload import Beginnings, Tree, beginnings, tr
 from backends.simulation.workload import Arrival, merged
 from backends.simulation.world import World
 from gateway.config import Config
+from gateway.config.scheduling import Scheduling
 from gateway.config.sections import Queue
 from gateway.simulate.choices import Choices
 from gateway.simulate.exposure import Exposure
@@ -31,7 +32,10 @@ from policies.types import Tenant
 
 ENGINE = "a100-llama2-13b"  # 35,000 tokens of KV: sixteen of the beginnings below
 REQUESTS_RUNNING_MAX = 256
-PATIENT = Config(queue=Queue(wait_s_max=86_400, requests_max=1_000_000, tenant_requests_max=1_000_000))
+PATIENT = Config(
+    queue=Queue(wait_s_max=86_400, requests_max=1_000_000, tenant_requests_max=1_000_000),
+    scheduling=Scheduling.model_validate({"limit": "room"}),  # as the paper's engines, which took all that fits
+)
 RUNS = 3
 
 
@@ -88,7 +92,7 @@ class PrefixRun:
             f"engine-{name}": Engine(
                 coefficients,
                 requests_running_max=REQUESTS_RUNNING_MAX,
-                batching=BATCHING["chunked-prefill"](coefficients.kv_tokens_max, CHUNK_TOKENS_MAX),
+                batching=BATCHING["chunked-prefill"](coefficients, coefficients.kv_tokens_max, CHUNK_TOKENS_MAX),
             )
             for name in range(1, self.engines + 1)
         }

@@ -1,6 +1,6 @@
 """All targets of `fairlead simulate tables`, by the name that --only takes."""
 
-from gateway.simulate.tables import dlpm_tables, predictors, vtc_figures, vtc_tables
+from gateway.simulate.tables import dlpm_tables, predictors, slo_scenes, slo_tables, vtc_figures, vtc_tables
 from gateway.simulate.tables.experiment import Target
 
 TARGETS: dict[str, Target] = {
@@ -8,4 +8,6 @@ TARGETS: dict[str, Target] = {
     **vtc_figures.TARGETS,
     **dlpm_tables.TARGETS,
     **predictors.TARGETS,
+    **slo_tables.TARGETS,
+    **slo_scenes.TARGETS,
 }

@@ -3,8 +3,9 @@
 The paper's scheduler lives in the engine and picks when a batch is formed; ours stands before the engine. They
 come to the same order when the engine's queue is empty whenever it admits, so the Scheduler here reserves as that
 engine does: the most that is held at any time ("peak"), by lengths that its memory planner knows (`sizing` is the
-oracle, whatever orders the tenants), without headroom. Nobody's share of the pool is capped, as in the paper.
-What was dispatched waits at most until ten decode steps have passed since the last prefill.
+oracle, whatever orders the tenants), without headroom. Nobody's share of the pool is capped, and nothing but room
+limits what is sent, as in the paper. What was dispatched waits at most until ten decode steps have passed since the
+last prefill.
 
 Each run has another host overhead per step, within the millisecond that moves the published figures about between
 runs: 2 to 3 ms where the step times were profiled without it (A10G), 0 to 1 ms where they were fitted to whole runs.
@@ -25,6 +26,7 @@ from gateway.simulate.tables.workloads import WORKLOADS
 from policies.admission import RateLimiter
 from policies.cost import LinearPrice, Price, ProfiledQuadraticPrice
 from policies.fairness import FAIRNESS
+from policies.limit import RoomOnly
 from policies.prediction import PREDICTION, NoisyOracle, Oracle, Prediction
 from policies.scheduler import Scheduler
 from policies.types import Tenant
@@ -86,6 +88,7 @@ class VtcRun:
             share_ratio_max=1.0,
             headroom_ratio_max=1.0,
             kv_rule="peak",
+            limit=RoomOnly,
             wait_s_max=PATIENCE_S,
         )
 

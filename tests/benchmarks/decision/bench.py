@@ -1,9 +1,10 @@
 """What one scheduling decision costs, in microseconds of CPU, at 10 to 10,000 tenants with backlog.
 
-    python tests/benchmarks/decision/bench.py [--tenants 10 1000 10000] [--decisions 2000] [--backends 4]
-                                              [--kv-rule sum]
+    python tests/benchmarks/decision/bench.py [--tenants 10 1000 10000] [--decisions 2000] [--backends 4 64]
+                                              [--kv-rule sum] [--placement least-reserved]
 
-Every tenant has requests waiting all the time and every seat of the pool is taken, as on a busy gateway. A cycle
+Every tenant has requests waiting all the time and the pool is full, as on a busy gateway: of seats, of KV tokens, or of
+what its engines can do in time by the model of their steps (running decodes, or prompts ahead). A cycle
 is: one request ends (finished), one poll decides who gets its seat, the answer streams (tokens), and the tenant
 that was served sends its next request (submit). Each fact is timed by itself; the medians are over all cycles, so
 a collection of garbage or a neighbour on the machine does not show. The floor is a binary heap of the same size
@@ -17,22 +18,40 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heapreplace
+from itertools import product
 from random import Random
 from statistics import median
 from time import process_time_ns
 from typing import Any
 
 from policies.capacity import KV_RULES
+from policies.placement import LATE_PLACEMENT
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Tier, Usage
+from policies.step_time import StepTime, StepTimeModel
+from policies.types import BackendLoad, Dispatch, Outcome, Request, SloEnvelope, Tenant, Tier, Usage
 
 LOADS = {  # what a backend is full by
     "seats": BackendLoad("gpu", requests_running_max=64, kv_tokens_max=10_000_000, kv_block_tokens=16),
     "KV tokens": BackendLoad("gpu", requests_running_max=1_000, kv_tokens_max=40_000, kv_block_tokens=16),
+    "steps": BackendLoad(
+        "gpu",
+        requests_running_max=1_000,
+        kv_tokens_max=10_000_000,
+        step_tokens_max=16_384,
+        step_time=StepTime(StepTimeModel(0.010, 1e-5, 1e-7, 1e-3), error_ratio=0.05, is_sure=True),
+    ),
+    "prompts": BackendLoad(
+        "gpu",
+        requests_running_max=1_000,
+        kv_tokens_max=10_000_000,
+        step_tokens_max=512,
+        step_time=StepTime(StepTimeModel(0.010, 1e-3, 1e-8), error_ratio=0.05, is_sure=True),
+    ),
 }
 COLUMNS = ("submit", "poll", "idle poll", "tokens", "finished")
 QUEUED_PER_TENANT = 2
 TOKENS_PER_ANSWER = 16
+ENVELOPE = SloEnvelope(ttft_s=60.0, tpot_s=0.1)
 STEP_S = 0.01
 CLOCK_READS = 10_001
 
@@ -40,7 +59,9 @@ CLOCK_READS = 10_001
 class BusyPool:
     """A pool whose tenants always have something waiting."""
 
-    def __init__(self, tenants: int, load: BackendLoad, *, backends: int, kv_rule: str, seed: int = 1) -> None:
+    def __init__(
+        self, tenants: int, load: BackendLoad, *, backends: int, kv_rule: str, placement: str, seed: int = 1
+    ) -> None:
         self._rng = Random(seed)
         self._number = 0
         self._requests: dict[str, Request] = {}
@@ -55,6 +76,7 @@ class BusyPool:
             tiers=tiers,
             admission=(),
             kv_rule=kv_rule,
+            placement=LATE_PLACEMENT[placement](),
         )
         loads = [replace(load, backend_id=f"gpu-{number}") for number in range(backends)]
         self.scheduler.load_changed(loads, self.now)
@@ -75,6 +97,7 @@ class BusyPool:
             prompt_tokens=self._rng.randrange(20, 800),
             output_tokens_max=self._rng.randrange(100, 500),
             body_bytes=2_000,
+            envelope=ENVELOPE if self._number % 2 else None,
         )
         self._requests[request.id] = request
         return request
@@ -146,12 +169,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tenants", type=int, nargs="+", default=[10, 1_000, 10_000])
     parser.add_argument("--decisions", type=int, default=2_000)
-    parser.add_argument("--backends", type=int, default=4)
+    parser.add_argument("--backends", type=int, nargs="+", default=[4, 64])
+    parser.add_argument("--placement", choices=LATE_PLACEMENT, default="least-reserved")
     parser.add_argument("--kv-rule", choices=KV_RULES, default="sum")
     options = parser.parse_args()
-    pool = {"backends": options.backends, "kv_rule": options.kv_rule}
-    for name, load in LOADS.items():
-        print(f"us of CPU per call (median), {options.backends} backends, {options.kv_rule}, full by {name}")
+    rules = {"kv_rule": options.kv_rule, "placement": options.placement}
+    for backends, (name, load) in product(options.backends, LOADS.items()):
+        pool = {"backends": backends, **rules}
+        print(f"us of CPU per call (median), {backends} backends, {', '.join(rules.values())}, full of {name}")
         print("  ".join(f"{column:>10}" for column in ("tenants", *COLUMNS, "heap floor")))
         for tenants in options.tenants:
             cost = measure(tenants, options.decisions, load, **pool) | {

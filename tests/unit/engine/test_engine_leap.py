@@ -11,8 +11,11 @@ from backends.engine.batching import BATCHING, ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.memory import BlockMemory, OracleMemory
+from policies.types import SloEnvelope
 
+TINY = COEFFICIENTS["cpu-tiny"]
 POOL_TOKENS = 160
+ENVELOPES = (None, SloEnvelope(0.01, 0.002), SloEnvelope(0.02, 0.0012), SloEnvelope(tpot_s=0.005))
 MEMORIES = {
     "blocks of 4": lambda: BlockMemory(blocks_max=POOL_TOKENS // 4, block_tokens=4),
     "blocks of 16": lambda: BlockMemory(blocks_max=POOL_TOKENS // 16, block_tokens=16),
@@ -48,7 +51,10 @@ class Drive:
             match operation:
                 case (prompt, output, family):
                     prefix = tuple(100 * family + block for block in range(prompt // 4)) if family else ()
-                    request = EngineRequest(f"r{submitted}", prompt, output, prefix, tenant_id=str(family))
+                    tenant_id, envelope = str(family), ENVELOPES[family]
+                    request = EngineRequest(
+                        f"r{submitted}", prompt, output, prefix, tenant_id=tenant_id, envelope=envelope
+                    )
                     self.engine.submit(request, now)
                     submitted += 1
                 case (number,):
@@ -81,9 +87,9 @@ class Drive:
 
 def make_engine(memory: str, batching: str) -> Engine:
     return Engine(
-        COEFFICIENTS["cpu-tiny"],
+        TINY,
         memory=MEMORIES[memory](),
-        batching=BATCHING[batching](POOL_TOKENS, 64),
+        batching=BATCHING[batching](TINY, POOL_TOKENS, 64),
         requests_running_max=5,
     )
 

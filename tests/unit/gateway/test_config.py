@@ -277,6 +277,24 @@ def test_envelopes_are_those_of_whom_they_were_written_for_in_seconds():
     assert config.tenant_envelopes() == {"a": SloEnvelope(ttft_s=0.25)}
 
 
+@pytest.mark.parametrize("value", ["0", "-5", "0.5", ".inf", ".nan", "3600001", "true", "soon"])
+@pytest.mark.parametrize("target", ["ttft_ms", "tpot_ms"])
+@pytest.mark.parametrize("owner", ["tiers", "tenants"])
+def test_an_impossible_envelope_is_refused_by_the_name_of_its_field(write, owner, target, value):
+    (mistake,) = mistakes(
+        write(f"{owner}:\n  {'gold' if owner == 'tiers' else 'key-1'}:\n    envelope: {{{target}: {value}}}\n")
+    )
+    assert f"envelope.{target}: must be" in mistake
+
+
+def test_a_tier_says_what_becomes_of_it_when_time_is_short():
+    config = Config(tiers={"gold": {"on_miss": "reject", "priority": 4}, "bulk": {"priority": -2, "preemptible": True}})
+    _, gold, bulk = config.policy_tiers()
+    assert gold == Tier("gold", rejects_misses=True, priority=4)
+    assert bulk == Tier("bulk", priority=-2, preemptible=True)
+    assert (gold.is_sheddable, bulk.is_sheddable) == (False, True)
+
+
 def test_a_path_is_listed_once_and_is_a_path(write):
     path = write("""\
 endpoints:

@@ -10,7 +10,8 @@ from orders import Orderly
 from policies.cost import LinearPrice
 from policies.fairness import SlackCounter, VirtualTokenCounter
 from policies.fairness.cached import LOOKUPS_MAX
-from policies.fairness.slack import SECOND_KEYS, TTFT_S_UNSET, deadline_at
+from policies.fairness.slack import SECOND_KEYS
+from policies.slo.envelope import TTFT_S_UNSET, urgency_at
 from policies.types import BackendLoad, Request, SloEnvelope
 
 
@@ -111,7 +112,7 @@ def test_the_heaps_agree_with_looking_at_everybody(second_key):
     """Against the definition, over thousands of random steps: joins, charges, refunds, leaving in the middle."""
     rng, slack_service = Random(7), 120.0
     pool = slack(slack_service, second_key)
-    rank = {"arrival": lambda request: request.arrived_at, "deadline": deadline_at}[second_key]
+    rank = {"arrival": lambda request: request.arrived_at, "deadline": urgency_at}[second_key]
     for number in range(4_000):
         pool.now += 1.0
         dice, tenant_id = rng.random(), rng.choice("ABCDEFGH")
@@ -162,9 +163,9 @@ def test_with_more_tenants_than_lookups_those_that_received_the_least_are_looked
 
 def test_a_deadline_is_the_arrival_and_the_target_or_a_minute():
     request = Request("r", "A", "m", 5.0, 1, 1)
-    assert deadline_at(request) == 5.0 + TTFT_S_UNSET
-    assert deadline_at(Request("r", "A", "m", 5.0, 1, 1, envelope=SloEnvelope(ttft_s=0.5))) == 5.5
-    assert deadline_at(Request("r", "A", "m", 5.0, 1, 1, envelope=SloEnvelope(tpot_s=0.5))) == 5.0 + TTFT_S_UNSET
+    assert urgency_at(request) == 5.0 + TTFT_S_UNSET
+    assert urgency_at(Request("r", "A", "m", 5.0, 1, 1, envelope=SloEnvelope(ttft_s=0.5))) == 5.5
+    assert urgency_at(Request("r", "A", "m", 5.0, 1, 1, envelope=SloEnvelope(tpot_s=0.5))) == 5.0 + TTFT_S_UNSET
 
 
 def test_in_a_pool_what_is_cached_goes_first_and_is_charged_as_such_until_the_backend_reports(make_pool):

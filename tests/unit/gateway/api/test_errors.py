@@ -43,7 +43,7 @@ def test_every_reason_has_its_row():
 def test_every_refusal_is_an_openai_error_with_a_dropped_reason(reason):
     refusal = refused(reason, 2.0)
     assert error_of(refusal)["code"]
-    assert answer(refusal, Api.OPENAI).headers[DROPPED_REASON_HEADER].startswith("rejected-")
+    assert answer(refusal, Api.OPENAI).headers[DROPPED_REASON_HEADER].startswith(("rejected-", "evicted-"))
 
 
 @pytest.mark.parametrize("problem", [*PROBLEMS, *(refused(reason, 2.0) for reason in Reason)])
@@ -67,6 +67,8 @@ def test_every_problem_is_an_anthropic_error_to_who_speaks_that_api(problem):
         (Reason.REQUEST_TOO_LARGE, 400, "rejected-request-too-large"),
         (Reason.TENANT_UNKNOWN, 403, "rejected-tenant-unknown"),
         (Reason.NO_BACKEND, 503, "rejected-no-endpoints"),
+        (Reason.SLO_UNREACHABLE, 429, "rejected-saturated"),
+        (Reason.SHED, 429, "evicted-priority"),
         (Reason.DRAINING, 503, "rejected-shutting-down"),
     ],
 )

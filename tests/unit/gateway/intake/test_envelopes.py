@@ -27,6 +27,11 @@ def test_a_header_tightens_an_envelope(prefix):
     assert envelope(headers, own=SloEnvelope(1.0, 0.05)) == SloEnvelope(0.25, 0.02)
 
 
+def test_what_was_given_is_known_beside_what_is_asked_for():
+    tightened = envelope({"x-slo-ttft-ms": "250"}, own=SloEnvelope(1.0))
+    assert (tightened.ttft_s, tightened.ttft_s_given) == (0.25, 1.0)
+
+
 def test_a_header_widens_nothing():
     headers = {"x-llm-d-slo-ttft-ms": "5000", "x-slo-tpot-ms": "999999999"}
     assert envelope(headers, own=SloEnvelope(1.0, 0.05)) == SloEnvelope(1.0, 0.05)
@@ -37,6 +42,16 @@ def test_a_header_makes_no_target_out_of_nothing():
     assert envelope(headers) is None
     assert envelope(headers, own=SloEnvelope(ttft_s=1.0)) == SloEnvelope(ttft_s=0.001)
     assert envelope(headers, tier=SloEnvelope(1.0), tenant=Tenant(id="bob")) is None
+
+
+def test_a_header_that_cannot_be_read_is_in_the_log_once(caplog):
+    envelopes = Envelopes(tenants={}, tiers={"gold": SloEnvelope(1.0)})
+    for _ in range(3):
+        envelopes.of(TENANT, CIMultiDict({"x-slo-ttft-ms": "secret"}))
+    (line,) = caplog.messages
+    assert "alice" in line
+    assert "x-slo-ttft-ms" in line
+    assert "secret" not in line
 
 
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "abc", "9" * 40, "\u00b2", "\u0661", " 5", "1e3", "nan"])

@@ -22,6 +22,10 @@ RECORD = AccessRecord(
     prompt_tokens=4,
     cached_tokens=0,
     output_tokens=5,
+    ttft_met=True,
+    tpot_met=False,
+    envelope_met=True,
+    tokens_in_time=5,
     estimated=False,
     outcome="completed",
 )

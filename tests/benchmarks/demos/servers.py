@@ -9,6 +9,8 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parents[3]
 GATEWAY = ROOT / ".venv/bin/fairlead"
 BOOT_S_MAX = 120.0
@@ -52,34 +54,38 @@ class Server:
 
 
 @contextmanager
-def vllm(*, installed, folder):
-    """A vLLM with 32 seats and a pool of about 10,000 KV tokens, as the engine of the VTC paper had."""
+def vllm(*options, installed, folder):
+    """A vLLM with 32 seats and a pool of about 10,000 KV tokens, as the engine of the VTC paper had, unless the
+    options (of `vllm serve`) say otherwise.
+    """
     command = [
         str(ROOT / "tests/vllm/serve.sh"),
         *(str(installed), str(port := _free_port())),
         *("--max-num-seqs", str(SEATS), "--block-size", str(BLOCK_TOKENS)),
         *("--num-gpu-blocks-override", str(KV_TOKENS // BLOCK_TOKENS), "--no-enable-prefix-caching"),
-        "--disable-uvicorn-access-log",
+        *("--disable-uvicorn-access-log", *options),
     ]
     with _running(command, port, folder / "vllm.log", "/health") as server:
         yield server
 
 
 @contextmanager
-def gateway(*, backend, fairness, folder):
-    """A fresh gateway in front of the backend: every API key is a tenant of weight 1, and nobody has a past."""
-    config = folder / f"fairlead-{fairness}.yaml"
-    config.write_text(
-        f"""
-listen: {{port: {(port := _free_port())}}}
-backends: [{{url: "http://127.0.0.1:{backend.port}", requests_running_max: {SEATS}}}]
-scheduling: {{fairness: {fairness}}}
-access_log: {{enabled: false}}
-shutdown: {{lame_duck_s: 0, drain_s: 1}}
-"""
-    )
-    command = [str(GATEWAY), "serve", "--config", str(config)]
-    with _running(command, port, folder / f"gateway-{fairness}.log", "/readyz") as server:
+def gateway(*, backend, name, folder, **sections):
+    """A fresh gateway in front of the backend, where nobody has a past. Every API key is a tenant of weight 1 unless
+    `sections` of the configuration say otherwise; what they say of backends is added to this one.
+    """
+    address = {"url": f"http://127.0.0.1:{backend.port}", "requests_running_max": SEATS}
+    config = {
+        "listen": {"port": (port := _free_port())},
+        "access_log": {"enabled": False},
+        "shutdown": {"lame_duck_s": 0, "drain_s": 1},
+        **sections,
+        "backends": [{**address, **sections.get("backends", {})}],
+    }
+    file = folder / f"fairlead-{name}.yaml"
+    file.write_text(yaml.safe_dump(config))
+    command = [str(GATEWAY), "serve", "--config", str(file)]
+    with _running(command, port, folder / f"gateway-{name}.log", "/readyz") as server:
         yield server
 
 

@@ -1,6 +1,6 @@
 """FIFO against VTC on real traffic: 27 tenants of a chat service share one real vLLM through the gateway.
 
-    python tests/benchmarks/fairness/demo.py [--vllm DIR] [--out DIR] [--budget-s SECONDS]
+    python tests/benchmarks/demos/fairness.py [--vllm DIR] [--out DIR] [--budget-s SECONDS]
 
 The trace is the one behind tables 2 and 3 of the VTC paper (1,500 requests of 600 s, LMSYS Chatbot Arena). The
 engine has the paper's shape: 32 seats, about 10,000 tokens of KV cache. First its capacity is measured through
@@ -95,7 +95,7 @@ def main() -> None:
 
 def calibrate(trace: list[Arrival], backend, folder: Path) -> float:
     """Prompt and output tokens per second with always more in the queue than fits, through the gateway."""
-    with gateway(backend=backend, fairness="fifo", folder=folder) as server:
+    with gateway(backend=backend, name="fifo", folder=folder, scheduling={"fairness": "fifo"}) as server:
         records, _ = drive(trace[:CALIBRATION_REQUESTS], server, concurrency=CALIBRATION_CONCURRENCY)
     last_sent_s = max(record.arrived_at for record in records)
     start_s = last_sent_s / 3  # the first answers teach the gateway how long answers are
@@ -107,7 +107,7 @@ def replay(trace: list[Arrival], *, speed: float, fairness: str, backend, folder
     """Send the whole trace at its own times, `speed` times as fast, through a fresh gateway."""
     windows = Windows().scaled(1 / speed)
     backend_cpu_s = backend.cpu_s()
-    with gateway(backend=backend, fairness=fairness, folder=folder) as server:
+    with gateway(backend=backend, name=fairness, folder=folder, scheduling={"fairness": fairness}) as server:
         gateway_cpu_s = server.cpu_s()
         records, client_cpu_s = drive(trace, server, speed=speed)
         gateway_cpu_s = server.cpu_s() - gateway_cpu_s

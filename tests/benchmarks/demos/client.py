@@ -2,11 +2,13 @@
 
 Reads one JSON job from standard input, sends each request as a streamed completion on a connection of
 its own, and writes one JSON record per request. It looks at the bytes of an answer for three things only:
-the status, the first event and the end. Requests go out at their times (open loop), or, with `concurrency`,
+the status, where events begin and the end. Requests go out at their times (open loop), or, with `concurrency`,
 one as soon as another ends (closed loop), to find a server's capacity.
 
 job:    {"port", "model", "concurrency": null | int, "requests": [{"tenant", "at_s", "prompt", "output"}, ...]}
-record: {"tenant", "at_s", "prompt", "output", "first_s", "total_s", "error"}; latencies are null after an error
+record: {"tenant", "at_s", "prompt", "output", "first_s", "total_s", "tpot_s", "error"}
+        latencies are null after an error; tpot_s is the largest, over tokens j >= 1, of the time from token 0 to
+        token j over j
 last:   {"cpu_s"}: the CPU time of this process
 """
 
@@ -23,6 +25,7 @@ import uvloop
 CONNECTIONS_MAX = 4096
 VOCABULARY = range(300, 4000)  # token ids that every vocabulary of the tiny model has, and no special ones
 TAIL_BYTES = 1024  # the usage record and the end of the stream fit in it
+EVENT = b"data: "  # one for each token, then the usage record and [DONE]
 USAGE = re.compile(rb'"completion_tokens":\s*(\d+)')
 
 
@@ -33,6 +36,8 @@ class Answer(asyncio.Protocol):
         self._loop, self._request, self._body, self._ended = loop, request, body, ended
         self._sent_at = sent_at
         self._first_s = None
+        self._events = 0
+        self._tpot_s = 0.0
         self._tail = b""
         self._transport = None
 
@@ -41,10 +46,15 @@ class Answer(asyncio.Protocol):
         transport.write(self._body)
 
     def data_received(self, data):
-        seen = self._tail + data
-        if self._first_s is None and b"data:" in seen:
-            self._first_s = self._loop.time() - self._sent_at
-        self._tail = seen[-TAIL_BYTES:]
+        now_s = self._loop.time() - self._sent_at
+        # An event that is cut in its first word counts with the rest of it.
+        new = (self._tail[1 - len(EVENT) :] + data).count(EVENT)
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        if new and self._first_s is None:
+            self._first_s = now_s
+        if new and (token := self._events or 1) < self._request["output"]:
+            self._tpot_s = max(self._tpot_s, (now_s - self._first_s) / token)
+        self._events += new
         if b"data: [DONE]" in self._tail:
             self._end(None)
 
@@ -61,8 +71,8 @@ class Answer(asyncio.Protocol):
             self._transport.close()
         if error is None and (not usages or int(usages[-1]) != self._request["output"]):
             error = f"{usages[-1] if usages else 'no'} tokens in place of {self._request['output']}"
-        latencies = (None, None) if error else (self._first_s, total_s)
-        ended({**self._request, "first_s": latencies[0], "total_s": latencies[1], "error": error})
+        first_s, total_s, tpot_s = (None, None, None) if error else (self._first_s, total_s, self._tpot_s)
+        ended({**self._request, "first_s": first_s, "total_s": total_s, "tpot_s": tpot_s, "error": error})
 
 
 def body_of(request, *, port, model, rng):
@@ -130,7 +140,7 @@ class Run:
     def _connected(self, task, request):
         self._connects.discard(task)
         if task.exception():
-            self._ended({**request, "first_s": None, "total_s": None, "error": str(task.exception())})
+            self._ended({**request, "first_s": None, "total_s": None, "tpot_s": None, "error": str(task.exception())})
 
     def _ended(self, record):
         self.records.append(record)

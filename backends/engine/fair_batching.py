@@ -1,0 +1,127 @@
+"""FairBatching in the simulated engine: policies/batching/fair.py chooses, this file gives it memory and seats.
+
+Memory first, then time. Whoever decodes gets room for its next token, by preemption from the end of the waiting order
+where there is none. Then the rule chooses among all that run and, unless somebody was preempted, the first of those
+that wait, whoever of them is due first; who is chosen is seated with room for its whole prompt, as long as there is.
+
+A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has time without end, and tokens count from
+its arrival: they are late, so it decodes in every step, and steps keep to its TPOT.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from math import floor, inf
+
+from backends.engine.batch import Batch, preempt_last, take
+from backends.engine.seats import Seats
+from backends.engine.sequence import Sequence
+from policies.batching.fair import Decode, Prefill, form_batch
+from policies.batching.pab import DueDecode, prefill_admission_budget
+from policies.step_time.model import StepTimeModel
+from policies.types import SloEnvelope
+
+OFFERED_MAX = 64  # of those that wait; more could never have seats in one step
+
+
+class FairBatching:
+    """Which tokens does the next step compute so that both targets hold? `model` is what it knows of step times."""
+
+    def __init__(self, model: StepTimeModel, *, tokens_max: int) -> None:
+        self.model = model
+        self.tokens_max = tokens_max
+
+    def form(self, seats: Seats, now: float) -> Batch:
+        batch = Batch()
+        self._make_room(seats, batch)
+        self._fill(seats, batch, now, () if batch.preempted else tuple(islice(seats.waiting, OFFERED_MAX)))
+        while not batch.sequences and seats.running:  # all that were chosen had no room
+            self._fill(seats, batch, now, ())
+        return batch
+
+    def decodes_ahead(self, seats: Seats) -> float:
+        """While all that run fit a step of the least TPOT target, all of them run."""
+        running = seats.running
+        if seats.has_candidate or len(running) > self.tokens_max:
+            return 0
+        tpot_s = min(_tpot_s(sequence) for sequence in running)
+        if tpot_s == inf:
+            return inf
+        context_tokens = sum(sequence.present for sequence in running)
+        step_s = self.model.step_s(new_tokens=len(running), context_tokens=context_tokens, requests=len(running))
+        growth_s = self.model.context_token_s * len(running)
+        if step_s >= tpot_s or not growth_s:
+            return inf if step_s < tpot_s else 0
+        return floor((tpot_s - step_s) / growth_s)
+
+    def decoded(self, steps: int) -> None: ...
+
+    def _fill(self, seats: Seats, batch: Batch, now: float, waiting: Iterable[Sequence]) -> None:
+        decodes = [_decode(each, now) for each in seats.running if _is_decode(each)]
+        prefills = [_prefill(each, now) for each in seats.running if not _is_decode(each)]
+        prefills += [_prefill(each, now) for each in waiting]
+        offered, is_full = frozenset(waiting), False
+        for sequence, tokens in form_batch(decodes, prefills, model=self.model, tokens_max=self.tokens_max).items():
+            if sequence in offered:
+                is_full = is_full or not _seated(seats, sequence)
+            take(seats, batch, sequence, min(tokens, sequence.missing), self.tokens_max)
+
+    def _make_room(self, seats: Seats, batch: Batch) -> None:
+        """For the next token of everybody who runs."""
+        for sequence in tuple(seats.running):
+            while sequence.running and not seats.memory.reserve(sequence, sequence.missing):
+                preempt_last(seats, batch)
+
+
+def _seated(seats: Seats, sequence: Sequence) -> bool:
+    """Whether there was a seat and room for one that waits."""
+    if not seats.admit_this(sequence):
+        return False
+    reserved = seats.memory.reserve(sequence, sequence.missing)
+    assert reserved, "what was admitted can be prefilled"
+    return True
+
+
+def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope: SloEnvelope, now: float) -> float:
+    """Return how many prompt tokens an engine with these, running and waiting, can still take on for this envelope,
+    which has both targets: what FairBatching's engine reports after every step.
+    """
+    assert envelope.ttft_s is not None, "no budget without targets"
+    assert envelope.tpot_s is not None, "no budget without targets"
+    decodes: list[DueDecode] = []
+    owed_tokens = 0
+    for sequence in sequences:
+        if _is_decode(sequence):
+            decodes.append(DueDecode(due_at(sequence) - now, sequence.present))
+        else:
+            owed_tokens += sequence.missing
+    return prefill_admission_budget(
+        model, decodes, owed_tokens=owed_tokens, ttft_s=envelope.ttft_s, tpot_s=envelope.tpot_s
+    )
+
+
+def _is_decode(sequence: Sequence) -> bool:
+    """Whether its next token takes one step. A sequence that was preempted is prefilled again."""
+    return sequence.missing == 1 and sequence.emitted > 0
+
+
+def _decode(sequence: Sequence, now: float) -> Decode[Sequence]:
+    return Decode(sequence, due_at(sequence) - now, _tpot_s(sequence), sequence.present)
+
+
+def _prefill(sequence: Sequence, now: float) -> Prefill[Sequence]:
+    return Prefill(sequence, due_at(sequence) - now, sequence.computed, sequence.missing)
+
+
+def due_at(sequence: Sequence) -> float:
+    """When its next token is late; infinite where nobody said."""
+    request = sequence.request
+    envelope = request.envelope
+    if envelope is None or (envelope.tpot_s is None if sequence.emitted else envelope.ttft_s is None):
+        return inf
+    arrived_at = sequence.submitted_at if request.arrived_at is None else request.arrived_at
+    return arrived_at + (envelope.ttft_s or 0.0) + sequence.emitted * (envelope.tpot_s or 0.0)
+
+
+def _tpot_s(sequence: Sequence) -> float:
+    envelope = sequence.request.envelope
+    return inf if envelope is None or envelope.tpot_s is None else envelope.tpot_s

@@ -1,0 +1,103 @@
+"""What the plugin inside a vLLM (backends/vllm_plugin) tells at /fairlead/steps: every step, and how its engines stand.
+
+A server that has the plugin is asked in every round for the steps since the last; one that has not, or does not know
+our credentials, now and then. What it says is believed as far as it is possible at all: an answer that is none, or of
+a version that is not known, is as good as no plugin.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+from uuid import uuid4
+
+from backends.step_times import StepReport
+
+PATH: Final = "/fairlead/steps"
+REPORTS_BYTES_MAX: Final = 4 << 20
+VERSION: Final = 1
+ABSENT_S: Final = 30.0  # until a server that had no plugin is asked again
+ROW_FIELDS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNews:
+    """What its engines say together; sums, as a BackendLoad has them. None: they do not say.
+
+    `pab_dispatches` is the number of the last of our dispatches that `pab_tokens` has seen.
+    """
+
+    step_tokens_max: int | None = None
+    requests_running_max: int | None = None
+    pab_tokens: float | None = None
+    pab_dispatches: int | None = None
+
+
+class PluginReports:
+    """Of one backend: which steps were told already. `engines` is None where its scheduler is not the plugin's.
+
+    `gateway` is our name there, so that our dispatches are told apart from others'.
+    """
+
+    def __init__(self) -> None:
+        self.gateway = uuid4().hex
+        self.engines: EngineNews | None = None
+        self._epoch = ""
+        self._next = 0
+        self._absent_until = float("-inf")
+
+    def path(self, now: float) -> str | None:
+        """What to ask for now; None: nothing."""
+        return None if now < self._absent_until else f"{PATH}?since={self._next}"
+
+    def absent(self, now: float) -> None:
+        """It answered something else."""
+        self.engines, self._epoch, self._next = None, "", 0
+        self._absent_until = now + ABSENT_S
+
+    def silent(self) -> None:
+        """It did not answer; perhaps it will be another server than before."""
+        self.engines, self._absent_until = None, float("-inf")
+
+    def told(self, body: bytes) -> list[StepReport]:
+        """Take in an answer; return the steps that are new. Raises ValueError for what is none."""
+        said = json.loads(body)
+        if not isinstance(said, dict) or said.get("version") != VERSION or not isinstance(said.get("epoch"), str):
+            raise ValueError("not reports of steps")
+        rows, states = said.get("steps"), said.get("engines")
+        if not isinstance(rows, list) or not isinstance(states, dict) or not _is_count(said.get("next")):
+            raise ValueError("not reports of steps")
+        # Of a process that was started again `since` meant nothing: its first steps may be missing, and are not missed.
+        self._epoch, self._next = said["epoch"], said["next"]
+        self.engines = _together([state for state in states.values() if isinstance(state, dict)], self.gateway)
+        return [StepReport(row[2], row[3], row[4], row[5] / 1e6) for row in rows if _is_row(row)]
+
+
+def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | None:
+    if not states:
+        return None
+    budgets = [state.get("pab_tokens") for state in states]
+    known = [float(each) for each in budgets if isinstance(each, int | float) and isfinite(each)]
+    dispatches = states[0].get("dispatches")
+    seen = dispatches.get(gateway, 0) if isinstance(dispatches, dict) else None
+    return EngineNews(
+        step_tokens_max=_sum(states, "step_tokens_max"),
+        requests_running_max=_sum(states, "requests_running_max"),
+        pab_tokens=sum(known) if len(known) == len(states) else None,
+        # Of several engines each sees a part of the dispatches, so that none says which have arrived.
+        pab_dispatches=seen if len(states) == 1 and _is_count(seen) else None,
+    )
+
+
+def _sum(states: list[Mapping[str, Any]], name: str) -> int | None:
+    values: list[int] = [state[name] for state in states if _is_count(state.get(name))]
+    return sum(values) or None if len(values) == len(states) else None
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list) and len(row) == ROW_FIELDS and all(map(_is_count, row))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= 2**53

@@ -1,0 +1,199 @@
+"""The scheduler's books, in plain values: what was promised to whom, how long steps take, what to report.
+
+scheduler.py translates between these and vLLM's objects. Times are seconds on the clock that is passed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from math import inf
+from typing import Any, Final
+
+from backends.vllm_plugin.collector import Collector
+from backends.vllm_plugin.options import Options
+from backends.vllm_plugin.promises import Promise, read_promise
+from backends.vllm_plugin.queue_order import TenantOrder
+from backends.vllm_plugin.step_clock import StepClock, StepReport
+from policies.batching.fair import Decode, Prefill, form_batch
+from policies.batching.pab import DueDecode, prefill_admission_budget
+from policies.step_time.learner import StepTimeLearner
+from policies.step_time.model import StepTime, StepTimeModel
+from policies.step_time.observation import Observation
+
+LEARN_EVERY: Final = 4  # steps without a prompt, once the model is sure: a fit takes a millisecond of the engine's time
+REPORT_EVERY_S: Final = 0.01
+REPORT_STEPS_MAX: Final = 64
+TARGETS_KEPT: Final = 64  # of the last requests: the tightest are those of the budget that is reported
+ERROR_TIMES: Final = 2.0  # the model's median error, that steps are expected to be longer than it says
+MARGIN_RATIO_MIN, MARGIN_RATIO_MAX = 0.02, 0.25  # and no less, and no more
+GATEWAYS_MAX: Final = 8  # whose dispatches are told apart
+LEAD_S_MAX: Final = 1.0  # steps in flight delay the next one by no more than this, whatever the model says
+
+
+@dataclass(slots=True)
+class Entry:
+    """A request inside the engine: what was promised, and what it has produced."""
+
+    promise: Promise
+    output_tokens: int = 0
+    first_token_at: float | None = None
+
+    def slack_s(self, output_tokens: int, now: float) -> float:
+        """Seconds until the next token after so many is late; some of them may not be there yet."""
+        return self.promise.slack_s(output_tokens=output_tokens, first_token_at=self.first_token_at, now=now)
+
+
+class Clerk:
+    """One engine's books."""
+
+    def __init__(self, options: Options, clock: Callable[[], float]) -> None:
+        self.options = options
+        self.entries: dict[str, Entry] = {}
+        self.dispatches: dict[str, int] = {}  # the highest of each gateway, the last to send at the end
+        self.tenants = TenantOrder() if options.order == "vtc" else None
+        self._clock = clock
+        self._steps = StepClock()
+        self._learner = StepTimeLearner()
+        self._step_time: StepTime | None = None
+        self._was_sure = False
+        self._seen = 0
+        self._in_flight_until = 0.0
+        self._collector = Collector(clock) if options.collects else None
+        self._has_begun = False
+        self._targets: deque[tuple[float, float]] = deque(maxlen=TARGETS_KEPT)
+        self._untold: list[StepReport] = []
+        self._told_at = 0.0
+
+    def now(self) -> float:
+        return self._clock()
+
+    @property
+    def step_time(self) -> StepTime | None:
+        """What is believed of the engine's steps; None: nothing yet."""
+        return self._step_time
+
+    def arrived(self, request_id: str, extra_args: Mapping[str, Any] | None, *, arrived_s_ago: float) -> None:
+        """A request is in the engine's queue, that came to its server so long ago."""
+        arrived_at = self._clock() - arrived_s_ago
+        promise = read_promise(
+            extra_args, arrived_at=arrived_at, ttft_s=self.options.ttft_s, tpot_s=self.options.tpot_s
+        )
+        if arrived_at < promise.first_due_at < inf and promise.tpot_s < inf:
+            self._targets.append((promise.first_due_at - arrived_at, promise.tpot_s))
+        self.entries[request_id] = Entry(promise)
+        if promise.dispatch is not None:
+            gateway, number = promise.dispatch
+            self.dispatches[gateway] = max(self.dispatches.pop(gateway, 0), number)
+            if len(self.dispatches) > GATEWAYS_MAX:
+                del self.dispatches[next(iter(self.dispatches))]
+
+    def forget(self, request_id: str) -> None:
+        """The request is over."""
+        self.entries.pop(request_id, None)
+
+    def begun(self, request_id: str, prompt_tokens: int) -> None:
+        """So much of a request's prompt, all that was not cached, will be computed."""
+        entry = self.entries.get(request_id)
+        if entry is not None and self.tenants is not None:
+            self.tenants.charge(entry.promise.tenant, prompt_tokens=prompt_tokens)
+
+    def produced(self, entry: Entry, output_tokens: int, now: float) -> None:
+        """A request has produced so many tokens in all."""
+        new_tokens = output_tokens - entry.output_tokens
+        if new_tokens <= 0:
+            return
+        if entry.first_token_at is None:
+            entry.first_token_at = now
+        entry.output_tokens = output_tokens
+        if self.tenants is not None:
+            self.tenants.charge(entry.promise.tenant, output_tokens=new_tokens)
+
+    def begin_step(self) -> float:
+        """Return when the step that is formed now will start: when those in flight are through."""
+        if not self._has_begun:
+            self._has_begun = True
+            if self._collector is not None:
+                self._collector.begin()
+        now = self._clock()
+        if not self._steps.in_flight:
+            return now
+        return min(max(now, self._in_flight_until), now + LEAD_S_MAX)
+
+    def scheduled(self, key: int, starts_at: float, *, new_tokens: int, context_tokens: int, requests: int) -> None:
+        """A step was formed; `key` names it."""
+        now = self._clock()
+        self._steps.began(key, now, new_tokens=new_tokens, context_tokens=context_tokens, requests=requests)
+        if self._step_time is not None:
+            self._in_flight_until = starts_at + self._step_time.model.step_s(
+                new_tokens=new_tokens, context_tokens=context_tokens, requests=requests
+            )
+
+    def ended(self, key: int) -> float:
+        """The outcome of a step is there. Return when."""
+        now = self._clock()
+        report = self._steps.ended(key, now)
+        if report is not None:
+            self._learn(report)
+            if len(self._untold) < REPORT_STEPS_MAX:
+                self._untold.append(report)
+        return now
+
+    def rest(self, *, is_idle: bool, prompts_wait: bool, slack_s: float) -> None:
+        """A step has been dealt with; `slack_s` is the least of what runs."""
+        if self._collector is not None:
+            self._steps.paused(self._collector.collect_if_calm(slack_s=slack_s, prompts_wait=prompts_wait))
+        if is_idle:
+            self._steps.idle()
+
+    def divides(self, decodes: Sequence[Decode[str]]) -> bool:
+        """Whether a step with these decodes is to be divided by their targets.
+
+        A model that was sure once is kept to when it is not any more: on a noisy machine it is still the best guess,
+        and without one a step would be as long as vLLM's.
+        """
+        return self._was_sure and any(each.tpot_s < inf for each in decodes)
+
+    def divide(
+        self, decodes: Sequence[Decode[str]], prefills: Sequence[Prefill[str]], *, tokens_max: int
+    ) -> dict[str, int]:
+        """Return the tokens each request may have in this step.
+
+        A step is made to end when the most urgent token is due, so half of these tokens would be late if the model
+        were only right in the middle. It is taken to be slower by what it is wrong.
+        """
+        assert self._step_time is not None, "a step is divided by what it takes"
+        times = 1.0 + min(max(ERROR_TIMES * self._step_time.error_ratio, MARGIN_RATIO_MIN), MARGIN_RATIO_MAX)
+        slower = StepTimeModel(*(each * times for each in astuple(self._step_time.model)))
+        return form_batch(decodes, prefills, model=slower, tokens_max=tokens_max)
+
+    def budget(self, decodes: Iterable[DueDecode], *, owed_tokens: int) -> tuple[float, float, float] | None:
+        """Return the prefill admission budget in tokens, and the TTFT and TPOT targets in seconds that it is for.
+
+        None while the model is not sure, or nobody came with both targets.
+        """
+        if self._step_time is None or not self._step_time.is_sure or not self._targets:
+            return None
+        ttft_s, tpot_s = (min(each) for each in zip(*self._targets, strict=True))
+        tokens = prefill_admission_budget(
+            self._step_time.model, decodes, owed_tokens=owed_tokens, ttft_s=ttft_s, tpot_s=tpot_s
+        )
+        return tokens, ttft_s, tpot_s
+
+    def untold(self, *, is_idle: bool) -> list[StepReport]:
+        """Take the steps that are to be reported now; none while it is not time."""
+        now = self._clock()
+        if not self._untold or (now - self._told_at < REPORT_EVERY_S and not is_idle):
+            return []
+        steps, self._untold, self._told_at = self._untold, [], now
+        return steps
+
+    def _learn(self, report: StepReport) -> None:
+        self._seen += 1
+        only_decodes = report.new_tokens == report.requests
+        if only_decodes and self._step_time is not None and self._step_time.is_sure and self._seen % LEARN_EVERY:
+            return
+        self._learner.observe(
+            Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
+        )
+        self._step_time = self._learner.step_time
+        self._was_sure = self._was_sure or (self._step_time is not None and self._step_time.is_sure)

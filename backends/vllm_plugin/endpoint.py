@@ -1,0 +1,41 @@
+"""GET /fairlead/steps?since=N on vLLM's own port: the steps from number N on, and how the engine stands.
+
+It says how busy a server is and how fast, so it is served only to who shows the operator's token, or where the
+operator opened it. Otherwise the path does not exist, as without the plugin.
+"""
+
+import hmac
+import os
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, Header, HTTPException, Query
+
+from backends.vllm_plugin.options import read_options
+from backends.vllm_plugin.stat_logger import REPORTS
+
+PATH: Final = "/fairlead/steps"
+
+
+class StepsEndpoint:
+    """vLLM's EndpointPlugin (vllm.endpoint_plugins)."""
+
+    name = "fairlead"
+    required_tasks = None
+
+    def attach_router(self, app: FastAPI) -> None:
+        options = read_options(os.environ)
+        if options.token is None and not options.is_open:
+            return
+        expected = None if options.token is None else f"Bearer {options.token}".encode()
+
+        async def steps(
+            since: Annotated[int, Query(ge=0)] = 0, authorization: Annotated[str, Header()] = ""
+        ) -> dict[str, Any]:
+            if expected is not None and not hmac.compare_digest(authorization.encode(), expected):
+                raise HTTPException(401, "Unauthorized")
+            return REPORTS.since(since)
+
+        app.get(PATH)(steps)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
+        return

@@ -1,0 +1,64 @@
+"""What the operator sets, by environment variables: vLLM has no room for options of others on its command line.
+
+Read once in each process. A value that cannot be is an error at the start, not a surprise later.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final
+
+ORDERS: Final = ("slack", "vtc")
+_YES: Final = {"1": True, "true": True, "0": False, "false": False, "": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`ttft_s` and `tpot_s` are the targets of requests that bring none, None: they have none.
+
+    `order` is that of the waiting queue (queue_order.py). The reports are served to whoever shows `token`; without one
+    to nobody, or to everybody where `is_open`.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    order: str = "slack"
+    collects: bool = True
+    token: str | None = None
+    is_open: bool = False
+
+
+def read_options(environment: Mapping[str, str]) -> Options:
+    """Raises ValueError, which names the variable, for what cannot be."""
+    order = environment.get("FAIRLEAD_ORDER", "slack")
+    if order not in ORDERS:
+        raise ValueError(f"FAIRLEAD_ORDER is one of {', '.join(ORDERS)}, not {order!r}")
+    return Options(
+        ttft_s=_seconds(environment, "FAIRLEAD_TTFT_MS"),
+        tpot_s=_seconds(environment, "FAIRLEAD_TPOT_MS"),
+        order=order,
+        collects=_switch(environment, "FAIRLEAD_GC", "1"),
+        # vLLM's own key serves too: a gateway sends one Authorization, whatever it asks for.
+        token=environment.get("FAIRLEAD_TOKEN") or environment.get("VLLM_API_KEY") or None,
+        is_open=_switch(environment, "FAIRLEAD_OPEN", "0"),
+    )
+
+
+def _seconds(environment: Mapping[str, str], name: str) -> float | None:
+    given = environment.get(name, "")
+    if not given:
+        return None
+    try:
+        milliseconds = float(given)
+    except ValueError:
+        milliseconds = -1.0
+    if not isfinite(milliseconds) or milliseconds <= 0.0:
+        raise ValueError(f"{name} is a number of milliseconds above zero, not {given!r}")
+    return milliseconds / 1000
+
+
+def _switch(environment: Mapping[str, str], name: str, default: str) -> bool:
+    given = environment.get(name, default).lower()
+    if given not in _YES:
+        raise ValueError(f"{name} is 0 or 1, not {given!r}")
+    return _YES[given]

@@ -1,0 +1,88 @@
+"""What the scheduler tells of its steps, on its way from the engine's process to whoever asks over HTTP.
+
+Rows of steps travel with vLLM's own statistics as JSON (stat_logger.py says how); the API process keeps the last
+ROWS_MAX of all its engines, numbered. Who asks says up to which number it has them. Numbers begin anew with the
+process, which `epoch` tells.
+"""
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, Final
+
+from backends.vllm_plugin.step_clock import StepReport
+
+VERSION: Final = 1
+ROWS_MAX: Final = 4096
+CARRIED_PREFIX: Final = "fairlead:"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """One engine as of its last report. What is None is not known yet.
+
+    `coefficients` are those of policies/step_time/model.py, in seconds. `pab_tokens` is the prefill admission budget
+    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` are the highest numbers that it has seen, by gateway.
+    """
+
+    dispatches: Mapping[str, int]
+    running: int
+    waiting: int
+    kv_blocks: int
+    kv_blocks_free: int
+    kv_block_tokens: int
+    step_tokens_max: int
+    requests_running_max: int
+    coefficients: Sequence[float] | None = None
+    error_ratio: float | None = None
+    is_sure: bool = False
+    pab_tokens: float | None = None
+    pab_ttft_s: float | None = None
+    pab_tpot_s: float | None = None
+
+
+def carried(steps: Sequence[StepReport], state: EngineState) -> str:
+    """One string for what is to be told."""
+    rows = [[*step[:3], round(step.duration_s * 1e6)] for step in steps]
+    return CARRIED_PREFIX + json.dumps({"steps": rows, "state": asdict(state)}, separators=(",", ":"))
+
+
+def take_carried(strings: dict[str, int]) -> list[Mapping[str, Any]]:
+    """Take what `carried` made out of a mapping of strings, and leave the rest."""
+    found = [each for each in strings if each.startswith(CARRIED_PREFIX)]
+    for each in found:
+        del strings[each]
+    return [json.loads(each.removeprefix(CARRIED_PREFIX)) for each in found]
+
+
+class Reports:
+    """The reports of all engines of one API process. `epoch` is a name that no other process has."""
+
+    def __init__(self, epoch: str) -> None:
+        self._epoch = epoch
+        self._rows: deque[list[int]] = deque(maxlen=ROWS_MAX)
+        self._next = 0
+        self._engines: dict[str, Any] = {}
+
+    def add(self, engine: int, report: Mapping[str, Any]) -> None:
+        """Keep what one engine told."""
+        for row in report["steps"]:
+            self._rows.append([self._next, engine, *row])
+            self._next += 1
+        self._engines[str(engine)] = report["state"]
+
+    def since(self, number: int) -> dict[str, Any]:
+        """Return, as JSON, the rows numbered from `number` on: number, engine, new tokens, context tokens, requests and
+        microseconds of each; and every engine's state. `next` is what to ask for next time.
+        """
+        kept_from = self._next - len(self._rows)
+        begin = min(max(number, kept_from), self._next)
+        return {
+            "version": VERSION,
+            "epoch": self._epoch,
+            "next": self._next,
+            "steps": list(islice(self._rows, begin - kept_from, None)),
+            "engines": self._engines,
+        }

@@ -1,0 +1,33 @@
+"""The API process's end of the way that reports take inside vLLM.
+
+vLLM sends the scheduler's statistics to the API process after every step, as a structure of its own in which other
+attributes are lost and connectors' are opened. One mapping of strings in it, of LoRA adapters that wait, reaches the
+loggers as it was filled. Ours runs before vLLM's own, and takes out what is not an adapter.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from backends.vllm_plugin.reports import Reports, take_carried
+
+REPORTS = Reports(uuid4().hex)
+"""Those of this process; the endpoint serves them."""
+
+
+class StepReportLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is not there where types are checked
+    """One per engine (vllm.stat_logger_plugins)."""
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        self._engine = engine_index
+
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+    ) -> None:
+        if scheduler_stats is not None:
+            for report in take_carried(scheduler_stats.waiting_lora_adapters):
+                REPORTS.add(self._engine, report)
+
+    def log_engine_initialized(self) -> None:
+        return

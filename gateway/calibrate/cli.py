@@ -1,0 +1,94 @@
+"""The command `fairlead calibrate`. It imports what it needs when it runs, so that --help is quick."""
+
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from backends.spec import BackendSpec
+    from gateway.calibrate.run import Calibration
+
+BackendUrl = Annotated[
+    str, typer.Option("--backend", metavar="URL", help="The server's root, without /v1.", show_default=False)
+]
+ModelName = Annotated[str | None, typer.Option(help="What to call for. Default: the first that it serves.")]
+OutFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Store the coefficients, for step_time_file.")]
+Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long it is kept busy.")]
+PlotFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw what was predicted (SVG).")]
+KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The API key that the server wants.")]
+
+
+def calibrate(
+    *,
+    backend: BackendUrl,
+    model: ModelName = None,
+    out: OutFile = None,
+    seconds: Seconds = 120.0,
+    plot: PlotFile = None,
+    api_key_file: KeyFile = None,
+) -> None:
+    """Learn how long a backend's steps take, from its own counters, while it is kept busy with a mixed load.
+
+    Prints the coefficients and how wrong they were about what they were not learnt from. A gateway learns the same
+    while it serves; started from these, it knows at once.
+    """
+    from gateway.calibrate import run  # noqa: PLC0415
+    from gateway.calibrate.load import CalibrationError  # noqa: PLC0415
+    from gateway.config.step_time import write_step_time  # noqa: PLC0415
+
+    if plot is not None and find_spec("matplotlib") is None:
+        _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
+    spec = _spec(backend, api_key_file)
+    try:
+        found = asyncio.run(
+            run.calibrate(spec, model=model, seconds=seconds, say=lambda line: typer.echo(line, err=True))
+        )
+        _print(found)
+        if out is not None:
+            write_step_time(out, found.step_time)
+            typer.echo(f"Stored in {out}. In the backend's configuration: step_time_file: {out}")
+        if plot is not None:
+            from gateway.calibrate.plot import draw  # noqa: PLC0415
+
+            plot.write_text(draw(found), encoding="utf-8")
+    except CalibrationError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}")
+
+
+def _print(found: "Calibration") -> None:
+    from gateway.calibrate.run import equation  # noqa: PLC0415
+
+    seen = f"{found.windows} windows of {found.steps} steps in {found.seconds:g} s, {found.calls} calls answered"
+    typer.echo(f"{found.model}: {seen}")
+    typer.echo(f"a step takes {equation(found.step_time.model)}")
+    typer.echo(
+        f"error of every second window, predicted from the others:"
+        f" {found.step_time.error_ratio:.1%} in the median, {found.error_ratio_p90:.1%} in the 90th percentile"
+    )
+
+
+def _spec(url: str, api_key_file: Path | None) -> "BackendSpec":
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from backends.spec import BackendSpec  # noqa: PLC0415
+    from gateway.config.sections import Backend  # noqa: PLC0415
+
+    try:
+        backend = Backend(url=url, api_key_file=api_key_file)
+        key = backend.credential()
+    except ValidationError as error:
+        _fail(f"--backend: {error.errors()[0]['msg'].removeprefix('Value error, ')}")
+    except ValueError as error:
+        _fail(str(error))
+    headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
+    return BackendSpec(backend.id, backend.url, headers)
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)

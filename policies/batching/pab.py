@@ -1,0 +1,79 @@
+"""Prefill admission budget: how many prompt tokens can an engine that batches fairly still take on in time?
+
+In a window of one TTFT target, decodes can be put off until they are due. What they then need at least, steps and
+tokens, is taken from the window; what is left computes prompts, less those that are owed already. Negative: some
+of those will be late. (FairBatching, arXiv 2510.14392, appendix A.) It holds only for an engine that really puts
+decodes off (fair.py), and for one pair of targets.
+
+    budget = (TTFT - a N - sum of n_r (b + c l_r) over decodes due in the window) / (b + c) - owed
+    N = 1 + (TTFT - least slack) / TPOT,  n_r = 1 + (TTFT - slack_r) / TPOT
+
+"linear" leaves out the 1, "ceil" rounds the quotient up: each decode needs whole tokens, each step is a whole one.
+"""
+
+from collections.abc import Callable, Iterable
+from math import ceil
+from typing import NamedTuple
+
+from policies.step_time.model import StepTimeModel
+
+
+class DueDecode(NamedTuple):
+    """A running request: seconds until its next token is due, and the KV tokens that a step reads for it."""
+
+    slack_s: float
+    context_tokens: float
+
+
+def _linear(steps: float) -> float:
+    return steps
+
+
+def _ceil(steps: float) -> float:
+    return 1 + ceil(steps - ROUNDING)
+
+
+ROUNDING = 1e-9  # 0.4 / 0.05 are 8 steps, although the quotient is 8.000000000000002
+MODES: dict[str, Callable[[float], float]] = {"linear": _linear, "ceil": _ceil}
+
+
+def prefill_admission_budget(
+    model: StepTimeModel,
+    decodes: Iterable[DueDecode],
+    *,
+    owed_tokens: float,
+    ttft_s: float,
+    tpot_s: float,
+    mode: str = "ceil",
+) -> float:
+    """Return prompt tokens, negative where more is owed than can be in time. Targets are above zero."""
+    steps_of = MODES[mode]
+    needed_s, slack_min_s = 0.0, ttft_s
+    for decode in decodes:
+        if decode.slack_s < ttft_s:
+            steps = steps_of((ttft_s - decode.slack_s) / tpot_s)
+            needed_s += steps * _decode_s(model, decode.context_tokens)
+            slack_min_s = min(slack_min_s, decode.slack_s)
+    steps = steps_of((ttft_s - slack_min_s) / tpot_s) if slack_min_s < ttft_s else 1.0
+    left_s = ttft_s - model.base_s * steps - needed_s
+    return tokens_in(model, left_s) - owed_tokens
+
+
+def tokens_in(model: StepTimeModel, time_s: float) -> float:
+    """Prompt tokens that can be computed in this time; each is computed, and read as context."""
+    return time_s / max(model.token_s + model.context_token_s, TOKEN_S_MIN)
+
+
+TOKEN_S_MIN = 1e-9  # of a model that says that tokens cost nothing
+
+
+def tokens_per_s(model: StepTimeModel, *, sequences: float, context_tokens: float, tpot_s: float) -> float:
+    """Return prompt tokens per second beside so many decodes that each get a token every `tpot_s` and no sooner.
+    Zero or less: there is no time for prompts.
+    """
+    decode_s = model.base_s + (model.token_s + model.request_s) * sequences + model.context_token_s * context_tokens
+    return tokens_in(model, 1.0 - decode_s / tpot_s)
+
+
+def _decode_s(model: StepTimeModel, context_tokens: float) -> float:
+    return model.token_s + model.context_token_s * context_tokens + model.request_s

@@ -1,0 +1,21 @@
+"""How long may a step be where nobody was promised anything? As long as it still buys throughput.
+
+With a step of a + k B seconds for B decodes, k being what one costs with its context, the rate is B / (a + k B) tokens
+per second: it rises towards 1 / k, ever more slowly. The share x of that asymptote is reached by B = x / (1 - x) a / k,
+and the step then takes a / (1 - x), whatever k is (fairness bound at the gateway: FairBatching's model in
+VTC's setting). So the knee is a time, not a number of requests.
+"""
+
+from math import inf
+
+from policies.step_time.model import StepTimeModel
+
+RATE_SHARE = 0.9
+"""Where twice the batch would make 5 % more tokens, and nearly double the wait for every one of them."""
+STEP_RATIO_MAX = 1 / (1 - RATE_SHARE)
+"""The same as a multiple of an empty step."""
+
+
+def knee_s(model: StepTimeModel) -> float:
+    """Seconds of a step at the knee; infinite where a step costs nothing by itself: then there is none."""
+    return model.base_s * STEP_RATIO_MAX or inf

@@ -1,0 +1,125 @@
+"""May a backend that has a seat and memory for one more be given it? No more than it can serve in time.
+
+What waits inside an engine is first come, first served and outside our fairness; what is missing there is a wasted
+step. By the model of its steps a backend may be given a request while
+
+- the step with it stays within the tightest TPOT target of what runs, or within the knee where nobody has one;
+- the prompts ahead of it are computed in time for its first token, and nobody who runs becomes late for it. Where it
+  has no TTFT target, or nothing could save it, while less prompt is owed than keeps the engine busy for a step: more
+  would wait there, in front of everybody who comes.
+
+A target that the engine could not keep even for this request alone binds nobody. While the model is not sure, the time
+that answers take says how much is too much (gap.py).
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+from policies.limit.gap import GapLimit
+from policies.limit.predictors import PREDICTORS
+from policies.limit.work import ROUNDING_S, EngineWork
+from policies.reservation import Reservation
+
+SEQUENCES_MAX = 64
+
+
+class Limit(Protocol):
+    """May this backend be given one more, which it has a seat and memory for? One per backend."""
+
+    reads_time: bool
+    """Whether it goes by when prompts will be computed."""
+
+    def is_full(self, work: EngineWork) -> bool:
+        """Whether it allows nothing at all until something ends. Never asked of an idle backend."""
+        ...
+
+    def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
+        """Whether the request may be sent now. Never asked of an idle backend, which always takes one."""
+        ...
+
+    def answered(self, token_s: float, tokens: int, running: int) -> None:
+        """An answer of so many tokens has ended; each took so long, and so many sequences ran at its end."""
+        ...
+
+
+class RoomOnly:
+    """Seats and memory are all."""
+
+    reads_time = False
+
+    def is_full(self, work: EngineWork) -> bool:
+        return False
+
+    def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
+        return True
+
+    def answered(self, token_s: float, tokens: int, running: int) -> None:
+        """Nothing is learnt."""
+
+
+class FixedLimit(RoomOnly):
+    """At most so many sequences per engine, as the operator says."""
+
+    def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
+        self._sequences_max = sequences_max
+
+    def is_full(self, work: EngineWork) -> bool:
+        return work.sequences >= self._sequences_max * work.engines
+
+    def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
+        return work.sequences + reservation.sequences <= self._sequences_max * work.engines
+
+
+class ModelLimit:
+    """What the backend can serve in time, by the model of its steps."""
+
+    reads_time = True
+
+    def __init__(self) -> None:
+        self._gap = GapLimit()
+
+    def is_full(self, work: EngineWork) -> bool:
+        return work.sequences + 1 > self._gap.sequences_max if work.model is None else work.is_full
+
+    def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
+        if work.model is None:
+            return work.sequences + reservation.sequences <= self._gap.sequences_max
+        return keeps_pace(work, reservation) and may_prefill(work, reservation, now)
+
+    def answered(self, token_s: float, tokens: int, running: int) -> None:
+        self._gap.answered(token_s, tokens, running)
+
+
+def keeps_pace(work: EngineWork, reservation: Reservation) -> bool:
+    """Whether the step with it stays within the tightest TPOT target there, or the knee where there is none."""
+    assert work.model is not None
+    step_s_max, own_s = work.step_s_max, work.own_tpot_s(reservation)
+    if own_s < inf:  # the knee is for those who were promised nothing
+        step_s_max = min(work.tpot_target_s(), own_s)
+    return work.decode_with_s(reservation) <= step_s_max + ROUNDING_S
+
+
+def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
+    """Whether its prompt may be computed there next."""
+    predictor = PREDICTORS[work.batching]
+    tokens = reservation.prefill_tokens
+    if predictor.makes_late(work, tokens, now):
+        return False
+    left_s = _ttft_left_s(reservation, now)
+    if left_s is not None and work.prefill_s(tokens) <= left_s:
+        if work.budget_tokens is not None:
+            return tokens <= work.budget_tokens
+        return predictor.ttft_s(work, tokens, now) <= left_s
+    return now >= work.busy_until
+
+
+LIMITS: dict[str, Callable[..., Limit]] = {"model": ModelLimit, "fixed": FixedLimit, "room": RoomOnly}
+
+
+def _ttft_left_s(reservation: Reservation, now: float) -> float | None:
+    """Seconds until its first token is due; None where nobody said when."""
+    envelope = reservation.envelope
+    if envelope is None or envelope.ttft_s is None:
+        return None
+    return reservation.arrived_at + envelope.ttft_s - now

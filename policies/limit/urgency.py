@@ -1,0 +1,50 @@
+"""Which running request has the least time to spare? Kept by a clock of steps.
+
+All that run step together, so a request gets one token with every step, and each token is due one TPOT target after the
+one before. Counted from step 0 its tokens are then due at base + step * TPOT, and the base never changes while it
+keeps the pace of the others. Of those with one target the smallest base is the most urgent, now and later.
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+from policies.reservation import Reservation
+
+Entry = tuple[float, int, Reservation]  # base, number, and whose it is
+
+
+class DueTokens:
+    """The bases of what runs, one heap per TPOT target. What was noted anew or is gone is dropped when it comes up."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[float, list[Entry]] = {}
+        self._bases: dict[Reservation, float] = {}
+
+    def note(self, reservation: Reservation, tpot_s: float, base: float) -> None:
+        """From now on this is when its tokens are due."""
+        self._bases[reservation] = base
+        heappush(self._heaps.setdefault(tpot_s, []), (base, reservation.number, reservation))
+
+    def forget(self, reservation: Reservation) -> None:
+        """It has ended, or nothing makes it punctual any more."""
+        self._bases.pop(reservation, None)
+
+    def settle(self) -> None:
+        """Drop all that is there no more, also what has not come up."""
+        for tpot_s, heap in list(self._heaps.items()):
+            heap[:] = [entry for entry in heap if self._bases.get(entry[2]) == entry[0]]
+            heapify(heap)
+            if not heap:
+                del self._heaps[tpot_s]
+
+    def most_urgent(self, is_lost: Callable[[float, float], bool]) -> Iterator[tuple[float, float]]:
+        """TPOT target and base of the most urgent of each kind, of those that are not lost by them."""
+        for tpot_s, heap in self._heaps.items():
+            while heap:
+                base, _, reservation = heap[0]
+                if self._bases.get(reservation) == base:
+                    if not is_lost(tpot_s, base):
+                        yield tpot_s, base
+                        break
+                    self.forget(reservation)
+                heappop(heap)

@@ -1,0 +1,322 @@
+"""What will this engine be doing from now on? What runs there, as sums that a step-time model can read.
+
+Everything is a sum or a mark that moves by one fact in constant time, whatever the number of requests: a decision
+walks backends, never requests, and a token that was predicted is not looked at.
+
+Prefill is a queue. Prompts are computed in the order in which they were sent, a chunk less one token for every decode
+in each step; so one clock of computed tokens says how far all of them are. It goes by the model, and is put
+right by first tokens: then everything up to that prompt is computed, and nothing after it.
+
+A decode reads, in the mean over its life, its prompt and half of its output. An envelope is a promise about sums of
+steps (token j is due at arrival + TTFT + j * TPOT), so it is the mean step that has to keep it.
+
+Slack is kept by a clock of steps (urgency.py); what is told with a measurement puts it right. Who still waits for his
+first token has slack too: prompts that are sent after his are computed while he decodes.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from math import ceil, inf
+
+from policies.limit.knee import knee_s
+from policies.limit.urgency import DueTokens
+from policies.reservation import Reservation
+from policies.step_time.model import StepTime, StepTimeModel
+from policies.types import BackendLoad
+
+BUSY_STEPS = 1.0  # of prompts keep an engine busy: what is left of the step that it computes, and the next
+STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
+ROUNDING_S = 1e-9
+STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
+FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; more: they are told of late, or all at once
+
+
+class EngineWork:
+    """One backend's running requests over time. Mutable; `now` never goes back."""
+
+    def __init__(self) -> None:
+        self.model: StepTimeModel | None = None
+        """None while nothing may be promised by it."""
+        self.batching = "vllm"
+        self.step_tokens_max = STEP_TOKENS_UNKNOWN
+        self.engines = 1
+        self.sequences = 0
+        self.context_tokens = 0.0
+        self.output_tokens = 0.0
+        self._foreign_sequences = 0
+        self._foreign_tokens = 0.0
+        self._tpots: dict[float, int] = {}  # TPOT targets of what runs, as far as they bind
+        self._bound: dict[Reservation, float] = {}
+        self._due = DueTokens()
+        self._late_tokens, self._late_until = inf, -inf  # of prompts, that made somebody late, in the same step
+        self._at = 0.0
+        self._steps = 0.0
+        self._computed = self._sent = 0.0  # prompt tokens, since the start of time
+        self._surely_computed = 0.0
+        self._ends: dict[Reservation, float] = {}  # where in what was sent a prompt without a first token ends
+        self.decode_s = self.chunk_s = 0.0
+        self.chunk_tokens = 1
+        self.ready_at = -inf
+        """When all prompts that were sent will be computed."""
+        self.busy_until = -inf
+        """When less will be left of them than keeps the engine busy. Long ago, both, while no model says when."""
+        self.step_s_max = inf
+        """The tightest TPOT target of what runs, or the knee where nothing has one."""
+        self._dispatches = 0
+        self._reported_tokens: float | None = None
+        self._unreported: dict[Reservation, int] = {}  # sent after what the engine's report knew of
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def take(self, reservation: Reservation, now: float) -> None:
+        """The request is sent."""
+        self._advance(now)
+        self._sent += reservation.prefill_tokens
+        self._ends[reservation] = self._sent
+        self._dispatches += 1
+        reservation.number = self._dispatches
+        if self._reported_tokens is not None:
+            self._unreported[reservation] = reservation.prefill_tokens
+        self._bind(reservation)
+        self._count(reservation, 1)
+        self._set_pace()
+        self._note_due(reservation, now)
+
+    def started(self, reservation: Reservation, now: float) -> None:
+        """Its first token is there."""
+        self._advance(now)
+        self._unreported.pop(reservation, None)
+        end = self._ends.pop(reservation, None)
+        if end is not None:
+            self._surely_computed = max(self._surely_computed, end)
+            is_streamed = reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences
+            self._computed = self._surely_computed if is_streamed else max(self._computed, end)
+            self._set_pace()
+        self._note_due(reservation, now)
+
+    def release(self, reservation: Reservation, now: float) -> None:
+        """It has ended, however."""
+        self._advance(now)
+        self._unreported.pop(reservation, None)
+        end = self._ends.pop(reservation, None)
+        if end is not None and end > self._computed:  # it will not be computed any more
+            self._computed += min(reservation.prefill_tokens, end - self._computed)
+        self._unbind(reservation)
+        self._count(reservation, -1)
+        self._set_pace()
+
+    def measured(
+        self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float, is_new: bool = True
+    ) -> None:
+        """The backend was measured, and runs this much for others; or that `is_new` no more, and told again."""
+        self._advance(now)
+        known: StepTime | None = load.step_time
+        if known is None or not known.is_sure:
+            self.model = None
+        elif self.model is None:
+            self.model, self._computed = known.model, self._sent  # what was sent before is as good as computed
+        else:
+            self.model = known.model
+        self.batching, self.engines = load.batching, load.engines
+        self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
+        self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
+        if is_new:
+            self._reported(load)
+        self._set_pace()
+
+    def told(self, running: Iterable[Reservation], now: float) -> None:
+        """What these, all that run, have produced by now is known."""
+        self._advance(now)
+        for reservation in running:
+            self._note_due(reservation, now)
+        self._due.settle()
+
+    # -- what is asked ---------------------------------------------------------------------------------------
+
+    def owed_tokens(self, now: float) -> float:
+        """Prompt tokens that were sent and are not computed yet."""
+        self._advance(now)
+        return self._sent - self._computed
+
+    def step_s(self, *, new_tokens: float, sequences: float, context_tokens: float) -> float:
+        """Seconds of a step of each engine, if this were shared among all of them. Only with a model."""
+        assert self.model is not None
+        each = 1 / self.engines
+        return self.model.step_s(
+            new_tokens=new_tokens * each, context_tokens=context_tokens * each, requests=sequences * each
+        )
+
+    def decode_with_s(self, reservation: Reservation) -> float:
+        """Seconds of a step in which all that runs and this one decode."""
+        sequences = self._all_sequences + reservation.sequences
+        context_tokens = self.context_tokens + self._foreign_tokens + reservation.context_tokens
+        return self.step_s(new_tokens=sequences, sequences=sequences, context_tokens=context_tokens)
+
+    def own_tpot_s(self, reservation: Reservation) -> float:
+        """Its own TPOT target; infinite where it has none, or one that the engine could not keep for it alone."""
+        envelope = reservation.envelope
+        if envelope is None or envelope.tpot_s is None:
+            return inf
+        if self.model is None:
+            return envelope.tpot_s
+        sequences = reservation.sequences
+        alone_s = self.model.step_s(new_tokens=sequences, requests=sequences, context_tokens=reservation.context_tokens)
+        return envelope.tpot_s if alone_s <= envelope.tpot_s else inf
+
+    @property
+    def budget_tokens(self) -> float | None:
+        """The prefill admission budget that the engine reported, less what was sent since; None: it reports none."""
+        return None if self._reported_tokens is None else self._reported_tokens - sum(self._unreported.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the step with anything more would be longer than it may be."""
+        model = self.model
+        if model is None or not self.sequences:
+            return False
+        return self.decode_s + (model.token_s + model.request_s) / self.engines > self.step_s_max + ROUNDING_S
+
+    def tpot_target_s(self) -> float:
+        """The tightest of what runs; infinite where nothing has one."""
+        return min(self._tpots, default=inf)
+
+    def makes_late(self, prefill_tokens: float, now: float) -> bool:
+        """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
+        not without. Only with a model.
+        """
+        if self.is_known_late(prefill_tokens, now):
+            return True
+        owed = self.owed_tokens(now)
+        is_late = any(
+            self._is_late(tpot_s, base, owed + prefill_tokens)
+            for tpot_s, base in self._due.most_urgent(partial(self._is_late, owed_tokens=owed))
+        )
+        if is_late:
+            self._late_tokens = prefill_tokens if now >= self._late_until else min(self._late_tokens, prefill_tokens)
+            self._late_until = now + self.decode_s
+        return is_late
+
+    def is_known_late(self, prefill_tokens: float, now: float) -> bool:
+        """Whether no more made somebody late a moment ago: an engine decides anew with its next step, and no sooner."""
+        return now < self._late_until and prefill_tokens >= self._late_tokens
+
+    def opens_at(self, now: float) -> float:
+        """When it may take on a prompt that it would not at `now`; infinite where time makes no difference."""
+        if now < self.busy_until:
+            return self.busy_until
+        return self._late_until if now < self._late_until else inf
+
+    def prefill_s(self, tokens: float) -> float:
+        """Seconds until so many prompt tokens are computed: full steps, and one with the rest. Only with a model."""
+        assert self.model is not None
+        full_steps, rest = divmod(tokens, self.chunk_tokens)
+        rest_s = self.decode_s + self.model.token_s * rest / self.engines if rest else 0.0
+        return full_steps * self.chunk_s + rest_s
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of a running sequence, its whole expected answer."""
+        return self.output_tokens / self.sequences if self.sequences else 0.0
+
+    # -- in parts --------------------------------------------------------------------------------------------
+
+    @property
+    def _all_sequences(self) -> int:
+        return self.sequences + self._foreign_sequences
+
+    def _advance(self, now: float) -> None:
+        passed_s = now - self._at
+        if passed_s <= 0.0:
+            return
+        self._at = now
+        if self.model is None:
+            self._computed = self._sent
+            return
+        owed = self._sent - self._computed
+        if owed > 0.0:
+            prefill_s = self.prefill_s(owed)
+            if passed_s < prefill_s:
+                self._computed += owed * passed_s / prefill_s
+                self._steps += passed_s / self.chunk_s
+                return
+            self._computed = self._sent
+            self._steps += prefill_s / self.chunk_s
+            passed_s -= prefill_s
+        self._steps += passed_s / self.decode_s
+
+    def _set_pace(self) -> None:
+        """How fast it goes from now on. Called with every fact, hence written for its cost."""
+        model = self.model
+        self._late_until = -inf
+        if model is None:
+            self.ready_at = self.busy_until = -inf
+            return
+        engines, sequences = self.engines, self.sequences + self._foreign_sequences
+        chunk = self.step_tokens_max * engines
+        self.chunk_tokens = max(1, chunk - sequences)
+        # Seconds of a step besides what its tokens and requests cost, on every engine.
+        read_s = model.base_s + model.context_token_s * (self.context_tokens + self._foreign_tokens) / engines
+        self.decode_s = max(STEP_S_MIN, read_s + (model.token_s + model.request_s) * max(1, sequences) / engines)
+        chunk_s = read_s + (model.token_s * max(chunk, sequences) + model.request_s * (sequences + 1)) / engines
+        self.chunk_s = max(STEP_S_MIN, chunk_s)
+        owed = self._sent - self._computed
+        self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
+        # A report of the engine knows better what it can still take on.
+        self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s if self._reported_tokens is None else -inf
+        self.step_s_max = min(self._tpots) if self._tpots else knee_s(model)
+
+    def _count(self, reservation: Reservation, sign: int) -> None:
+        self.sequences += sign * reservation.sequences
+        self.context_tokens += sign * reservation.context_tokens
+        self.output_tokens += sign * reservation.output_tokens
+        if not self.sequences:
+            self.context_tokens = self.output_tokens = 0.0  # what rounding may have left
+
+    def _reported(self, load: BackendLoad) -> None:
+        """A report that is late would give back what was spent since: what it does not include is taken off again."""
+        self._reported_tokens = load.pab_tokens
+        included = self._dispatches if load.pab_dispatches is None else load.pab_dispatches
+        for reservation in [each for each in self._unreported if each.number <= included]:
+            del self._unreported[reservation]
+
+    def _bind(self, reservation: Reservation) -> None:
+        tpot_s = self.own_tpot_s(reservation)
+        if tpot_s < inf:
+            self._bound[reservation] = tpot_s
+            self._tpots[tpot_s] = self._tpots.get(tpot_s, 0) + 1
+
+    def _unbind(self, reservation: Reservation) -> None:
+        self._due.forget(reservation)
+        tpot_s = self._bound.pop(reservation, None)
+        if tpot_s is not None:
+            self._tpots[tpot_s] -= 1
+            if not self._tpots[tpot_s]:
+                del self._tpots[tpot_s]
+
+    def _note_due(self, reservation: Reservation, now: float) -> None:
+        """When its next token is due. It gets one with every step; the first when its prompt is computed."""
+        envelope, tpot_s = reservation.envelope, self._bound.get(reservation)
+        if envelope is None or tpot_s is None:
+            return
+        produced = reservation.produced_tokens // reservation.sequences
+        if envelope.ttft_s is not None:
+            due = reservation.arrived_at + envelope.ttft_s + produced * tpot_s
+        elif produced:
+            due = now + tpot_s  # nobody said when the first was
+        else:
+            return
+        steps_ahead = 0
+        if not produced:
+            ahead = self._ends.get(reservation, self._computed) - self._computed
+            steps_ahead = max(0, ceil(ahead / self.chunk_tokens) - 1)
+        self._due.note(reservation, tpot_s, due - (self._steps + steps_ahead) * tpot_s)
+
+    def _is_late(self, tpot_s: float, base: float, owed_tokens: float) -> bool:
+        """Whether a request whose tokens are due from this base on gets one too late while so much is computed."""
+        slack_s = base + self._steps * tpot_s - self._at
+        full_steps, rest = divmod(owed_tokens, self.chunk_tokens)
+        # The last step gives the token that is due after those of all others; so does the last full one.
+        last = full_steps if rest else full_steps - 1
+        if full_steps and slack_s + (full_steps - 1) * tpot_s < full_steps * self.chunk_s - ROUNDING_S:
+            return True
+        return slack_s + max(0.0, last) * tpot_s < max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S

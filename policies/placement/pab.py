@@ -1,0 +1,43 @@
+"""The engine with the largest prefill admission budget (PAB-LB, FairBatching, arXiv 2510.14392, appendix A).
+
+An engine that reports its budget is believed, less what it was sent since (its reports say what they include); of
+others the budget is reckoned by what runs there. A count of requests says nothing of how long their prompts are, nor
+of how much time the streams that run can spare.
+"""
+
+from collections.abc import Sequence
+
+from policies.capacity import BackendCapacity
+from policies.placement.base import Placement
+from policies.placement.least_reserved import LeastReserved
+from policies.prefixes import PrefixIndex
+from policies.types import Request
+
+TTFT_S = 1.0  # the window of a budget that is reckoned here for a request without a TTFT target
+
+
+class LargestBudget(Placement):
+    """The largest budget among those that the prompt, less what is cached, fits; where it fits none, of all. Equals by
+    how full they are, then by id; while the budget of any of the backends is not known, the least full.
+    """
+
+    reads_prefixes = True
+
+    def __init__(self) -> None:
+        self._prefixes = PrefixIndex()
+        self._otherwise = LeastReserved()
+
+    def look_up_in(self, prefixes: PrefixIndex) -> None:
+        self._prefixes = prefixes
+
+    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
+        envelope = request.envelope
+        window_s = TTFT_S if envelope is None or envelope.ttft_s is None else envelope.ttft_s
+        ranked = []
+        for capacity in candidates:
+            tokens = capacity.budget_tokens(window_s)
+            if tokens is None:
+                return self._otherwise.place(request, candidates)
+            is_short = tokens < self._prefixes.uncached_tokens(request, capacity.id)
+            ranked.append((is_short, -tokens, capacity.reserved_ratio, capacity.id, capacity))
+        return min(ranked)[-1]

@@ -1,0 +1,33 @@
+"""The backend where the first token would come soonest, by the model of its steps and what it holds already."""
+
+from collections.abc import Sequence
+
+from policies.capacity import BackendCapacity
+from policies.placement.base import Placement
+from policies.placement.least_reserved import LeastReserved
+from policies.prefixes import PrefixIndex
+from policies.types import Request
+
+
+class PredictedTtft(Placement):
+    """Least predicted time to the first token, of prompts less what is cached; equals by how full they are, then by id.
+    While too little is known of any of the backends the least full is taken: that is also how more gets known.
+    """
+
+    reads_prefixes = True
+
+    def __init__(self) -> None:
+        self._prefixes = PrefixIndex()
+        self._otherwise = LeastReserved()
+
+    def look_up_in(self, prefixes: PrefixIndex) -> None:
+        self._prefixes = prefixes
+
+    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
+        uncached, soonest = self._prefixes.uncached_tokens, []
+        for capacity in candidates:
+            ttft_s = capacity.ttft_s(uncached(request, capacity.id))
+            if ttft_s is None:
+                return self._otherwise.place(request, candidates)
+            soonest.append((ttft_s, capacity.reserved_ratio, capacity.id, capacity))
+        return min(soonest)[-1]

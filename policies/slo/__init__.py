@@ -1,0 +1,1 @@
+"""Are requests served in the time that they were promised? What an envelope means, and who keeps it."""

@@ -1,0 +1,98 @@
+"""How promptly does an answer come, token by token? In constant memory and time, while it passes.
+
+Three readings (FairBatching, arXiv 2510.14392, 3.1 and 5.1). Time per output token since the first token came, and
+since it was due: (o(j) - o(0)) / j and (o(j) - arrival - TTFT) / j, the largest over the answer's tokens; the second
+keeps its target exactly if every token came by arrival + TTFT + j * TPOT, the first may exceed it where the first token
+came early. And the tokens that came by then, one by one: an answer that stalled once is not as bad as one that
+crawled. Tokens that pass together pass at one time.
+
+An answer that is not streamed is there when all of it is: it is judged by when its last token was due.
+"""
+
+from math import ceil, inf
+
+from policies.slo.envelope import first_token_due_at
+from policies.types import Request, Timing
+
+ROUNDING_S = 1e-9  # a sum of times that ends on its deadline is in time
+
+
+class Timeliness:
+    """The tokens of one answer against its request's envelope. Mutable."""
+
+    __slots__ = (
+        "_arrived_at", "_choices", "_due_at", "_first_at", "_is_whole", "_last_at", "_late", "_since_due_s",
+        "_since_first_s", "_token_s", "_tokens",
+    )  # fmt: skip
+
+    def __init__(self, request: Request) -> None:
+        """The request has an envelope."""
+        assert request.envelope is not None, "what was promised nothing is not judged"
+        due_at = first_token_due_at(request)
+        self._arrived_at = request.arrived_at
+        self._choices = request.choices  # produced side by side: each token in turn is one of the next choice
+        self._token_s = inf if request.envelope.tpot_s is None else request.envelope.tpot_s / request.choices
+        self._due_at = inf if due_at is None else due_at  # until the first token comes
+        self._first_at = self._last_at = 0.0
+        self._since_first_s = self._since_due_s = 0.0  # per token of all choices; the latter of those after _due_at
+        self._tokens = self._late = 0
+        self._is_whole = False
+
+    def passed(self, tokens: int, now: float) -> None:
+        """So many tokens of the answer are there by now. Called for every chunk, hence written for its cost."""
+        before = self._tokens
+        if tokens <= before:
+            return
+        self._tokens, self._last_at = tokens, now
+        if before < self._choices:
+            self._began(before, tokens, now)
+            return
+        if now > self._first_at + before * self._since_first_s:
+            self._since_first_s = (now - self._first_at) / before
+        late_s = now - self._due_at
+        if late_s > ROUNDING_S:
+            if late_s > before * self._since_due_s:
+                self._since_due_s = late_s / before
+            if late_s > before * self._token_s + ROUNDING_S:
+                self._late += 1 if tokens == before + 1 else self._late_among(before, tokens, late_s)
+
+    def whole(self, tokens: int, now: float) -> None:
+        """The answer is there, all at once: so many tokens."""
+        self._tokens, self._last_at, self._is_whole = tokens, now, True
+        late_s, last = now - self._due_at, tokens - 1
+        if tokens and late_s > ROUNDING_S and (not last or late_s > last * self._token_s + ROUNDING_S):
+            self._late = tokens
+
+    def timing(self) -> Timing:
+        """All of it, so far."""
+        last, choices = self._tokens - 1, self._choices
+        has_second = last >= choices
+        since_due_s = self._since_due_s
+        if has_second and (self._is_whole or not since_due_s):
+            since_due_s = (self._last_at - self._due_at) / last  # before the first token is due: later, and less early
+        return Timing(
+            ttft_s=self._first_at - self._arrived_at if self._tokens and not self._is_whole else None,
+            tpot_s=self._since_first_s * choices if has_second and not self._is_whole else None,
+            tpot_envelope_s=since_due_s * choices if has_second and since_due_s > -inf else None,
+            tokens=self._tokens,
+            tokens_in_time=self._tokens - self._late,
+        )
+
+    def _began(self, before: int, tokens: int, now: float) -> None:
+        """The first token of a choice is there, and maybe more."""
+        if not before:
+            self._first_at = now
+            if self._due_at == inf:
+                self._due_at = now
+        late_s = now - self._due_at
+        if tokens > self._choices:
+            self._since_first_s = (now - self._first_at) / self._choices
+            self._since_due_s = max(late_s, 0.0) / self._choices
+        if late_s > ROUNDING_S:
+            self._late += self._late_among(before, tokens, late_s)
+
+    def _late_among(self, before: int, tokens: int, late_s: float) -> int:
+        """How many of the tokens from `before` on, so long after the first was due, were due by now."""
+        if self._token_s == inf:
+            return max(0, min(tokens, self._choices) - before)
+        return max(0, min(tokens, ceil((late_s - ROUNDING_S) / self._token_s)) - before)

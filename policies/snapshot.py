@@ -1,0 +1,48 @@
+"""What a pool looks like to people and metrics: everybody's queue, account and promises, at one time."""
+
+from collections.abc import Iterable
+
+from policies.fleet import Fleet
+from policies.ledger import Ledger
+from policies.queues import Queues
+from policies.slo.attainment import AttainmentBook
+from policies.slo.views import slacks
+from policies.tenants import Tenants
+from policies.types import Snapshot, TenantView, TierView
+
+
+def taken(
+    *,
+    queues: Queues,
+    ledger: Ledger,
+    tenants: Tenants,
+    tier_ids: Iterable[str],
+    fleet: Fleet,
+    attainment: AttainmentBook,
+    now: float,
+) -> Snapshot:
+    """The pool as it stands, all accounts settled. Costs time in proportion to tenants and requests."""
+    left = slacks(queues.waiting(), ledger.in_flight.values(), tier_id=tenants.tier_id, now=now)
+    views = tenants.views(ledger, slacks_s=left.tenants, attainment=attainment.of_tenant)
+    members: dict[str, list[TenantView]] = {tier_id: [] for tier_id in tier_ids}
+    for tenant_id, view in views.items():
+        members[tenants.tier_id(tenant_id)].append(view)
+    return Snapshot(
+        now=now,
+        queued_requests=len(queues),
+        queued_bytes=queues.body_bytes,
+        in_flight_requests=len(ledger.in_flight),
+        tenants=views,
+        tiers={
+            tier_id: TierView(
+                queued_requests=sum(each.queued_requests for each in of_tier),
+                in_flight_requests=sum(each.in_flight_requests for each in of_tier),
+                service=sum(each.service for each in of_tier),
+                slack_s_min=left.tiers.get(tier_id),
+                attainment=attainment.of_tier(tier_id),
+            )
+            for tier_id, of_tier in members.items()
+        },
+        requests=left.requests,
+        backends=fleet.views(),
+    )

@@ -1,0 +1,9 @@
+"""How long will a step of this engine take, and how sure is that?"""
+
+from policies.step_time.fit import fit_all
+from policies.step_time.groups import StepGroups
+from policies.step_time.learner import StepTimeLearner
+from policies.step_time.model import StepTime, StepTimeModel
+from policies.step_time.observation import Observation
+
+__all__ = ["Observation", "StepGroups", "StepTime", "StepTimeLearner", "StepTimeModel", "fit_all"]

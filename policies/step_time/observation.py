@@ -1,0 +1,47 @@
+"""What was seen of an engine's steps: one step, or a stretch of time and all steps in it, as sums.
+
+The model is linear, so a sum of steps is as good an equation as a single one. What nobody could have seen (a
+negative count, no time at all, a step of minutes) is told apart here, so that whoever lies teaches nothing.
+"""
+
+from dataclasses import astuple, dataclass
+
+from policies.step_time.model import StepTimeModel
+
+STEP_S_MAX = 600.0
+SECONDS_MIN = 1e-6
+AMOUNT_MAX = 1e15  # of anything: above it, sums of squares lose their last digits
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """`steps` took `seconds` and computed `new_tokens` together.
+
+    `context_token_steps` is the sum over the steps of the KV tokens that each of them read, `request_steps` that of
+    the requests in each.
+    """
+
+    seconds: float
+    steps: float
+    new_tokens: float
+    context_token_steps: float
+    request_steps: float
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an engine can have done this."""
+        return (
+            all(0.0 <= each <= AMOUNT_MAX for each in astuple(self))  # which NaN is not
+            and self.steps > 0.0
+            and SECONDS_MIN <= self.seconds <= STEP_S_MAX * self.steps
+            and self.new_tokens > 0.0
+        )
+
+    def predicted_s(self, model: StepTimeModel) -> float:
+        """How long the model says that these steps take."""
+        return (
+            model.base_s * self.steps
+            + model.token_s * self.new_tokens
+            + model.context_token_s * self.context_token_steps
+            + model.request_s * self.request_steps
+        )

@@ -1,0 +1,227 @@
+"""A chat beside a flood: who keeps the chat's latencies when a batch tenant sends 2,000-token prompts without end?
+
+    python tests/benchmarks/demos/slo.py [--vllm DIR] [--out DIR] [--rounds N] [--arms none,fifo,...]
+
+One real vLLM whose full step stays under the chat's target for the time per token. The targets are those that an
+empty engine gives: three times the chat's own median time to first token and a full step, and three times its
+median time per output token. The chat arrives at random times (Poisson); the flood has always FLOOD requests in flight.
+The ways to serve both take turns, each round with fresh gateways and, where vLLM is another, a vLLM beside it that does
+nothing meanwhile. Throughput is what vLLM's own counters moved by. Prints the results and saves them as text and JSON.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+
+from servers import ROOT, gateway, vllm
+
+from backends.metrics import parse_metrics
+
+HERE = Path(__file__).parent
+CHAT = {"tenant": "chat", "prompt": 60, "output": 24}
+BATCH = {"tenant": "batch", "prompt": 2_000, "output": 16}
+CHAT_PER_S = 6.0
+FLOOD = 48  # requests of the batch tenant in flight, more than seats
+FLOOD_REQUESTS = 1_500  # more than one turn can serve
+SOLO_S = 10.0
+WARM_UP_S = 6.0
+TURN_S = 12.0
+TARGET_FACTOR = 3.0
+STEP_TOKENS_MAX = 256
+ENGINE = (
+    *("--max-num-batched-tokens", str(STEP_TOKENS_MAX), "--long-prefill-token-threshold", "0"),
+    *("--num-gpu-blocks-override", "2048"),
+)
+
+
+@dataclass(frozen=True)
+class Targets:
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the chat saw, and what the engine did meanwhile (prompt and output tokens per second of everybody)."""
+
+    arm: str
+    ttft_s: list[float]
+    tpot_s: list[float]
+    tokens_per_s: float
+
+    def inside(self, targets: Targets) -> float:
+        """The part of the chat's requests that met both targets."""
+        met = [
+            ttft_s <= targets.ttft_s and tpot_s <= targets.tpot_s
+            for ttft_s, tpot_s in zip(self.ttft_s, self.tpot_s, strict=True)
+        ]
+        return sum(met) / len(met)
+
+
+def arms(targets: Targets) -> dict[str, dict | None]:
+    """The configuration of the gateway; None: no gateway."""
+    return {
+        "no gateway": None,
+        "FIFO": {"scheduling": {"fairness": "fifo"}},
+        "VTC": {"scheduling": {"fairness": "vtc"}},
+    }
+
+
+def main() -> None:
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    started_at = time.monotonic()
+    with vllm(*ENGINE, installed=options.vllm, folder=options.out) as backend:
+        solo = take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flooded=False)
+        full_step_s = measure_full_step(backend)
+        targets = Targets(
+            ttft_s=TARGET_FACTOR * median(solo.ttft_s) + full_step_s, tpot_s=TARGET_FACTOR * median(solo.tpot_s)
+        )
+        print(
+            f"alone: TTFT {1e3 * median(solo.ttft_s):.1f} ms, TPOT {1e3 * median(solo.tpot_s):.1f} ms; a full step of"
+            f" {STEP_TOKENS_MAX} tokens {1e3 * full_step_s:.1f} ms; targets {1e3 * targets.ttft_s:.1f} and"
+            f" {1e3 * targets.tpot_s:.1f} ms",
+            flush=True,
+        )
+        turns = []
+        table = {name: sections for name, sections in arms(targets).items() if name in (options.arms or arms(targets))}
+        for number in range(options.rounds):
+            for name in table if number % 2 == 0 else reversed(table):  # so that a drift cancels out
+                with front(name, table[name], backend, options.out) as server:
+                    turns.append(take_turn(name, server, backend, requests_per_s=CHAT_PER_S, seconds=TURN_S))
+                print(f"  {_line(turns[-1], targets)}", flush=True)
+    report = "\n".join(report_lines(turns, solo, targets))
+    print(report)
+    (options.out / "slo-demo.txt").write_text(report + "\n")
+    (options.out / "slo-demo.json").write_text(json.dumps([asdict(each) for each in [solo, *turns]]))
+    print(f"saved in {options.out}; {time.monotonic() - started_at:.0f} s in all")
+
+
+@contextmanager
+def front(name: str, sections: Mapping | None, backend, folder: Path) -> Iterator:
+    """What the clients speak to."""
+    if sections is None:
+        yield backend
+        return
+    with gateway(backend=backend, name=name.lower().replace(" ", "-"), folder=folder, **sections) as server:
+        yield server
+
+
+def take_turn(arm: str, server, backend, *, requests_per_s: float, seconds: float, flooded: bool = True) -> Turn:
+    """The chat's requests of so many seconds; the flood, if any, begins before and ends after them."""
+    rng = Random(arm == "solo")
+    at_s, requests = 0.0, []
+    while (at_s := at_s + rng.expovariate(requests_per_s)) < seconds:
+        requests.append({**CHAT, "at_s": at_s})
+    flood = _start(server, [{**BATCH, "at_s": 0.0}] * FLOOD_REQUESTS, FLOOD) if flooded else None
+    try:
+        if flood:
+            time.sleep(WARM_UP_S)
+        tokens, began_at = tokens_of(backend), time.monotonic()
+        chat = _start(server, requests, None)
+        output, _ = chat.communicate()
+        wall_s, tokens = time.monotonic() - began_at, tokens_of(backend) - tokens
+        if flood and flood.poll() is not None:
+            raise SystemExit(f"the flood ended before the chat: exit {flood.returncode}")
+    finally:
+        if flood:
+            flood.kill()
+            flood.communicate()
+    *rows, _ = [json.loads(line) for line in output.splitlines()]
+    failed = [row for row in rows if row["error"]]
+    if failed:
+        raise SystemExit(f"{len(failed)} of {len(rows)} chat requests failed, the first: {failed[0]}")
+    wait_until_idle(backend)
+    return Turn(arm, [row["first_s"] for row in rows], [row["tpot_s"] for row in rows], tokens / wall_s)
+
+
+def measure_full_step(backend) -> float:
+    """Seconds of a step that computes as many tokens as it may: a lone prompt of many such steps, a step's share."""
+    times = []
+    for _ in range(5):
+        client = _start(backend, [{"tenant": "step", "prompt": 2_048, "output": 1, "at_s": 0.0}], None)
+        row = json.loads(client.communicate()[0].splitlines()[0])
+        times.append(row["first_s"] * STEP_TOKENS_MAX / 2_048)
+    return median(times)
+
+
+def tokens_of(backend) -> float:
+    """Prompt and output tokens that the engine has computed since it started."""
+    metrics = _metrics(backend)
+    return metrics.prompt_tokens_total + metrics.generation_tokens_total
+
+
+def wait_until_idle(backend) -> None:
+    """What the flood left behind is over."""
+    for _ in range(200):
+        metrics = _metrics(backend)
+        if not metrics.requests_running and not metrics.requests_waiting:
+            return
+        time.sleep(0.1)
+    raise SystemExit("the engine did not come to rest")
+
+
+def report_lines(turns: list[Turn], solo: Turn, targets: Targets) -> Iterator[str]:
+    """The table; each figure is the median of the rounds."""
+    names = list(dict.fromkeys(turn.arm for turn in turns))
+    base = median([turn.tokens_per_s for turn in turns if turn.arm == names[0]])
+    yield f"\n{CHAT_PER_S:g} chats a second beside a flood; medians of {len(turns) // len(names)} turns of {TURN_S:g} s"
+    yield f"{'':22}{'inside':>8}{'TTFT p50':>10}{'p99':>8}{'TPOT p50':>10}{'tokens/s':>10}{'':>8}"
+    for name in names:
+        mine = [turn for turn in turns if turn.arm == name]
+        p50 = median([median(turn.ttft_s) for turn in mine]) / median(solo.ttft_s)
+        p99 = median([_p99(turn.ttft_s) for turn in mine]) / median(solo.ttft_s)
+        tpot = median([median(turn.tpot_s) for turn in mine]) / median(solo.tpot_s)
+        rate = median([turn.tokens_per_s for turn in mine])
+        inside = median([turn.inside(targets) for turn in mine])
+        yield f"{name:22}{inside:>8.0%}{p50:>9.1f}x{p99:>7.1f}x{tpot:>9.1f}x{rate:>10,.0f}{rate / base:>8.2f}"
+    yield "TTFT and TPOT in multiples of the medians alone; tokens/s of everybody, and over the first row's"
+
+
+def _line(turn: Turn, targets: Targets) -> str:
+    return (
+        f"{turn.arm}: {turn.inside(targets):.0%} inside, TTFT {1e3 * median(turn.ttft_s):.0f} ms median,"
+        f" {1e3 * _p99(turn.ttft_s):.0f} ms p99, TPOT {1e3 * median(turn.tpot_s):.1f} ms,"
+        f" {turn.tokens_per_s:,.0f} tokens/s"
+    )
+
+
+def _p99(values: list[float]) -> float:
+    return quantiles(values, n=100, method="inclusive")[98]
+
+
+def _start(server, requests: list[dict], concurrency: int | None) -> subprocess.Popen[bytes]:
+    """The client, which has read its job."""
+    client = subprocess.Popen([sys.executable, HERE / "client.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    job = {"port": server.port, "model": "tiny", "concurrency": concurrency, "requests": requests}
+    client.stdin.write(json.dumps(job).encode())
+    client.stdin.close()
+    client.stdin = None
+    return client
+
+
+def _metrics(backend):
+    with urllib.request.urlopen(f"http://127.0.0.1:{backend.port}/metrics", timeout=5) as response:
+        return parse_metrics(response.read().decode())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--vllm", type=Path, default=ROOT / ".vllm", help="where tests/vllm/install.sh put it")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/slo-demo")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--arms", type=lambda text: text.split(","), help="only these")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

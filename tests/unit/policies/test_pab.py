@@ -1,0 +1,53 @@
+"""The prefill admission budget, by the worked example of its specification, and what follows from what it means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.batching.pab import DueDecode, prefill_admission_budget, tokens_per_s
+from policies.step_time.model import StepTimeModel
+
+MODEL = StepTimeModel(base_s=0.010, token_s=0.0003, context_token_s=0.5e-6)
+TARGETS = {"ttft_s": 0.5, "tpot_s": 0.05}
+DECODES = [DueDecode(0.10, 1000), DueDecode(0.30, 2000), DueDecode(0.60, 4000)]
+
+
+@pytest.mark.parametrize(("mode", "tokens"), [("linear", 759.07), ("ceil", 718.80)])
+def test_the_worked_example(mode, tokens):
+    budget = prefill_admission_budget(MODEL, DECODES, owed_tokens=600, mode=mode, **TARGETS)
+    assert budget == pytest.approx(tokens, abs=0.005)
+
+
+def test_without_decodes_one_step_is_paid_for():
+    budget = prefill_admission_budget(MODEL, [], owed_tokens=0, **TARGETS)
+    assert budget == pytest.approx((0.5 - 0.010) / 0.0003005)
+
+
+def test_a_decode_that_is_due_after_the_window_costs_nothing():
+    at_ease = [DueDecode(0.5, 4000)]
+    assert prefill_admission_budget(MODEL, at_ease, owed_tokens=0, **TARGETS) == prefill_admission_budget(
+        MODEL, [], owed_tokens=0, **TARGETS
+    )
+
+
+def test_more_owed_than_fits_is_a_negative_budget():
+    assert prefill_admission_budget(MODEL, DECODES, owed_tokens=2000, **TARGETS) < 0
+
+
+decodes = st.lists(st.builds(DueDecode, st.floats(-1, 1), st.integers(0, 10_000)), max_size=8)
+
+
+@given(decodes=decodes, more=st.builds(DueDecode, st.floats(-1, 1), st.integers(0, 10_000)))
+def test_ceil_promises_no_more_than_linear_and_a_decode_more_never_adds(decodes, more):
+    def budget(running, mode):
+        return prefill_admission_budget(MODEL, running, owed_tokens=0, mode=mode, **TARGETS)
+
+    assert budget(decodes, "ceil") <= budget(decodes, "linear") + 1e-6 or not decodes
+    for mode in ("ceil", "linear"):
+        assert budget([*decodes, more], mode) <= budget(decodes, mode) + MODEL.base_s / 0.0003
+
+
+def test_prompts_get_what_decodes_at_their_pace_leave():
+    # A step every 50 ms takes 10 ms + 100 * 0.3 ms + 20,000 * 0.5 us = 50 ms: all of it.
+    assert tokens_per_s(MODEL, sequences=100, context_tokens=20_000, tpot_s=0.05) == pytest.approx(0.0, abs=1e-6)
+    assert tokens_per_s(MODEL, sequences=100, context_tokens=20_000, tpot_s=0.1) == pytest.approx(0.5 / 0.0003005)

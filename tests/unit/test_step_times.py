@@ -1,0 +1,238 @@
+"""A backend's step time learnt from outside: scrapes of engines whose steps are known, and of servers that lie."""
+
+import logging
+import math
+import random
+from collections import Counter
+from dataclasses import astuple, replace
+from statistics import median
+
+import pytest
+
+from backends.engine.batching import ChunkedPrefill
+from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
+from backends.engine.engine import Engine, EngineRequest
+from backends.engine.exposition import CacheConfig, EngineMeters, render
+from backends.metrics import EngineMetrics, EngineSteps, parse_metrics
+from backends.step_times import REPORTS_FRESH_S, StepReport, StepTimes
+from policies.step_time import StepTime, StepTimeModel
+
+CPU, GPU = COEFFICIENTS["cpu-tiny"], COEFFICIENTS["a800-llama3.1-8b"]
+BLOCK_TOKENS = 16
+CACHE = CacheConfig(block_tokens=BLOCK_TOKENS, blocks=8000, max_model_len=4096)
+
+
+class Load:
+    """An engine under its own clock, `concurrent` requests at a time of mixed lengths, and what it says to a scrape."""
+
+    def __init__(self, coefficients: StepCoefficients, *, concurrent=24, seed=1, prompts_max=1500, shared_blocks=0):
+        self.engine = Engine(
+            coefficients,
+            kv_tokens_max=CACHE.blocks * BLOCK_TOKENS,
+            requests_running_max=32,
+            batching=ChunkedPrefill(tokens_max=512),
+        )
+        self.meters, self.rng = EngineMeters(), random.Random(seed)
+        self.concurrent, self.prompts_max = concurrent, prompts_max
+        self.shared = tuple(range(1, shared_blocks + 1))  # of every prompt
+        self.now, self.in_flight, self.sent, self.plans = 0.0, 0, 0, []
+
+    def run_until(self, until: float) -> None:
+        while self.now < until:
+            while self.in_flight < self.concurrent:
+                self.sent += 1
+                self.in_flight += 1
+                prompt = len(self.shared) * BLOCK_TOKENS + self.rng.randint(20, self.prompts_max)
+                request = EngineRequest(str(self.sent), prompt, self.rng.randint(2, 200), self.shared)
+                self.engine.submit(request, self.now)
+            plan = self.engine.step_begin(self.now)
+            if plan is None:
+                self.now = until
+                return
+            self.now += plan.duration_s
+            report = self.engine.step_end()
+            self.meters.step(report)
+            self.plans.append(plan)
+            self.in_flight -= len(report.finished)
+            if not self.in_flight:  # a pause of nobody's
+                self.now += self.rng.random()
+
+    def text(self) -> str:
+        return render([(self.engine.snapshot(), self.meters)], model="m", cache=CACHE, rejections=Counter())
+
+
+def model_of(coefficients: StepCoefficients) -> StepTimeModel:
+    c = coefficients
+    return StepTimeModel(c.base_s + c.overhead_s, c.token_s, c.context_token_s, c.request_s)
+
+
+def watch(load: Load, learnt: StepTimes, *, seconds: float, every_s: float = 0.25, then=lambda: None) -> None:
+    end = load.now + seconds
+    while load.now < end:
+        load.run_until(load.now + every_s)
+        learnt.scraped(parse_metrics(load.text()), now=load.now)
+        then()
+
+
+def step_errors(learnt: StepTimes, plans) -> float:
+    model = learnt.step_time.model
+    return median(
+        abs(
+            model.step_s(new_tokens=p.new_tokens, context_tokens=p.context_tokens, requests=p.requests) / p.duration_s
+            - 1
+        )
+        for p in plans
+    )
+
+
+@pytest.mark.parametrize("coefficients", [CPU, GPU])
+def test_an_engine_is_learnt_from_its_counters_alone(coefficients):
+    load, learnt = Load(coefficients), StepTimes("b")
+    watch(load, learnt, seconds=20 if coefficients is CPU else 90)
+    assert step_errors(learnt, load.plans[-1000:]) < 0.05
+    assert learnt.step_time.is_sure
+    assert learnt.step_time.error_ratio < 0.1
+
+
+def test_prompts_that_the_cache_supplies_are_not_mistaken_for_computed_ones():
+    load, learnt = Load(CPU, shared_blocks=60, prompts_max=300), StepTimes("b")
+    watch(load, learnt, seconds=20)
+    assert load.engine.snapshot().prefix_hits_total > 100_000
+    assert learnt.step_time.model.token_s == pytest.approx(CPU.token_s, rel=0.2)
+
+
+def test_time_with_nothing_running_is_not_learnt():
+    load, learnt = Load(CPU, concurrent=6), StepTimes("b")
+    for _ in range(100):
+        load.concurrent = load.rng.randint(1, 8)
+        watch(load, learnt, seconds=0.4, every_s=0.1)
+        load.concurrent = 0
+        watch(load, learnt, seconds=1.0, every_s=0.5)
+    assert step_errors(learnt, load.plans) < 0.1
+
+
+def test_scrapes_that_come_slowly_teach_as_well():
+    load, learnt = Load(GPU), StepTimes("b")
+    watch(load, learnt, seconds=400, every_s=2.0)
+    assert step_errors(learnt, load.plans[-1000:]) < 0.1
+
+
+def test_engines_behind_one_url_are_each_watched_by_themselves():
+    one, other, learnt = Load(CPU, concurrent=4, seed=1), Load(CPU, concurrent=28, seed=2), StepTimes("b")
+    for tick in range(1, 100):
+        for load in (one, other):
+            load.run_until(tick * 0.25)
+        texts = parse_metrics(one.text()), parse_metrics(other.text().replace('engine="0"', 'engine="1"'))
+        both = EngineMetrics(engines=2, engine_steps=texts[0].engine_steps + texts[1].engine_steps)
+        learnt.scraped(both, now=tick * 0.25)
+    assert step_errors(learnt, one.plans[-500:] + other.plans[-500:]) < 0.05
+
+
+def test_a_server_that_was_started_again_is_learnt_on():
+    load, learnt = Load(CPU), StepTimes("b")
+    watch(load, learnt, seconds=10)
+    again = Load(CPU, seed=2)
+    again.now = load.now
+    watch(again, learnt, seconds=10)
+    assert step_errors(learnt, again.plans) < 0.05
+
+
+def test_another_engine_behind_the_same_url_is_learnt_within_500_steps():
+    slow = replace(GPU, base_s=2 * GPU.base_s, token_s=3 * GPU.token_s)
+    load, learnt = Load(GPU), StepTimes("b")
+    watch(load, learnt, seconds=120)
+    other = Load(slow, seed=3)
+    other.now = load.now
+    while len(other.plans) < 500:
+        other.run_until(other.now + 0.25)
+        learnt.scraped(parse_metrics(other.text()), now=other.now)
+    before = step_errors(learnt, load.plans[-300:])
+    after = step_errors(learnt, other.plans[-300:])
+    assert after < 0.15 < before
+    assert learnt.step_time.is_sure
+
+
+def test_steps_that_are_reported_are_learnt_exactly_and_go_before_counters():
+    load, learnt = Load(CPU), StepTimes("b")
+    told = 0
+
+    def tell() -> None:
+        nonlocal told
+        new, told = load.plans[told:], len(load.plans)
+        learnt.reported(
+            [StepReport(p.new_tokens, p.context_tokens, p.requests, p.duration_s) for p in new], now=load.now
+        )
+
+    watch(load, learnt, seconds=5, then=tell)
+    assert step_errors(learnt, load.plans) < 0.01
+    assert astuple(learnt.step_time.model) == pytest.approx(astuple(model_of(CPU)), rel=0.1)
+
+
+def test_counters_are_learnt_from_again_when_the_reports_have_ended():
+    learnt = StepTimes("b")
+    learnt.reported([StepReport(10, 100, 10, 1.0)] * 100, now=0.0)
+    load = Load(CPU)
+    watch(load, learnt, seconds=REPORTS_FRESH_S - 1)
+    assert step_errors(learnt, load.plans) > 0.5
+    watch(load, learnt, seconds=20)
+    assert step_errors(learnt, load.plans[-500:]) < 0.1
+
+
+def steps(number, **other):
+    fields = {
+        "engine": "0",
+        "steps_total": 100 * number,
+        "step_tokens_total": 1000 * number,
+        "generation_tokens_total": 800 * number,
+        "requests_running": 8,
+        "kv_used_tokens": 4000.0,
+        "kv_block_tokens": 16,
+    }
+    return EngineMetrics(engines=1, engine_steps=(EngineSteps(**{**fields, **other}),))
+
+
+LIES = {
+    "tokens run backwards": {"step_tokens_total": 5},
+    "decoded tokens run backwards": {"generation_tokens_total": 5},
+    "tokens without end": {"step_tokens_total": 10**300},
+    "steps without end": {"steps_total": 10**300},
+    "memory without end": {"kv_used_tokens": 1e300},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_what_no_engine_does_is_ignored_and_said_once(lie, caplog):
+    start = StepTime(StepTimeModel(1e-3, 0.1e-3), error_ratio=0.1, is_sure=True)
+    learnt = StepTimes("vllm-7", start)
+    with caplog.at_level(logging.WARNING):
+        for number in range(1, 200, 2):
+            learnt.scraped(steps(number), now=0.25 * number)
+            learnt.scraped(steps(number + 1, **lie), now=0.25 * (number + 1))
+    assert learnt.step_time == start
+    assert [record.getMessage() for record in caplog.records] == [
+        "backend vllm-7: what it says of its steps cannot be, and is ignored"
+    ]
+
+
+@pytest.mark.parametrize("report", [(-1, 0, 1, 0.1), (10**400, 0, 1, 0.1), (1, 10**400, 1, 0.1), (1, 0, 1, math.nan)])
+def test_a_report_of_a_step_that_cannot_be_spoils_no_other(report, caplog):
+    learnt = StepTimes("b")
+    for _ in range(100):
+        learnt.reported([StepReport(*report), *[StepReport(10, 100, 10, 1.0)] * 16], now=0.0)
+    assert learnt.step_time.model.step_s(new_tokens=10, context_tokens=100, requests=10) == pytest.approx(1.0, rel=0.01)
+    assert len(caplog.records) == 1
+
+
+def test_a_server_that_says_nothing_of_its_steps_teaches_nothing():
+    learnt = StepTimes("b")
+    for number in range(100):
+        learnt.scraped(EngineMetrics(engines=1, requests_running=3), now=number)
+    assert learnt.step_time is None
+
+
+def test_what_happens_while_it_does_not_answer_is_not_learnt():
+    load, learnt = Load(CPU), StepTimes("b")
+    for _ in range(60):
+        watch(load, learnt, seconds=0.25)
+        learnt.silent()
+    assert learnt.step_time is None

@@ -1,0 +1,290 @@
+"""The plugin's books, in plain values; tests/vllm/test_plugin.py has it inside a vLLM."""
+
+import gc
+from math import inf
+
+import pytest
+
+from backends.vllm_plugin.clerk import LEARN_EVERY, Clerk
+from backends.vllm_plugin.collector import OBJECTS_MAX, OBJECTS_MIN, Collector
+from backends.vllm_plugin.options import Options, read_options
+from backends.vllm_plugin.promises import read_promise
+from backends.vllm_plugin.queue_order import TenantOrder
+from backends.vllm_plugin.step_clock import StepClock
+from policies.batching.fair import Decode, Prefill
+from policies.batching.pab import DueDecode
+from policies.step_time import StepTimeModel
+
+MODEL = StepTimeModel(base_s=0.002, token_s=0.0001, context_token_s=0.0000001)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def promise(extra_args=None, *, ttft_s=None, tpot_s=None):
+    return read_promise(extra_args, arrived_at=10.0, ttft_s=ttft_s, tpot_s=tpot_s)
+
+
+def test_a_promise_is_read_from_what_the_gateway_sends():
+    read = promise(
+        {"tenant": "gold", "tier": "x", "slo_ttft_ms": 250, "slo_tpot_ms": 12.5, "fairlead_dispatch": ["g", 7]}
+    )
+    assert read == ("gold", 10.25, 0.0125, ("g", 7))
+    assert read.slack_s(output_tokens=0, first_token_at=None, now=10.0) == 0.25
+    assert read.slack_s(output_tokens=4, first_token_at=10.1, now=10.2) == pytest.approx(0.1)
+
+
+def test_without_a_ttft_target_tokens_are_due_from_the_first_one_on():
+    read = promise({"slo_tpot_ms": 100})
+    assert read.slack_s(output_tokens=0, first_token_at=None, now=50.0) == inf
+    assert read.slack_s(output_tokens=3, first_token_at=50.0, now=50.1) == pytest.approx(0.2)
+
+
+def test_without_a_tpot_target_nothing_is_due_after_the_first_token():
+    read = promise({"slo_ttft_ms": 100})
+    assert read.slack_s(output_tokens=1, first_token_at=10.05, now=99.0) == inf
+
+
+def test_what_the_operator_promises_stands_in_for_what_a_request_does_not_bring():
+    assert promise({"slo_tpot_ms": 10}, ttft_s=1.0, tpot_s=0.5) == ("", 11.0, 0.01, None)
+    assert promise(None, ttft_s=1.0, tpot_s=0.5) == ("", 11.0, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"slo_ttft_ms": "250", "slo_tpot_ms": [1]},
+        {"slo_ttft_ms": float("nan"), "slo_tpot_ms": -5},
+        {"slo_ttft_ms": 1e300, "slo_tpot_ms": 0},
+        {"slo_ttft_ms": True, "tenant": 5, "fairlead_dispatch": "7"},
+        {"tenant": "x" * 1000, "fairlead_dispatch": ["x", -1]},
+        {"fairlead_dispatch": [1, 1]},
+    ],
+)
+def test_what_is_not_as_it_should_be_counts_as_not_said(lie):
+    assert promise(lie) == ("", inf, inf, None)
+
+
+def test_options_are_read_once_and_refused_by_name():
+    assert read_options({}) == Options()
+    assert read_options(
+        {"FAIRLEAD_TTFT_MS": "500", "FAIRLEAD_ORDER": "vtc", "FAIRLEAD_GC": "0", "VLLM_API_KEY": "k"}
+    ) == Options(ttft_s=0.5, order="vtc", collects=False, token="k")
+    assert read_options({"FAIRLEAD_TOKEN": "t", "VLLM_API_KEY": "k", "FAIRLEAD_OPEN": "1"}).token == "t"
+    for name, value in [("TTFT_MS", "-1"), ("TPOT_MS", "nan"), ("ORDER", "lifo"), ("GC", "perhaps")]:
+        with pytest.raises(ValueError, match=f"FAIRLEAD_{name}"):
+            read_options({f"FAIRLEAD_{name}": value})
+
+
+def begin(steps, key, at):
+    steps.began(key, at, new_tokens=8, context_tokens=80, requests=2)
+
+
+def test_a_step_lasts_from_the_outcome_before_it_to_its_own():
+    steps = StepClock()
+    begin(steps, 1, 1.0)
+    assert steps.ended(1, 1.5) == (8, 80, 2, 0.5)
+    begin(steps, 2, 1.75)
+    assert steps.ended(2, 2.5).duration_s == 1.0
+
+
+def test_a_pause_in_which_nothing_was_left_to_do_is_nobodys():
+    steps = StepClock()
+    begin(steps, 1, 1.0)
+    steps.ended(1, 1.5)
+    steps.idle()
+    begin(steps, 2, 9.0)
+    assert steps.ended(2, 9.25).duration_s == 0.25
+
+
+def test_steps_that_overlap_last_from_outcome_to_outcome():
+    steps = StepClock()
+    begin(steps, 1, 1.0)
+    begin(steps, 2, 1.25)
+    assert steps.in_flight == 2
+    steps.ended(1, 2.0)
+    steps.idle()  # all requests ended with the first; the second was formed before that was known
+    assert steps.ended(2, 2.5).duration_s == 0.5
+
+
+def test_a_collection_is_not_the_engines_work():
+    steps = StepClock()
+    begin(steps, 1, 1.0)
+    steps.ended(1, 2.0)
+    steps.paused(0.25)
+    begin(steps, 2, 2.5)
+    assert steps.ended(2, 3.0).duration_s == 0.75
+
+
+def test_an_outcome_that_was_not_announced_is_no_step_and_one_that_never_came_is_skipped():
+    steps = StepClock()
+    assert steps.ended("empty", 1.0) is None
+    begin(steps, 1, 1.0)
+    begin(steps, 2, 2.0)
+    assert steps.ended(2, 2.5).duration_s == 0.5
+
+
+def test_the_tenant_that_received_the_least_begins_next():
+    order = TenantOrder()
+    order.waiting(["a", "b"])
+    requests = [("a", 100), ("a", 100), ("b", 10), ("b", 10), ("a", 100)]
+    assert order.order(requests) == [0, 2, 3, 1, 4]
+    order.charge("b", output_tokens=200)
+    assert order.order(requests) == [0, 1, 4, 2, 3]
+
+
+def test_a_tenant_that_comes_back_has_earned_nothing_by_its_absence():
+    order = TenantOrder()
+    order.waiting(["a", "b"])
+    order.waiting(["a"])
+    order.charge("a", prompt_tokens=1000)
+    order.waiting(["a", "b"])
+    order.charge("b", prompt_tokens=1)
+    assert order.order([("b", 1), ("a", 1)]) == [1, 0]
+
+
+@pytest.fixture
+def collector():
+    clock = Clock()
+    clock.objects = 0
+    collector = Collector(clock)
+
+    def collect():
+        clock.now += 0.01
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "get_count", lambda: (clock.objects, 0, 0))
+        patch.setattr(gc, "collect", collect)
+        yield collector, clock
+
+
+def test_garbage_is_collected_when_nobody_waits_for_it(collector):
+    collector, clock = collector
+    clock.objects = OBJECTS_MIN
+    assert collector.collect_if_calm(slack_s=1.0, prompts_wait=True) == 0.0
+    assert collector.collect_if_calm(slack_s=0.01, prompts_wait=False) == 0.0
+    assert collector.collect_if_calm(slack_s=1.0, prompts_wait=False) == pytest.approx(0.01)
+    clock.objects = OBJECTS_MIN - 1
+    assert collector.collect_if_calm(slack_s=inf, prompts_wait=False) == 0.0
+
+
+def test_garbage_is_collected_before_too_much_of_it_is_there(collector):
+    collector, clock = collector
+    clock.objects = OBJECTS_MAX
+    assert collector.collect_if_calm(slack_s=-1.0, prompts_wait=True) > 0.0
+
+
+class Engine:
+    """Drives a clerk through steps that last as MODEL says."""
+
+    def __init__(self, **options):
+        self.clock = Clock()
+        self.clerk = Clerk(Options(collects=False, **options), self.clock)
+        self.steps = 0
+
+    def step(self, *, new_tokens, context_tokens, requests):
+        self.steps += 1
+        starts_at = self.clerk.begin_step()
+        work = {"new_tokens": new_tokens, "context_tokens": context_tokens, "requests": requests}
+        self.clerk.scheduled(self.steps, starts_at, **work)
+        self.clock.now += MODEL.step_s(**work)
+        self.clerk.ended(self.steps)
+        self.clerk.rest(is_idle=False, prompts_wait=False, slack_s=inf)
+
+    def learn(self):
+        for number in range(400):
+            prompt = 40 * (number % 5)
+            self.step(
+                new_tokens=1 + number % 7 + prompt, context_tokens=50 * (number % 11) + prompt, requests=1 + number % 7
+            )
+
+
+def test_a_step_is_divided_once_the_model_is_sure_and_somebody_has_a_target():
+    engine = Engine()
+    aimed, aimless = Decode("a", 0.01, 0.02, 100), Decode("b", inf, inf, 100)
+    assert not engine.clerk.divides([aimed])
+    engine.learn()
+    assert engine.clerk.divides([aimless, aimed])
+    assert not engine.clerk.divides([aimless])
+    granted = engine.clerk.divide([aimed, aimless], [Prefill("p", 1.0, 0, 5000)], tokens_max=2048)
+    assert granted["a"] == granted["b"] == 1
+    assert granted["p"] == pytest.approx(174, rel=0.02)  # 20 ms less 2.04 and two decodes, at 0.1021
+
+
+def test_a_model_that_was_sure_once_is_kept_to_when_it_is_not_any_more():
+    engine = Engine()
+    engine.learn()
+    for number in range(400):
+        engine.clock.now += 0.004 * (number % 3)  # the machine is elsewhere
+        engine.step(new_tokens=1 + number % 50, context_tokens=100, requests=1)
+        engine.clock.now += 0.004 * (number % 2)
+    assert not engine.clerk.step_time.is_sure
+    assert engine.clerk.divides([Decode("a", 0.01, 0.02, 100)])
+
+
+def test_every_step_is_reported_in_time_and_at_once_when_the_engine_rests():
+    engine = Engine()
+    engine.step(new_tokens=8, context_tokens=80, requests=2)
+    assert engine.clerk.untold(is_idle=False) == [(8, 80, 2, pytest.approx(0.002808))]
+    engine.step(new_tokens=2, context_tokens=82, requests=2)
+    assert engine.clerk.untold(is_idle=False) == []
+    engine.step(new_tokens=2, context_tokens=84, requests=2)
+    assert len(engine.clerk.untold(is_idle=True)) == 2
+
+
+def test_the_budget_is_for_the_tightest_targets_that_came_lately():
+    engine = Engine()
+    assert engine.clerk.budget([], owed_tokens=0) is None
+    engine.learn()
+    for name, ttft_ms, tpot_ms in [("a", 500, 50), ("b", 1000, 20)]:
+        engine.clerk.arrived(name, {"slo_ttft_ms": ttft_ms, "slo_tpot_ms": tpot_ms}, arrived_s_ago=0.0)
+    tokens, ttft_s, tpot_s = engine.clerk.budget([DueDecode(0.1, 200)], owed_tokens=100)
+    assert (ttft_s, tpot_s) == (pytest.approx(0.5), pytest.approx(0.02))
+    assert tokens == pytest.approx((0.5 - 21 * 0.002 - 21 * 0.00012) / 0.0001001 - 100, rel=0.1)
+
+
+def test_the_highest_dispatch_of_each_gateway_is_known_and_of_few_gateways():
+    clerk = Engine().clerk
+    for gateway, number in [("g", 3), ("h", 9), ("g", 2)]:
+        clerk.arrived(f"{gateway}{number}", {"fairlead_dispatch": [gateway, number]}, arrived_s_ago=0.0)
+    assert clerk.dispatches == {"h": 9, "g": 3}
+    for number in range(20):
+        clerk.arrived(f"{number}", {"fairlead_dispatch": [f"gateway {number}", 1]}, arrived_s_ago=0.0)
+    assert len(clerk.dispatches) == 8
+
+
+def test_a_request_that_is_over_is_forgotten_however_it_ended():
+    clerk = Engine(order="vtc").clerk
+    clerk.arrived("a", {"tenant": "t"}, arrived_s_ago=0.5)
+    entry = clerk.entries["a"]
+    clerk.produced(entry, 1, 101.0)
+    clerk.produced(entry, 3, 102.0)
+    assert (entry.output_tokens, entry.first_token_at) == (3, 101.0)
+    clerk.forget("a")
+    clerk.forget("a")
+    assert clerk.entries == {}
+
+
+def test_the_next_step_starts_when_those_in_flight_are_through():
+    engine = Engine()
+    engine.learn()
+    now = engine.clerk.begin_step()
+    assert now == engine.clock.now
+    engine.clerk.scheduled("x", now, new_tokens=100, context_tokens=100, requests=1)
+    assert engine.clerk.begin_step() - now == pytest.approx(0.01201, rel=0.1)
+
+
+def test_steps_without_a_prompt_are_learnt_from_now_and_then_only():
+    engine = Engine()
+    engine.learn()
+    seen = []
+    engine.clerk._learner.observe = seen.append
+    for _ in range(4 * LEARN_EVERY):
+        engine.step(new_tokens=1, context_tokens=100, requests=1)
+    assert len(seen) == 4
