@@ -4,13 +4,15 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from backends.reach import Reach
+
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """One configured backend. `url` has no trailing slash and no /v1; `headers` carry its credentials.
 
     `kind` is a name in KINDS, None: it is found out. `tls` says whom an https backend is believed to be signed by,
-    None: whomever the system trusts.
+    None: whomever the system trusts. `reach` says at which addresses it may be, None: at any.
     """
 
     id: str
@@ -21,3 +23,4 @@ class BackendSpec:
     kv_tokens_max: int | None = None
     kind: str | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    reach: Reach | None = None
