@@ -27,6 +27,7 @@ from policies.types import (
     Tenant,
     Tier,
     Usage,
+    Wait,
 )
 
 
@@ -59,8 +60,10 @@ class SchedulerLike(Protocol):
     ) -> None: ...
     def poll(self, now: float) -> list[Action]: ...
     def next_wakeup(self) -> float | None: ...
-    def snapshot(self, now: float) -> Snapshot: ...
+    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits: ...
+    def counter(self, tenant_id: str) -> float: ...
+    def waits_for(self, request_id: str, now: float) -> Wait | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="c
 class Recorder:
     """A Scheduler that tells `listener` of every call once it has taken effect.
 
-    Calls that only look (`next_wakeup`, `snapshot`, `rate_limits`) and calls that raise are not told.
+    Calls that only look (`next_wakeup`, `snapshot` and the like) and calls that raise are not told.
     """
 
     def __init__(self, scheduler: SchedulerLike, listener: Listener) -> None:
@@ -244,11 +247,17 @@ class Recorder:
     def next_wakeup(self) -> float | None:
         return self._scheduler.next_wakeup()
 
-    def snapshot(self, now: float) -> Snapshot:
-        return self._scheduler.snapshot(now)
+    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
+        return self._scheduler.snapshot(now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         return self._scheduler.rate_limits(tenant_id, now)
+
+    def counter(self, tenant_id: str) -> float:
+        return self._scheduler.counter(tenant_id)
+
+    def waits_for(self, request_id: str, now: float) -> Wait | None:
+        return self._scheduler.waits_for(request_id, now)
 
     def _record(self, fact: Fact) -> None:
         fact.tell(self._scheduler)
