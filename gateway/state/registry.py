@@ -83,7 +83,7 @@ class Registry:
         self._store = store
         self._view = View(declared)
         self._clock = clock
-        self._revision = 0
+        self._cursor = 0
         self._listeners: list[Callable[[Changed], None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
@@ -183,7 +183,7 @@ class Registry:
                     documents = await self._store.commit(changes, actor=actor, at_s=self._clock())
                 except VersionConflict:
                     # Somebody else was quicker: what is there now decides whether the edits still hold.
-                    await self.refresh()
+                    await self._refresh()
                     continue
                 self._take(documents)
                 return [self.get(edit.kind, edit.name) for edit in edits]
@@ -199,15 +199,19 @@ class Registry:
 
     async def refresh(self) -> None:
         """Take over what others have written by now. Raises StoreUnavailable."""
-        news = await self._store.news(self._revision)
-        self._take(news.documents)
-        self._revision = max(self._revision, news.revision)
+        async with self._writing:
+            await self._refresh()
 
     def redeclare(self, declared: Declared) -> None:
         """The file has been read anew."""
         self._tell(self._view.redeclare(declared))
 
     # -- in parts ------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        news = await self._store.news(self._cursor)
+        self._take(news.documents)
+        self._cursor = news.cursor
 
     async def _one(self, edit: Edit, actor: str) -> Entry:
         (entry,) = await self.apply([edit], actor=actor)

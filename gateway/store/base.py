@@ -14,13 +14,16 @@ So copies merge in any order, any number of times, with the same result; that is
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 KIND_CHARS_MAX = 32
 NAME_CHARS_MAX = 256
 BODY_BYTES_MAX = 64 << 10
 CHANGES_MAX = 1_000  # in one transaction
-DOCUMENTS_MAX = 200_000
+TOMBSTONES_MAX = 20_000  # the oldest deletions are forgotten
 AUDIT_ENTRIES_MAX = 100_000  # the oldest are forgotten
 AUDIT_PAGE_MAX = 1_000
 USAGE_DAYS_MAX = 400  # older days are forgotten
@@ -125,10 +128,45 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The documents that have changed since a revision, deleted ones included, and the revision reached."""
+    """The documents that came since some moment, deleted ones included. `cursor` is where to go on: it counts what
+    has come to this copy, in whatever order, while a version counts what was decided.
+    """
 
-    revision: int
+    cursor: int
     documents: tuple[Document, ...]
+
+
+def check_size(changes: Sequence[Change]) -> None:
+    """Raises StoreFull where a transaction is larger than any store takes."""
+    if len(changes) > CHANGES_MAX:
+        raise StoreFull(f"more than {CHANGES_MAX} changes at once")
+    for change in changes:
+        if len(change.kind) > KIND_CHARS_MAX or len(change.name) > NAME_CHARS_MAX:
+            raise StoreFull(f"the name of {change.kind}/{change.name[:NAME_CHARS_MAX]} is too long")
+        if change.body is not None and len(to_json(change.body)) > BODY_BYTES_MAX:
+            raise StoreFull(f"{change.kind}/{change.name} has more than {BODY_BYTES_MAX} bytes")
+
+
+def to_json(body: Body) -> bytes:
+    """Equal bodies are equal bytes."""
+    return orjson.dumps(dict(body), option=orjson.OPT_SORT_KEYS)
+
+
+def from_json(text: bytes | str | None) -> Body | None:
+    """What `to_json` wrote; None where nothing was."""
+    return None if text is None else orjson.loads(text)
+
+
+def oldest_day(newest: str) -> str:
+    """The first day that is kept while this one is the newest."""
+    return (date.fromisoformat(newest) - timedelta(days=USAGE_DAYS_MAX - 1)).isoformat()
+
+
+def action_of(before: Body | None, after: Body | None) -> str:
+    """What the audit log calls a change."""
+    if before is None:
+        return "create"
+    return "delete" if after is None else "update"
 
 
 class Store(Protocol):
@@ -143,17 +181,19 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
     async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
-        """All changes and their audit entries, or none. It is on disk, or wherever this store keeps it, when this
+        """All changes and their audit entries, or none. They are where this store keeps them for good when this
         returns. Raises VersionConflict, StoreFull.
         """
         ...
 
     async def news(self, since: int) -> News:
-        """What has changed after revision `since`; 0: all that is there."""
+        """What has come since the cursor `since`; 0: all that is there."""
         ...
 
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
-        """Take over what another copy has and this one has not, or not so new. Nothing is checked or audited anew."""
+        """Take over what another copy has and this one has not, or not so new. Nothing is checked or audited anew; the
+        next revision is above all that were merged.
+        """
         ...
 
     async def audit(
