@@ -77,11 +77,11 @@ class Utilities:
         """A response belongs to whom it was made for, and is where it was made: also while the gateway drains, which
         waits for what is in the background so that it can be asked for.
         """
-        owner = trace.tenant_id = self._reception.identify(request)
-        kept = self._responses.find(response_id, owner)
+        identity = self._reception.identify(request, trace)
+        kept = self._responses.find(response_id, identity.tenant_id)
         if kept is None:
             raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "response_id"))
-        arrival = self._reception.routed(owner, NO_BODY, 0, self._pools.find(kept.model), trace)
+        arrival = self._reception.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
         return arrival, [kept.backend_id]
 
     def _well(self, arrival: Arrival) -> list[str]:
@@ -123,6 +123,7 @@ class Utilities:
                 content_type=body.content_type,
                 credentials=link.credentials,
             )
+            trace.propagate(headers)
             try:
                 return await link.upstream.open(
                     request.method, target, headers, body.asking(usage=False, continuous=False)

@@ -11,9 +11,11 @@ one of `trusted_proxies`, and not even read where it is not.
 
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address
+from math import inf
 from typing import Protocol
 
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
@@ -21,6 +23,7 @@ from gateway.config.sections import TENANT_NAME, Auth
 from gateway.identity.key_file import KeyRecord, key_hmac, read_keys
 
 KEY_CHARS_MAX = 512
+HMAC_CHARS_IN_ID = 16  # of a key of the keys file, which is named by its HMAC
 OPEN_TENANT_HEX_CHARS = 12
 # Where SDKs put a key: Authorization, or these (Anthropic, Azure).
 KEY_HEADERS = ("x-api-key", "api-key")
@@ -34,9 +37,16 @@ class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a request is from, as far as the gateway vouches for it."""
+    """Who a request is from, as far as the gateway vouches for it. `models` None: it may ask for all. `key_id` names
+    the key that was given, "" where none was that is known by itself.
+    """
 
     tenant_id: str
+    models: frozenset[str] | None = None
+    key_id: str = field(default="", compare=False)
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
 
 
 class Authenticator(Protocol):
@@ -48,19 +58,54 @@ class Authenticator(Protocol):
 
 
 class KnownKeys:
-    """Only the keys of the keys file, as it was when the gateway started."""
+    """Only the keys that it was told of: those of the keys file, and what becomes of keys while the gateway runs.
+    Mutable.
+    """
 
-    def __init__(self, secret: bytes, records: Iterable[KeyRecord]) -> None:
+    def __init__(self, secret: bytes, records: Iterable[KeyRecord], *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
         self._secret = secret
-        self._known = {digest: (digest, Identity(record.tenant)) for record in records for digest in [_digest(record)]}
-        self._nobody = (secrets.token_bytes(32), Identity(""))
+        self._clock = clock
+        self._nobody = _Known(secrets.token_bytes(32), Identity(""), inf)
+        self._known: dict[bytes, _Known] = {}
+        self._digests: dict[str, bytes] = {}  # by id
+        for record in records:
+            self.put(record.hmac[:HMAC_CHARS_IN_ID], record.hmac, Identity(record.tenant))
+
+    def put(self, key_id: str, hmac_hex: str, identity: Identity, *, expires_at_s: float | None = None) -> None:
+        """The key with this id and HMAC is this one's, until it expires."""
+        self.drop(key_id)
+        digest = self._digests[key_id] = bytes.fromhex(hmac_hex)
+        self._known[digest] = _Known(
+            digest, replace(identity, key_id=key_id), inf if expires_at_s is None else expires_at_s
+        )
+
+    def drop(self, key_id: str) -> None:
+        """The key with this id, if there is one, is nobody's."""
+        digest = self._digests.pop(key_id, None)
+        if digest is not None:
+            self._known.pop(digest, None)
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        digest = key_hmac(self._secret, _given_key(headers) or "")
-        known, identity = self._known.get(digest, self._nobody)
-        if not hmac.compare_digest(known, digest):
+        return self.find(given_key(headers) or "")
+
+    def find(self, key: str) -> Identity:
+        """Whose key it is. Raises Unauthorized; what is expired costs what is unknown."""
+        digest = key_hmac(self._secret, key)
+        known = self._known.get(digest, self._nobody)
+        is_same, is_over = hmac.compare_digest(known.digest, digest), self._clock() >= known.expires_at_s
+        if is_over or not is_same:
             raise Unauthorized
-        return identity
+        return known.identity
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of one key."""
+
+    digest: bytes
+    identity: Identity
+    expires_at_s: float
 
 
 class OpenKeys:
@@ -70,7 +115,7 @@ class OpenKeys:
         self._secret = secret
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        key = _given_key(headers)
+        key = given_key(headers)
         if not key:
             return Identity(ANONYMOUS)
         return Identity(OPEN_TENANT_PREFIX + key_hmac(self._secret, key).hex()[:OPEN_TENANT_HEX_CHARS])
@@ -116,11 +161,8 @@ def make_authenticator(auth: Auth) -> Authenticator:
     return KnownKeys(secret, read_keys(auth.keys_file))
 
 
-def _digest(record: KeyRecord) -> bytes:
-    return bytes.fromhex(record.hmac)
-
-
-def _given_key(headers: Mapping[str, str]) -> str | None:
+def given_key(headers: Mapping[str, str]) -> str | None:
+    """The key where SDKs put it, None where there is none. Raises Unauthorized for what cannot be one."""
     authorization = headers.get("authorization")
     if authorization is None:
         key = next((headers[name] for name in KEY_HEADERS if name in headers), None)

@@ -141,3 +141,23 @@ def test_a_name_that_no_tenant_can_have_is_nobody(named):
 def test_the_first_header_that_names_one_counts():
     headers = CIMultiDict({TENANT_HEADERS[2]: "c", TENANT_HEADERS[1]: "b"})
     assert PROXIES.named(headers, "10.1.2.3") == Identity("b")
+
+
+def test_a_key_is_nobodys_from_when_it_expires():
+    now = [100.0]
+    keys = KnownKeys(SECRET, [], clock=lambda: now[0])
+    keys.put("k1", key_hmac(SECRET, "fl-x").hex(), Identity("alice"), expires_at_s=200.0)
+    assert keys.identify(bearer("fl-x")).key_id == "k1"
+    now[0] = 200.0
+    with pytest.raises(Unauthorized):
+        keys.identify(bearer("fl-x"))
+
+
+def test_a_key_that_is_dropped_is_nobodys_and_one_that_is_put_again_has_its_new_owner():
+    keys = KnownKeys(SECRET, [record("alice", "fl-a")])
+    key_id = keys.identify(bearer("fl-a")).key_id
+    keys.put(key_id, key_hmac(SECRET, "fl-a").hex(), Identity("alice", frozenset({"tiny"})))
+    assert not keys.identify(bearer("fl-a")).may_use("large")
+    keys.drop(key_id)
+    with pytest.raises(Unauthorized):
+        keys.identify(bearer("fl-a"))
