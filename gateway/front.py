@@ -59,10 +59,13 @@ class Front:
         self._names = RequestNames()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
         self._responses = KeptResponses()
+        auth, self.keys = make_authenticator(config.auth)
+        self.tenants = self._make_tenants()
+        self.envelopes = Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes())
         self._reception = Reception(
-            auth=make_authenticator(config.auth),
+            auth=auth,
             proxies=TrustedProxies(config.auth.trusted_proxies),
-            tenants=self._make_tenants(),
+            tenants=self.tenants,
             tenant_is_model=config.auth.tenant_from == "model",
             pools=pools,
             body_timeout_s=config.limits.body_timeout_s,
@@ -146,7 +149,7 @@ class Front:
             pools=self._pools,
             responses=self._responses,
             limits=config.call_limits(),
-            envelopes=Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes()),
+            envelopes=self.envelopes,
             cache_salts=CacheSalts(config.auth.cache_isolation, secret),
             programs=Programs(secret),
             prompt_tokens=learnt_tokens,

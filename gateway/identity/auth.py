@@ -9,18 +9,16 @@ A proxy in front may have asked for the key already: what it says of the tenant 
 one of `trusted_proxies`, and not even read where it is not.
 """
 
-import hmac
 import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from math import inf
 from typing import Protocol
 
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
 from gateway.config.sections import TENANT_NAME, Auth
 from gateway.identity.key_file import KeyRecord, key_hmac, read_keys
+from gateway.identity.key_ring import KeyRing
 
 KEY_CHARS_MAX = 512
 HMAC_CHARS_IN_ID = 16  # of a key of the keys file, which is named by its HMAC
@@ -58,54 +56,25 @@ class Authenticator(Protocol):
 
 
 class KnownKeys:
-    """Only the keys that it was told of: those of the keys file, and what becomes of keys while the gateway runs.
-    Mutable.
-    """
+    """Only the keys on this ring: those of the keys file, and what becomes of keys while the gateway runs."""
 
-    def __init__(self, secret: bytes, records: Iterable[KeyRecord], *, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970."""
-        self._secret = secret
-        self._clock = clock
-        self._nobody = _Known(secrets.token_bytes(32), Identity(""), inf)
-        self._known: dict[bytes, _Known] = {}
-        self._digests: dict[str, bytes] = {}  # by id
-        for record in records:
-            self.put(record.hmac[:HMAC_CHARS_IN_ID], record.hmac, Identity(record.tenant))
-
-    def put(self, key_id: str, hmac_hex: str, identity: Identity, *, expires_at_s: float | None = None) -> None:
-        """The key with this id and HMAC is this one's, until it expires."""
-        self.drop(key_id)
-        digest = self._digests[key_id] = bytes.fromhex(hmac_hex)
-        self._known[digest] = _Known(
-            digest, replace(identity, key_id=key_id), inf if expires_at_s is None else expires_at_s
-        )
-
-    def drop(self, key_id: str) -> None:
-        """The key with this id, if there is one, is nobody's."""
-        digest = self._digests.pop(key_id, None)
-        if digest is not None:
-            self._known.pop(digest, None)
+    def __init__(self, ring: KeyRing[Identity]) -> None:
+        self._ring = ring
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        return self.find(given_key(headers) or "")
-
-    def find(self, key: str) -> Identity:
-        """Whose key it is. Raises Unauthorized; what is expired costs what is unknown."""
-        digest = key_hmac(self._secret, key)
-        known = self._known.get(digest, self._nobody)
-        is_same, is_over = hmac.compare_digest(known.digest, digest), self._clock() >= known.expires_at_s
-        if is_over or not is_same:
+        identity = self._ring.find(given_key(headers) or "")
+        if identity is None:
             raise Unauthorized
-        return known.identity
+        return identity
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known of one key."""
-
-    digest: bytes
-    identity: Identity
-    expires_at_s: float
+def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity]:
+    """The ring of the keys of a keys file, each named by the beginning of its HMAC."""
+    ring: KeyRing[Identity] = KeyRing(secret)
+    for record in records:
+        key_id = record.hmac[:HMAC_CHARS_IN_ID]
+        ring.put(key_id, record.hmac, Identity(record.tenant, key_id=key_id))
+    return ring
 
 
 class OpenKeys:
@@ -152,13 +121,16 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
 
-def make_authenticator(auth: Auth) -> Authenticator:
-    """Read secret and keys, once. Raises ValueError where a file cannot be read."""
+def make_authenticator(auth: Auth) -> tuple[Authenticator, KeyRing[Identity] | None]:
+    """Read secret and keys, once; and the ring that says which keys there are, where keys are checked. Raises
+    ValueError where a file cannot be read.
+    """
     secret = auth.secret_bytes()
     if auth.mode == "open":
-        return OpenKeys(secret or secrets.token_bytes(32))
+        return OpenKeys(secret or secrets.token_bytes(32)), None
     assert secret is not None, "mode keys has a secret or an error"
-    return KnownKeys(secret, read_keys(auth.keys_file))
+    ring = tenant_keys(secret, read_keys(auth.keys_file))
+    return KnownKeys(ring), ring
 
 
 def given_key(headers: Mapping[str, str]) -> str | None:
