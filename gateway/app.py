@@ -9,9 +9,12 @@ Nothing else in the gateway names a concrete policy; the configuration is read h
 import asyncio
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable
+from importlib import metadata
 from random import Random
+from typing import TYPE_CHECKING
 
 import uvloop
 from aiohttp import web
@@ -30,6 +33,9 @@ from gateway.observability.trace_log import make_trace_log
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+
+if TYPE_CHECKING:
+    from gateway.observability.tracing import Tracing
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
@@ -55,6 +61,7 @@ class Gateway:
         self._engine: EngineServer | None = None
         self._upstreams: dict[str, Upstream] = {}
         self._runner: web.ServerRunner | None = None
+        self._tracing: Tracing | None = None
         self.pools = Pools(self._make_dispatcher)
         self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
         self._trace_log = make_trace_log(config.trace_log.path) if config.trace_log.enabled else None
@@ -70,7 +77,8 @@ class Gateway:
         self.pools.watch(self.backends)
         self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
         links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
-        telemetry = Telemetry(self._access_log, self._trace_log)
+        self._tracing = _make_tracing(config)
+        telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing)
         self._front = Front(config, pools=self.pools, backends=self.backends, links=links, telemetry=telemetry)
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
         await self.backends.start()
@@ -104,6 +112,8 @@ class Gateway:
             self._access_log.close()
         if self._trace_log is not None:
             self._trace_log.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def _make_upstream(self, spec: BackendSpec) -> Upstream:
         return Upstream(
@@ -134,6 +144,16 @@ class Gateway:
         )
         url = await self._engine.start()
         return BackendSpec(id="embedded", url=url, requests_running_max=options.requests_running_max)
+
+
+def _make_tracing(config: Config) -> "Tracing | None":
+    """Raises ValueError for a variable that makes no sense, or a protocol that is not installed."""
+    settings = config.tracing.settings(os.environ)
+    if settings is None:
+        return None
+    from gateway.observability.tracing import make_tracing  # noqa: PLC0415 - a third of a second for who has it off
+
+    return make_tracing(settings, version=metadata.version("fairlead"), rng=Random())  # noqa: S311 - ids, no secrets
 
 
 def serve(config: Config) -> None:

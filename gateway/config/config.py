@@ -38,6 +38,7 @@ from gateway.config.sections import (
     Tier,
     TraceLog,
 )
+from gateway.config.telemetry import Metrics, Tracing
 from policies import types as policy
 
 ENV_PREFIX = "FAIRLEAD_"
@@ -78,6 +79,8 @@ class Config(BaseSettings):
     prompt_tokens: PromptTokens = PromptTokens()
     access_log: AccessLog = AccessLog()
     trace_log: TraceLog = TraceLog()
+    tracing: Tracing = Tracing()
+    metrics: Metrics = Metrics()
     shutdown: Shutdown = Shutdown()
 
     @classmethod

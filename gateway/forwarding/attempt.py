@@ -114,6 +114,7 @@ class Attempt:
             content_type=parsed.body.content_type,
             credentials=link.credentials,
         )
+        self._trace.propagate(headers)
         try:
             return await link.upstream.open("POST", self._trace.endpoint, headers, body_for(parsed, self._kind))
         except ConnectFailed:
