@@ -20,6 +20,7 @@ from gateway.store.base import (
     UsageRow,
     VersionConflict,
 )
+from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
 
 
@@ -40,7 +41,11 @@ def make_memory(_tmp_path, _server):
     return SqliteStore(None)
 
 
-STORES = {"sqlite": make_sqlite, "memory": make_memory}
+def make_redis(_tmp_path, server):
+    return RedisStore(server.url, prefix=f"test-{next(_numbers)}", settle_s=0.001)
+
+
+STORES = {"sqlite": make_sqlite, "memory": make_memory, "redis": make_redis}
 
 
 @pytest.fixture(params=STORES)
