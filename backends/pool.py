@@ -152,6 +152,23 @@ class BackendPool:
         """All that are there, but for those that are retired."""
         return [backend_id for backend_id, backend in self._backends.items() if not backend.leaving]
 
+    def leaving(self, backend_id: str) -> bool:
+        """Whether it is retired, and not forgotten yet."""
+        backend = self._backends.get(backend_id)
+        return backend is not None and backend.leaving
+
+    def leaving_ids(self) -> list[str]:
+        return [backend_id for backend_id, backend in self._backends.items() if backend.leaving]
+
+    def resize(self, backend_id: str, *, requests_running_max: int | None, kv_tokens_max: int | None) -> None:
+        """It is known to be of this size; None: it is to be found out."""
+        backend = self._backends[backend_id]
+        spec = replace(backend.spec, requests_running_max=requests_running_max, kv_tokens_max=kv_tokens_max)
+        if spec != backend.spec:
+            backend.spec = spec
+            backend.load = self._load(backend)
+            self._on_change()
+
     def draining(self, backend_id: str) -> bool:
         return self._backends[backend_id].draining
 

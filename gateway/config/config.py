@@ -16,9 +16,11 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from backends.poll import tls_context
 from backends.pool import BACKENDS_MAX
+from backends.reach import Reach
 from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import DEBUG_STATE, ENDPOINTS, ListedCharge, PathTable
+from gateway.config.admin import Admin
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
     AccessLog,
@@ -75,6 +77,7 @@ class Config(BaseSettings):
     queue: Queue = Queue()
     limits: Limits = Limits()
     auth: Auth = Auth()
+    admin: Admin = Admin()
     health: Health = Health()
     prompt_tokens: PromptTokens = PromptTokens()
     access_log: AccessLog = AccessLog()
@@ -113,26 +116,11 @@ class Config(BaseSettings):
 
     def policy_tiers(self) -> list[policy.Tier]:
         """Return the configured tiers, and the default one where it is not among them."""
-        tiers = [
-            policy.Tier(id=name, weight=tier.weight, reserve_ratio=tier.reserve_ratio)
-            for name, tier in self.tiers.items()
-        ]
+        tiers = [policy_tier(name, tier) for name, tier in self.tiers.items()]
         return tiers if policy.DEFAULT_TIER.id in self.tiers else [policy.DEFAULT_TIER, *tiers]
 
     def policy_tenants(self) -> list[policy.Tenant]:
-        return [
-            policy.Tenant(
-                id=name,
-                weight=tenant.weight,
-                tier_id=tenant.tier,
-                in_flight_max=tenant.in_flight_max,
-                queued_requests_max=tenant.queued_requests_max,
-                queued_bytes_max=tenant.queued_bytes_max,
-                requests_per_minute_max=tenant.requests_per_minute_max,
-                tokens_per_minute_max=tenant.tokens_per_minute_max,
-            )
-            for name, tenant in self.tenants.items()
-        ]
+        return [policy_tenant(name, tenant) for name, tenant in self.tenants.items()]
 
     def tier_envelopes(self) -> dict[str, policy.SloEnvelope]:
         return _envelopes(self.tiers)
@@ -147,7 +135,7 @@ class Config(BaseSettings):
 
     def backend_specs(self) -> list[BackendSpec]:
         """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""
-        return [_spec(backend) for backend in self.backends]
+        return [backend_spec(backend) for backend in self.backends]
 
     def call_limits(self) -> CallLimits:
         limits = self.limits
@@ -159,7 +147,31 @@ class Config(BaseSettings):
         )
 
 
-def _spec(backend: Backend) -> BackendSpec:
+def policy_tier(name: str, tier: Tier) -> policy.Tier:
+    return policy.Tier(id=name, weight=tier.weight, reserve_ratio=tier.reserve_ratio)
+
+
+def policy_tenant(name: str, tenant: Tenant) -> policy.Tenant:
+    return policy.Tenant(
+        id=name,
+        weight=tenant.weight,
+        tier_id=tenant.tier,
+        in_flight_max=tenant.in_flight_max,
+        queued_requests_max=tenant.queued_requests_max,
+        queued_bytes_max=tenant.queued_bytes_max,
+        requests_per_minute_max=tenant.requests_per_minute_max,
+        tokens_per_minute_max=tenant.tokens_per_minute_max,
+    )
+
+
+def envelope_of(each: Tier | Tenant) -> policy.SloEnvelope | None:
+    """Its own latency targets, None where it has none."""
+    envelope = policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
+    return None if envelope == policy.SloEnvelope() else envelope
+
+
+def backend_spec(backend: Backend, reach: Reach | None = None) -> BackendSpec:
+    """The backend with its credentials; `reach` says where it may be. Raises ValueError where they cannot be read."""
     key = backend.credential()
     return BackendSpec(
         id=backend.id,
@@ -170,16 +182,13 @@ def _spec(backend: Backend) -> BackendSpec:
         kv_tokens_max=backend.kv_tokens_max,
         kind=backend.kind,
         tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
+        reach=reach,
     )
 
 
 def _envelopes(named: Mapping[str, Tier | Tenant]) -> dict[str, policy.SloEnvelope]:
     """The envelopes of those who have one."""
-    envelopes = {
-        name: policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
-        for name, each in named.items()
-    }
-    return {name: envelope for name, envelope in envelopes.items() if envelope != policy.SloEnvelope()}
+    return {name: envelope for name, each in named.items() if (envelope := envelope_of(each)) is not None}
 
 
 def _seconds(milliseconds: float | None) -> float | None:

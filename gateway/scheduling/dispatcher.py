@@ -12,7 +12,7 @@ the next decision. Either way whoever reads a counter sees every token that has 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -29,6 +29,7 @@ from policies.types import (
     Request,
     Snapshot,
     Tenant,
+    Tier,
     Usage,
     Wait,
     Withdraw,
@@ -115,6 +116,18 @@ class Dispatcher:
         self._scheduler.policy_changed(
             fairness=fairness, prediction=prediction, sizing=sizing, placement=placement, now=self.now()
         )
+        self._pump_soon()
+
+    def tenant_changed(self, tenant: Tenant) -> None:
+        """The tenant has other settings; one that has not been here is not made known."""
+        if tenant.id in self._tenants:
+            self._know(tenant)
+            self._pump_soon()
+
+    def tiers_changed(self, tiers: Sequence[Tier]) -> None:
+        """These tiers are new, or have other settings."""
+        self._tell_all_usages()
+        self._scheduler.tenants_changed(tiers=tiers, now=self.now())
         self._pump_soon()
 
     def forget(self, tenant_id: str) -> None:
