@@ -57,6 +57,11 @@ class CallTrace:
             self.first_token_s = time.perf_counter()
         self.usage = usage
 
+    @property
+    def is_routed(self) -> bool:
+        """Whether its pool was found: until then the model is whatever its client wrote."""
+        return self.tier_id is not None
+
     def propagate(self, headers: MutableMapping[str, str]) -> None:
         """Tell a backend in the head of its request which trace it is part of."""
         if self.spans is not None:

@@ -132,7 +132,7 @@ def server_plan(trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
         genai.HTTP_ROUTE: trace.endpoint,
         genai.HTTP_RESPONSE_STATUS_CODE: trace.status or None,
         genai.ERROR_TYPE: str(trace.status) if trace.status >= 500 else None,
-        genai.REQUEST_MODEL: trace.model,
+        genai.REQUEST_MODEL: trace.model if trace.is_routed else None,
         "fairlead.request_id": trace.request_id,
         "fairlead.tenant": trace.tenant_id,
         "fairlead.tier": trace.tier_id,
