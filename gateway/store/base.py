@@ -219,3 +219,22 @@ class Store(Protocol):
         ...
 
     async def learnt(self, name: str) -> Learnt | None: ...
+
+
+class SharedStore(Store, Protocol):
+    """A store that others write, too, and that may come back with less than it had."""
+
+    @property
+    def epoch(self) -> str:
+        """Whose data it has: another, once it has lost everything."""
+        ...
+
+    @property
+    def incarnation(self) -> str:
+        """Changes whenever the store may not have what it had."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """How far the store had counted when it was last heard of."""
+        ...

@@ -93,6 +93,11 @@ class RedisStore:
         }
 
     @property
+    def epoch(self) -> str:
+        """Whose data the server has: another, once it has lost everything."""
+        return self._epoch
+
+    @property
     def incarnation(self) -> str:
         """Changes whenever the server may not have what it had."""
         return f"{self._epoch}/{self._connections}"

@@ -20,6 +20,7 @@ from gateway.store.base import (
     UsageRow,
     VersionConflict,
 )
+from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
 
@@ -45,7 +46,11 @@ def make_redis(_tmp_path, server):
     return RedisStore(server.url, prefix=f"test-{next(_numbers)}", settle_s=0.001)
 
 
-STORES = {"sqlite": make_sqlite, "memory": make_memory, "redis": make_redis}
+def make_mirrored(tmp_path, server):
+    return MirroredStore(make_redis(tmp_path, server), make_sqlite(tmp_path, server), sync_s=0.01)
+
+
+STORES = {"sqlite": make_sqlite, "memory": make_memory, "redis": make_redis, "mirrored": make_mirrored}
 
 
 @pytest.fixture(params=STORES)
