@@ -14,7 +14,7 @@ help:  ## list the targets
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[simulate]" --group dev
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[kubernetes,simulate]" --group dev
 	touch $(STAMP)
 
 run: $(STAMP)  ## serve on 127.0.0.1:8080 with the embedded engine as backend
