@@ -94,7 +94,9 @@ class Background:
             result = await self._generation.send(request, call, lease, trace)
             lease.outcome = result.outcome
             response_id = _running_id(result.response)
-            if response_id is not None:
+            if response_id is None:  # it was made while its client waited
+                trace.outcome = result.outcome
+            else:
                 running = _Running(response_id, call, lease, trace)
                 self._keep(asyncio.create_task(self._to_its_end(held.pop_all(), running)))
         return result.response

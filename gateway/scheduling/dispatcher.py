@@ -12,7 +12,7 @@ the next decision. Either way whoever reads a counter sees every token that has 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -29,6 +29,7 @@ from policies.types import (
     Request,
     Snapshot,
     Tenant,
+    TenantView,
     Tier,
     Usage,
     Wait,
@@ -140,6 +141,10 @@ class Dispatcher:
         """The state by now, with these tenants alone, or all."""
         self._tell_all_usages()
         return self._scheduler.snapshot(self.now(), tenant_ids)
+
+    def tenant_views(self, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
+        """These tenants, after a snapshot: of tokens that passed since it some may be missing."""
+        return self._scheduler.snapshot(self.now(), tenant_ids).tenants
 
     def tenants(self) -> Collection[Tenant]:
         """All that have been here and are not forgotten, as they are now."""

@@ -5,12 +5,12 @@ counters of that pool are in it. News of backends is coalesced and passed on as 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from backends.catalog import ModelCard
 from backends.pool import BackendPool
 from gateway.scheduling.dispatcher import Dispatcher
-from policies.types import BackendLoad, PolicyChoice, Snapshot, Tenant, Tier
+from policies.types import BackendLoad, PolicyChoice, Snapshot, Tenant, TenantView, Tier
 
 
 class Pools:
@@ -119,10 +119,29 @@ class Pools:
         if dispatcher is not None:
             dispatcher.policy_changed(**choices)
 
+    def overviews(self) -> Mapping[str, Snapshot]:
+        """Snapshots without tenants, which cost no more with many of them."""
+        return {pool: dispatcher.snapshot(()) for pool, dispatcher in self._dispatchers.items()}
+
+    def views(self, pool: str, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
+        """These tenants, of those that the pool knows; none where there is no such pool."""
+        dispatcher = self._dispatchers.get(pool)
+        return {} if dispatcher is None else dispatcher.snapshot(tenant_ids).tenants
+
+    def tenant_ids(self) -> Mapping[str, list[str]]:
+        """The tenants that each pool knows, sorted."""
+        return {
+            pool: sorted(tenant.id for tenant in self._dispatchers[pool].tenants())
+            for pool in sorted(self._dispatchers)
+        }
+
     def runs_at(self, backend_id: str) -> bool:
         """Whether a backend runs anything of ours."""
-        views = (snapshot.backends.get(backend_id) for snapshot in self.snapshots().values())
+        views = (snapshot.backends.get(backend_id) for snapshot in self.overviews().values())
         return any(view is not None and view.in_flight_requests for view in views)
+
+    def dispatchers(self) -> Mapping[str, Dispatcher]:
+        return self._dispatchers
 
     def snapshots(self) -> Mapping[str, Snapshot]:
         return {pool: dispatcher.snapshot() for pool, dispatcher in self._dispatchers.items()}

@@ -1,0 +1,184 @@
+"""What is read off the schedulers: who waits, what runs, who has received what, how even that is.
+
+A look at a thousand tenants takes milliseconds, which no call should wait for, so it is taken in slices with a turn
+of the event loop between them; it is taken every second, or less often where that would take more than a hundredth of
+the time. Nothing of it is on the path of a call.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from backends.simulation.bounds import BOUNDS
+from gateway.config.scheduling import Scheduling
+from gateway.observability import instruments as to
+from gateway.observability.instruments import Family, Labels
+from gateway.observability.service_gap import Evenness, Promise, ServiceGap, Standing
+from gateway.observability.tenant_series import OTHER, TenantSeries
+from gateway.scheduling.dispatcher import Dispatcher
+from policies.types import BackendView, Snapshot, Tenant, TenantView
+
+SLICE_TENANTS: Final = 100
+INTERVAL_S: Final = 1.0
+TIME_RATIO_MAX: Final = 0.01  # of the event loop's time, for looking
+
+Values = dict[Labels, float]
+
+
+class Standings(Collector):
+    """The latest look at all pools, as metrics. Mutable; read by another thread, which gets one look or the next."""
+
+    def __init__(
+        self,
+        dispatchers: Callable[[], Mapping[str, Dispatcher]],
+        *,
+        series: TenantSeries,
+        scheduling_of: Callable[[str], Scheduling],
+        lost: Callable[[], Mapping[Family, Values]],
+    ) -> None:
+        """`scheduling_of` says how a pool is scheduled now; `lost` what other watchers could not deliver."""
+        self._dispatchers = dispatchers
+        self._series = series
+        self._scheduling_of = scheduling_of
+        self._lost = lost
+        self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
+        self._services: dict[tuple[str, str], float] = {}  # by pool and tenant, at the last look
+        self._charged: defaultdict[Family, Values] = defaultdict(dict)  # what only grows
+        self._seen: Mapping[Family, Values] = {}
+        self._looking = asyncio.Lock()
+        self._looked_at = float("-inf")
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            began = time.process_time()
+            await self.look()
+            await asyncio.sleep(max(INTERVAL_S, (time.process_time() - began) / TIME_RATIO_MAX))
+
+    async def look(self, age_s_max: float = 0.0) -> None:
+        """See how things stand, unless that was done so lately."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at < age_s_max:
+                return
+            seen: defaultdict[Family, Values] = defaultdict(dict)
+            received: defaultdict[str, float] = defaultdict(float)
+            for pool, dispatcher in list(self._dispatchers().items()):
+                await self._look_at(pool, dispatcher, seen, received)
+            now = time.monotonic()
+            self._series.observe(now, received)
+            seen[to.TENANTS][()] = len(received)
+            seen[to.TENANT_SERIES][()] = self._series.shown
+            self._forget(received)
+            self._seen, self._looked_at = {**seen, **{each: dict(by) for each, by in self._charged.items()}}, now
+
+    def collect(self) -> Iterator[Metric]:
+        seen = {**self._seen, **self._lost()}
+        for family in to.FAMILIES:
+            yield family.metric(seen.get(family, {}))
+
+    async def _look_at(
+        self, pool: str, dispatcher: Dispatcher, seen: Mapping[Family, Values], received: dict[str, float]
+    ) -> None:
+        snapshot = dispatcher.snapshot(())
+        _see_pool(pool, snapshot, seen)
+        for backend_id, backend in snapshot.backends.items():
+            _see_backend((pool, backend_id), backend, seen)
+        standings: dict[str, Standing] = {}
+        for tenants in _slices(dispatcher.tenants()):
+            views = dispatcher.tenant_views([tenant.id for tenant in tenants])
+            for tenant in tenants:
+                view = views.get(tenant.id)
+                if view is not None:
+                    received[tenant.id] = received.get(tenant.id, 0.0) + view.service
+                    standings[tenant.id] = Standing(tenant.tier_id, tenant.weight, view.service, view.waiting_spell)
+                    self._see_tenant(pool, tenant.id, view, seen)
+            await asyncio.sleep(0)
+        seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
+        self._see_gap(pool, snapshot, standings, seen)
+
+    def _see_tenant(self, pool: str, tenant_id: str, view: TenantView, seen: Mapping[Family, Values]) -> None:
+        label = self._series.label(tenant_id, is_known=True)
+        labels = (pool, label)
+        before = self._services.get((pool, tenant_id), 0.0)
+        if view.service > before:  # it falls where something is given back: what only grows waits for it to come back
+            self._services[pool, tenant_id] = view.service
+            for family, key in ((to.TENANT_SERVICE, labels), (to.POOL_SERVICE, (pool,))):
+                by = self._charged[family]
+                by[key] = by.get(key, 0.0) + view.service - before
+        for family, value in (
+            (to.TENANT_QUEUED, view.queued_requests),
+            (to.TENANT_IN_FLIGHT, view.in_flight_requests),
+            (to.TENANT_IN_FLIGHT_TOKENS, view.in_flight_tokens),
+        ):
+            by = seen[family]
+            by[labels] = by.get(labels, 0) + value
+
+    def _see_gap(
+        self, pool: str, snapshot: Snapshot, standings: Mapping[str, Standing], seen: Mapping[Family, Values]
+    ) -> None:
+        scheduling = self._scheduling_of(pool)
+        known = self._gaps.get(pool)
+        if known is None or known[0] != scheduling:  # what is promised is promised between changes
+            known = self._gaps[pool] = (scheduling, ServiceGap())
+        promise = promise_of(scheduling)
+        for tier_id, evenness in known[1].observe(snapshot.now, standings).items():
+            _see_evenness((pool, tier_id), evenness, seen)
+            if promise is not None:
+                waiting = [each for each in standings.values() if each.tier_id == tier_id and each.waiting_spell]
+                weight_min = min((each.weight for each in waiting), default=1.0)
+                seen[to.POOL_GAP_BOUND][pool, tier_id] = promise.gap_max(snapshot.service_in_flight_max, weight_min)
+
+    def _forget(self, received: Mapping[str, float]) -> None:
+        """Drop what only grows of tenants that are gone, or have no series of their own any more."""
+        for key in [key for key in self._services if key[1] not in received]:
+            del self._services[key]
+        by = self._charged[to.TENANT_SERVICE]
+        for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
+            del by[labels]
+
+
+def promise_of(scheduling: Scheduling) -> Promise | None:
+    """What the policy promises of the pool's gap; None where nothing, where calls wait for one backend each (the
+    promise is then of each queue), and where it ends whenever something is given back, which is all the time.
+    """
+    bound = BOUNDS[scheduling.fairness.policy]
+    if bound is None or bound.until_refund or scheduling.has_queues_per_backend:
+        return None
+    ahead = float(scheduling.fairness.parameters()[bound.ahead]) if bound.ahead else 0.0
+    return Promise(bound, ahead, is_capped=scheduling.share_ratio_max < 1)
+
+
+def _slices(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
+    """In parts of SLICE_TENANTS; of those that there are now."""
+    rest = iter(list(tenants))
+    while part := list(islice(rest, SLICE_TENANTS)):
+        yield part
+
+
+def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
+    seen[to.POOL_QUEUED][(pool,)] = snapshot.queued_requests
+    seen[to.POOL_QUEUED_BYTES][(pool,)] = snapshot.queued_bytes
+    seen[to.POOL_IN_FLIGHT][(pool,)] = snapshot.in_flight_requests
+
+
+def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
+    seen[to.BACKEND_UP][labels] = view.available
+    seen[to.BACKEND_IN_FLIGHT][labels] = view.in_flight_requests
+    seen[to.BACKEND_FOREIGN][labels] = view.foreign_requests
+    seen[to.BACKEND_LIMIT][labels] = view.requests_limit
+    seen[to.BACKEND_RESERVED][labels] = view.reserved_tokens
+    seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.foreign_tokens
+    if view.tokens_limit is not None:
+        seen[to.BACKEND_LIMIT_TOKENS][labels] = view.tokens_limit
+
+
+def _see_evenness(labels: Labels, evenness: Evenness, seen: Mapping[Family, Values]) -> None:
+    seen[to.POOL_GAP][labels] = evenness.gap
+    if evenness.jain_index is not None:
+        seen[to.POOL_JAIN][labels] = evenness.jain_index
