@@ -40,6 +40,7 @@ from gateway.config.sections import (
     Tier,
     TraceLog,
 )
+from gateway.config.state import State
 from gateway.config.telemetry import Metrics, Tracing
 from policies import types as policy
 
@@ -85,6 +86,7 @@ class Config(BaseSettings):
     tracing: Tracing = Tracing()
     metrics: Metrics = Metrics()
     shutdown: Shutdown = Shutdown()
+    state: State = State()
 
     @classmethod
     def settings_customise_sources(

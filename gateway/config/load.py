@@ -107,6 +107,8 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
     checks.append((("auth", "secret_file"), lambda: _secret(config)))
     if config.auth.mode == "keys":
         checks.append((("auth", "keys_file"), lambda: _keys(config)))
+    if config.state.redis is not None:
+        checks.append((("state", "redis", "password_file"), config.state.redis.secret))
     if config.prompt_tokens.ranks_file is not None:
         checks.append((("prompt_tokens", "ranks_file"), lambda: _encoding(config)))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]

@@ -130,7 +130,7 @@ class Backend(Section):
     def credential(self) -> SecretStr | None:
         """Return the key that this backend wants. Raises ValueError where its file or variable has none."""
         if self.api_key_file is not None:
-            key = _file_text(self.api_key_file)
+            key = file_text(self.api_key_file)
         elif self.api_key_env is not None:
             key = os.environ.get(self.api_key_env, "").strip()
             if not key:
@@ -225,7 +225,7 @@ class Auth(Section):
             return self.secret.get_secret_value().encode()
         if self.mode == "open" and not self.secret_file.exists():
             return None
-        secret = _file_text(self.secret_file).encode()
+        secret = file_text(self.secret_file).encode()
         if len(secret) < SECRET_BYTES_MIN:
             raise ValueError(f"the file {self.secret_file} must hold at least {SECRET_BYTES_MIN} bytes")
         return secret
@@ -266,7 +266,8 @@ class Shutdown(Section):
     drain_s: Wait = 20.0
 
 
-def _file_text(path: Path) -> str:
+def file_text(path: Path) -> str:
+    """The text of a small file that holds a secret. Raises ValueError where there is none."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(SECRET_FILE_BYTES_MAX).strip()

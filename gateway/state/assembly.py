@@ -1,0 +1,31 @@
+"""Which store is there: a file alone, or a file that mirrors what gateways share in Redis."""
+
+from pathlib import Path
+from typing import Any
+
+from gateway.config.state import Redis, State
+from gateway.store.base import Store
+from gateway.store.mirrored import MirroredStore
+from gateway.store.redis_store import RedisStore
+from gateway.store.sqlite import SqliteStore
+
+FILE_NAME = "fairlead.db"
+
+
+def make_store(state: State, config_file: Path | None) -> Store:
+    """The file is beside the configuration where that does not say otherwise; without one, nothing is kept. Raises
+    ValueError where a password cannot be read.
+    """
+    beside = None if config_file is None else config_file.parent / FILE_NAME
+    own = SqliteStore(state.file or beside)
+    if state.redis is None:
+        return own
+    return MirroredStore(_shared(state.redis), own)
+
+
+def _shared(redis: Redis) -> RedisStore:
+    given = {"username": redis.username, "password": redis.secret()}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if redis.ca_file is not None:
+        options["ssl_ca_certs"] = str(redis.ca_file)
+    return RedisStore(redis.url, prefix=redis.prefix, timeout_s=redis.timeout_ms / 1000, options=options)
