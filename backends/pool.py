@@ -218,6 +218,14 @@ class BackendPool:
         """Whether this one backend has the model: adapters may be loaded on a part of their pool."""
         return self._catalog.serves(backend_id, model)
 
+    def pool_of_backend(self, backend_id: str) -> str | None:
+        """Return its pool, None while that is not known."""
+        return self._catalog.pool_of_backend(backend_id)
+
+    def models_of(self, backend_id: str) -> list[str]:
+        """Return what this one backend was last seen to serve."""
+        return [card.id for card in self._backends[backend_id].cards]
+
     def undiscovered(self) -> list[str]:
         """Return the backends whose models are not known yet: one of them may serve what nobody else does."""
         return [backend_id for backend_id in self.backend_ids() if not self._catalog.known(backend_id)]

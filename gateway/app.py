@@ -24,15 +24,20 @@ from backends.pool import BackendPool, PollTimes
 from backends.simulation.recording import SchedulerLike
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
+from gateway.admin.management import Management, Running
 from gateway.config import Config
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
 from gateway.observability.access_log import AccessLog
+from gateway.observability.instruments import LINES_LOST, SPANS_LOST, Family
+from gateway.observability.metrics import Metrics
+from gateway.observability.standings import Values
 from gateway.observability.telemetry import Telemetry
 from gateway.observability.trace_log import make_trace_log
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+from gateway.store.base import Store
 
 if TYPE_CHECKING:
     from gateway.observability.tracing import Tracing
@@ -54,12 +59,16 @@ Wrap = Callable[[str, SchedulerLike], SchedulerLike]
 class Gateway:
     """All parts of one running gateway. Make it on the loop that runs it, `start` it, `stop` it."""
 
-    def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None) -> None:
-        """`wrap_scheduler` may put something (a recorder) before the Scheduler of the named pool."""
+    def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None, store: Store | None = None) -> None:
+        """`wrap_scheduler` may put something (a recorder) before the Scheduler of the named pool. What is changed
+        while the gateway runs is kept in the `store`; None: nothing can be.
+        """
         self._config = config
+        self._management = None if store is None else Management(config, store)
         self._wrap_scheduler = wrap_scheduler or (lambda _pool, scheduler: scheduler)
         self._engine: EngineServer | None = None
-        self._upstreams: dict[str, Upstream] = {}
+        self._links: dict[str, Link] = {}
+        self.admin_url: str | None = None
         self._runner: web.ServerRunner | None = None
         self._tracing: Tracing | None = None
         self.pools = Pools(self._make_dispatcher)
@@ -69,21 +78,32 @@ class Gateway:
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
         config = self._config
-        specs = config.backend_specs() or [await self._embedded_engine()]
+        if self._management is not None:
+            await self._management.open()
+        specs = config.backend_specs()
+        if not specs and not (self._management and self._management.has_backends):
+            specs = [await self._embedded_engine()]
         times = PollTimes(idle_s=config.health.idle_s, busy_s=config.health.busy_s, timeout_s=config.health.timeout_s)
         loop = asyncio.get_running_loop()
         rng = Random()  # noqa: S311 - jitter
         self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
         self.pools.watch(self.backends)
-        self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
-        links = {spec.id: Link(self._upstreams[spec.id], spec.headers) for spec in specs}
+        self._links = {spec.id: Link(self._make_upstream(spec), spec.headers) for spec in specs}
         self._tracing = _make_tracing(config)
-        telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing)
-        self._front = Front(config, pools=self.pools, backends=self.backends, links=links, telemetry=telemetry)
+        self.metrics = self._make_metrics()
+        telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meter=self.metrics.calls)
+        self._front = Front(config, pools=self.pools, backends=self.backends, links=self._links, telemetry=telemetry)
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
+        if self._management is not None:
+            self._management.begin(
+                Running(self._front, self.pools, self.backends, self._links, make_upstream=self._make_upstream)
+            )
         await self.backends.start()
         await self._runner.setup()
         await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
+        if self._management is not None:
+            self.admin_url = await self._management.serve(self.metrics.page)
+        self.metrics.start()
         host, port = self._runner.addresses[0][:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -99,12 +119,15 @@ class Gateway:
 
     async def stop(self) -> None:
         """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
+        if self._management is not None:
+            await self._management.stop()
         if self._runner is not None:
+            await self.metrics.stop()
             await self._front.stop()
             await self.backends.stop()
             self.pools.close()
-            for upstream in self._upstreams.values():
-                await upstream.aclose()
+            for link in self._links.values():
+                await link.upstream.aclose()
             await self._runner.cleanup()
         if self._engine is not None:
             await self._engine.stop()
@@ -123,11 +146,29 @@ class Gateway:
             idle_connections_max=IDLE_CONNECTIONS_MAX,
             silence_s_max=self._config.limits.answer_silence_s_max,
             ssl_context=spec.tls,
+            reach=spec.reach,
         )
+
+    def _make_metrics(self) -> Metrics:
+        scheduling_of = self._config.scheduling_of if self._management is None else self._management.scheduling_of
+        return Metrics(
+            self.pools.dispatchers,
+            scheduling_of=scheduling_of,
+            lost=self._lost,
+            tenants_max=self._config.metrics.tenants_max,
+        )
+
+    def _lost(self) -> dict[Family, Values]:
+        """What could not be delivered of what was seen."""
+        logs = {"access": self._access_log, "trace": self._trace_log}
+        lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
+        spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
+        return {LINES_LOST: lines, SPANS_LOST: spans}
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         config = self._config
-        scheduler = make_scheduler(config.scheduling_of(pool), tiers=config.policy_tiers(), queue=config.queue)
+        scheduling = config.scheduling_of(pool) if self._management is None else self._management.scheduling_of(pool)
+        scheduler = make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue)
         return Dispatcher(self._wrap_scheduler(pool, scheduler))
 
     async def _embedded_engine(self) -> BackendSpec:

@@ -1,0 +1,117 @@
+"""A gateway that can be changed while it runs: the state that is kept, put in force, and the port it is changed by."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from backends.pool import BackendPool
+from backends.reach import Reach
+from backends.spec import BackendSpec
+from backends.upstream import Upstream
+from gateway.admin.in_force import InForce
+from gateway.admin.port import AdminPort, Parts
+from gateway.config import Config
+from gateway.config.scheduling import Pool, Scheduling
+from gateway.forwarding.attempt import Link
+from gateway.front import Front
+from gateway.identity.key_file import make_secret, read_keys
+from gateway.scheduling.pools import Pools
+from gateway.state.entries import declared_by
+from gateway.state.registry import Registry
+from gateway.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The parts of a gateway that a change reaches."""
+
+    front: Front
+    pools: Pools
+    backends: BackendPool
+    links: MutableMapping[str, Link]
+    make_upstream: Callable[[BackendSpec], Upstream]
+
+
+class Management:
+    """Opened before a gateway is put together, begun before it serves. Make it on the loop that runs it."""
+
+    def __init__(self, config: Config, store: Store) -> None:
+        """Raises ValueError where the file of keys cannot be read."""
+        self._config = config
+        self._store = store
+        keys = read_keys(config.auth.keys_file) if config.auth.mode == "keys" else []
+        self.registry = Registry(store, declared_by(config, keys))
+        self._is_open = False
+        self._in_force: InForce | None = None
+        self._port: AdminPort | None = None
+        self._running: Running | None = None
+
+    async def open(self) -> None:
+        """Read what is kept. Raises StateFileError, StoreUnavailable; OSError where a secret cannot be written."""
+        if self._config.admin.enabled and self._config.auth.secret is None:
+            make_secret(self._config.auth.secret_file)  # of the HMACs of admin keys, which outlive the process
+        await self.registry.start()
+        self._is_open = True
+
+    @property
+    def has_backends(self) -> bool:
+        return bool(self.registry.entries("backends"))
+
+    def scheduling_of(self, pool: str) -> Scheduling:
+        """How this pool is scheduled by now."""
+        scheduling, entry = self._config.scheduling_of(pool), self.registry.get("pools", pool)
+        if entry is None or entry.origin == "declared":
+            return scheduling
+        assert isinstance(entry.section, Pool), "an entry is of its kind"
+        # What is made of a pool hides what the file says of it, whole.
+        return self._config.scheduling.overridden_by(entry.section.scheduling)
+
+    def begin(self, running: Running) -> None:
+        """Put everything in force in these parts, and what changes."""
+        self._running = running
+        self._in_force = InForce(
+            self.registry,
+            front=running.front,
+            pools=running.pools,
+            backends=running.backends,
+            links=running.links,
+            make_upstream=running.make_upstream,
+            reach=self._reach(),
+            scheduling_of=self.scheduling_of,
+        )
+        self._in_force.start()
+
+    async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
+        """Listen at the admin port, if there is to be one; return its URL. Raises OSError, ValueError."""
+        admin, auth = self._config.admin, self._config.auth
+        if not admin.enabled:
+            return None
+        assert self._running is not None, "begun before it serves"
+        assert self._in_force is not None, "begun before it serves"
+        secret = auth.secret_bytes()
+        assert secret is not None, "made when it was opened"
+        parts = Parts(
+            registry=self.registry,
+            store=self._store,
+            pools=self._running.pools,
+            backends=self._running.backends,
+            in_force=self._in_force,
+            reach=self._reach(),
+            tenant_keys=self._running.front.keys,
+            clock=asyncio.get_running_loop().time,
+        )
+        self._port = AdminPort(admin, parts, secret=secret, render_metrics=render_metrics)
+        return await self._port.start()
+
+    async def stop(self) -> None:
+        if self._port is not None:
+            await self._port.stop()
+        if self._in_force is not None:
+            await self._in_force.stop()
+        if self._is_open:
+            await self.registry.stop()
+
+    def _reach(self) -> Reach:
+        return Reach(self._config.admin.backend_networks)
