@@ -7,6 +7,7 @@ Addresses that are never a backend's are refused within any network.
 """
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Reach:
     def check(self, address: str) -> None:
         """Raises AddressRefusedError."""
         if not self.allows(address):
-            raise AddressRefusedError(f"{address} is not in a network that backends may be in")
+            raise AddressRefusedError(errno.EACCES, f"{address} is not in the networks where backends may be")
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses of this host, all of which may be connected to. Raises OSError."""

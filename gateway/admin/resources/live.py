@@ -5,12 +5,18 @@ the same rate again.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from gateway.admin import models
 from gateway.admin.routes import Asked, Reply, Role, Route
 from gateway.scheduling.pools import Pools
 from gateway.state.registry import Registry
+from policies.types import BackendView, TenantView
+
+M = TypeVar("M", bound=BaseModel)
 
 RATE_S = 1.0
 RATES_MAX = 100_000  # tenants whose service is remembered; then all is forgotten, and learnt anew
@@ -60,7 +66,7 @@ class Live:
                 queued_bytes=snapshot.queued_bytes,
                 in_flight_requests=snapshot.in_flight_requests,
                 tenants=len(tenant_ids[pool]),
-                backends={name: models.BackendState(**asdict(view)) for name, view in snapshot.backends.items()},
+                backends={name: _shown(models.BackendState, view) for name, view in snapshot.backends.items()},
             )
             for pool, snapshot in sorted(self.pools.overviews().items())
         ]
@@ -90,4 +96,10 @@ class Live:
             view = views.get(name)
             if view is not None:
                 rate = self.rates.per_s((pool, name), view.service, now)
-                yield models.TenantState(pool=pool, tenant=name, service_per_s=rate, **asdict(view))
+                yield _shown(models.TenantState, view, pool=pool, tenant=name, service_per_s=rate)
+
+
+def _shown(model: type[M], view: TenantView | BackendView, **beside: Any) -> M:
+    """What the model has of the view, and what is beside it."""
+    known = {name: getattr(view, name) for name in model.model_fields if name not in beside}
+    return model.model_construct(**known, **beside)
