@@ -1,22 +1,30 @@
 """Counting calls when they have ended: nothing is counted per token.
 
-Children of labelled metrics are looked up once and kept, by tenant and by model. Their number is bounded: tenants by
-TenantSeries, models because beyond MODELS_MAX of them the rest is "other".
+A tenant's counts are plain numbers, a model's histograms are looked up once and kept. There is a bound to both:
+TenantSeries says who has series of his own, and beyond MODELS_MAX models the rest is "other".
 """
 
 import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 
 from gateway.observability import genai
-from gateway.observability.instruments import CallInstruments
+from gateway.observability.instruments import (
+    TENANT_REFUSALS,
+    TENANT_REQUESTS,
+    TENANT_TOKENS,
+    TENANT_WAITED,
+    Family,
+    Histograms,
+    Values,
+)
 from gateway.observability.telemetry import CallTrace
 from gateway.observability.tenant_series import OTHER, TenantSeries
-from policies.types import Outcome, Reason, Usage
+from policies.types import Outcome, Reason
 
-MODELS_MAX: Final = 200  # combinations of operation, model and tier
+MODELS_MAX: Final = 50  # combinations of operation, model and tier
 NOBODY: Final = "unknown"  # the tenant of a call whose key is none
 ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
 REFUSED: Final = "refused"
@@ -28,14 +36,14 @@ _SHED: Final = frozenset(Reason)
 
 @dataclass(slots=True)
 class _OfTenant:
-    """One tenant's children."""
+    """What one tenant's calls came to, or those of all that have no series of their own."""
 
-    input: Counter
-    cached: Counter
-    output: Counter
-    waited: Counter
-    requests: dict[str, Counter] = field(default_factory=dict)
-    refusals: dict[str, Counter] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)  # by outcome
+    refusals: dict[str, int] = field(default_factory=dict)  # by reason
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    waited_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -51,8 +59,8 @@ class _OfModel:
 class CallMeter:
     """Counts calls that have ended. Mutable."""
 
-    def __init__(self, instruments: CallInstruments, tenants_max: int) -> None:
-        self._to = instruments
+    def __init__(self, histograms: Histograms, tenants_max: int) -> None:
+        self._to = histograms
         self.series = TenantSeries(tenants_max, self._drop)
         self._tenants: dict[str, _OfTenant] = {}
         self._models: dict[tuple[str, str, str], _OfModel] = {}
@@ -64,29 +72,32 @@ class CallMeter:
         now_s = time.perf_counter()
         outcome = outcome_of(trace)
         tenant = self._tenant(trace)
-        self._count(tenant, trace, outcome)
+        tenant.requests[outcome] = tenant.requests.get(outcome, 0) + 1
+        if outcome == REFUSED:
+            reason = trace.reason or ""
+            tenant.refusals[reason] = tenant.refusals.get(reason, 0) + 1
         if trace.queued_s is not None:
-            left_s = now_s if trace.dispatched_s is None else trace.dispatched_s
-            tenant.waited.inc(left_s - trace.queued_s)
-            ended = DISPATCHED if trace.dispatched_s is not None else outcome
-            self._wait(trace.tier_id or "", ended).observe(left_s - trace.queued_s)
-        if trace.usage is not None:
-            count_tokens(tenant, trace.usage)
+            waited_s = (now_s if trace.dispatched_s is None else trace.dispatched_s) - trace.queued_s
+            tenant.waited_s += waited_s
+            self._wait(trace.tier_id or "", outcome if trace.dispatched_s is None else DISPATCHED).observe(waited_s)
+        usage = trace.usage
+        if usage is not None:
+            tenant.input += usage.prompt_tokens
+            tenant.cached += usage.cached_tokens
+            tenant.output += usage.output_tokens
         if trace.dispatched_s is not None and trace.model is not None:
             self._time(trace, outcome, now_s)
 
-    def _count(self, tenant: _OfTenant, trace: CallTrace, outcome: str) -> None:
-        label = self._label(trace)
-        child = tenant.requests.get(outcome)
-        if child is None:
-            child = tenant.requests[outcome] = self._to.requests.labels(label, outcome)
-        child.inc()
-        if outcome == REFUSED:
-            reason = trace.reason or ""
-            child = tenant.refusals.get(reason)
-            if child is None:
-                child = tenant.refusals[reason] = self._to.refusals.labels(label, reason)
-            child.inc()
+    def seen(self) -> dict[Family, Values]:
+        """What all calls came to, by tenant."""
+        rows = self._tenants.items()
+        kinds = ((INPUT, "input"), (CACHED, "cached"), (OUTPUT, "output"))
+        return {
+            TENANT_REQUESTS: {(label, each): n for label, row in rows for each, n in row.requests.items()},
+            TENANT_REFUSALS: {(label, each): n for label, row in rows for each, n in row.refusals.items()},
+            TENANT_TOKENS: {(label, kind): getattr(row, name) for label, row in rows for kind, name in kinds},
+            TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
+        }
 
     def _time(self, trace: CallTrace, outcome: str, now_s: float) -> None:
         model = self._model(trace)
@@ -101,22 +112,13 @@ class CallMeter:
             if usage.output_tokens > 1 and not error:
                 model.per_token.observe((now_s - first_s) / (usage.output_tokens - 1))
 
-    def _label(self, trace: CallTrace) -> str:
-        if trace.tenant_id is None:
-            return NOBODY
-        return self.series.label(trace.tenant_id, is_known=trace.request is not None)
-
     def _tenant(self, trace: CallTrace) -> _OfTenant:
-        label = self._label(trace)
+        label = NOBODY
+        if trace.tenant_id is not None:
+            label = self.series.label(trace.tenant_id, is_known=trace.request is not None)
         tenant = self._tenants.get(label)
         if tenant is None:
-            tokens = self._to.tokens
-            tenant = self._tenants[label] = _OfTenant(
-                input=tokens.labels(label, INPUT),
-                cached=tokens.labels(label, CACHED),
-                output=tokens.labels(label, OUTPUT),
-                waited=self._to.waited.labels(label),
-            )
+            tenant = self._tenants[label] = _OfTenant()
         return tenant
 
     def _model(self, trace: CallTrace) -> _OfModel:
@@ -138,16 +140,7 @@ class CallMeter:
 
     def _drop(self, label: str) -> None:
         """The tenant has no series of its own any more."""
-        tenant = self._tenants.pop(label, None)
-        if tenant is None:
-            return
-        for outcome in tenant.requests:
-            self._to.requests.remove(label, outcome)
-        for reason in tenant.refusals:
-            self._to.refusals.remove(label, reason)
-        for kind in (INPUT, CACHED, OUTPUT):
-            self._to.tokens.remove(label, kind)
-        self._to.waited.remove(label)
+        self._tenants.pop(label, None)
 
 
 def outcome_of(trace: CallTrace) -> str:
@@ -158,10 +151,3 @@ def outcome_of(trace: CallTrace) -> str:
         return ANSWERED
     # Of what the gateway answers itself, above 499 there are only the scheduler's reasons.
     return REFUSED if trace.status < 500 or trace.reason in _SHED else Outcome.BACKEND_FAILED
-
-
-def count_tokens(tenant: _OfTenant, usage: Usage) -> None:
-    tenant.input.inc(usage.prompt_tokens)
-    if usage.cached_tokens:
-        tenant.cached.inc(usage.cached_tokens)
-    tenant.output.inc(usage.output_tokens)

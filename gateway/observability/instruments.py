@@ -1,16 +1,16 @@
 """Every metric there is: its name, what it says, its labels. docs/operations.md lists the same, and a test compares.
 
-Two sorts. What is counted when a call ends is prometheus_client's own Counters and Histograms, whose children are
-looked up once and kept (calls.py). What is read off the schedulers now and then is a Family here, filled when somebody
-asks (standings.py): its series come and go with what they are about. Tenants have counters and gauges alone; a
-histogram for each would be a megabyte for a thousand of them.
+Two sorts. Histograms are prometheus_client's, by model and tier, whose children are looked up once and kept (calls.py).
+What there may be a thousand of, by tenant above all, is a Family: numbers that are kept where they arise (calls.py,
+standings.py) and become samples in slices when somebody asks. Their series come and go with what they are about.
+Tenants have counters and gauges alone; a histogram for each would be a megabyte.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.observability import genai
@@ -18,7 +18,6 @@ from gateway.observability import genai
 WAIT_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 LAG_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
-TENANT: Final = ("tenant",)
 POOL: Final = ("pool",)
 POOL_TENANT: Final = ("pool", "tenant")
 POOL_TIER: Final = ("pool", "tier")
@@ -26,6 +25,7 @@ POOL_BACKEND: Final = ("pool", "backend")
 MODEL: Final = ("gen_ai_operation_name", "gen_ai_request_model", "tier")
 
 Labels = tuple[str, ...]
+Values = dict[Labels, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,30 @@ class Family:
     labels: Labels = ()
     total: bool = False
 
-    def metric(self, values: Mapping[Labels, float]) -> Metric:
+    def metric(self, values: Iterable[tuple[Labels, float]]) -> Metric:
         """With these values, by values of the labels."""
         make = CounterMetricFamily if self.total else GaugeMetricFamily
         metric = make(self.name, self.help, labels=self.labels)
-        for labels, value in values.items():
+        for labels, value in values:
             metric.add_metric(labels, value)
         return metric
 
 
+TENANT_REQUESTS: Final = Family(
+    "fairlead_tenant_requests_total", "Calls that ended, by how.", ("tenant", "outcome"), total=True
+)
+TENANT_REFUSALS: Final = Family(
+    "fairlead_tenant_refusals_total", "Calls that were refused, by why.", ("tenant", "reason"), total=True
+)
+TENANT_TOKENS: Final = Family(
+    "fairlead_tenant_tokens_total",
+    "Tokens of calls that ended; cached_input is a part of input.",
+    ("tenant", "type"),
+    total=True,
+)
+TENANT_WAITED: Final = Family(
+    "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
+)
 TENANT_SERVICE: Final = Family(
     "fairlead_tenant_service_total",
     "What the tenant was charged: tokens by their price, as they pass. What is given back counts as charged.",
@@ -96,6 +111,7 @@ LINES_LOST: Final = Family(
 )
 
 FAMILIES: Final = (
+    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
@@ -105,14 +121,10 @@ FAMILIES: Final = (
 
 
 @dataclass(slots=True)
-class CallInstruments:
-    """What is counted when a call ends, and by the event loop about itself."""
+class Histograms:
+    """What is measured when a call ends, and by the event loop about itself."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    requests: Counter = field(init=False)
-    refusals: Counter = field(init=False)
-    tokens: Counter = field(init=False)
-    waited: Counter = field(init=False)
     wait: Histogram = field(init=False)
     duration: Histogram = field(init=False)
     first_token: Histogram = field(init=False)
@@ -122,19 +134,6 @@ class CallInstruments:
     def __post_init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, that Prometheus ignores
         to = self.registry
-        self.requests = Counter(
-            "fairlead_tenant_requests", "Calls that ended, by how.", ("tenant", "outcome"), registry=to
-        )
-        self.refusals = Counter(
-            "fairlead_tenant_refusals", "Calls that were refused, by why.", ("tenant", "reason"), registry=to
-        )
-        self.tokens = Counter(
-            "fairlead_tenant_tokens", "Tokens of calls that ended; cached ones are input too.", ("tenant", "type"),
-            registry=to,
-        )  # fmt: skip
-        self.waited = Counter(
-            "fairlead_tenant_queue_wait_seconds", "Time that calls spent in the queue.", TENANT, registry=to
-        )
         self.wait = Histogram(
             "fairlead_queue_wait_seconds", "Time in the queue, by how it ended.", ("tier", "outcome"),
             buckets=WAIT_BUCKETS_S, registry=to,

@@ -12,13 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
 from backends.simulation.bounds import BOUNDS
 from gateway.config.scheduling import Scheduling
 from gateway.observability import instruments as to
-from gateway.observability.instruments import Family, Labels
+from gateway.observability.instruments import Family, Labels, Values
 from gateway.observability.service_gap import Evenness, Promise, ServiceGap, Standing
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
@@ -28,11 +25,9 @@ SLICE_TENANTS: Final = 100
 INTERVAL_S: Final = 1.0
 TIME_RATIO_MAX: Final = 0.01  # of the event loop's time, for looking
 
-Values = dict[Labels, float]
 
-
-class Standings(Collector):
-    """The latest look at all pools, as metrics. Mutable; read by another thread, which gets one look or the next."""
+class Standings:
+    """The latest look at all pools. Mutable; `seen` is replaced by the next."""
 
     def __init__(
         self,
@@ -40,17 +35,15 @@ class Standings(Collector):
         *,
         series: TenantSeries,
         scheduling_of: Callable[[str], Scheduling],
-        lost: Callable[[], Mapping[Family, Values]],
     ) -> None:
-        """`scheduling_of` says how a pool is scheduled now; `lost` what other watchers could not deliver."""
+        """`scheduling_of` says how a pool is scheduled now."""
         self._dispatchers = dispatchers
         self._series = series
         self._scheduling_of = scheduling_of
-        self._lost = lost
         self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
         self._services: dict[tuple[str, str], float] = {}  # by pool and tenant, at the last look
         self._charged: defaultdict[Family, Values] = defaultdict(dict)  # what only grows
-        self._seen: Mapping[Family, Values] = {}
+        self.seen: Mapping[Family, Values] = {}
         self._looking = asyncio.Lock()
         self._looked_at = float("-inf")
 
@@ -75,12 +68,7 @@ class Standings(Collector):
             seen[to.TENANTS][()] = len(received)
             seen[to.TENANT_SERIES][()] = self._series.shown
             self._forget(received)
-            self._seen, self._looked_at = {**seen, **{each: dict(by) for each, by in self._charged.items()}}, now
-
-    def collect(self) -> Iterator[Metric]:
-        seen = {**self._seen, **self._lost()}
-        for family in to.FAMILIES:
-            yield family.metric(seen.get(family, {}))
+            self.seen, self._looked_at = {**seen, **{each: dict(by) for each, by in self._charged.items()}}, now
 
     async def _look_at(
         self, pool: str, dispatcher: Dispatcher, seen: Mapping[Family, Values], received: dict[str, float]
