@@ -29,9 +29,8 @@ from gateway.config import Config
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
 from gateway.observability.access_log import AccessLog
-from gateway.observability.instruments import LINES_LOST, SPANS_LOST, Family
+from gateway.observability.instruments import LINES_LOST, SPANS_LOST, Family, Values
 from gateway.observability.metrics import Metrics
-from gateway.observability.standings import Values
 from gateway.observability.telemetry import Telemetry
 from gateway.observability.trace_log import make_trace_log
 from gateway.scheduling.assembly import make_scheduler
