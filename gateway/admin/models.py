@@ -6,7 +6,7 @@ in the configuration file; null in a patch goes back to it.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from gateway.admin.routes import Query
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
@@ -31,7 +31,14 @@ URL_PATTERN = r"^https?://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{
 KEY_VARIABLE_PATTERN = r"^BACKEND_KEY_[A-Z0-9_]{1,64}$"
 DIGITS_PATTERN = r"^[0-9]{1,18}$"
 
-Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+
+def whole(value: object) -> object:
+    """In JSON 2.0 is an integer, too (JSON Schema 2020-12, 4.2.3)."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(whole)
+Count = Annotated[int, Field(ge=1, le=COUNT_MAX), WHOLE]
 Weight = Annotated[float, Field(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
 Milliseconds = Annotated[float, Field(gt=0, le=MILLISECONDS_MAX)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -112,20 +119,20 @@ class NewKey(KeyFields):
 
     tenant: TenantName | None = None
     role: Role | None = None
-    expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX)] | None = None
+    expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX), WHOLE] | None = None
 
 
 class KeyChange(KeyFields):
     """`revoked` cannot be taken back."""
 
-    expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX)] | None = None
+    expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX), WHOLE] | None = None
     revoked: bool = False
 
 
 class Rotation(Fields):
     """How long the old key goes on beside the new one."""
 
-    overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX)] = 86_400
+    overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX), WHOLE] = 86_400
 
 
 class Key(Kept, KeyFields):

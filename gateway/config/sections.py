@@ -66,13 +66,13 @@ def listed(names: tuple[str, ...], value: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 TenantName = Annotated[str, AfterValidator(_tenant_name)]
 PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be called after its model
-Count = Annotated[int, BeforeValidator(not_bool), Field(ge=1)]
-Bytes = Annotated[ByteSize, BeforeValidator(not_bool), Field(ge=1)]
-Positive = Annotated[float, BeforeValidator(not_bool), Field(gt=0)]
-NotNegative = Annotated[float, BeforeValidator(not_bool), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(not_bool)]
+Bytes = Annotated[ByteSize, Field(ge=1), BeforeValidator(not_bool)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(not_bool)]
+NotNegative = Annotated[float, Field(ge=0), BeforeValidator(not_bool)]
+Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(not_bool)]
 Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
-Wait = Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=86_400)]
+Wait = Annotated[float, Field(ge=0, le=86_400), BeforeValidator(not_bool)]
 Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value))]
 Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value))]
 
@@ -83,7 +83,7 @@ class Section(BaseModel):
 
 class Listen(Section):
     host: str = "127.0.0.1"
-    port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] = 8080
+    port: Annotated[int, Field(ge=0, le=65_535), BeforeValidator(not_bool)] = 8080
     debug_state: bool = False
     show_queue_ms: bool = False
     show_backend: bool = False
@@ -165,7 +165,7 @@ class Envelope(Section):
 class Tier(Section):
     weight: Positive = 1.0
     envelope: Envelope = Envelope()
-    reserve_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, lt=1)] = 0.0
+    reserve_ratio: Annotated[float, Field(ge=0, lt=1), BeforeValidator(not_bool)] = 0.0
 
 
 class Tenant(Section):
