@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from backends.simulation.bounds import Bound
 
-WINDOWS_S: Final = (10.0, 60.0)
+WINDOWS_S: Final = (2.0, 10.0, 60.0)
 
 
 class Standing(NamedTuple):
@@ -50,18 +50,18 @@ class ServiceGap:
     """Watches one pool. Mutable."""
 
     def __init__(self, windows_s: tuple[float, ...] = WINDOWS_S) -> None:
-        """Each stretch is between half of its window and all of it long."""
+        """A stretch is at most as long as its window; whoever has waited for half of that is compared."""
         self._windows: dict[float, list[_Noted]] = {window_s: [] for window_s in windows_s}
 
     def observe(self, now: float, standings: Mapping[str, Standing]) -> dict[str, Evenness]:
         """The state by now, in seconds; returns by tier how even it is among those who waited: the largest gap of all
-        windows, and Jain's index over the longest that has any.
+        stretches, and Jain's index over the longest in which anybody received anything.
         """
         waiting = {tenant_id: each for tenant_id, each in standings.items() if each.waiting_spell}
         found: dict[str, Evenness] = {}
         for window_s, noted in self._windows.items():
-            if noted:
-                for tier_id, received in received_since(noted[0].standings, waiting).items():
+            for then in reversed(noted):  # the oldest last: its index stands
+                for tier_id, received in received_since(then.standings, waiting).items():
                     gap = max(received) - min(received)
                     before = found.get(tier_id, Evenness(0.0, None))
                     found[tier_id] = Evenness(max(gap, before.gap), jain_index(received) or before.jain_index)

@@ -16,7 +16,7 @@ from backends.simulation.bounds import BOUNDS
 from gateway.config.scheduling import Scheduling
 from gateway.observability import instruments as to
 from gateway.observability.instruments import Family, Labels, Values
-from gateway.observability.service_gap import Evenness, Promise, ServiceGap, Standing
+from gateway.observability.service_gap import WINDOWS_S, Evenness, Promise, ServiceGap, Standing
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.types import BackendView, Snapshot, Tenant, TenantView
@@ -113,7 +113,7 @@ class Standings:
         scheduling = self._scheduling_of(pool)
         known = self._gaps.get(pool)
         if known is None or known[0] != scheduling:  # what is promised is promised between changes
-            known = self._gaps[pool] = (scheduling, ServiceGap())
+            known = self._gaps[pool] = (scheduling, ServiceGap(WINDOWS_S))
         promise = promise_of(scheduling)
         for tier_id, evenness in known[1].observe(snapshot.now, standings).items():
             _see_evenness((pool, tier_id), evenness, seen)
