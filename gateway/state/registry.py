@@ -10,7 +10,6 @@ quicker. The store may be away: reads and what is in force go on, writes raise S
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from gateway.state.agreement import disagreements
 from gateway.state.entries import Declared, Entry, View
 from gateway.state.kinds import KINDS, read_body, written
 from gateway.store.base import AuditEntry, Change, Document, Store, StoreUnavailable, VersionConflict
+from gateway.store.periodic import Periodic
 
 WATCH_S = 0.25
 TRIES_MAX = 5  # of a write that names no etag, against others who write the same
@@ -85,7 +85,7 @@ class Registry:
         self._clock = clock
         self._cursor = 0
         self._listeners: list[Callable[[Changed], None]] = []
-        self._watching: asyncio.Task[None] | None = None
+        self._watcher = Periodic(self._watch, WATCH_S, "watch the store")
         self._writing = asyncio.Lock()
         self.is_store_available = True
 
@@ -95,13 +95,10 @@ class Registry:
         """
         await self._store.open()
         await self.refresh()
-        self._watching = asyncio.create_task(self._watch())
+        self._watcher.start()
 
     async def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watching
+        await self._watcher.stop()
         await self._store.close()
 
     # -- reads, from memory --------------------------------------------------------------------------------
@@ -261,14 +258,12 @@ class Registry:
                 listener(changed)
 
     async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_S)
-            try:
-                await self.refresh()
-            except StoreUnavailable as error:
-                self._said_available(False, str(error))
-            else:
-                self._said_available(True, "")
+        try:
+            await self.refresh()
+        except StoreUnavailable as error:
+            self._said_available(False, str(error))
+        else:
+            self._said_available(True, "")
 
     def _said_available(self, is_available: bool, why: str) -> None:  # noqa: FBT001
         if is_available != self.is_store_available:

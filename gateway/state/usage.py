@@ -5,8 +5,6 @@ added: one that failed, or of which nobody knows, is simply written again, and n
 not flushed when it is killed is lost: FLUSH_S and the time of one write.
 """
 
-import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -15,6 +13,7 @@ from datetime import UTC, datetime
 
 from gateway.observability.telemetry import CallTrace
 from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.periodic import Periodic
 
 FLUSH_S = 0.4
 ROWS_MAX = 100_000  # of the days that are not over
@@ -36,18 +35,16 @@ class UsageBook:
         self._unwritten: set[UsageKey] = set()
         self._writing: set[UsageKey] = set()
         self._day, self._day_ends_at_s = "", 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
         self.writer = secrets.token_urlsafe(WRITER_BYTES)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._flush_on(), name="flush usage")
+        self._flusher.start()
 
     async def stop(self) -> None:
         """Write what is left, if that can be done."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        if self._flusher.is_running:
+            await self._flusher.stop()
             await self._try_flush()
 
     def ended(self, trace: CallTrace) -> None:
@@ -97,11 +94,6 @@ class UsageBook:
             needed = self._unwritten | self._writing
             self._totals = {of: totals for of, totals in self._totals.items() if of.day == self._day or of in needed}
         return self._day
-
-    async def _flush_on(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            await self._try_flush()
 
     async def _try_flush(self) -> None:
         try:

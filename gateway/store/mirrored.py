@@ -28,6 +28,7 @@ from gateway.store.base import (
     VersionConflict,
 )
 from gateway.store.mirrored_usage import MirroredUsage
+from gateway.store.periodic import Periodic
 
 SYNC_S = 0.25
 
@@ -40,13 +41,12 @@ class MirroredStore:
     def __init__(self, shared: SharedStore, own: Store, *, sync_s: float = SYNC_S) -> None:
         self._shared = shared
         self._own = own
-        self._sync_s = sync_s
+        self._syncer = Periodic(self._sync_soon, sync_s, "sync the shared store")
         self._merged = ""  # the incarnation that both copies were last merged with
         self._cursor = 0  # of the shared store
         self._revision = 0  # of the newest audit entry that is here
         self._usage = MirroredUsage(shared, own)
         self._syncing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
         self.is_shared_available = False
 
     async def open(self) -> None:
@@ -60,13 +60,11 @@ class MirroredStore:
         except BaseException:
             await self._own.close()
             raise
-        self._task = asyncio.create_task(self._sync_on())
+        self._syncer.start()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        if self._syncer.is_running:
+            await self._syncer.stop()
             await self._try_usage()
         await self._shared.close()
         await self._own.close()
@@ -118,12 +116,10 @@ class MirroredStore:
 
     # -- syncing -------------------------------------------------------------------------------------------
 
-    async def _sync_on(self) -> None:
-        while True:
-            await asyncio.sleep(self._sync_s)
-            async with self._syncing:
-                await self._try_sync()
-            await self._try_usage()
+    async def _sync_soon(self) -> None:
+        async with self._syncing:
+            await self._try_sync()
+        await self._try_usage()
 
     async def _try_usage(self) -> None:
         if self.is_shared_available:
@@ -161,8 +157,13 @@ class MirroredStore:
         has_lost = bool(missing)
         audit = await self._audit_since(self._shared, 0 if has_lost else self._revision)
         if has_lost:
-            there = set(audit)
-            await self._shared.merge(missing, [e for e in await self._audit_since(self._own, 0) if e not in there])
+            there = {(entry.revision, entry.at_s, entry.actor) for entry in audit}
+            ours_alone = [
+                entry
+                for entry in await self._audit_since(self._own, 0)
+                if (entry.revision, entry.at_s, entry.actor) not in there
+            ]
+            await self._shared.merge(missing, ours_alone)
         await self._own.merge(_newer(theirs, ours), audit)
         self._revision = max(self._revision, self._shared.revision)
         self._usage.compare(has_lost=has_lost)
