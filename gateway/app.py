@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -26,20 +27,27 @@ from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.admin.management import Management, Running
 from gateway.config import Config
+from gateway.config.jwt import TenantIssuer
+from gateway.config.state import State
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
+from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
 from gateway.observability.instruments import LINES_LOST, SPANS_LOST, Family, Values
 from gateway.observability.metrics import Metrics
-from gateway.observability.telemetry import Telemetry
+from gateway.observability.telemetry import Meter, Telemetry
 from gateway.observability.trace_log import make_trace_log
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+from gateway.state.assembly import make_store
 from gateway.store.base import Store
 
 if TYPE_CHECKING:
     from gateway.observability.tracing import Tracing
+
+if TYPE_CHECKING:  # loaded where tokens are taken
+    from gateway.identity.tokens import Tokens
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
@@ -70,6 +78,7 @@ class Gateway:
         self.admin_url: str | None = None
         self._runner: web.ServerRunner | None = None
         self._tracing: Tracing | None = None
+        self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
         self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
         self._trace_log = make_trace_log(config.trace_log.path) if config.trace_log.enabled else None
@@ -90,8 +99,17 @@ class Gateway:
         self._links = {spec.id: Link(self._make_upstream(spec), spec.headers) for spec in specs}
         self._tracing = _make_tracing(config)
         self.metrics = self._make_metrics()
-        telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meter=self.metrics.calls)
-        self._front = Front(config, pools=self.pools, backends=self.backends, links=self._links, telemetry=telemetry)
+        meters: list[Meter] = [self.metrics.calls, *([] if self._management is None else [self._management.usage])]
+        telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
+        self._tokens = await tenant_tokens(config.jwt.data)
+        self._front = Front(
+            config,
+            pools=self.pools,
+            backends=self.backends,
+            links=self._links,
+            telemetry=telemetry,
+            tokens=self._tokens,
+        )
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
         if self._management is not None:
             self._management.begin(
@@ -128,6 +146,10 @@ class Gateway:
             for link in self._links.values():
                 await link.upstream.aclose()
             await self._runner.cleanup()
+        if self._tokens is not None:
+            await self._tokens.stop()
+        if self._management is not None:
+            await self._management.close()
         if self._engine is not None:
             await self._engine.stop()
         if self._access_log is not None:
@@ -196,13 +218,17 @@ def _make_tracing(config: Config) -> "Tracing | None":
     return make_tracing(settings, version=metadata.version("fairlead"), rng=Random())  # noqa: S311 - ids, no secrets
 
 
-def serve(config: Config) -> None:
-    """Serve until SIGTERM (which drains first) or SIGINT. Raises what `Gateway.start` raises."""
-    uvloop.run(_serve(config))
+def serve(config: Config, config_file: Path | None = None) -> None:
+    """Serve until SIGTERM (which drains first) or SIGINT. State is kept beside the file, unless that says otherwise.
+    Raises what `Gateway.start` raises.
+    """
+    uvloop.run(_serve(config, config_file))
 
 
-async def _serve(config: Config) -> None:
-    loop, gateway = asyncio.get_running_loop(), Gateway(config)
+async def _serve(config: Config, config_file: Path | None) -> None:
+    is_kept = config.admin.enabled or config.state != State()
+    store = make_store(config.state, config_file) if is_kept else None
+    loop, gateway = asyncio.get_running_loop(), Gateway(config, store=store)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, terminated.set)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)

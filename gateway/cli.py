@@ -83,10 +83,11 @@ def serve(
         update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
     )
     from gateway.app import serve as run  # noqa: PLC0415
+    from gateway.store.base import StateFileError, StoreUnavailable  # noqa: PLC0415
 
     try:
-        run(settings.model_copy(update={"listen": listen}))
-    except (OSError, ValueError) as error:  # the port is taken, a secret or a ranks file cannot be read
+        run(settings.model_copy(update={"listen": listen}), config)
+    except (OSError, ValueError, StateFileError, StoreUnavailable) as error:  # like a port that is taken, no secret
         _fail(str(error))
 
 

@@ -8,6 +8,7 @@ GatewayServer -> Answering -> Generation: Reception -> Intake -> Dispatcher -> A
 import secrets
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, Charge, Endpoint, listed
 from gateway.api.fields import CacheSalts
 from gateway.config import Config
+from gateway.config.jwt import TenantIssuer
 from gateway.forwarding.attempt import Link
 from gateway.forwarding.background import Background
 from gateway.forwarding.generation import Generation
@@ -27,7 +29,7 @@ from gateway.http.cors import Cors
 from gateway.http.handlers import DebugState, Models, Probes, Version
 from gateway.http.names import RequestNames
 from gateway.http.server import GatewayServer, Handler
-from gateway.identity.auth import TrustedProxies, make_authenticator
+from gateway.identity.auth import Identity, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.intake import Call, Intake
@@ -36,6 +38,9 @@ from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens, 
 from gateway.intake.reception import Reception
 from gateway.observability.telemetry import Telemetry
 from gateway.scheduling.pools import Pools
+
+if TYPE_CHECKING:
+    from gateway.identity.tokens import Tokens
 
 
 class Front:
@@ -49,6 +54,7 @@ class Front:
         backends: BackendPool,
         links: Mapping[str, Link],
         telemetry: Telemetry,
+        tokens: "Tokens[TenantIssuer, Identity] | None" = None,
     ) -> None:
         """Raises ValueError where a secret cannot be read."""
         self._config = config
@@ -60,6 +66,8 @@ class Front:
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
         self._responses = KeptResponses()
         auth, self.keys = make_authenticator(config.auth)
+        if tokens is not None:
+            auth = KeysOrTokens(auth, tokens)
         self.tenants = self._make_tenants()
         self.envelopes = Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes())
         self._reception = Reception(

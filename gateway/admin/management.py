@@ -12,14 +12,19 @@ from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.admin.in_force import InForce
 from gateway.admin.port import AdminPort, Parts
+from gateway.admin.routes import Caller
+from gateway.admin.sign_in import caller_of
 from gateway.config import Config
+from gateway.config.jwt import AdminIssuer
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
 from gateway.identity.key_file import make_secret, read_keys
+from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
 from gateway.state.entries import declared_by
 from gateway.state.registry import Registry
+from gateway.state.usage import UsageBook
 from gateway.store.base import Store
 
 
@@ -43,10 +48,12 @@ class Management:
         self._store = store
         keys = read_keys(config.auth.keys_file) if config.auth.mode == "keys" else []
         self.registry = Registry(store, declared_by(config, keys))
+        self.usage = UsageBook(store)
         self._is_open = False
         self._in_force: InForce | None = None
         self._port: AdminPort | None = None
         self._running: Running | None = None
+        self._tokens: Tokens[AdminIssuer, Caller] | None = None
 
     async def open(self) -> None:
         """Read what is kept. Raises StateFileError, StoreUnavailable; OSError where a secret cannot be written."""
@@ -54,6 +61,7 @@ class Management:
             make_secret(self._config.auth.secret_file)  # of the HMACs of admin keys, which outlive the process
         await self.registry.start()
         self._is_open = True
+        self.usage.start()
 
     @property
     def has_backends(self) -> bool:
@@ -102,15 +110,24 @@ class Management:
             tenant_keys=self._running.front.keys,
             clock=asyncio.get_running_loop().time,
         )
-        self._port = AdminPort(admin, parts, secret=secret, render_metrics=render_metrics)
+        self._tokens = Tokens(self._config.jwt.admin, caller_of)
+        await self._tokens.start()
+        self._port = AdminPort(admin, parts, secret=secret, tokens=self._tokens, render_metrics=render_metrics)
         return await self._port.start()
 
     async def stop(self) -> None:
+        """Change nothing more."""
         if self._port is not None:
             await self._port.stop()
         if self._in_force is not None:
             await self._in_force.stop()
+        if self._tokens is not None:
+            await self._tokens.stop()
+
+    async def close(self) -> None:
+        """When nothing runs any more: keep what has been used, and leave the store."""
         if self._is_open:
+            await self.usage.stop()
             await self.registry.stop()
 
     def _reach(self) -> Reach:

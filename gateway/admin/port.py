@@ -16,20 +16,21 @@ from gateway.admin.resources.keys import Keys
 from gateway.admin.resources.live import Live
 from gateway.admin.resources.pools import Pools as PoolRoutes
 from gateway.admin.resources.records import Records
-from gateway.admin.routes import Asked, Caller, Document, Reply, Role, Route, RouteTable
+from gateway.admin.routes import ROLES, Asked, Caller, Document, Reply, Role, Route, RouteTable
 from gateway.admin.server import AdminServer
 from gateway.admin.sign_in import SignIn
 from gateway.config.admin import Admin
+from gateway.config.jwt import AdminIssuer
 from gateway.identity.auth import Identity
 from gateway.identity.key_file import first_key
 from gateway.identity.key_ring import KeyRing
+from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
 from gateway.state.kinds import Key
 from gateway.state.registry import Changed, Registry
 from gateway.store.base import Store
 
 FIRST_KEY = "key-file"  # what the audit log calls who has it
-ROLES = {"viewer": Role.VIEWER, "operator": Role.OPERATOR, "admin": Role.ADMIN}
 STOP_S_MAX = 1.0
 
 
@@ -56,6 +57,7 @@ class AdminPort:
         parts: Parts,
         *,
         secret: bytes,
+        tokens: Tokens[AdminIssuer, Caller] | None = None,
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
     ) -> None:
         """`secret` is that of the HMACs of keys. Raises ValueError where the first key cannot be read or made."""
@@ -67,7 +69,7 @@ class AdminPort:
         self._keys_changed(frozenset(("keys", entry.name) for entry in parts.registry.entries("keys")))
         self._unsubscribe = parts.registry.subscribe(self._keys_changed)
         table = RouteTable(routes(parts, self._ring.hmac_hex))
-        sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock)
+        sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock, tokens=tokens)
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
         self._runner = web.ServerRunner(AdminServer(table, sign_in, pages), shutdown_timeout=STOP_S_MAX)
 

@@ -23,6 +23,9 @@ class Role(IntEnum):
     ADMIN = 3
 
 
+ROLES: Mapping[str, Role] = {role.name.lower(): role for role in Role}
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks, as the audit log names him."""

@@ -21,6 +21,7 @@ from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import DEBUG_STATE, ENDPOINTS, ListedCharge, PathTable
 from gateway.config.admin import Admin
+from gateway.config.jwt import Jwt
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
     AccessLog,
@@ -79,6 +80,7 @@ class Config(BaseSettings):
     limits: Limits = Limits()
     auth: Auth = Auth()
     admin: Admin = Admin()
+    jwt: Jwt = Jwt()
     health: Health = Health()
     prompt_tokens: PromptTokens = PromptTokens()
     access_log: AccessLog = AccessLog()
@@ -200,6 +202,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
     yield from _backend_disagreements(config)
     yield from _endpoint_disagreements(config)
+    yield from _token_disagreements(config)
     tiers = {policy.DEFAULT_TIER.id, *config.tiers}
     for name, tenant in config.tenants.items():
         if tenant.tier not in tiers:
@@ -236,6 +239,14 @@ def _backend_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
     for index, backend in enumerate(config.backends):
         if names[backend.id] > 1:
             yield ("backends", index, "name"), f"'{backend.id}' is the name of more than one backend"
+
+
+def _token_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+    if config.jwt.data and config.auth.mode != "keys":
+        yield ("jwt", "data"), "is for auth.mode keys: where it is open nobody is asked who he is"
+    for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
+        if len({each.issuer for each in issuers}) < len(issuers):
+            yield ("jwt", port), "has an issuer twice"
 
 
 def _endpoint_disagreements(config: Config) -> Iterator[tuple[Path, str]]:

@@ -10,15 +10,20 @@ one of `trusted_proxies`, and not even read where it is not.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
+from gateway.config.jwt import TenantIssuer
 from gateway.config.sections import TENANT_NAME, Auth
 from gateway.identity.key_file import KeyRecord, key_hmac, read_keys
 from gateway.identity.key_ring import KeyRing
+from gateway.identity.token_form import claim, looks_like_token
+
+if TYPE_CHECKING:  # whoever takes no tokens need not load what reads them
+    from gateway.identity.tokens import Tokens
 
 KEY_CHARS_MAX = 512
 HMAC_CHARS_IN_ID = 16  # of a key of the keys file, which is named by its HMAC
@@ -66,6 +71,49 @@ class KnownKeys:
         if identity is None:
             raise Unauthorized
         return identity
+
+
+class KeysOrTokens:
+    """Keys, and tokens of identity providers."""
+
+    def __init__(self, keys: Authenticator, tokens: "Tokens[TenantIssuer, Identity]") -> None:
+        self._keys = keys
+        self._tokens = tokens
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        token = given_token(headers)
+        if token is None:
+            return self._keys.identify(headers)
+        identity = self._tokens.find(token)
+        if identity is None:
+            raise Unauthorized
+        return identity
+
+
+def tenant_of(issuer: TenantIssuer, claims: Mapping[str, Any]) -> Identity | None:
+    """The tenant that the claims name; None where they name none that could be one."""
+    tenant = claim(claims, issuer.tenant_claim)
+    return Identity(tenant) if isinstance(tenant, str) and TENANT_NAME.fullmatch(tenant) else None
+
+
+async def tenant_tokens(issuers: Sequence[TenantIssuer]) -> "Tokens[TenantIssuer, Identity] | None":
+    """What takes these issuers' tokens, with their keys as far as they could be fetched; None where there are none.
+    Raises ValueError where a file of CA certificates cannot be read.
+    """
+    if not issuers:
+        return None
+    from gateway.identity.tokens import Tokens  # noqa: PLC0415
+
+    tokens = Tokens(issuers, tenant_of)
+    await tokens.start()
+    return tokens
+
+
+def given_token(headers: Mapping[str, str]) -> str | None:
+    """The bearer's token (RFC 6750, 2.1), None where there is none, or a key in its place."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    return token if scheme.lower() == "bearer" and looks_like_token(token) else None
 
 
 def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity]:

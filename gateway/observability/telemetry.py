@@ -5,7 +5,7 @@ comes to stand beside it) is told once, at the end, off the path of the tokens.
 """
 
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -100,20 +100,20 @@ class Telemetry:
         trace_log: TraceLog | None = None,
         *,
         tracer: Tracer | None = None,
-        meter: Meter | None = None,
+        meters: Sequence[Meter] = (),
     ) -> None:
         self._access_log = access_log
         self._trace_log = trace_log
         self._tracer = tracer
-        self._meter = meter
+        self._meters = tuple(meters)
 
     def begun(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
         if self._tracer is not None:
             self._tracer.begin(trace, method, headers)
 
     def ended(self, trace: CallTrace) -> None:
-        if self._meter is not None:
-            self._meter.ended(trace)
+        for meter in self._meters:
+            meter.ended(trace)
         if self._tracer is not None and trace.spans is not None:
             self._tracer.ended(trace, trace.spans)
         if self._access_log is not None:
