@@ -145,7 +145,7 @@ class RedisStore:
         documents: list[Document] = []
         cursor = since
         while True:
-            args = [cursor, DOCUMENTS_AT_ONCE, secrets.token_hex(EPOCH_BYTES), int(self._settle_s * 1000)]
+            args = [cursor, DOCUMENTS_AT_ONCE, secrets.token_hex(EPOCH_BYTES), max(1, int(self._settle_s * 1000))]
             epoch, revision, *found = await self._call("news", ("documents", "arrivals", "counters", "settling"), args)
             if epoch.decode() != self._epoch:
                 self._epoch, is_new = epoch.decode(), self._epoch != ""
