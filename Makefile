@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate clean
+.PHONY: help run test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate bench-observability clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,7 +41,7 @@ demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the g
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/fairness/demo.py
 
-bench: bench-relay bench-decision bench-simulate  ## all benchmarks
+bench: bench-relay bench-decision bench-simulate bench-observability  ## all benchmarks
 
 bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx and a naive relay
 	$(BIN)/python tests/benchmarks/relay/bench.py
@@ -51,6 +51,9 @@ bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenan
 
 bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
 	$(BIN)/python tests/benchmarks/simulate/bench.py
+
+bench-observability: $(STAMP)  ## CPU per call of traces and metrics, and what reading metrics holds up
+	$(BIN)/python tests/benchmarks/observability/bench.py
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py
