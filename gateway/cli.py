@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from gateway.admin.cli import app as admin_app
 from gateway.simulate.cli import app as simulate_app
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ keys_app = typer.Typer(
 )
 app.add_typer(keys_app, name="keys")
 app.add_typer(simulate_app, name="simulate")
+app.add_typer(admin_app, name="admin")
 
 ConfigOption = Annotated[
     Path | None,

@@ -267,6 +267,12 @@ class ScriptedBackend:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(asyncio.current_task())
+        try:
+            await self._serve(reader, writer)
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 asked = await read_request(reader)
@@ -278,7 +284,6 @@ class ScriptedBackend:
                 else:
                     self.polls.append(asked)
                     writer.write(self._poll(asked.target))
-        writer.close()
 
     def _poll(self, target: str) -> bytes:
         if target == "/v1/models":
