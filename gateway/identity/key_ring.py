@@ -55,6 +55,9 @@ class KeyRing(Generic[T]):
             return None
         return known.owner
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def hmac_hex(self, key: str) -> str:
         """What is kept of a key."""
         return key_hmac(self._secret, key).hex()
