@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: schemathesis asks the running gateway everything that it says, and much that it denies."""
+"""The OpenAPI document is true: schemathesis asks a running gateway all that it says, and much that it denies."""
 
 import asyncio
 import os
