@@ -1,12 +1,17 @@
-"""A collector of OpenTelemetry traces, as far as a gateway can tell: OTLP over HTTP, spans kept as they come."""
+"""A collector of OpenTelemetry traces, as far as a gateway can tell: OTLP over HTTP or gRPC, spans as they came."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+import grpc
 from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 KINDS = {Span.SPAN_KIND_SERVER: "SERVER", Span.SPAN_KIND_CLIENT: "CLIENT", Span.SPAN_KIND_INTERNAL: "INTERNAL"}
@@ -118,3 +123,23 @@ async def black_hole() -> AsyncIterator[str]:
             transport.abort()
         await asyncio.gather(*tasks)
         await server.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def grpc_collector() -> AsyncIterator[Collector]:
+    """The same over gRPC."""
+    collector = Collector()
+
+    class Service(trace_service_pb2_grpc.TraceServiceServicer):
+        async def Export(self, request, context):  # noqa: N802 - as the protocol calls it
+            collector.take(request)
+            return ExportTraceServiceResponse()
+
+    server = grpc.aio.server()
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Service(), server)
+    collector.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield collector
+    finally:
+        await server.stop(None)

@@ -18,7 +18,7 @@ from gateway_rig import (
     until,
     whole,
 )
-from otlp_collector import black_hole, otlp_collector
+from otlp_collector import black_hole, grpc_collector, otlp_collector
 
 from gateway.observability import shipping
 
@@ -200,6 +200,17 @@ async def test_without_an_endpoint_there_are_no_traces_and_the_variable_of_opent
         async with gateway(backend) as rig:
             await rig.post()
         assert len(collector.spans) == 3  # sent by the time that the gateway has ended
+
+
+async def test_spans_go_over_grpc_too():
+    async with (
+        grpc_collector() as collector,
+        scripted() as backend,
+        gateway(backend, **tracing(collector.url, protocol="grpc")) as rig,
+    ):
+        assert (await rig.post()).status == 200
+        await until(lambda: len(collector.spans) == 3)
+    assert collector.one(CLIENT).parent_id == collector.one(SERVER).span_id
 
 
 def closed_port() -> str:
