@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from admin_rig import admin
 from gateway_rig import (
     MODEL,
     SLOW,
@@ -137,6 +138,22 @@ async def test_a_tenant_that_is_forgotten_takes_its_series_along():
         samples = await read(rig)
         assert not any(tenant_id in dict(labels).values() for _, labels in samples)
         assert of(samples, "fairlead_pool_service_total", pool=MODEL) > 0, "the pool's throughput stays"
+
+
+async def test_metrics_are_at_the_admin_port_for_whoever_has_a_key_and_a_deleted_tenant_is_gone_from_them(tmp_path):
+    async with engine() as server, admin(tmp_path, server) as api:
+        await api.post("/tenants", {"id": "acme", "weight": 2})
+        key = await api.key_for("acme")
+        assert (await api.rig.post(headers=bearer(key))).status == 200
+        page = await api.get("/metrics")
+        assert page.status == 200
+        assert page.headers["Content-Type"].startswith("text/plain")
+        assert b'tenant="acme"' in page.body
+        assert (await api.get("/metrics", key="nonsense")).status == 401
+        assert (await api.get("/metrics", key=key)).status == 403
+        assert (await api.delete("/tenants/acme")).status == 204
+        await until(api.rig.idle)
+        assert b'tenant="acme"' not in (await api.get("/metrics")).body
 
 
 async def test_service_that_was_given_back_makes_no_counter_fall():
