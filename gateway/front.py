@@ -26,7 +26,7 @@ from gateway.forwarding.utilities import Utilities
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.answering import Answering, Run
 from gateway.http.cors import Cors
-from gateway.http.handlers import DebugState, Models, Probes, Version
+from gateway.http.handlers import Models, Probes, Version
 from gateway.http.names import RequestNames
 from gateway.http.server import GatewayServer, Handler
 from gateway.identity.auth import Identity, KeysOrTokens, TrustedProxies, make_authenticator
@@ -130,8 +130,6 @@ class Front:
             endpoints.PING: self._probes.ready,
             endpoints.LIVEZ: self._probes.alive,
         }
-        if self._config.listen.debug_state:
-            handlers[endpoints.DEBUG_STATE] = DebugState(self._pools).answer
         for endpoint in (*ENDPOINTS, *extra):
             if endpoint is RESPONSES:
                 handlers[endpoint] = self._logged(endpoint, self._background.answer)

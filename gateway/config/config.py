@@ -19,7 +19,7 @@ from backends.pool import BACKENDS_MAX
 from backends.reach import Reach
 from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
-from gateway.api.endpoints import DEBUG_STATE, ENDPOINTS, ListedCharge, PathTable
+from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
 from gateway.config.admin import Admin
 from gateway.config.jwt import Jwt
 from gateway.config.scheduling import Pool, Scheduling
@@ -250,7 +250,7 @@ def _token_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
 
 
 def _endpoint_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
-    ours = PathTable((*ENDPOINTS, DEBUG_STATE))
+    ours = PathTable(ENDPOINTS)
     for path in config.endpoints:
         if not _PATH.fullmatch(path) or ".." in path:
             yield ("endpoints", path), "must be a path like /v1/name of letters, digits, '.', '_', '~' and '-'"

@@ -84,7 +84,6 @@ class Section(BaseModel):
 class Listen(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535), BeforeValidator(not_bool)] = 8080
-    debug_state: bool = False
     show_queue_ms: bool = False
     show_backend: bool = False
     allowed_origins: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import orjson
 from aiohttp import web
@@ -51,17 +50,6 @@ class Models:
         models = [entry for entry in self._backends.models() if identity.may_use(entry["id"])]
         body = orjson.dumps({"object": "list", "data": models})
         return to_response(Answer(200, body), **self._headers.of(trace))
-
-
-class DebugState:
-    """The schedulers' live state, for tests and a first look. Off by default: it names tenants."""
-
-    def __init__(self, pools: Pools) -> None:
-        self._pools = pools
-
-    async def answer(self, request: web.BaseRequest, path_id: str) -> web.Response:
-        snapshots = {pool: asdict(snapshot) for pool, snapshot in self._pools.snapshots().items()}
-        return to_response(Answer(200, orjson.dumps({"pools": snapshots})))
 
 
 class Version:
