@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from pathlib import Path
@@ -96,8 +97,8 @@ class RedisServer:
 
 
 @contextlib.asynccontextmanager
-async def slow_proxy(port: int, delay_s: float):
-    """A TCP proxy to a port of this machine, each way later by `delay_s`. Yields its own port."""
+async def slow_proxy(port: int, delay_s: float, tls: ssl.SSLContext | None = None):
+    """A TCP proxy to a port of this machine, each way later by `delay_s`, behind TLS if asked. Yields its own port."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,7 +119,7 @@ async def slow_proxy(port: int, delay_s: float):
         far_writer.close()
         writer.close()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
