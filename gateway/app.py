@@ -28,7 +28,7 @@ from backends.upstream import Upstream
 from gateway.admin.management import Management, Running
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
-from gateway.config.state import State
+from gateway.config.reloading import Reloading
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
 from gateway.identity.auth import Identity, tenant_tokens
@@ -99,7 +99,9 @@ class Gateway:
         self._links = {spec.id: Link(self._make_upstream(spec), spec.headers) for spec in specs}
         self._tracing = _make_tracing(config)
         self.metrics = self._make_metrics()
-        meters: list[Meter] = [self.metrics.calls, *([] if self._management is None else [self._management.usage])]
+        meters: list[Meter] = [self.metrics.calls]
+        if self._management is not None and config.keeps_state:
+            meters.append(self._management.usage)
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
         self._front = Front(
@@ -123,6 +125,11 @@ class Gateway:
         self.metrics.start()
         host, port = self._runner.addresses[0][:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def reload(self, config: Config) -> None:
+        """The configuration is this now. Raises ValueError."""
+        assert self._management is not None, "with a store"
+        self._management.reload(config.model_copy(update={"listen": self._config.listen}))
 
     async def drain(self) -> None:
         """Say "not ready" but serve for a while; then refuse what is new and let what runs end."""
@@ -226,9 +233,9 @@ def serve(config: Config, config_file: Path | None = None) -> None:
 
 
 async def _serve(config: Config, config_file: Path | None) -> None:
-    is_kept = config.admin.enabled or config.state != State()
-    store = make_store(config.state, config_file) if is_kept else None
+    store = make_store(config.state, config_file if config.keeps_state else None)
     loop, gateway = asyncio.get_running_loop(), Gateway(config, store=store)
+    reloading = None if config_file is None else Reloading(config_file, config, gateway.reload)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, terminated.set)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
@@ -236,13 +243,21 @@ async def _serve(config: Config, config_file: Path | None) -> None:
         url = await gateway.start()
         _spare_collections()
         print(greeting(url, [entry["id"] for entry in gateway.backends.models()]), flush=True)  # noqa: T201
+        watching = asyncio.ensure_future(_watched(reloading))
         interruption = asyncio.ensure_future(interrupted.wait())
         termination = asyncio.ensure_future(_drained(terminated, gateway))
         await asyncio.wait((interruption, termination), return_when=asyncio.FIRST_COMPLETED)
-        interruption.cancel()
-        termination.cancel()
+        for task in (watching, interruption, termination):
+            task.cancel()
     finally:
         await gateway.stop()
+
+
+async def _watched(reloading: Reloading | None) -> None:
+    """Put in force what the file says when it says something else, or at SIGHUP."""
+    if reloading is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
+        await reloading.watch()
 
 
 async def _drained(terminated: asyncio.Event, gateway: Gateway) -> None:

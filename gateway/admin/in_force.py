@@ -84,6 +84,11 @@ class InForce:
         """Why a backend that is wanted is not there, "" where it is."""
         return self._faults.get(backend_id, "")
 
+    def scheduling_changed(self) -> None:
+        """What holds for all pools is different."""
+        for name in self._pools.dispatchers():
+            self._pool_changed(name)
+
     def _changed(self, changed: Changed) -> None:
         names: dict[str, list[str]] = {}
         for kind, name in sorted(changed):

@@ -1,8 +1,10 @@
 """A gateway that can be changed while it runs: the state that is kept, put in force, and the port it is changed by."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
@@ -19,13 +21,16 @@ from gateway.config.jwt import AdminIssuer
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
-from gateway.identity.key_file import make_secret, read_keys
+from gateway.identity.key_file import make_secret
 from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
-from gateway.state.entries import declared_by
+from gateway.state.declaration import Declaration
+from gateway.state.discovering import make_source
 from gateway.state.registry import Registry
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,13 @@ class Management:
     """Opened before a gateway is put together, begun before it serves. Make it on the loop that runs it."""
 
     def __init__(self, config: Config, store: Store) -> None:
-        """Raises ValueError where the file of keys cannot be read."""
+        """Raises ValueError where the file of keys cannot be read, or a source of backends cannot be asked."""
         self._config = config
         self._store = store
-        keys = read_keys(config.auth.keys_file) if config.auth.mode == "keys" else []
-        self.registry = Registry(store, declared_by(config, keys))
+        self._declaration = Declaration(config)
+        self._sources = [make_source(section) for section in config.discovery]
+        self._searches: list[asyncio.Task[None]] = []
+        self.registry = Registry(store, self._declaration.declared())
         self.usage = UsageBook(store)
         self._is_open = False
         self._in_force: InForce | None = None
@@ -65,16 +72,18 @@ class Management:
 
     @property
     def has_backends(self) -> bool:
-        return bool(self.registry.entries("backends"))
+        """Whether there are any, or may come."""
+        return bool(self._sources or self.registry.entries("backends"))
 
     def scheduling_of(self, pool: str) -> Scheduling:
         """How this pool is scheduled by now."""
-        scheduling, entry = self._config.scheduling_of(pool), self.registry.get("pools", pool)
+        config = self._declaration.config
+        scheduling, entry = config.scheduling_of(pool), self.registry.get("pools", pool)
         if entry is None or entry.origin == "declared":
             return scheduling
         assert isinstance(entry.section, Pool), "an entry is of its kind"
         # What is made of a pool hides what the file says of it, whole.
-        return self._config.scheduling.overridden_by(entry.section.scheduling)
+        return config.scheduling.overridden_by(entry.section.scheduling)
 
     def begin(self, running: Running) -> None:
         """Put everything in force in these parts, and what changes."""
@@ -90,6 +99,27 @@ class Management:
             scheduling_of=self.scheduling_of,
         )
         self._in_force.start()
+        self._searches = [
+            asyncio.create_task(source.watch(partial(self._found, number)))
+            for number, source in enumerate(self._sources)
+        ]
+
+    def reload(self, config: Config) -> None:
+        """The file says this now: what can be is put in force, the rest is said. Raises ValueError."""
+        assert self._in_force is not None, "begun before it serves"
+        before = self._declaration.config.scheduling
+        late = self._declaration.read_anew(config)
+        self.registry.redeclare(self._declaration.declared())
+        if config.scheduling != before:
+            self._in_force.scheduling_changed()
+        if late:
+            log.warning("the configuration was read anew; what waits for the next start: %s", ", ".join(late))
+        else:
+            log.info("the configuration was read anew")
+
+    def _found(self, number: int, urls: frozenset[str]) -> None:
+        self._declaration.found(number, urls)
+        self.registry.redeclare(self._declaration.declared())
 
     async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
         """Listen at the admin port, if there is to be one; return its URL. Raises OSError, ValueError."""
@@ -117,6 +147,9 @@ class Management:
 
     async def stop(self) -> None:
         """Change nothing more."""
+        for search in self._searches:
+            search.cancel()
+        await asyncio.gather(*self._searches, return_exceptions=True)
         if self._port is not None:
             await self._port.stop()
         if self._in_force is not None:

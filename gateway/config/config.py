@@ -21,6 +21,7 @@ from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
 from gateway.config.admin import Admin
+from gateway.config.discovery import SOURCES_MAX, Discovery
 from gateway.config.jwt import Jwt
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
@@ -70,6 +71,7 @@ class Config(BaseSettings):
 
     listen: Listen = Listen()
     backends: tuple[Backend, ...] = ()
+    discovery: tuple[Discovery, ...] = ()
     engine: Engine = Engine()
     tiers: dict[Name, Tier] = {}
     tenants: dict[TenantName, Tenant] = {}
@@ -112,6 +114,11 @@ class Config(BaseSettings):
                 {"text": "; ".join(f"{_dotted(path)}: {text}" for path, text in problems), "problems": problems},
             )
         return self
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether anything is to be there after a restart: what is changed while it runs, and who has used what."""
+        return self.admin.enabled or self.state != State()
 
     @property
     def names_tenants(self) -> bool:
@@ -235,6 +242,8 @@ def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
 def _backend_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
     if len(config.backends) > BACKENDS_MAX:
         yield ("backends",), f"there are more than {BACKENDS_MAX}"
+    if len(config.discovery) > SOURCES_MAX:
+        yield ("discovery",), f"there are more than {SOURCES_MAX}"
     names = Counter(backend.id for backend in config.backends)
     for index, backend in enumerate(config.backends):
         if names[backend.id] > 1:

@@ -16,11 +16,24 @@ def make_store(state: State, config_file: Path | None) -> Store:
     """The file is beside the configuration where that does not say otherwise; without one, nothing is kept. Raises
     ValueError where a password cannot be read.
     """
-    beside = None if config_file is None else config_file.parent / FILE_NAME
-    own = SqliteStore(state.file or beside)
+    own = SqliteStore(_file(state, config_file))
     if state.redis is None:
         return own
     return MirroredStore(_shared(state.redis), own)
+
+
+def make_tool_store(state: State, config_file: Path | None) -> Store:
+    """The same state, for a moment and beside gateways that run. Raises ValueError where there is none."""
+    if state.redis is not None:
+        return _shared(state.redis)
+    file = _file(state, config_file)
+    if file is None:
+        raise ValueError("no state is kept without a configuration that says where (state.file)")
+    return SqliteStore(file, is_tool=True)
+
+
+def _file(state: State, config_file: Path | None) -> Path | None:
+    return state.file or (None if config_file is None else config_file.parent / FILE_NAME)
 
 
 def _shared(redis: Redis) -> RedisStore:
