@@ -221,7 +221,7 @@ def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
             and not name.startswith(OPEN_TENANT_PREFIX)
         ):
             yield ("tenants", name), "nobody can be this tenant while auth.mode is open (set it to keys)"
-    if config.auth.mode == "keys" and not config.tenants:
+    if config.auth.mode == "keys" and not config.tenants and not config.admin.enabled:
         yield ("auth", "mode"), "is keys, but there are no tenants"
     if len(config.tenants) > TENANTS_MAX:
         yield ("tenants",), f"there are more than {TENANTS_MAX}"

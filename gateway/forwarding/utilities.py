@@ -79,7 +79,7 @@ class Utilities:
         """
         identity = self._reception.identify(request, trace)
         kept = self._responses.find(response_id, identity.tenant_id)
-        if kept is None:
+        if kept is None or kept.backend_id not in self._links:  # it went with its backend
             raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "response_id"))
         arrival = self._reception.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
         return arrival, [kept.backend_id]
@@ -116,7 +116,10 @@ class Utilities:
         """The answer of the first backend that takes it; a backend that hangs up without a word has not taken it."""
         body = arrival.body.upstream(changes(arrival.body.values, salted=False), None)
         for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
-            trace.backend_id, link = backend_id, self._links[backend_id]
+            link = self._links.get(backend_id)
+            if link is None:  # taken away while another was asked
+                continue
+            trace.backend_id = backend_id
             headers = upstream_headers(
                 request.headers,
                 request_id=trace.request_id,
@@ -131,7 +134,7 @@ class Utilities:
             except (ConnectFailed, UpstreamClosed) as error:
                 if not last or (isinstance(error, UpstreamClosed) and error.bytes_received):
                     raise
-        raise AssertionError("there is at least one backend, and the last one answers or raises")
+        raise refused(Reason.NO_BACKEND)
 
     async def _relay(
         self, request: web.BaseRequest, exchange: Exchange, arrival: Arrival, trace: CallTrace

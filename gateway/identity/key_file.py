@@ -94,7 +94,8 @@ def first_key(path: Path) -> str:
     """The key in this file, which is made where there is none, readable by its owner only. Raises ValueError, and
     OSError where the file cannot be read or made.
     """
-    make_secret(path, new_key())
+    if not path.exists():
+        make_secret(path, new_key())
     key = path.read_text(encoding="utf-8").strip()
     if not FIRST_KEY_CHARS_MIN <= len(key) <= FIRST_KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
         raise ValueError(

@@ -262,3 +262,32 @@ async def test_what_was_changed_is_there_after_a_restart(tmp_path):
             assert (await api.get("/tenants/alice", key=role)).status == 200
             assert (await api.get("/pools/tiny", key=role)).json["fairness"]["policy"] == "drr"
             await until(lambda: api.rig.gateway.backends.states().get("other") == "healthy")
+
+
+async def test_a_kept_response_goes_with_the_backend_that_keeps_it(api):
+    async with engine(responses_stored=True) as other:
+        await api.post("/tenants", {"id": "alice"})
+        key = bearer(await api.key_for("alice"))
+        await api.post("/backends", {"id": "other", "url": other.url})
+        await until(lambda: api.rig.gateway.backends.states().get("other") == "healthy")
+        await api.patch("/backends/b0", {"draining": True})
+        asked = {"model": "tiny", "input": "hello", "max_output_tokens": 4}
+        made = await api.rig.post(asked, "/v1/responses", headers=key)
+        assert made.status == 200, made.body
+        path = f"/v1/responses/{made.json['id']}"
+        assert (await api.rig.get(path, headers=key)).status == 200
+        await api.delete("/backends/other")
+        await until(lambda: "other" not in api.rig.gateway._links)
+        assert (await api.rig.get(path, headers=key)).status == 404
+
+
+async def test_with_an_admin_port_the_first_tenant_and_key_may_come_by_it(tmp_path):
+    secret = tmp_path / "secret"
+    settings = {
+        "auth": {"mode": "keys", "secret_file": str(secret), "keys_file": str(tmp_path / "none")},
+        "tenants": {},
+    }
+    async with scripted() as backend, admin(tmp_path, backend, **settings) as api:
+        await api.post("/tenants", {"id": "alice"})
+        assert await status_is(api, await api.key_for("alice"), 200)
+        assert secret.stat().st_mode & 0o777 == 0o600
