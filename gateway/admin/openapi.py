@@ -54,11 +54,14 @@ def document(routes: Iterable[Route]) -> Schema:
 
 def patch_schema(model: type[BaseModel]) -> Schema:
     """Any part of the model, where null takes a field back to its default (RFC 7396)."""
-    properties = model.model_json_schema(ref_template=REF_TEMPLATE)["properties"]
+    whole = model.model_json_schema(ref_template=REF_TEMPLATE)
+    required = whole.get("required", [])
     return {
         "type": "object",
         "additionalProperties": False,
-        "properties": {name: _or_null(schema) for name, schema in properties.items()},
+        "properties": {
+            name: schema if name in required else _or_null(schema) for name, schema in whole["properties"].items()
+        },
     }
 
 
