@@ -39,15 +39,35 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.image.registry -}}{{ printf "%s/%s" .Values.image.registry $image }}{{- else -}}{{ $image }}{{- end -}}
 {{- end -}}
 
-{{/* The configuration, with what only the chart knows. */}}
+{{/* The configuration, with what only the chart knows. What it sets goes before what is in the values. */}}
 {{- define "fairlead.config" -}}
 {{- $config := deepCopy .Values.config -}}
-{{- $_ := set $config "listen" (merge (dict "host" "0.0.0.0" "port" 8080) (default dict $config.listen)) -}}
+{{- $state := "/var/lib/fairlead" -}}
+{{- $listen := dict "host" "0.0.0.0" "port" 8080 -}}
+{{- $_ := set $config "listen" (merge $listen (default dict $config.listen)) -}}
+{{- $auth := dict "secret_file" (printf "%s/fairlead.secret" $state) -}}
 {{- if .Values.keys.existingSecret -}}
-{{- $files := dict "keys_file" "/etc/fairlead-keys/fairlead.keys" "secret_file" "/etc/fairlead-keys/fairlead.secret" -}}
-{{- $_ := set $config "auth" (merge $files (default dict $config.auth)) -}}
+{{- $auth = dict "keys_file" "/etc/fairlead-keys/fairlead.keys" "secret_file" "/etc/fairlead-keys/fairlead.secret" -}}
+{{- end -}}
+{{- $_ := set $config "auth" (merge $auth (default dict $config.auth)) -}}
+{{- if .Values.admin.enabled -}}
+{{- $keyFile := ternary "/etc/fairlead-admin/admin-key" (printf "%s/admin-key" $state) (ne .Values.admin.existingSecret "") -}}
+{{- $admin := dict "enabled" true "host" "0.0.0.0" "port" 8081 "key_file" $keyFile -}}
+{{- $_ := set $config "admin" (merge $admin (default dict $config.admin)) -}}
+{{- $kept := dict "file" (printf "%s/fairlead.db" $state) -}}
+{{- if .Values.redis.url -}}
+{{- $redis := dict "url" .Values.redis.url -}}
+{{- if .Values.redis.existingSecret -}}{{- $_ := set $redis "password_file" "/etc/fairlead-redis/redis-password" -}}{{- end -}}
+{{- $_ := set $kept "redis" $redis -}}
+{{- end -}}
+{{- $_ := set $config "state" (merge $kept (default dict $config.state)) -}}
 {{- end -}}
 {{ toYaml $config }}
+{{- end -}}
+
+{{/* Whether the pod asks the cluster where backends are: "yes" or nothing. */}}
+{{- define "fairlead.asksCluster" -}}
+{{- range .Values.config.discovery -}}{{- if .kubernetes -}}yes{{- end -}}{{- end -}}
 {{- end -}}
 
 {{/* Time to say "not ready", to let streams end, and to end the rest with an error event. */}}
