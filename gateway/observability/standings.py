@@ -60,18 +60,19 @@ class Standings:
             if time.monotonic() - self._looked_at < age_s_max:
                 return
             seen: defaultdict[Family, Values] = defaultdict(dict)
-            received: defaultdict[str, float] = defaultdict(float)
+            services: dict[tuple[str, str], float] = {}
             for pool, dispatcher in list(self._dispatchers().items()):
-                await self._look_at(pool, dispatcher, seen, received)
+                await self._look_at(pool, dispatcher, seen, services)
             now = time.monotonic()
-            self._series.observe(now, received)
-            seen[to.TENANTS][()] = len(received)
+            self._services = services  # those of tenants that are gone are gone with the old ones
+            self._series.looked(now)
+            seen[to.TENANTS][()] = self._series.known
             seen[to.TENANT_SERIES][()] = self._series.shown
-            self._forget(received)
+            self._forget_hidden()
             self.seen, self._looked_at = {**seen, **{each: dict(by) for each, by in self._charged.items()}}, now
 
     async def _look_at(
-        self, pool: str, dispatcher: Dispatcher, seen: Mapping[Family, Values], received: dict[str, float]
+        self, pool: str, dispatcher: Dispatcher, seen: Mapping[Family, Values], services: dict[tuple[str, str], float]
     ) -> None:
         snapshot = dispatcher.snapshot(())
         _see_pool(pool, snapshot, seen)
@@ -83,22 +84,22 @@ class Standings:
             for tenant in tenants:
                 view = views.get(tenant.id)
                 if view is not None:
-                    received[tenant.id] = received.get(tenant.id, 0.0) + view.service
                     standings[tenant.id] = Standing(tenant.tier_id, tenant.weight, view.service, view.waiting_spell)
-                    self._see_tenant(pool, tenant.id, view, seen)
+                    services[pool, tenant.id] = self._see_tenant(pool, tenant.id, view, seen)
             await asyncio.sleep(0)
         seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
         self._see_gap(pool, snapshot, standings, seen)
 
-    def _see_tenant(self, pool: str, tenant_id: str, view: TenantView, seen: Mapping[Family, Values]) -> None:
-        label = self._series.label(tenant_id, is_known=True)
-        labels = (pool, label)
+    def _see_tenant(self, pool: str, tenant_id: str, view: TenantView, seen: Mapping[Family, Values]) -> float:
+        """Returns the most service that it ever had."""
         before = self._services.get((pool, tenant_id), 0.0)
-        if view.service > before:  # it falls where something is given back: what only grows waits for it to come back
-            self._services[pool, tenant_id] = view.service
+        # It falls where something is given back: what only grows waits for it to come back.
+        received = max(0.0, view.service - before)
+        labels = (pool, self._series.saw(tenant_id, received))
+        if received:
             for family, key in ((to.TENANT_SERVICE, labels), (to.POOL_SERVICE, (pool,))):
                 by = self._charged[family]
-                by[key] = by.get(key, 0.0) + view.service - before
+                by[key] = by.get(key, 0.0) + received
         for family, value in (
             (to.TENANT_QUEUED, view.queued_requests),
             (to.TENANT_IN_FLIGHT, view.in_flight_requests),
@@ -106,6 +107,7 @@ class Standings:
         ):
             by = seen[family]
             by[labels] = by.get(labels, 0) + value
+        return before + received
 
     def _see_gap(
         self, pool: str, snapshot: Snapshot, standings: Mapping[str, Standing], seen: Mapping[Family, Values]
@@ -122,10 +124,8 @@ class Standings:
                 weight_min = min((each.weight for each in waiting), default=1.0)
                 seen[to.POOL_GAP_BOUND][pool, tier_id] = promise.gap_max(snapshot.service_in_flight_max, weight_min)
 
-    def _forget(self, received: Mapping[str, float]) -> None:
+    def _forget_hidden(self) -> None:
         """Drop what only grows of tenants that are gone, or have no series of their own any more."""
-        for key in [key for key in self._services if key[1] not in received]:
-            del self._services[key]
         by = self._charged[to.TENANT_SERVICE]
         for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
             del by[labels]

@@ -92,7 +92,10 @@ def test_a_hundred_thousand_made_up_tenants_are_one_series(meter):
 def test_the_series_of_a_tenant_that_is_gone_are_gone(meter):
     meter.ended(queued("a"))
     meter.ended(queued("b"))
-    meter.series.observe(1.0, {"b": 1.0})
+    for now, tenants in enumerate(("ab", "b")):
+        for tenant_id in tenants:
+            meter.series.saw(tenant_id, 1.0)
+        meter.series.looked(float(now))
     assert {labels[0] for family in meter.seen().values() for labels in family} == {"b"}
 
 
