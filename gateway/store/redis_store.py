@@ -4,12 +4,12 @@ No answer is awaited longer than the timeout, and nothing is tried again here: w
 still matters. Every new connection may lead to a server that was restarted with less than it had, or with nothing: then
 `incarnation` changes, and what was known of the server is to be compared with it anew.
 
-Commands that it needs, beside those in data/*.lua: EVAL, EVALSHA, SCRIPT LOAD, ZRANGEBYSCORE, ZREVRANGEBYSCORE,
-HGETALL, HGET, and of the connection AUTH, HELLO, SELECT, CLIENT.
+Rights that it needs: docs/operations.md.
 """
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -50,9 +50,12 @@ T = TypeVar("T")
 
 TIMEOUT_S = 0.5
 SETTLE_S = 1.5  # a server that was found empty takes no change so long: others look every 0.25 s
+SETTLING_TRIES = 2
+DEADLINE_AT = 5  # in the arguments of commit.lua
 DOCUMENTS_AT_ONCE = 500
 ROWS_AT_ONCE = 500
 EPOCH_BYTES = 8
+NEWS_KEYS = ("documents", "arrivals", "counters", "settling")
 FIELD_END = "\x1f"  # between the parts of a row's name: no name of ours has it
 
 
@@ -74,6 +77,8 @@ class RedisStore:
         self._connections = 0
         self._epoch = ""
         self._revision = 0
+        self._timeout_s = timeout_s
+        self._ahead_s = 0.0  # the server's clock, of this machine's
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=1,
@@ -119,20 +124,24 @@ class RedisStore:
         if not self._epoch:
             await self.news(self._revision)
         common = _fields({"at_s": at_s, "actor": actor})
-        args: list[Any] = [self._epoch, self._revision, AUDIT_ENTRIES_MAX, TOMBSTONES_MAX, common]
+        args: list[Any] = [self._epoch, self._revision, AUDIT_ENTRIES_MAX, TOMBSTONES_MAX, common, ""]
         for change in changes:
             expected = "" if change.expected is None else change.expected
             named = _fields({"kind": change.kind, "name": change.name})
             args += [_member(change), named, expected, _text(change.body)]
         keys = ("documents", "arrivals", "counters", "settling", "deleted", "audit")
-        verdict, *rest = await self._call("commit", keys, args)
-        if verdict == b"settling":
-            await asyncio.sleep(int(rest[0]) / 1000)
-            verdict, *rest = await self._call("commit", keys, args)
+        verdict, rest = b"settling", [b"0"]
+        for _ in range(SETTLING_TRIES):
+            if verdict == b"settling":
+                await asyncio.sleep(int(rest[0]) / 1000)
+                args[DEADLINE_AT] = f"{time.monotonic() + self._ahead_s + self._timeout_s:.6f}"
+                verdict, *rest = await self._call("commit", keys, args)
         match verdict:
             case b"conflict":
                 change = changes[int(rest[0])]
                 raise VersionConflict(change.kind, change.name, int(rest[1]))
+            case b"late":
+                raise StoreUnavailable("Redis answered too late, and has not done it")
             case b"stale" | b"settling":
                 raise StoreUnavailable("Redis has not got what it had: gateways are putting it back")
         self._revision = int(rest[0]) + len(changes) - 1
@@ -146,7 +155,8 @@ class RedisStore:
         cursor = since
         while True:
             args = [cursor, DOCUMENTS_AT_ONCE, secrets.token_hex(EPOCH_BYTES), max(1, int(self._settle_s * 1000))]
-            epoch, revision, *found = await self._call("news", ("documents", "arrivals", "counters", "settling"), args)
+            epoch, revision, clock_s, *found = await self._call("news", NEWS_KEYS, args)
+            self._ahead_s = float(clock_s) - time.monotonic()
             if epoch.decode() != self._epoch:
                 self._epoch, is_new = epoch.decode(), self._epoch != ""
                 if is_new and cursor:

@@ -44,9 +44,12 @@ T = TypeVar("T")
 class SqliteStore:
     """See `Store`. Mutable; used on one loop."""
 
-    def __init__(self, path: Path | None) -> None:
-        """None: in memory, for trying out."""
+    def __init__(self, path: Path | None, *, is_tool: bool = False) -> None:
+        """None: in memory, for trying out. A tool may use the file of a gateway that runs, and is not for long: it
+        does not make the file, nor bring it to another version.
+        """
         self._path = path
+        self._is_tool = is_tool
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state-file")
         self._lock: int | None = None
         self._database: sqlite3.Connection | None = None
@@ -129,10 +132,10 @@ class SqliteStore:
             raise StoreUnavailable(f"the state file {self._path}: {error}") from error
 
     def _open(self) -> None:
-        if self._path is not None:
+        if self._path is not None and not self._is_tool:
             self._lock = lock_state_file(self._path)
         try:
-            self._database = connect(self._path)
+            self._database = connect(self._path, is_tool=self._is_tool)
         except BaseException:
             self._close()
             raise

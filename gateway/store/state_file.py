@@ -38,9 +38,9 @@ def lock_state_file(path: Path) -> int:
     return descriptor
 
 
-def connect(path: Path | None) -> sqlite3.Connection:
-    """Open the file, made or brought to this version if need be; None: nothing outlives the process. Raises
-    StateFileError.
+def connect(path: Path | None, *, is_tool: bool = False) -> sqlite3.Connection:
+    """Open the file, made or brought to this version if need be (not by a tool, which is refused then); None: nothing
+    outlives the process. Raises StateFileError.
     """
     try:
         if path is None:
@@ -48,10 +48,12 @@ def connect(path: Path | None) -> sqlite3.Connection:
             _migrate(connection)
             return connection
         if _is_new(path):
+            if is_tool:
+                raise StateFileError(f"there is no state file {path}")
             _make(path)
         connection = _connected(str(path))
         try:
-            _check(connection, path)
+            _check(connection, path, is_tool=is_tool)
             _migrate(connection)
         except BaseException:
             connection.close()
@@ -100,7 +102,7 @@ def _make(path: Path) -> None:
         os.close(descriptor)
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def _check(connection: sqlite3.Connection, path: Path, *, is_tool: bool) -> None:
     """See that all of it can be read, before anything is written. Raises StateFileError."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
@@ -108,6 +110,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} was written by a newer fairlead (schema {version}, this one knows {len(MIGRATIONS)}), "
             "and is left as it is"
         )
+    if is_tool and version < len(MIGRATIONS):
+        raise StateFileError(f"{path} is of an older fairlead: start the gateway, which brings it up to date")
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise StateFileError(f"{path} is damaged and left as it is: {verdict}")

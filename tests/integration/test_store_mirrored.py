@@ -141,6 +141,21 @@ async def test_while_redis_is_frozen_changes_are_refused_in_time_and_all_else_go
     await becomes_true(lambda: weight(two, "alice") == 3)
 
 
+async def test_what_a_frozen_redis_was_asked_and_somebody_was_told_has_failed_is_not_done_when_it_thaws(
+    replicas, server
+):
+    one = await replicas.start("one")
+    await accepted(one, "alice", 1)
+    server.freeze()
+    with pytest.raises(StoreUnavailable):
+        await write(one, "alice", 2)
+    await asyncio.sleep(2 * TIMEOUT_S)
+    server.thaw()
+    await accepted(one, "bob", 1)
+    assert weight(one, "alice") == 1
+    assert [entry.name for entry in await one.audit()] == ["bob", "alice"]
+
+
 async def test_a_gateway_starts_from_its_own_copy_while_redis_is_away(replicas, server):
     one = await replicas.start("one")
     await accepted(one, "alice", 2)

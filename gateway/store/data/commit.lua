@@ -3,17 +3,22 @@
 -- KEYS  documents, arrivals, counters, settling (see news.lua);  deleted: sorted set of kind/name by version
 --       audit: sorted set of entries (JSON) by revision
 -- ARGV  epoch and revision as the gateway knows them;  how many audit entries and deletions are kept
---       "at_s" and "actor" of the audit entries (JSON)
+--       "at_s" and "actor" of the audit entries (JSON);  when the gateway gives up, by this server's clock
 --       for each change: kind/name, "kind" and "name" (JSON), the version it must have ("": any), body ("": delete)
 --
 -- Answers the revision of the first change, or {'conflict', number of the change, its version}, {'settling', ms}, or
--- {'stale'}: this is not the server, or not all of the data, that the gateway decided by.
+-- {'stale'}: this is not the server, or not all of the data, that the gateway decided by; or {'late'}: a server that
+-- was frozen does not do what somebody was told has failed.
 local documents, arrivals, counters, settling, deleted, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local FIRST, WIDTH = 6, 4
+local FIRST, WIDTH = 7, 4
 local counted = redis.call('HMGET', counters, 'epoch', 'revision')
 local revision = tonumber(counted[2] or '0')
 if counted[1] ~= ARGV[1] or revision < tonumber(ARGV[2]) then
   return {'stale'}
+end
+local clock = redis.call('TIME')
+if tonumber(clock[1]) + tonumber(clock[2]) / 1e6 > tonumber(ARGV[6]) then
+  return {'late'}
 end
 local left_ms = redis.call('PTTL', settling)
 if left_ms > 0 then

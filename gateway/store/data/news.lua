@@ -1,4 +1,4 @@
--- What has come since a cursor, at most so much of it; whose server this is, and how far it has counted.
+-- What has come since a cursor, at most so much of it; whose server this is, how far it has counted, and its clock.
 --
 -- KEYS  documents: hash of kind/name -> version "\n" body (no body: deleted)
 --       arrivals: sorted set of kind/name by arrival;  counters: hash of epoch, revision, arrival;  settling
@@ -12,7 +12,8 @@ if redis.call('HSETNX', counters, 'epoch', ARGV[3]) == 1 then
 end
 local counted = redis.call('HMGET', counters, 'epoch', 'revision')
 local found = redis.call('ZRANGEBYSCORE', arrivals, '(' .. ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
-local answer = {counted[1], counted[2] or '0'}
+local clock = redis.call('TIME')
+local answer = {counted[1], counted[2] or '0', clock[1] .. '.' .. string.format('%06d', clock[2])}
 for at = 1, #found, 2 do
   answer[#answer + 1] = found[at]
   answer[#answer + 1] = redis.call('HGET', documents, found[at])
