@@ -83,7 +83,7 @@ POOL_TENANTS_WAITING: Final = Family(
 )
 POOL_GAP: Final = Family(
     "fairlead_pool_service_gap",
-    "Service over weight by which two tenants differ at most that both waited all the time, for 1 to 60 s until now.",
+    "Service over weight by which two tenants differ at most that both waited all the time, for 1 to 300 s until now.",
     POOL_TIER,
 )
 POOL_GAP_BOUND: Final = Family(

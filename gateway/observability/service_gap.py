@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 from backends.simulation.bounds import Bound
 
-WINDOWS_S: Final = (2.0, 10.0, 60.0)
+# Short ones for tenants that do not wait for long; in the longest a pool whose backends hold much shows what it does.
+WINDOWS_S: Final = (2.0, 10.0, 60.0, 300.0)
 
 
 class Standing(NamedTuple):
