@@ -243,6 +243,8 @@ async def _serve(config: Config, config_file: Path | None) -> None:
         url = await gateway.start()
         _spare_collections()
         print(greeting(url, [entry["id"] for entry in gateway.backends.models()]), flush=True)  # noqa: T201
+        if gateway.admin_url is not None:
+            print(f"The admin port is {gateway.admin_url}. Try it: fairlead admin state", flush=True)  # noqa: T201
         watching = asyncio.ensure_future(_watched(reloading))
         interruption = asyncio.ensure_future(interrupted.wait())
         termination = asyncio.ensure_future(_drained(terminated, gateway))

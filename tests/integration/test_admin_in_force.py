@@ -7,6 +7,8 @@ import pytest
 from admin_rig import admin
 from gateway_rig import SLOW, bearer, call, engine, running, scripted, until
 
+from gateway.store.base import StoreUnavailable
+
 EFFECT_S = 1.0
 
 
@@ -291,3 +293,25 @@ async def test_with_an_admin_port_the_first_tenant_and_key_may_come_by_it(tmp_pa
         await api.post("/tenants", {"id": "alice"})
         assert await status_is(api, await api.key_for("alice"), 200)
         assert secret.stat().st_mode & 0o777 == 0o600
+
+
+async def test_while_the_state_cannot_be_written_a_change_is_refused_and_calls_go_on(api, monkeypatch):
+    await api.post("/tenants", {"id": "alice"})
+    key = bearer(await api.key_for("alice"))
+
+    async def full(*_args, **_kwargs):
+        raise StoreUnavailable("database or disk is full")
+
+    store = api.rig.gateway._management._store
+    with monkeypatch.context() as broken:
+        for name in ("commit", "news", "put_usage", "usage", "audit"):
+            broken.setattr(store, name, full)
+        for reply in (
+            await api.patch("/tenants/alice", {"weight": 5}),
+            await api.get("/usage"),
+            await api.get("/audit"),
+        ):
+            assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+        assert (await api.rig.post(headers=key)).status == 200
+        assert (await api.get("/tenants/alice")).json["weight"] == 1
+    assert (await api.patch("/tenants/alice", {"weight": 5})).json["weight"] == 5
