@@ -43,9 +43,11 @@ class Collector:
     resources: list[dict[str, object]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     status: int = 200
+    delay_s: float = 0.0
 
     async def receive(self, request: web.Request) -> web.Response:
         self.bodies.append(body := await request.read())
+        await asyncio.sleep(self.delay_s)
         if self.status == 200:
             self.take(ExportTraceServiceRequest.FromString(body))
         return web.Response(status=self.status)

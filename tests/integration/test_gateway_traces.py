@@ -232,6 +232,17 @@ async def test_a_collector_that_is_down_or_fails_moves_one_counter_and_nothing_e
     assert capfd.readouterr() == ("", "")
 
 
+async def test_a_slow_collector_gets_everything_later_and_makes_no_call_slow():
+    async with otlp_collector() as collector, scripted() as backend, gateway(backend, **tracing(collector.url)) as rig:
+        collector.delay_s = 0.3
+        started = time.perf_counter()
+        for _ in range(5):
+            assert (await rig.post()).status == 200
+        assert time.perf_counter() - started < 5 * collector.delay_s
+        await until(lambda: len(collector.spans) == 15)
+        assert rig.gateway._tracing.spans_lost == 0
+
+
 async def test_a_collector_that_never_answers_holds_up_neither_calls_nor_the_end(monkeypatch, caplog, capfd):
     monkeypatch.setattr(shipping, "CLOSE_S_MAX", 0.3)
     async with black_hole() as url, scripted() as backend:
