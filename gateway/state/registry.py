@@ -87,7 +87,7 @@ class Registry:
         self._listeners: list[Callable[[Changed], None]] = []
         self._watcher = Periodic(self._watch, WATCH_S, "watch the store")
         self._writing = asyncio.Lock()
-        self.is_store_available = True
+        self._is_readable = True
 
     async def start(self) -> None:
         """Open the store, take what is there, begin to watch. Raises StateFileError, and StoreUnavailable where there
@@ -100,6 +100,11 @@ class Registry:
     async def stop(self) -> None:
         await self._watcher.stop()
         await self._store.close()
+
+    @property
+    def is_store_available(self) -> bool:
+        """Whether a change would be taken, as far as is known."""
+        return self._is_readable and self._store.is_available
 
     # -- reads, from memory --------------------------------------------------------------------------------
 
@@ -266,12 +271,12 @@ class Registry:
             self._said_available(True, "")
 
     def _said_available(self, is_available: bool, why: str) -> None:  # noqa: FBT001
-        if is_available != self.is_store_available:
+        if is_available != self._is_readable:
             log.log(
                 logging.INFO if is_available else logging.WARNING,
                 "the store is there again" if is_available else f"the store is not there: {why}",
             )
-        self.is_store_available = is_available
+        self._is_readable = is_available
 
 
 def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -174,6 +174,11 @@ class Store(Protocol):
     awaited on the path of a request.
     """
 
+    @property
+    def is_available(self) -> bool:
+        """Whether it would take a change, as far as is known."""
+        ...
+
     async def open(self) -> None:
         """Raises StateFileError where there is a file that must not be touched."""
         ...

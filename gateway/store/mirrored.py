@@ -49,6 +49,10 @@ class MirroredStore:
         self._syncing = asyncio.Lock()
         self.is_shared_available = False
 
+    @property
+    def is_available(self) -> bool:
+        return self.is_shared_available
+
     async def open(self) -> None:
         await self._own.open()
         try:

@@ -112,6 +112,10 @@ class RedisStore:
         """How far the server had counted when it was last heard of."""
         return self._revision
 
+    @property
+    def is_available(self) -> bool:
+        return self._epoch != ""
+
     async def open(self) -> None:
         """A server that is not there is no error: it may come."""
 

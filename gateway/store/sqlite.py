@@ -55,6 +55,10 @@ class SqliteStore:
         self._database: sqlite3.Connection | None = None
         self._pruned_day = ""
 
+    @property
+    def is_available(self) -> bool:
+        return self._database is not None
+
     async def open(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
 

@@ -149,9 +149,10 @@ async def test_what_a_frozen_redis_was_asked_and_somebody_was_told_has_failed_is
     server.freeze()
     with pytest.raises(StoreUnavailable):
         await write(one, "alice", 2)
-    await asyncio.sleep(2 * TIMEOUT_S)
+    await becomes_true(lambda: not one.is_store_available, within_s=4 * TIMEOUT_S)
     server.thaw()
     await accepted(one, "bob", 1)
+    await becomes_true(lambda: one.is_store_available)
     assert weight(one, "alice") == 1
     assert [entry.name for entry in await one.audit()] == ["bob", "alice"]
 
