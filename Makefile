@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run plugin test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate bench-step-time clean
+.PHONY: help run plugin test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -14,7 +14,7 @@ help:  ## list the targets
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[simulate]" --group dev
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[kubernetes,simulate]" --group dev
 	touch $(STAMP)
 
 run: $(STAMP)  ## serve on 127.0.0.1:8080 with the embedded engine as backend
@@ -44,7 +44,7 @@ demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the g
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/demos/fairness.py
 
-bench: bench-relay bench-decision bench-simulate  ## all benchmarks
+bench: bench-relay bench-decision bench-simulate bench-observability  ## all benchmarks
 
 bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx and a naive relay
 	$(BIN)/python tests/benchmarks/relay/bench.py
@@ -58,6 +58,9 @@ bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 cal
 bench-step-time: $(STAMP)  ## how well the step time of a real vLLM is learnt, from reports and from outside
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/step_time/bench.py
+
+bench-observability: $(STAMP)  ## CPU per call of traces and metrics, and what reading metrics holds up
+	$(BIN)/python tests/benchmarks/observability/bench.py
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py

@@ -54,6 +54,7 @@ class Catalog:
     def __init__(self, backend_ids: Sequence[str], *, pools: Mapping[str, str]) -> None:
         """`pools`: backend id -> pool, for those whose pool is configured."""
         self._configured = dict(pools)
+        self._pool_names: dict[str, None] = dict.fromkeys(pools.values())  # that were ever configured
         self._cards: dict[str, tuple[ModelCard, ...]] = dict.fromkeys(backend_ids, ())
         self._pool_of_base: dict[str, str] = {}
         self._pool_of_backend: dict[str, str] = dict(pools)
@@ -68,10 +69,25 @@ class Catalog:
         self._regroup()
         return True
 
+    def add(self, backend_id: str, pool: str | None) -> None:
+        """One more backend, behind the others; `pool` where that is configured."""
+        assert backend_id not in self._cards, "a backend is there once"
+        self._cards[backend_id] = ()
+        if pool is not None:
+            self._configured[backend_id] = self._pool_of_backend[backend_id] = pool
+            self._pool_names[pool] = None
+
+    def remove(self, backend_id: str) -> None:
+        """It serves nothing any more."""
+        del self._cards[backend_id]
+        self._configured.pop(backend_id, None)
+        self._pool_of_backend.pop(backend_id, None)
+        self._regroup()
+
     @property
     def pools(self) -> list[str]:
         """Return the names of all pools there ever were: one that lost its last backend has to hear of it."""
-        return list(dict.fromkeys([*self._configured.values(), *self._pool_of_base.values()]))
+        return list(dict.fromkeys([*self._pool_names, *self._pool_of_base.values()]))
 
     def pool_of_backend(self, backend_id: str) -> str | None:
         """Return its pool, None while it is not known what it serves and no pool is configured."""

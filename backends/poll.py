@@ -1,9 +1,12 @@
 """Asking backends about themselves: short GETs with a limit on everything, and one error for all that goes wrong."""
 
+import socket
 import ssl
 
 import aiohttp
+from aiohappyeyeballs import AddrInfoType
 
+from backends.reach import Reach
 from backends.spec import BackendSpec
 
 
@@ -16,32 +19,48 @@ class UnansweredError(Exception):
 
 
 class Poller:
-    """One session for all backends. `start` it on the loop that uses it."""
+    """One session for all backends that may be at the same addresses. `start` it on the loop that uses it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[Reach | None, aiohttp.ClientSession] = {}
+        self._started = False
 
     def start(self) -> None:
-        self._session = aiohttp.ClientSession(
+        self._started = True
+
+    def _session(self, reach: Reach | None) -> aiohttp.ClientSession:
+        session = self._sessions.get(reach)
+        if session is None:
+            session = self._sessions[reach] = self._make_session(reach)
+        return session
+
+    def _make_session(self, reach: Reach | None) -> aiohttp.ClientSession:
+        def checked(address: AddrInfoType) -> socket.socket:
+            assert reach is not None, "only where there is something to check"
+            reach.check(str(address[4][0]))
+            return socket.socket(address[0], address[1], address[2])
+
+        return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            connector=aiohttp.TCPConnector(limit=0),
+            # Whatever the host is called or was resolved to before, this is the address that is connected to.
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=None if reach is None else checked),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity"},
             auto_decompress=False,
         )
 
     async def stop(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
 
     async def get(self, spec: BackendSpec, path: str, *, bytes_max: int) -> bytes:
         """Return the body of a 2xx, whole; with `bytes_max` 0 it is not read. Every failure is an UnansweredError."""
-        assert self._session is not None, "asked before start"
+        assert self._started, "asked before start"
         tls = spec.tls if spec.tls is not None else True
         try:
-            async with self._session.get(
+            async with self._session(spec.reach).get(
                 spec.url + path, headers=spec.headers, allow_redirects=False, ssl=tls
             ) as response:
                 if not 200 <= response.status < 300:

@@ -71,12 +71,16 @@ class _Backend:
     measured_at: float | None = None
     models_at: float = float("-inf")
     models_error: str = ""
+    trouble: str = ""
     kind: BackendKind | None = None
     cards: tuple[ModelCard, ...] = ()
     sizes: Sizes = field(default_factory=Sizes)
     probe: asyncio.Task[None] | None = None
     load: BackendLoad | None = None  # as last told
     ask_now: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    draining: bool = False  # it is sent nothing more
+    leaving: bool = False  # nobody is told of it any more
 
 
 def _make_backend(spec: BackendSpec) -> _Backend:
@@ -104,16 +108,13 @@ class BackendPool:
         self._rng = rng
         self._times = times or PollTimes()
         self._poller = Poller(self._times.timeout_s)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._running = False
 
     async def start(self) -> None:
         """Ask every backend once, in at most `start_s`, and go on asking. Does not fail for a backend that is down."""
         self._poller.start()
-        first = [asyncio.Event() for _ in self._backends]
-        self._tasks = [
-            asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
-            for backend, answered in zip(self._backends.values(), first, strict=True)
-        ]
+        self._running = True
+        first = [self._watch(backend) for backend in self._backends.values()]
         if first:
             waits = [asyncio.ensure_future(event.wait()) for event in first]
             _, late = await asyncio.wait(waits, timeout=self._times.start_s)
@@ -123,11 +124,74 @@ class BackendPool:
 
     async def stop(self) -> None:
         probes = [backend.probe for backend in self._backends.values() if backend.probe is not None]
-        for task in (*self._tasks, *probes):
+        tasks = [*probes, *(backend.task for backend in self._backends.values() if backend.task is not None)]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *probes, return_exceptions=True)
-        self._tasks.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._poller.stop()
+
+    def add(self, spec: BackendSpec) -> None:
+        """One more backend, asked from now on. ValueError where there are as many as there may be."""
+        assert spec.id not in self._backends, "a backend is there once"
+        if len(self._backends) >= BACKENDS_MAX:
+            raise ValueError(f"there are {BACKENDS_MAX} backends")
+        backend = self._backends[spec.id] = _make_backend(spec)
+        self._catalog.add(spec.id, spec.pool)
+        if self._running:
+            self._watch(backend)
+
+    def drain(self, backend_id: str, *, draining: bool) -> None:
+        """Send it nothing more, or send to it again. What it runs goes on."""
+        backend = self._backends[backend_id]
+        if backend.draining != draining:
+            backend.draining = draining
+            backend.load = self._load(backend)
+            self._on_change()
+
+    def retire(self, backend_id: str) -> None:
+        """It is gone for whoever looks for a backend. What it runs goes on, and may be reported on, until `forget`."""
+        backend = self._backends[backend_id]
+        if not backend.leaving:
+            backend.leaving = backend.draining = True
+            self._catalog.remove(backend_id)
+            self._on_change()
+
+    async def forget(self, backend_id: str) -> None:
+        """A retired backend runs nothing any more: ask it no more."""
+        backend = self._backends.pop(backend_id)
+        assert backend.leaving, "it is retired first"
+        tasks = [task for task in (backend.task, backend.probe) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def backend_ids(self) -> list[str]:
+        """All that are there, but for those that are retired."""
+        return [backend_id for backend_id, backend in self._backends.items() if not backend.leaving]
+
+    def leaving(self, backend_id: str) -> bool:
+        """Whether it is retired, and not forgotten yet."""
+        backend = self._backends.get(backend_id)
+        return backend is not None and backend.leaving
+
+    def leaving_ids(self) -> list[str]:
+        return [backend_id for backend_id, backend in self._backends.items() if backend.leaving]
+
+    def resize(self, backend_id: str, *, requests_running_max: int | None, kv_tokens_max: int | None) -> None:
+        """It is known to be of this size; None: it is to be found out."""
+        backend = self._backends[backend_id]
+        spec = replace(backend.spec, requests_running_max=requests_running_max, kv_tokens_max=kv_tokens_max)
+        if spec != backend.spec:
+            backend.spec = spec
+            backend.load = self._load(backend)
+            self._on_change()
+
+    def draining(self, backend_id: str) -> bool:
+        return self._backends[backend_id].draining
+
+    def trouble(self, backend_id: str) -> str:
+        """Why its last round failed, "" where it did not."""
+        return self._backends[backend_id].trouble
 
     def spec(self, backend_id: str) -> BackendSpec:
         """Return where a backend is and how to sign in. KeyError for an id that is not configured."""
@@ -153,6 +217,8 @@ class BackendPool:
         """
         pools: dict[str, list[BackendLoad]] = {pool: [] for pool in self._catalog.pools}
         for backend_id, backend in self._backends.items():
+            if backend.leaving:
+                continue
             pool = self._catalog.pool_of_backend(backend_id)
             if pool is not None:
                 pools[pool].append(backend.load or self._load(backend))
@@ -174,9 +240,17 @@ class BackendPool:
         """Whether this one backend has the model: adapters may be loaded on a part of their pool."""
         return self._catalog.serves(backend_id, model)
 
+    def pool_of_backend(self, backend_id: str) -> str | None:
+        """Return its pool, None while that is not known."""
+        return self._catalog.pool_of_backend(backend_id)
+
+    def models_of(self, backend_id: str) -> list[str]:
+        """Return what this one backend was last seen to serve."""
+        return [card.id for card in self._backends[backend_id].cards]
+
     def undiscovered(self) -> list[str]:
         """Return the backends whose models are not known yet: one of them may serve what nobody else does."""
-        return [backend_id for backend_id in self._backends if not self._catalog.known(backend_id)]
+        return [backend_id for backend_id in self.backend_ids() if not self._catalog.known(backend_id)]
 
     def states(self) -> dict[str, State]:
         return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
@@ -195,6 +269,12 @@ class BackendPool:
         if backend.health.state is not was:
             self._settle(backend, was, why=evidence)
 
+    def _watch(self, backend: _Backend) -> asyncio.Event:
+        """Ask it from now on. The event says that it has answered, or has not."""
+        answered = asyncio.Event()
+        backend.task = asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
+        return answered
+
     async def _ask_forever(self, backend: _Backend, answered: asyncio.Event) -> None:
         while True:
             backend.ask_now.clear()
@@ -209,6 +289,7 @@ class BackendPool:
                 backend.plugin.silent()
             except Exception:  # whatever one answer does to us, its backend has to stay watched
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
+            backend.trouble = why
             self._settle(backend, was, why=why)
             answered.set()
             await self._pause(backend)
@@ -315,7 +396,7 @@ class BackendPool:
         cards = tuple(
             replace(card, max_model_len=context) if card.max_model_len is None else card for card in backend.cards
         )
-        if self._catalog.update(backend.spec.id, cards):
+        if not backend.leaving and self._catalog.update(backend.spec.id, cards):
             log.info("backend %s serves %s", backend.spec.id, ", ".join(card.id for card in cards[:8]))
             self._on_change()
 
@@ -336,7 +417,7 @@ class BackendPool:
 
     def _pool_mates(self, backend: _Backend) -> list[_Backend]:
         pool = self._catalog.pool_of_backend(backend.spec.id)
-        if pool is None:
+        if pool is None or backend.leaving:
             return [backend]
         return [b for b in self._backends.values() if self._catalog.pool_of_backend(b.spec.id) == pool]
 
@@ -344,7 +425,7 @@ class BackendPool:
         engines = backend.plugin.engines or EngineNews()
         load = backend.metrics.load(
             backend.spec.id,
-            available=backend.health.available,
+            available=backend.health.available and not backend.draining,
             kv_tokens_max=backend.spec.kv_tokens_max or backend.sizes.kv_tokens_max,
             requests_running_max=(
                 backend.spec.requests_running_max

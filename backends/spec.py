@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from backends.reach import Reach
 from policies.step_time import StepTime
 
 
@@ -14,7 +15,8 @@ class BackendSpec:
     One that `reads_priority` orders its own queue by the priority of each call (vLLM's `--scheduling-policy priority`).
     `kind` is a name in KINDS, None: it is found out. `tls` says whom an https backend is believed to be signed by,
     None: whomever the system trusts. `step_time` is what is believed of its steps before any is seen, and
-    `step_tokens_max` the most tokens that one computes (--max-num-batched-tokens).
+    `step_tokens_max` the most tokens that one computes (--max-num-batched-tokens). `reach` says at which addresses it
+    may be, None: at any.
     """
 
     id: str
@@ -28,3 +30,4 @@ class BackendSpec:
     step_time: StepTime | None = None
     step_tokens_max: int | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    reach: Reach | None = None

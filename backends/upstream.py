@@ -22,6 +22,7 @@ from backends.connection import (
     UpstreamProtocolError,
     UpstreamSilent,
 )
+from backends.reach import Reach
 
 __all__ = [
     "ConnectFailed",
@@ -51,7 +52,9 @@ class Upstream:
         idle_connections_max: int,
         silence_s_max: float,
         ssl_context: ssl.SSLContext | None = None,
+        reach: Reach | None = None,
     ) -> None:
+        """`reach`: the addresses it may be at, looked at for every connection; None: any."""
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
             raise ValueError(f"not a backend's URL: {url!r} (want http[s]://host[:port][/path])")
@@ -59,6 +62,7 @@ class Upstream:
         self._path = parts.path.rstrip("/")
         self._host_line = f"host: {parts.netloc}"
         self._ssl = (ssl_context or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._reach = reach
         self._connect_timeout_s = connect_timeout_s
         self._idle_s_max = idle_s_max
         self._idle_connections_max = idle_connections_max
@@ -135,9 +139,7 @@ class Upstream:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, loop), self._host, self._port, ssl=self._ssl
-                )
+                connection = await self._connection(loop)
         except TimeoutError as error:
             raise ConnectFailed(f"no connection within {self._connect_timeout_s} s") from error
         except (OSError, UnicodeError) as error:  # refused, unreachable, unknown name, TLS; a name that is none
@@ -149,6 +151,21 @@ class Upstream:
         self._connections.add(connection)
         if self._silence_check is None:
             self._check_silence_later(loop)
+        return connection
+
+    async def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        """Raises what `create_connection` raises; of a host with many addresses, for the last that was tried."""
+        hosts = [self._host] if self._reach is None else await self._reach.addresses(self._host, self._port)
+        server_hostname = self._host if self._ssl is not None else None
+        for host in hosts[:-1]:
+            with suppress(OSError):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, loop), host, self._port, ssl=self._ssl, server_hostname=server_hostname
+                )
+                return connection
+        _, connection = await loop.create_connection(
+            lambda: Connection(self, loop), hosts[-1], self._port, ssl=self._ssl, server_hostname=server_hostname
+        )
         return connection
 
     async def _send(self, connection: Connection, request: bytes) -> Exchange:

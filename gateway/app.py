@@ -9,9 +9,13 @@ Nothing else in the gateway names a concrete policy; the configuration is read h
 import asyncio
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import uvloop
 from aiohttp import web
@@ -21,15 +25,29 @@ from backends.pool import BackendPool, PollTimes
 from backends.simulation.recording import SchedulerLike
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
+from gateway.admin.management import Management, Running
 from gateway.config import Config
+from gateway.config.jwt import TenantIssuer
+from gateway.config.reloading import Reloading
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
+from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
-from gateway.observability.telemetry import Telemetry
+from gateway.observability.instruments import LINES_LOST, SPANS_LOST, Family, Values
+from gateway.observability.metrics import Metrics
+from gateway.observability.telemetry import Meter, Telemetry
 from gateway.observability.trace_log import make_trace_log
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+from gateway.state.assembly import make_store
+from gateway.store.base import Store
+
+if TYPE_CHECKING:
+    from gateway.observability.tracing import Tracing
+
+if TYPE_CHECKING:  # loaded where tokens are taken
+    from gateway.identity.tokens import Tokens
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
@@ -48,13 +66,20 @@ Wrap = Callable[[str, SchedulerLike], SchedulerLike]
 class Gateway:
     """All parts of one running gateway. Make it on the loop that runs it, `start` it, `stop` it."""
 
-    def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None) -> None:
-        """`wrap_scheduler` may put something (a recorder) before the Scheduler of the named pool."""
+    def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None, store: Store | None = None) -> None:
+        """`wrap_scheduler` may put something (a recorder) before the Scheduler of the named pool. What is changed
+        while the gateway runs is kept in the `store`; None: nothing can be.
+        """
         self._config = config
+        self._management = None if store is None else Management(config, store)
         self._wrap_scheduler = wrap_scheduler or (lambda _pool, scheduler: scheduler)
         self._engine: EngineServer | None = None
-        self._upstreams: dict[str, Upstream] = {}
+        self._links: dict[str, Link] = {}
+        self._tier_priorities = {name: tier.priority for name, tier in config.tiers.items()}
+        self.admin_url: str | None = None
         self._runner: web.ServerRunner | None = None
+        self._tracing: Tracing | None = None
+        self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
         self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
         self._trace_log = make_trace_log(config.trace_log.path) if config.trace_log.enabled else None
@@ -62,22 +87,57 @@ class Gateway:
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
         config = self._config
-        specs = config.backend_specs() or [await self._embedded_engine()]
+        if self._management is not None:
+            await self._management.open()
+        specs = config.backend_specs()
+        if not specs and not (self._management and self._management.has_backends):
+            specs = [await self._embedded_engine()]
         times = PollTimes(idle_s=config.health.idle_s, busy_s=config.health.busy_s, timeout_s=config.health.timeout_s)
         loop = asyncio.get_running_loop()
         rng = Random()  # noqa: S311 - jitter
         self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
         self.pools.watch(self.backends)
-        self._upstreams = {spec.id: self._make_upstream(spec) for spec in specs}
-        links = {spec.id: self._make_link(spec) for spec in specs}
-        telemetry = Telemetry(self._access_log, self._trace_log)
-        self._front = Front(config, pools=self.pools, backends=self.backends, links=links, telemetry=telemetry)
+        self._links = {spec.id: self._make_link(spec) for spec in specs}
+        self._tracing = _make_tracing(config)
+        self.metrics = self._make_metrics()
+        meters: list[Meter] = [self.metrics.calls]
+        if self._management is not None and config.keeps_state:
+            meters.append(self._management.usage)
+        telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
+        self._tokens = await tenant_tokens(config.jwt.data)
+        self._front = Front(
+            config,
+            pools=self.pools,
+            backends=self.backends,
+            links=self._links,
+            telemetry=telemetry,
+            tokens=self._tokens,
+        )
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
+        if self._management is not None:
+            self._management.begin(
+                Running(
+                    self._front,
+                    self.pools,
+                    self.backends,
+                    self._links,
+                    make_link=self._make_link,
+                    tier_priorities=self._tier_priorities,
+                )
+            )
         await self.backends.start()
         await self._runner.setup()
         await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
+        if self._management is not None:
+            self.admin_url = await self._management.serve(self.metrics.page)
+        self.metrics.start()
         host, port = self._runner.addresses[0][:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def reload(self, config: Config) -> None:
+        """The configuration is this now. Raises ValueError."""
+        assert self._management is not None, "with a store"
+        self._management.reload(config.model_copy(update={"listen": self._config.listen}))
 
     async def drain(self) -> None:
         """Say "not ready" but serve for a while; then refuse what is new and let what runs end."""
@@ -91,19 +151,28 @@ class Gateway:
 
     async def stop(self) -> None:
         """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
+        if self._management is not None:
+            await self._management.stop()
         if self._runner is not None:
+            await self.metrics.stop()
             await self._front.stop()
             await self.backends.stop()
             self.pools.close()
-            for upstream in self._upstreams.values():
-                await upstream.aclose()
+            for link in self._links.values():
+                await link.upstream.aclose()
             await self._runner.cleanup()
+        if self._tokens is not None:
+            await self._tokens.stop()
+        if self._management is not None:
+            await self._management.close()
         if self._engine is not None:
             await self._engine.stop()
         if self._access_log is not None:
             self._access_log.close()
         if self._trace_log is not None:
             self._trace_log.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def _make_upstream(self, spec: BackendSpec) -> Upstream:
         return Upstream(
@@ -113,15 +182,32 @@ class Gateway:
             idle_connections_max=IDLE_CONNECTIONS_MAX,
             silence_s_max=self._config.limits.answer_silence_s_max,
             ssl_context=spec.tls,
+            reach=spec.reach,
         )
 
     def _make_link(self, spec: BackendSpec) -> Link:
-        priorities = {name: tier.priority for name, tier in self._config.tiers.items()}
-        return Link(self._upstreams[spec.id], spec.headers, priorities if spec.reads_priority else None)
+        return Link(self._make_upstream(spec), spec.headers, self._tier_priorities if spec.reads_priority else None)
+
+    def _make_metrics(self) -> Metrics:
+        scheduling_of = self._config.scheduling_of if self._management is None else self._management.scheduling_of
+        return Metrics(
+            self.pools.dispatchers,
+            scheduling_of=scheduling_of,
+            lost=self._lost,
+            tenants_max=self._config.metrics.tenants_max,
+        )
+
+    def _lost(self) -> dict[Family, Values]:
+        """What could not be delivered of what was seen."""
+        logs = {"access": self._access_log, "trace": self._trace_log}
+        lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
+        spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
+        return {LINES_LOST: lines, SPANS_LOST: spans}
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         config = self._config
-        scheduler = make_scheduler(config.scheduling_of(pool), tiers=config.policy_tiers(), queue=config.queue)
+        scheduling = config.scheduling_of(pool) if self._management is None else self._management.scheduling_of(pool)
+        scheduler = make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue)
         return Dispatcher(self._wrap_scheduler(pool, scheduler))
 
     async def _embedded_engine(self) -> BackendSpec:
@@ -143,13 +229,27 @@ class Gateway:
         )
 
 
-def serve(config: Config) -> None:
-    """Serve until SIGTERM (which drains first) or SIGINT. Raises what `Gateway.start` raises."""
-    uvloop.run(_serve(config))
+def _make_tracing(config: Config) -> "Tracing | None":
+    """Raises ValueError for a variable that makes no sense, or a protocol that is not installed."""
+    settings = config.tracing.settings(os.environ)
+    if settings is None:
+        return None
+    from gateway.observability.tracing import make_tracing  # noqa: PLC0415 - a third of a second for who has it off
+
+    return make_tracing(settings, version=metadata.version("fairlead"), rng=Random())  # noqa: S311 - ids, no secrets
 
 
-async def _serve(config: Config) -> None:
-    loop, gateway = asyncio.get_running_loop(), Gateway(config)
+def serve(config: Config, config_file: Path | None = None) -> None:
+    """Serve until SIGTERM (which drains first) or SIGINT. State is kept beside the file, unless that says otherwise.
+    Raises what `Gateway.start` raises.
+    """
+    uvloop.run(_serve(config, config_file))
+
+
+async def _serve(config: Config, config_file: Path | None) -> None:
+    store = make_store(config.state, config_file if config.keeps_state else None)
+    loop, gateway = asyncio.get_running_loop(), Gateway(config, store=store)
+    reloading = None if config_file is None else Reloading(config_file, config, gateway.reload)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, terminated.set)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
@@ -157,13 +257,23 @@ async def _serve(config: Config) -> None:
         url = await gateway.start()
         _spare_collections()
         print(greeting(url, [entry["id"] for entry in gateway.backends.models()]), flush=True)  # noqa: T201
+        if gateway.admin_url is not None:
+            print(f"The admin port is {gateway.admin_url}. Try it: fairlead admin state", flush=True)  # noqa: T201
+        watching = asyncio.ensure_future(_watched(reloading))
         interruption = asyncio.ensure_future(interrupted.wait())
         termination = asyncio.ensure_future(_drained(terminated, gateway))
         await asyncio.wait((interruption, termination), return_when=asyncio.FIRST_COMPLETED)
-        interruption.cancel()
-        termination.cancel()
+        for task in (watching, interruption, termination):
+            task.cancel()
     finally:
         await gateway.stop()
+
+
+async def _watched(reloading: Reloading | None) -> None:
+    """Put in force what the file says when it says something else, or at SIGHUP."""
+    if reloading is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
+        await reloading.watch()
 
 
 async def _drained(terminated: asyncio.Event, gateway: Gateway) -> None:

@@ -3,16 +3,21 @@
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from gateway.admin.cli import app as admin_app
 from gateway.calibrate.cli import calibrate
 from gateway.simulate.cli import app as simulate_app
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.config import Config
     from gateway.identity.key_file import KeyRecord
+
+T = TypeVar("T")
 
 HMAC_CHARS_SHOWN = 12
 REVOKE_CHARS_MIN = 4
@@ -30,10 +35,11 @@ app = typer.Typer(
 keys_app = typer.Typer(
     no_args_is_help=True,
     help="Make, list and revoke API keys.\n\n"
-    "Only the HMAC of a key is kept. The gateway reads the keys when it starts: restart it after a change.",
+    "Only the HMAC of a key is kept. A running gateway takes a change in within seconds.",
 )
 app.add_typer(keys_app, name="keys")
 app.add_typer(simulate_app, name="simulate")
+app.add_typer(admin_app, name="admin")
 app.command()(calibrate)
 
 ConfigOption = Annotated[
@@ -85,10 +91,11 @@ def serve(
         update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
     )
     from gateway.app import serve as run  # noqa: PLC0415
+    from gateway.store.base import StateFileError, StoreUnavailable  # noqa: PLC0415
 
     try:
-        run(settings.model_copy(update={"listen": listen}))
-    except (OSError, ValueError) as error:  # the port is taken, a secret or a ranks file cannot be read
+        run(settings.model_copy(update={"listen": listen}), config)
+    except (OSError, ValueError, StateFileError, StoreUnavailable) as error:  # like a port that is taken, no secret
         _fail(str(error))
 
 
@@ -111,6 +118,32 @@ def check_config(
 def example_config() -> None:
     """Print a configuration with every setting, its default and its meaning."""
     typer.echo(resources.files("gateway").joinpath("fairlead.example.yaml").read_text(encoding="utf-8"), nl=False)
+
+
+@app.command("export")
+def export_state(config: ConfigOption = None) -> None:
+    """Print what was made by the admin API (tenants, tiers, keys as HMACs, backends, pools) as JSON.
+
+    The gateway may run meanwhile. What the configuration declares, usage and the audit log are not in it.
+    """
+    from gateway.state.transfer import export_from  # noqa: PLC0415
+
+    typer.echo(_of_state(lambda: export_from(_load(config), config)), nl=False)
+
+
+@app.command("import")
+def import_state(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What 'fairlead export' has printed.")],
+    config: ConfigOption = None,
+) -> None:
+    """Make or change what an export says; what is not in it stays as it is.
+
+    Gateways that run take it over within a second. Keys work where the secret of their HMACs is the same.
+    """
+    from gateway.state.transfer import import_into  # noqa: PLC0415
+
+    count = _of_state(lambda: import_into(_load(config), config, file))
+    typer.echo(f"{count} made or changed")
 
 
 @keys_app.command("new")
@@ -138,7 +171,7 @@ def keys_new(
     if settings.auth.mode == "open":
         typer.echo("Keys are not checked until the configuration says auth.mode: keys.", err=True)
     else:
-        typer.echo("A running gateway knows it after a restart.", err=True)
+        typer.echo("A running gateway knows it within seconds.", err=True)
 
 
 @keys_app.command("list")
@@ -162,7 +195,7 @@ def keys_revoke(
     ],
     config: ConfigOption = None,
 ) -> None:
-    """Remove one key. A running gateway accepts it until it is restarted."""
+    """Remove one key. A running gateway accepts it for some seconds more."""
     from gateway.identity.key_file import revoke_key  # noqa: PLC0415
 
     if len(mark) < REVOKE_CHARS_MIN:
@@ -184,6 +217,16 @@ def _load(path: Path | None, *, check_files: bool = True) -> "Config":
     try:
         return load_config(path, check_files=check_files)
     except ConfigError as error:
+        _fail(str(error))
+
+
+def _of_state(work: "Callable[[], T]") -> "T":
+    from gateway.state.registry import RegistryError  # noqa: PLC0415
+    from gateway.store.base import StateFileError, StoreFull, StoreUnavailable  # noqa: PLC0415
+
+    try:
+        return work()
+    except (OSError, ValueError, RegistryError, StateFileError, StoreFull, StoreUnavailable) as error:
         _fail(str(error))
 
 

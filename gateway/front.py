@@ -8,6 +8,7 @@ GatewayServer -> Answering -> Generation: Reception -> Intake -> Dispatcher -> A
 import secrets
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, Charge, Endpoint, listed
 from gateway.api.fields import CacheSalts
 from gateway.config import Config
+from gateway.config.jwt import TenantIssuer
 from gateway.forwarding.attempt import Link
 from gateway.forwarding.background import Background
 from gateway.forwarding.generation import Generation
@@ -24,10 +26,10 @@ from gateway.forwarding.utilities import Utilities
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.answering import Answering, Run
 from gateway.http.cors import Cors
-from gateway.http.handlers import DebugState, Models, Probes, Version
+from gateway.http.handlers import Models, Probes, Version
 from gateway.http.names import RequestNames
 from gateway.http.server import GatewayServer, Handler
-from gateway.identity.auth import TrustedProxies, make_authenticator
+from gateway.identity.auth import Identity, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.intake import Call, Intake
@@ -36,6 +38,9 @@ from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens, 
 from gateway.intake.reception import Reception
 from gateway.observability.telemetry import Telemetry
 from gateway.scheduling.pools import Pools
+
+if TYPE_CHECKING:
+    from gateway.identity.tokens import Tokens
 
 
 class Front:
@@ -49,6 +54,7 @@ class Front:
         backends: BackendPool,
         links: Mapping[str, Link],
         telemetry: Telemetry,
+        tokens: "Tokens[TenantIssuer, Identity] | None" = None,
     ) -> None:
         """Raises ValueError where a secret cannot be read."""
         self._config = config
@@ -59,10 +65,15 @@ class Front:
         self._names = RequestNames()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
         self._responses = KeptResponses()
+        auth, self.keys = make_authenticator(config.auth)
+        if tokens is not None:
+            auth = KeysOrTokens(auth, tokens)
+        self.tenants = self._make_tenants()
+        self.envelopes = Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes())
         self._reception = Reception(
-            auth=make_authenticator(config.auth),
+            auth=auth,
             proxies=TrustedProxies(config.auth.trusted_proxies),
-            tenants=self._make_tenants(),
+            tenants=self.tenants,
             tenant_is_model=config.auth.tenant_from == "model",
             pools=pools,
             body_timeout_s=config.limits.body_timeout_s,
@@ -119,8 +130,6 @@ class Front:
             endpoints.PING: self._probes.ready,
             endpoints.LIVEZ: self._probes.alive,
         }
-        if self._config.listen.debug_state:
-            handlers[endpoints.DEBUG_STATE] = DebugState(self._pools).answer
         for endpoint in (*ENDPOINTS, *extra):
             if endpoint is RESPONSES:
                 handlers[endpoint] = self._logged(endpoint, self._background.answer)
@@ -146,7 +155,7 @@ class Front:
             pools=self._pools,
             responses=self._responses,
             limits=config.call_limits(),
-            envelopes=Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes()),
+            envelopes=self.envelopes,
             cache_salts=CacheSalts(config.auth.cache_isolation, secret),
             programs=Programs(secret),
             prompt_tokens=learnt_tokens,

@@ -33,6 +33,7 @@ class TenantState:
     tenant: Tenant
     in_flight: int = 0
     removed: bool = False  # goes when its last request has ended
+    spells: int = 0  # times that it began to wait in a lane
 
     @property
     def may_send(self) -> bool:
@@ -149,6 +150,7 @@ class Lane:
         if requests and state.may_send:
             if tenant.id not in self._competing:
                 self._competing.add(tenant.id)
+                state.spells += 1
                 self.order.joined(tenant.tier_id, tenant.id, requests)
         elif tenant.id in self._competing:
             self._leave(tenant)

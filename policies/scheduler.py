@@ -4,7 +4,7 @@
                (each with `now`)
     decisions  poll(now) -> [Dispatch | Reject | Withdraw]
     time       next_wakeup() -> when poll has something to do although no fact arrived
-    view       snapshot(now), rate_limits(tenant_id, now)
+    view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now)
 
 It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
 clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
@@ -56,7 +56,9 @@ from policies.types import (
     Tier,
     Timing,
     Usage,
+    Wait,
 )
+from policies.waiting import waits_for
 
 WAIT_S_MAX = 300.0
 
@@ -310,8 +312,8 @@ class Scheduler:
 
     # -- view ----------------------------------------------------------------------------------------------
 
-    def snapshot(self, now: float) -> Snapshot:
-        """State for people and metrics; costs time in proportion to the number of tenants."""
+    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
+        """State for people and metrics; costs time in proportion to the number of tenants: these, None all."""
         self._accounting.settle_all()
         return taken(
             queues=self._queues,
@@ -321,12 +323,23 @@ class Scheduler:
             fleet=self._fleet,
             attainment=self._attainment,
             now=now,
+            tenant_ids=tenant_ids,
         )
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         """The tenant's limits per minute as they stand; none for a tenant that is not here."""
         state = self._tenants.states.get(tenant_id)
         return RateLimits() if state is None else self._gate.limits(state.tenant, now)
+
+    def counter(self, tenant_id: str) -> float:
+        """What the tenant has received by its accounts, lifts included, over its weight; 0 where it is not here."""
+        return self._tenants.counter(tenant_id)
+
+    def waits_for(self, request_id: str, now: float) -> Wait | None:
+        """Why the request waits, as of the last poll; None where it does not."""
+        if request_id not in self._queues:
+            return None
+        return waits_for(self._queues.get(request_id), self._queues, self._tenants.states, self._fleet, now)
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 

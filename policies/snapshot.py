@@ -1,6 +1,8 @@
 """What a pool looks like to people and metrics: everybody's queue, account and promises, at one time."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
 
 from policies.fleet import Fleet
 from policies.ledger import Ledger
@@ -20,18 +22,30 @@ def taken(
     fleet: Fleet,
     attainment: AttainmentBook,
     now: float,
+    tenant_ids: Iterable[str] | None,
 ) -> Snapshot:
-    """The pool as it stands, all accounts settled. Costs time in proportion to tenants and requests."""
-    left = slacks(queues.waiting(), ledger.in_flight.values(), tier_id=tenants.tier_id, now=now)
-    views = tenants.views(ledger, slacks_s=left.tenants, attainment=attainment.of_tenant)
-    members: dict[str, list[TenantView]] = {tier_id: [] for tier_id in tier_ids}
-    for tenant_id, view in views.items():
-        members[tenants.tier_id(tenant_id)].append(view)
-    return Snapshot(
+    """The pool as it stands, all accounts settled. Costs time in proportion to tenants and requests. Of these tenants
+    alone (None: all) it costs what they do, and knows nothing of tiers, requests and slack.
+    """
+    tokens_max = fleet.limits()[1]
+    overview = Snapshot(
         now=now,
         queued_requests=len(queues),
         queued_bytes=queues.body_bytes,
         in_flight_requests=len(ledger.in_flight),
+        backends=fleet.views(),
+        service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
+    )
+    if tenant_ids is not None:
+        views = tenants.views(ledger, tenant_ids, slacks_s={}, attainment=attainment.of_tenant)
+        return replace(overview, tenants=views)
+    left = slacks(queues.waiting(), ledger.in_flight.values(), tier_id=tenants.tier_id, now=now)
+    views = tenants.views(ledger, None, slacks_s=left.tenants, attainment=attainment.of_tenant)
+    members: dict[str, list[TenantView]] = {tier_id: [] for tier_id in tier_ids}
+    for tenant_id, view in views.items():
+        members[tenants.tier_id(tenant_id)].append(view)
+    return replace(
+        overview,
         tenants=views,
         tiers={
             tier_id: TierView(
@@ -44,5 +58,4 @@ def taken(
             for tier_id, of_tier in members.items()
         },
         requests=left.requests,
-        backends=fleet.views(),
     )

@@ -4,7 +4,7 @@ A limit of what a tenant has in flight holds over all lanes; a tenant that is re
 forgotten when the last of its requests has ended.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from policies.lane import Lane, TenantState
@@ -79,12 +79,20 @@ class Tenants:
         return waiting
 
     def views(
-        self, ledger: Ledger, *, slacks_s: Mapping[str, float], attainment: Callable[[str], Attainment]
+        self,
+        ledger: Ledger,
+        tenant_ids: Iterable[str] | None,
+        *,
+        slacks_s: Mapping[str, float],
+        attainment: Callable[[str], Attainment],
     ) -> dict[str, TenantView]:
-        """All tenants for people and metrics; counters are the sums over all lanes."""
+        """These tenants (None: all) for people and metrics; counters are the sums over all lanes."""
         lanes = self.lanes.all()
         views = {}
-        for tenant_id, state in self.states.items():
+        for tenant_id in self.states if tenant_ids is None else tenant_ids:
+            state = self.states.get(tenant_id)
+            if state is None:
+                continue
             queue, standings = self.queues.of(tenant_id), [lane.order.standing(state.tenant) for lane in lanes]
             views[tenant_id] = TenantView(
                 queued_requests=len(queue.requests),
@@ -94,10 +102,16 @@ class Tenants:
                 service=ledger.service(tenant_id),
                 counter=sum(standing.counter for standing in standings),
                 key=sum(standing.key for standing in standings),
+                waiting_spell=state.spells if any(lane.competes(tenant_id) for lane in lanes) else 0,
                 slack_s_min=slacks_s.get(tenant_id),
                 attainment=attainment(tenant_id),
             )
         return views
+
+    def counter(self, tenant_id: str) -> float:
+        """The tenant's counter over all lanes."""
+        state = self.states.get(tenant_id)
+        return 0.0 if state is None else sum(lane.order.standing(state.tenant).counter for lane in self.lanes.all())
 
     def _refresh(self, state: TenantState, lane: Lane) -> None:
         lane.refresh(state)

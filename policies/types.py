@@ -7,6 +7,7 @@ scheduler; amounts of work are tokens; "service" is tokens weighted by a price (
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from policies.step_time.model import StepTime
@@ -247,6 +248,21 @@ class RateLimits:
     tokens: RateLimit | None = None
 
 
+class Wait(StrEnum):
+    """Why a request is in the queue. The order is that in which they are looked for."""
+
+    NO_BACKEND = "no_backend"
+    """No backend that would do is there."""
+    BACKENDS_HELD = "backends_held"
+    """Those that would do have just refused something, and are left alone for a moment."""
+    TENANT_LIMIT = "tenant_limit"
+    """Its tenant has as much in flight as it may."""
+    OWN_QUEUE = "own_queue"
+    """Older requests of its tenant wait too."""
+    NO_ROOM = "no_room"
+    """No backend has room for whoever is next, itself or somebody who has received less."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attainment:
     """Of requests with an envelope that have ended, how many kept which of their targets; a target that was not set
@@ -268,6 +284,9 @@ class Attainment:
 class TenantView:
     """One tenant in a snapshot. Service is charged since start; the key orders the tenants of a tier. The slack is the
     least of its requests with an envelope, queued or running.
+
+    `waiting_spell` numbers the times in which it waits without a break: equal ones, that are not 0, at two instants say
+    that it had something waiting all the time between them, which its limits would let it send. 0: it has not.
     """
 
     queued_requests: int
@@ -277,6 +296,7 @@ class TenantView:
     service: float
     counter: float
     key: float
+    waiting_spell: int = 0
     slack_s_min: float | None = None
     attainment: Attainment = Attainment()
 
@@ -319,7 +339,11 @@ class BackendView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The scheduler's state for people and metrics; never an input to a decision."""
+    """The scheduler's state for people and metrics; never an input to a decision.
+
+    `service_in_flight_max` is the price of as many output tokens as may be in flight at once (fairness.md calls it U),
+    infinite where the size of a backend is not known.
+    """
 
     now: float
     queued_requests: int
@@ -329,3 +353,4 @@ class Snapshot:
     tiers: Mapping[str, TierView] = field(default_factory=dict)
     requests: Mapping[str, RequestView] = field(default_factory=dict)  # the most urgent, least slack first
     backends: Mapping[str, BackendView] = field(default_factory=dict)
+    service_in_flight_max: float = inf

@@ -28,11 +28,12 @@ from policies.types import (
     Tier,
     Timing,
     Usage,
+    Wait,
 )
 
 
-class SchedulerLike(Protocol):
-    """What is told the facts and decides: a Scheduler, or a Recorder around one."""
+class Decides(Protocol):
+    """What is told the facts and decides: as much of a Scheduler as a simulated world asks for."""
 
     def submit(self, request: Request, now: float) -> None: ...
     def tokens(self, request_id: str, usage: Usage, now: float) -> None: ...
@@ -62,6 +63,14 @@ class SchedulerLike(Protocol):
     def next_wakeup(self) -> float | None: ...
     def snapshot(self, now: float) -> Snapshot: ...
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits: ...
+
+
+class SchedulerLike(Decides, Protocol):
+    """A Scheduler, or a Recorder around one."""
+
+    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
+    def counter(self, tenant_id: str) -> float: ...
+    def waits_for(self, request_id: str, now: float) -> Wait | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +198,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="c
 class Recorder:
     """A Scheduler that tells `listener` of every call once it has taken effect.
 
-    Calls that only look (`next_wakeup`, `snapshot`, `rate_limits`) and calls that raise are not told.
+    Calls that only look (`next_wakeup`, `snapshot` and the like) and calls that raise are not told.
     """
 
     def __init__(self, scheduler: SchedulerLike, listener: Listener) -> None:
@@ -246,11 +255,17 @@ class Recorder:
     def next_wakeup(self) -> float | None:
         return self._scheduler.next_wakeup()
 
-    def snapshot(self, now: float) -> Snapshot:
-        return self._scheduler.snapshot(now)
+    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
+        return self._scheduler.snapshot(now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         return self._scheduler.rate_limits(tenant_id, now)
+
+    def counter(self, tenant_id: str) -> float:
+        return self._scheduler.counter(tenant_id)
+
+    def waits_for(self, request_id: str, now: float) -> Wait | None:
+        return self._scheduler.waits_for(request_id, now)
 
     def _record(self, fact: Fact) -> None:
         fact.tell(self._scheduler)

@@ -25,7 +25,7 @@ from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.pace import Pace
-from backends.simulation.recording import SchedulerLike
+from backends.simulation.recording import Decides
 from backends.simulation.workload import Arrival
 from policies.step_time.model import StepTime
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
@@ -78,7 +78,7 @@ class World:
 
     def __init__(
         self,
-        scheduler: SchedulerLike,
+        scheduler: Decides,
         engines: Mapping[str, Engine],
         *,
         requests_running_max: int | None = None,

@@ -130,7 +130,6 @@ LIVEZ: Final = _own("/livez")
 READYZ: Final = _own("/readyz")
 PING: Final = _own("/ping", "GET", "POST")
 VERSION: Final = _own("/version")
-DEBUG_STATE: Final = _own("/debug/state")
 
 ENDPOINTS: Final = (
     CHAT,

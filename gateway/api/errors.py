@@ -117,6 +117,10 @@ INVALID_API_KEY: Final = Problem(
     "No valid API key was given. Send it as 'Authorization: Bearer KEY'.",
     headers={"www-authenticate": "Bearer"},
 )
+MODEL_NOT_ALLOWED: Final = Problem(403, "authentication_error", "model_not_allowed", "Your key may not use this model.")
+TOO_MANY_FAILURES: Final = Problem(
+    429, "rate_limit_error", "too_many_failures", "Too many requests with wrong keys came from your address."
+)
 MODEL_NOT_FOUND: Final = Problem(404, "invalid_request_error", "model_not_found", "The model does not exist here.")
 RESPONSE_NOT_FOUND: Final = Problem(
     404, "invalid_request_error", "response_not_found", "There is no such response of yours here."
@@ -130,6 +134,8 @@ BACKEND_FAILED: Final = Problem(502, "api_error", "backend_failed", "The backend
 BACKEND_TIMEOUT: Final = Problem(504, "api_error", "backend_timeout", "The backend did not answer in time.")
 PROBLEMS: Final = (
     INVALID_API_KEY,
+    MODEL_NOT_ALLOWED,
+    TOO_MANY_FAILURES,
     MODEL_NOT_FOUND,
     RESPONSE_NOT_FOUND,
     BODY_TIMEOUT,
@@ -175,6 +181,10 @@ def refused(reason: Reason, retry_after_s: float) -> Problem:
 def about(problem: Problem, param: str) -> Problem:
     """The problem, with the field that it is about."""
     return replace(problem, param=param)
+
+
+def too_many_failures(wait_s: float) -> Problem:
+    return replace(TOO_MANY_FAILURES, headers={"retry-after": str(max(1, math.ceil(wait_s)))})
 
 
 def answer(problem: Problem, api: Api) -> Answer:

@@ -16,9 +16,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from backends.poll import tls_context
 from backends.pool import BACKENDS_MAX
+from backends.reach import Reach
 from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
-from gateway.api.endpoints import DEBUG_STATE, ENDPOINTS, ListedCharge, PathTable
+from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
+from gateway.config.admin import Admin
+from gateway.config.discovery import SOURCES_MAX, Discovery
+from gateway.config.jwt import Jwt
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
     AccessLog,
@@ -38,7 +42,9 @@ from gateway.config.sections import (
     Tier,
     TraceLog,
 )
+from gateway.config.state import State
 from gateway.config.step_time import believed
+from gateway.config.telemetry import Metrics, Tracing
 from policies import types as policy
 
 ENV_PREFIX = "FAIRLEAD_"
@@ -66,6 +72,7 @@ class Config(BaseSettings):
 
     listen: Listen = Listen()
     backends: tuple[Backend, ...] = ()
+    discovery: tuple[Discovery, ...] = ()
     engine: Engine = Engine()
     tiers: dict[Name, Tier] = {}
     tenants: dict[TenantName, Tenant] = {}
@@ -75,11 +82,16 @@ class Config(BaseSettings):
     queue: Queue = Queue()
     limits: Limits = Limits()
     auth: Auth = Auth()
+    admin: Admin = Admin()
+    jwt: Jwt = Jwt()
     health: Health = Health()
     prompt_tokens: PromptTokens = PromptTokens()
     access_log: AccessLog = AccessLog()
     trace_log: TraceLog = TraceLog()
+    tracing: Tracing = Tracing()
+    metrics: Metrics = Metrics()
     shutdown: Shutdown = Shutdown()
+    state: State = State()
 
     @classmethod
     def settings_customise_sources(
@@ -105,39 +117,22 @@ class Config(BaseSettings):
         return self
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether anything is to be there after a restart: what is changed while it runs, and who has used what."""
+        return self.admin.enabled or self.state != State()
+
+    @property
     def names_tenants(self) -> bool:
         """Whether a tenant may be named by something else than a key."""
         return bool(self.auth.trusted_proxies) or self.auth.tenant_from == "model"
 
     def policy_tiers(self) -> list[policy.Tier]:
         """Return the configured tiers, and the default one where it is not among them."""
-        tiers = [
-            policy.Tier(
-                id=name,
-                weight=tier.weight,
-                reserve_ratio=tier.reserve_ratio,
-                rejects_misses=tier.on_miss == "reject",
-                priority=tier.priority,
-                preemptible=tier.preemptible,
-            )
-            for name, tier in self.tiers.items()
-        ]
+        tiers = [policy_tier(name, tier) for name, tier in self.tiers.items()]
         return tiers if policy.DEFAULT_TIER.id in self.tiers else [policy.DEFAULT_TIER, *tiers]
 
     def policy_tenants(self) -> list[policy.Tenant]:
-        return [
-            policy.Tenant(
-                id=name,
-                weight=tenant.weight,
-                tier_id=tenant.tier,
-                in_flight_max=tenant.in_flight_max,
-                queued_requests_max=tenant.queued_requests_max,
-                queued_bytes_max=tenant.queued_bytes_max,
-                requests_per_minute_max=tenant.requests_per_minute_max,
-                tokens_per_minute_max=tenant.tokens_per_minute_max,
-            )
-            for name, tenant in self.tenants.items()
-        ]
+        return [policy_tenant(name, tenant) for name, tenant in self.tenants.items()]
 
     def tier_envelopes(self) -> dict[str, policy.SloEnvelope]:
         return _envelopes(self.tiers)
@@ -152,7 +147,7 @@ class Config(BaseSettings):
 
     def backend_specs(self) -> list[BackendSpec]:
         """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""
-        return [_spec(backend) for backend in self.backends]
+        return [backend_spec(backend) for backend in self.backends]
 
     def call_limits(self) -> CallLimits:
         limits = self.limits
@@ -164,7 +159,38 @@ class Config(BaseSettings):
         )
 
 
-def _spec(backend: Backend) -> BackendSpec:
+def policy_tier(name: str, tier: Tier) -> policy.Tier:
+    return policy.Tier(
+        id=name,
+        weight=tier.weight,
+        reserve_ratio=tier.reserve_ratio,
+        rejects_misses=tier.on_miss == "reject",
+        priority=tier.priority,
+        preemptible=tier.preemptible,
+    )
+
+
+def policy_tenant(name: str, tenant: Tenant) -> policy.Tenant:
+    return policy.Tenant(
+        id=name,
+        weight=tenant.weight,
+        tier_id=tenant.tier,
+        in_flight_max=tenant.in_flight_max,
+        queued_requests_max=tenant.queued_requests_max,
+        queued_bytes_max=tenant.queued_bytes_max,
+        requests_per_minute_max=tenant.requests_per_minute_max,
+        tokens_per_minute_max=tenant.tokens_per_minute_max,
+    )
+
+
+def envelope_of(each: Tier | Tenant) -> policy.SloEnvelope | None:
+    """Its own latency targets, None where it has none."""
+    envelope = policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
+    return None if envelope == policy.SloEnvelope() else envelope
+
+
+def backend_spec(backend: Backend, reach: Reach | None = None) -> BackendSpec:
+    """The backend with its credentials; `reach` says where it may be. Raises ValueError where they cannot be read."""
     key = backend.credential()
     return BackendSpec(
         id=backend.id,
@@ -178,16 +204,13 @@ def _spec(backend: Backend) -> BackendSpec:
         step_tokens_max=backend.step_tokens_max,
         reads_priority=backend.scheduling_policy == "priority",
         tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
+        reach=reach,
     )
 
 
 def _envelopes(named: Mapping[str, Tier | Tenant]) -> dict[str, policy.SloEnvelope]:
     """The envelopes of those who have one."""
-    envelopes = {
-        name: policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
-        for name, each in named.items()
-    }
-    return {name: envelope for name, envelope in envelopes.items() if envelope != policy.SloEnvelope()}
+    return {name: envelope for name, each in named.items() if (envelope := envelope_of(each)) is not None}
 
 
 def _seconds(milliseconds: float | None) -> float | None:
@@ -197,6 +220,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
     yield from _backend_disagreements(config)
     yield from _endpoint_disagreements(config)
+    yield from _token_disagreements(config)
     tiers = {policy.DEFAULT_TIER.id, *config.tiers}
     for name, tenant in config.tenants.items():
         if tenant.tier not in tiers:
@@ -208,7 +232,7 @@ def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
             and not name.startswith(OPEN_TENANT_PREFIX)
         ):
             yield ("tenants", name), "nobody can be this tenant while auth.mode is open (set it to keys)"
-    if config.auth.mode == "keys" and not config.tenants:
+    if config.auth.mode == "keys" and not config.tenants and not config.admin.enabled:
         yield ("auth", "mode"), "is keys, but there are no tenants"
     if len(config.tenants) > TENANTS_MAX:
         yield ("tenants",), f"there are more than {TENANTS_MAX}"
@@ -229,14 +253,24 @@ def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
 def _backend_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
     if len(config.backends) > BACKENDS_MAX:
         yield ("backends",), f"there are more than {BACKENDS_MAX}"
+    if len(config.discovery) > SOURCES_MAX:
+        yield ("discovery",), f"there are more than {SOURCES_MAX}"
     names = Counter(backend.id for backend in config.backends)
     for index, backend in enumerate(config.backends):
         if names[backend.id] > 1:
             yield ("backends", index, "name"), f"'{backend.id}' is the name of more than one backend"
 
 
+def _token_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+    if config.jwt.data and config.auth.mode != "keys":
+        yield ("jwt", "data"), "is for auth.mode keys: where it is open nobody is asked who he is"
+    for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
+        if len({each.issuer for each in issuers}) < len(issuers):
+            yield ("jwt", port), "has an issuer twice"
+
+
 def _endpoint_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
-    ours = PathTable((*ENDPOINTS, DEBUG_STATE))
+    ours = PathTable(ENDPOINTS)
     for path in config.endpoints:
         if not _PATH.fullmatch(path) or ".." in path:
             yield ("endpoints", path), "must be a path like /v1/name of letters, digits, '.', '_', '~' and '-'"

@@ -108,8 +108,11 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         )
         checks.append((("backends", index, "step_time_file"), partial(believed, backend)))
     checks.append((("auth", "secret_file"), lambda: _secret(config)))
-    if config.auth.mode == "keys":
+    # Where keys are made by the admin port there need not be any yet.
+    if config.auth.mode == "keys" and not (config.admin.enabled and not config.auth.keys_file.exists()):
         checks.append((("auth", "keys_file"), lambda: _keys(config)))
+    if config.state.redis is not None:
+        checks.append((("state", "redis", "password_file"), config.state.redis.secret))
     if config.prompt_tokens.ranks_file is not None:
         checks.append((("prompt_tokens", "ranks_file"), lambda: _encoding(config)))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]
@@ -126,6 +129,8 @@ def _complaint(check: Callable[[], object]) -> str | None:
 def _secret(config: Config) -> None:
     auth = config.auth
     if auth.mode == "keys" and auth.secret is None and not auth.secret_file.exists():
+        if config.admin.enabled:
+            return  # it is made at the start
         raise ValueError(f"there is no file {auth.secret_file} ('fairlead keys new TENANT' makes it)")
     auth.secret_bytes()
 

@@ -37,7 +37,7 @@ from policies.prediction.quantile import FIRST_TOKENS, QUANTILE, WINDOW_OUTPUTS
 
 POLICY = "policy"
 
-Ratio = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=1)]
+Ratio = Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)]
 
 
 class Policy(Section):
@@ -80,17 +80,17 @@ class AgentTags(Policy):
 
 class TenantQuantile(Policy):
     quantile: Ratio = QUANTILE
-    window_outputs: Annotated[Count, Field(le=10_000)] = WINDOW_OUTPUTS
+    window_outputs: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(not_bool)] = WINDOW_OUTPUTS
     first_tokens: NotNegative = FIRST_TOKENS
 
 
 class MixtureOfExperts(Policy):
     quantile: Ratio = MIXTURE_QUANTILE
-    window_outputs: Annotated[Count, Field(le=1_000)] = MIXTURE_WINDOW_OUTPUTS
+    window_outputs: Annotated[int, Field(ge=1, le=1_000), BeforeValidator(not_bool)] = MIXTURE_WINDOW_OUTPUTS
 
 
 class NoisyOracle(Policy):
-    error_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] = ERROR_RATIO
+    error_ratio: Annotated[float, Field(ge=0, le=1), BeforeValidator(not_bool)] = ERROR_RATIO
 
 
 class D2lpm(Policy):

@@ -67,15 +67,15 @@ def listed(names: tuple[str, ...], value: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 TenantName = Annotated[str, AfterValidator(_tenant_name)]
 PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be called after its model
-Count = Annotated[int, BeforeValidator(not_bool), Field(ge=1)]
-Bytes = Annotated[ByteSize, BeforeValidator(not_bool), Field(ge=1)]
-Positive = Annotated[float, BeforeValidator(not_bool), Field(gt=0)]
-NotNegative = Annotated[float, BeforeValidator(not_bool), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(not_bool), Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(not_bool)]
+Bytes = Annotated[ByteSize, Field(ge=1), BeforeValidator(not_bool)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(not_bool)]
+NotNegative = Annotated[float, Field(ge=0), BeforeValidator(not_bool)]
+Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(not_bool)]
 # No network is faster, and nobody waits longer.
-TargetMs = Annotated[float, BeforeValidator(not_bool), Field(ge=1, le=3_600_000)]
+TargetMs = Annotated[float, Field(ge=1, le=3_600_000), BeforeValidator(not_bool)]
 Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
-Wait = Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=86_400)]
+Wait = Annotated[float, Field(ge=0, le=86_400), BeforeValidator(not_bool)]
 Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value))]
 Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value))]
 
@@ -86,8 +86,7 @@ class Section(BaseModel):
 
 class Listen(Section):
     host: str = "127.0.0.1"
-    port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] = 8080
-    debug_state: bool = False
+    port: Annotated[int, Field(ge=0, le=65_535), BeforeValidator(not_bool)] = 8080
     show_queue_ms: bool = False
     show_backend: bool = False
     allowed_origins: tuple[str, ...] = ()
@@ -162,7 +161,7 @@ class Backend(Section):
     def credential(self) -> SecretStr | None:
         """Return the key that this backend wants. Raises ValueError where its file or variable has none."""
         if self.api_key_file is not None:
-            key = _file_text(self.api_key_file)
+            key = file_text(self.api_key_file)
         elif self.api_key_env is not None:
             key = os.environ.get(self.api_key_env, "").strip()
             if not key:
@@ -202,8 +201,8 @@ class Tier(Section):
     weight: Positive = 1.0
     envelope: Envelope = Envelope()
     on_miss: Literal["wait", "reject"] = "wait"
-    reserve_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, lt=1)] = 0.0
-    priority: Annotated[int, BeforeValidator(not_bool), Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    reserve_ratio: Annotated[float, Field(ge=0, lt=1), BeforeValidator(not_bool)] = 0.0
+    priority: Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX), BeforeValidator(not_bool)] = 0
     preemptible: bool = False
 
 
@@ -264,7 +263,7 @@ class Auth(Section):
             return self.secret.get_secret_value().encode()
         if self.mode == "open" and not self.secret_file.exists():
             return None
-        secret = _file_text(self.secret_file).encode()
+        secret = file_text(self.secret_file).encode()
         if len(secret) < SECRET_BYTES_MIN:
             raise ValueError(f"the file {self.secret_file} must hold at least {SECRET_BYTES_MIN} bytes")
         return secret
@@ -305,7 +304,8 @@ class Shutdown(Section):
     drain_s: Wait = 20.0
 
 
-def _file_text(path: Path) -> str:
+def file_text(path: Path) -> str:
+    """The text of a small file that holds a secret. Raises ValueError where there is none."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(SECRET_FILE_BYTES_MAX).strip()

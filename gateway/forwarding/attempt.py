@@ -126,6 +126,7 @@ class Attempt:
             credentials=link.credentials,
             priority=self._priority(),
         )
+        self._trace.propagate(headers)
         try:
             return await link.upstream.open("POST", self._trace.endpoint, headers, self._body())
         except ConnectFailed:

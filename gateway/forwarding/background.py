@@ -70,7 +70,9 @@ class Background:
         async with AsyncExitStack() as held:
             held.callback(self._names.free, call.request.id)
             trace.queued_s = time.perf_counter()
-            lease = await held.enter_async_context(call.dispatcher.lease(call.request, call.tenant))
+            if trace.spans is not None:
+                trace.spans.queued()
+            lease = await held.enter_async_context(call.dispatcher.lease(call.request, call.tenant, trace.spans))
             begun = asyncio.create_task(self._begun(held.pop_all(), request, call, lease, trace))
         self._keep(begun)
         # A client that leaves now may have set the backend to work already.
@@ -92,7 +94,9 @@ class Background:
             result = await self._generation.send(request, call, lease, trace)
             lease.outcome = result.outcome
             response_id = _running_id(result.response)
-            if response_id is not None:
+            if response_id is None:  # it was made while its client waited
+                trace.outcome = result.outcome
+            else:
                 running = _Running(response_id, call, lease, trace)
                 self._keep(asyncio.create_task(self._to_its_end(held.pop_all(), running)))
         return result.response
@@ -156,7 +160,7 @@ class _Running:
         self.call = call
         self.lease = lease
         # The line of the answer that said so much is in the log; this is the one of the response itself.
-        self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED)
+        self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED, spans=None)
         self._started_s = time.perf_counter()
 
     def told(self, body: dict[str, Any] | None, *, link: Link) -> bool:

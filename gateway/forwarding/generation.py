@@ -57,7 +57,9 @@ class Generation:
     async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
         """Raises Rejected, UpstreamError."""
         trace.request, trace.queued_s = call.request, time.perf_counter()
-        lease = call.dispatcher.lease(call.request, call.tenant)
+        if trace.spans is not None:
+            trace.spans.queued()
+        lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
         try:
             async with lease:
                 result = await self.send(request, call, lease, trace)
@@ -72,9 +74,13 @@ class Generation:
         resends = 0
         while True:
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
+            if trace.spans is not None:
+                trace.spans.sent(lease.backend_id, self._backends.kind(lease.backend_id).name)
             try:
                 return await lease.unless_withdrawn(self._send(request, call, lease, trace))
             except Withdrawn:
+                if trace.spans is not None:
+                    trace.spans.came_back("withdrawn")
                 await lease.returned(0.0)
             except NotTaken as refusal:
                 self._report(lease.backend_id, refusal.evidence, call)
@@ -82,6 +88,8 @@ class Generation:
                     resends += 1
                     if resends > RESENDS_MAX:
                         raise UpstreamError("the backend broke the connection before it answered") from None
+                if trace.spans is not None:
+                    trace.spans.came_back(refusal.evidence)
                 await lease.returned(refusal.hold_s)
             except UpstreamError:
                 self._report(lease.backend_id, Evidence.BROKEN, call)

@@ -77,11 +77,11 @@ class Utilities:
         """A response belongs to whom it was made for, and is where it was made: also while the gateway drains, which
         waits for what is in the background so that it can be asked for.
         """
-        owner = trace.tenant_id = self._reception.identify(request)
-        kept = self._responses.find(response_id, owner)
-        if kept is None:
+        identity = self._reception.identify(request, trace)
+        kept = self._responses.find(response_id, identity.tenant_id)
+        if kept is None or kept.backend_id not in self._links:  # it went with its backend
             raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "response_id"))
-        arrival = self._reception.routed(owner, NO_BODY, 0, self._pools.find(kept.model), trace)
+        arrival = self._reception.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
         return arrival, [kept.backend_id]
 
     def _well(self, arrival: Arrival) -> list[str]:
@@ -116,13 +116,17 @@ class Utilities:
         """The answer of the first backend that takes it; a backend that hangs up without a word has not taken it."""
         body = arrival.body.upstream(changes(arrival.body.values, salted=False), None)
         for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
-            trace.backend_id, link = backend_id, self._links[backend_id]
+            link = self._links.get(backend_id)
+            if link is None:  # taken away while another was asked
+                continue
+            trace.backend_id = backend_id
             headers = upstream_headers(
                 request.headers,
                 request_id=trace.request_id,
                 content_type=body.content_type,
                 credentials=link.credentials,
             )
+            trace.propagate(headers)
             try:
                 return await link.upstream.open(
                     request.method, target, headers, body.asking(usage=False, continuous=False)
@@ -130,7 +134,7 @@ class Utilities:
             except (ConnectFailed, UpstreamClosed) as error:
                 if not last or (isinstance(error, UpstreamClosed) and error.bytes_received):
                     raise
-        raise AssertionError("there is at least one backend, and the last one answers or raises")
+        raise refused(Reason.NO_BACKEND)
 
     async def _relay(
         self, request: web.BaseRequest, exchange: Exchange, arrival: Arrival, trace: CallTrace

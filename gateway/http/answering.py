@@ -41,6 +41,7 @@ class Answering:
         trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers))
         if hdrs.ORIGIN in request.headers:
             trace.cors = self._cors.headers(request.headers)
+        self._telemetry.begun(trace, request.method, request.headers)
         try:
             response = await run(request, endpoint, trace)
         except Refused as refused:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import orjson
 from aiohttp import web
@@ -38,7 +37,7 @@ class Probes:
 
 
 class Models:
-    """The models of all backends as one list."""
+    """The models of all backends as one list, as far as the caller's key may use them."""
 
     def __init__(self, reception: Reception, backends: BackendPool, headers: AnswerHeaders) -> None:
         self._reception = reception
@@ -47,20 +46,10 @@ class Models:
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
         """Raises Refused."""
-        trace.tenant_id = self._reception.identify(request)
-        body = orjson.dumps({"object": "list", "data": self._backends.models()})
+        identity = self._reception.identify(request, trace)
+        models = [entry for entry in self._backends.models() if identity.may_use(entry["id"])]
+        body = orjson.dumps({"object": "list", "data": models})
         return to_response(Answer(200, body), **self._headers.of(trace))
-
-
-class DebugState:
-    """The schedulers' live state, for tests and a first look. Off by default: it names tenants."""
-
-    def __init__(self, pools: Pools) -> None:
-        self._pools = pools
-
-    async def answer(self, request: web.BaseRequest, path_id: str) -> web.Response:
-        snapshots = {pool: asdict(snapshot) for pool, snapshot in self._pools.snapshots().items()}
-        return to_response(Answer(200, orjson.dumps({"pools": snapshots})))
 
 
 class Version:

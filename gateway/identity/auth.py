@@ -9,18 +9,24 @@ A proxy in front may have asked for the key already: what it says of the tenant 
 one of `trusted_proxies`, and not even read where it is not.
 """
 
-import hmac
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
+from gateway.config.jwt import TenantIssuer
 from gateway.config.sections import TENANT_NAME, Auth
 from gateway.identity.key_file import KeyRecord, key_hmac, read_keys
+from gateway.identity.key_ring import KeyRing
+from gateway.identity.token_form import claim, looks_like_token
+
+if TYPE_CHECKING:  # whoever takes no tokens need not load what reads them
+    from gateway.identity.tokens import Tokens
 
 KEY_CHARS_MAX = 512
+HMAC_CHARS_IN_ID = 16  # of a key of the keys file, which is named by its HMAC
 OPEN_TENANT_HEX_CHARS = 12
 # Where SDKs put a key: Authorization, or these (Anthropic, Azure).
 KEY_HEADERS = ("x-api-key", "api-key")
@@ -34,9 +40,16 @@ class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a request is from, as far as the gateway vouches for it."""
+    """Who a request is from, as far as the gateway vouches for it. `models` None: it may ask for all. `key_id` names
+    the key that was given, "" where none was that is known by itself.
+    """
 
     tenant_id: str
+    models: frozenset[str] | None = None
+    key_id: str = field(default="", compare=False)
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
 
 
 class Authenticator(Protocol):
@@ -48,19 +61,68 @@ class Authenticator(Protocol):
 
 
 class KnownKeys:
-    """Only the keys of the keys file, as it was when the gateway started."""
+    """Only the keys on this ring: those of the keys file, and what becomes of keys while the gateway runs."""
 
-    def __init__(self, secret: bytes, records: Iterable[KeyRecord]) -> None:
-        self._secret = secret
-        self._known = {digest: (digest, Identity(record.tenant)) for record in records for digest in [_digest(record)]}
-        self._nobody = (secrets.token_bytes(32), Identity(""))
+    def __init__(self, ring: KeyRing[Identity]) -> None:
+        self._ring = ring
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        digest = key_hmac(self._secret, _given_key(headers) or "")
-        known, identity = self._known.get(digest, self._nobody)
-        if not hmac.compare_digest(known, digest):
+        identity = self._ring.find(given_key(headers) or "")
+        if identity is None:
             raise Unauthorized
         return identity
+
+
+class KeysOrTokens:
+    """Keys, and tokens of identity providers."""
+
+    def __init__(self, keys: Authenticator, tokens: "Tokens[TenantIssuer, Identity]") -> None:
+        self._keys = keys
+        self._tokens = tokens
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        token = given_token(headers)
+        if token is None:
+            return self._keys.identify(headers)
+        identity = self._tokens.find(token)
+        if identity is None:
+            raise Unauthorized
+        return identity
+
+
+def tenant_of(issuer: TenantIssuer, claims: Mapping[str, Any]) -> Identity | None:
+    """The tenant that the claims name; None where they name none that could be one."""
+    tenant = claim(claims, issuer.tenant_claim)
+    return Identity(tenant) if isinstance(tenant, str) and TENANT_NAME.fullmatch(tenant) else None
+
+
+async def tenant_tokens(issuers: Sequence[TenantIssuer]) -> "Tokens[TenantIssuer, Identity] | None":
+    """What takes these issuers' tokens, with their keys as far as they could be fetched; None where there are none.
+    Raises ValueError where a file of CA certificates cannot be read.
+    """
+    if not issuers:
+        return None
+    from gateway.identity.tokens import Tokens  # noqa: PLC0415
+
+    tokens = Tokens(issuers, tenant_of)
+    await tokens.start()
+    return tokens
+
+
+def given_token(headers: Mapping[str, str]) -> str | None:
+    """The bearer's token (RFC 6750, 2.1), None where there is none, or a key in its place."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    return token if scheme.lower() == "bearer" and looks_like_token(token) else None
+
+
+def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity]:
+    """The ring of the keys of a keys file, each named by the beginning of its HMAC."""
+    ring: KeyRing[Identity] = KeyRing(secret)
+    for record in records:
+        key_id = record.hmac[:HMAC_CHARS_IN_ID]
+        ring.put(key_id, record.hmac, Identity(record.tenant, key_id=key_id))
+    return ring
 
 
 class OpenKeys:
@@ -70,7 +132,7 @@ class OpenKeys:
         self._secret = secret
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        key = _given_key(headers)
+        key = given_key(headers)
         if not key:
             return Identity(ANONYMOUS)
         return Identity(OPEN_TENANT_PREFIX + key_hmac(self._secret, key).hex()[:OPEN_TENANT_HEX_CHARS])
@@ -107,20 +169,20 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
 
-def make_authenticator(auth: Auth) -> Authenticator:
-    """Read secret and keys, once. Raises ValueError where a file cannot be read."""
+def make_authenticator(auth: Auth) -> tuple[Authenticator, KeyRing[Identity] | None]:
+    """Read secret and keys, once; and the ring that says which keys there are, where keys are checked. Raises
+    ValueError where a file cannot be read.
+    """
     secret = auth.secret_bytes()
     if auth.mode == "open":
-        return OpenKeys(secret or secrets.token_bytes(32))
+        return OpenKeys(secret or secrets.token_bytes(32)), None
     assert secret is not None, "mode keys has a secret or an error"
-    return KnownKeys(secret, read_keys(auth.keys_file))
+    ring = tenant_keys(secret, read_keys(auth.keys_file))
+    return KnownKeys(ring), ring
 
 
-def _digest(record: KeyRecord) -> bytes:
-    return bytes.fromhex(record.hmac)
-
-
-def _given_key(headers: Mapping[str, str]) -> str | None:
+def given_key(headers: Mapping[str, str]) -> str | None:
+    """The key where SDKs put it, None where there is none. Raises Unauthorized for what cannot be one."""
     authorization = headers.get("authorization")
     if authorization is None:
         key = next((headers[name] for name in KEY_HEADERS if name in headers), None)

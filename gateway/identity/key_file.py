@@ -25,6 +25,7 @@ KEY_ALPHABET = string.ascii_letters + string.digits
 KEY_CHARS = 43  # 256 bits
 KEYS_FILE_BYTES_MAX = 64 << 20
 HMAC_HEX_CHARS = 64
+FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that somebody else may have made up
 SECRETS_MAX = 4  # that keys are being checked with at once: a process has one
 
 
@@ -62,10 +63,14 @@ def read_keys(path: Path) -> list[KeyRecord]:
     return [_record(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
+def new_key() -> str:
+    """A key that nobody has. Letters and digits only: no part of it may look like an option to `keys revoke`."""
+    return KEY_PREFIX + "".join(secrets.choice(KEY_ALPHABET) for _ in range(KEY_CHARS))
+
+
 def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
     """Make a key for a tenant, keep its HMAC, and return it: the only time that anybody sees it."""
-    # Letters and digits only: no part of it may look like an option to `keys revoke`.
-    key = KEY_PREFIX + "".join(secrets.choice(KEY_ALPHABET) for _ in range(KEY_CHARS))
+    key = new_key()
     record = KeyRecord(tenant=tenant, hmac=key_hmac(secret, key).hex(), last_four=key[-4:], created_at=created_at)
     with _locked(path.parent):
         _write(path, [*read_keys(path), record])
@@ -85,14 +90,28 @@ def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
     return found
 
 
-def make_secret(path: Path) -> None:
-    """Write a random secret, readable by its owner only, unless the file exists."""
+def first_key(path: Path) -> str:
+    """The key in this file, which is made where there is none, readable by its owner only. Raises ValueError, and
+    OSError where the file cannot be read or made.
+    """
+    if not path.exists():
+        make_secret(path, new_key())
+    key = path.read_text(encoding="utf-8").strip()
+    if not FIRST_KEY_CHARS_MIN <= len(key) <= FIRST_KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
+        raise ValueError(
+            f"the file {path} must hold a key of {FIRST_KEY_CHARS_MIN} to {FIRST_KEY_CHARS_MAX} characters"
+        )
+    return key
+
+
+def make_secret(path: Path, secret: str | None = None) -> None:
+    """Write a secret (None: a random one), readable by its owner only, unless the file exists."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(secrets.token_urlsafe(SECRET_BYTES) + "\n")
+        file.write((secret or secrets.token_urlsafe(SECRET_BYTES)) + "\n")
         file.flush()
         os.fsync(file.fileno())
     _sync_folder(path.parent)

@@ -23,6 +23,14 @@ class TenantDirectory(Protocol):
         """Return the tenant, None where there is no such tenant, or no room for one more."""
         ...
 
+    def put(self, tenant: Tenant) -> None:
+        """The tenant is configured like this from now on."""
+        ...
+
+    def drop(self, tenant_id: str) -> None:
+        """The tenant is not configured any more."""
+        ...
+
 
 class ConfiguredTenants:
     """Those of the configuration and no others."""
@@ -34,6 +42,12 @@ class ConfiguredTenants:
 
     def find(self, tenant_id: str) -> Tenant | None:
         return self._tenants.get(tenant_id)
+
+    def put(self, tenant: Tenant) -> None:
+        self._tenants[tenant.id] = tenant
+
+    def drop(self, tenant_id: str) -> None:
+        self._tenants.pop(tenant_id, None)
 
 
 class OpenTenants:
@@ -61,6 +75,13 @@ class OpenTenants:
             tenant = Tenant(id=tenant_id)
         self._open[tenant_id] = tenant
         return tenant
+
+    def put(self, tenant: Tenant) -> None:
+        self._open.pop(tenant.id, None)
+        self._configured[tenant.id] = tenant
+
+    def drop(self, tenant_id: str) -> None:
+        self._configured.pop(tenant_id, None)
 
     def _evict(self) -> bool:
         """Forget the tenant that was idle longest. Busy ones on the way count as having just come."""

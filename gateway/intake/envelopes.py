@@ -27,6 +27,11 @@ class Envelopes:
         self.any = bool(tenants or tiers)
         self._told: set[str] = set()
 
+    def replace(self, *, tenants: Mapping[str, SloEnvelope], tiers: Mapping[str, SloEnvelope]) -> None:
+        """These are all that there are from now on."""
+        self._tenants, self._tiers = tenants, tiers
+        self.any = bool(self._tenants or self._tiers)
+
     def of(self, tenant: Tenant, headers: Mapping[str, str]) -> SloEnvelope | None:
         """The envelope of a request with these headers, None where its tenant has none."""
         own, tier = self._tenants.get(tenant.id), self._tiers.get(tenant.tier_id)

@@ -17,8 +17,9 @@ from gateway.api.calls import model_of
 from gateway.api.endpoints import Endpoint
 from gateway.api.errors import BadRequest, Problem
 from gateway.http.server import receive, received
-from gateway.identity.auth import Authenticator, TrustedProxies, Unauthorized
+from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unauthorized
 from gateway.identity.tenants import TenantDirectory
+from gateway.identity.throttle import FailureThrottle
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
@@ -67,19 +68,25 @@ class Reception:
         self._tenant_is_model = tenant_is_model
         self._pools = pools
         self._body_timeout_s = body_timeout_s
+        self._failures = FailureThrottle()
         self.draining = False  # nothing new is taken: the gateway is about to end
 
-    def identify(self, request: web.BaseRequest) -> str:
-        """Who calls. Raises Refused."""
+    def identify(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
+        """Who calls, noted in the trace. Raises Refused."""
         try:
             named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
-            return (named or self._auth.identify(request.headers)).tenant_id
+            identity = named or self._auth.identify(request.headers)
         except Unauthorized:
+            wait_s = self._failures.failed(request.remote, asyncio.get_running_loop().time())
+            if wait_s is not None:
+                raise Refused(errors.too_many_failures(wait_s)) from None
             raise Refused(errors.INVALID_API_KEY) from None
+        trace.tenant_id, trace.key_id = identity.tenant_id, identity.key_id
+        return identity
 
     async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Arrival:
         """A call with a body, noted in the trace as it becomes known. Raises Refused."""
-        owner = self.enter(request, trace)
+        identity = self.enter(request, trace)
         data = await self._data(request)
         try:
             if data or not endpoint.may_be_empty:
@@ -91,10 +98,15 @@ class Reception:
         except BadRequest as error:
             raise Refused(error.problem, "bad_request") from None
         route = self._pools.any() if model is None and endpoint.may_be_empty else self._pools.find(model)
-        return self.routed(owner, body, len(data), route, trace)
+        return self.routed(identity, body, len(data), route, trace)
 
     def routed(
-        self, owner: str, body: Body, body_bytes: int, route: tuple[Dispatcher, ModelCard] | None, trace: CallTrace
+        self,
+        identity: Identity,
+        body: Body,
+        body_bytes: int,
+        route: tuple[Dispatcher, ModelCard] | None,
+        trace: CallTrace,
     ) -> Arrival:
         """A call whose pool has been looked for. Raises Refused where there is none, or no such tenant."""
         if route is None:
@@ -102,20 +114,21 @@ class Reception:
                 raise refused(Reason.NO_BACKEND)
             raise Refused(errors.about(errors.MODEL_NOT_FOUND, "model"))
         dispatcher, card = route
-        tenant = self._tenants.find(card.id if self._tenant_is_model else owner)
+        if not identity.may_use(card.id):
+            raise Refused(errors.about(errors.MODEL_NOT_ALLOWED, "model"))
+        tenant = self._tenants.find(card.id if self._tenant_is_model else identity.tenant_id)
         if tenant is None:
             raise refused(self._tenants.refusal)
-        trace.model, trace.tenant_id = card.id, tenant.id
+        trace.model, trace.tenant_id, trace.tier_id = card.id, tenant.id, tenant.tier_id
         if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
             trace.rate_limits = partial(dispatcher.rate_limits, tenant)
-        return Arrival(owner, body, body_bytes, tenant, dispatcher, card)
+        return Arrival(identity.tenant_id, body, body_bytes, tenant, dispatcher, card)
 
-    def enter(self, request: web.BaseRequest, trace: CallTrace) -> str:
+    def enter(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
         """Who calls, while calls are taken. Raises Refused."""
         if self.draining:
             raise refused(Reason.DRAINING)
-        owner = trace.tenant_id = self.identify(request)
-        return owner
+        return self.identify(request, trace)
 
     async def _data(self, request: web.BaseRequest) -> bytes:
         try:

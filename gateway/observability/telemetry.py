@@ -5,10 +5,13 @@ comes to stand beside it) is told once, at the end, off the path of the tokens.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gateway.observability.access_log import AccessLog, AccessRecord
+from gateway.observability.sampling import TRACEPARENT, TRACESTATE
+from gateway.observability.spans import CallSpans
 from gateway.observability.trace_log import TraceLog, trace_record
 from policies.slo.attainment import kept
 from policies.types import Outcome, RateLimits, Request, Timing, Usage
@@ -20,7 +23,8 @@ class CallTrace:
 
     `answer_id` is there where its API has answers that are asked for later. `cors` are headers for the page that
     asked; `rate_limits` says how its tenant's limits stand, None where there are none: both are for the head of the
-    answer.
+    answer. `spans` are those of a call that OpenTelemetry samples; of one that it does not, `traceparent` is what the
+    backend is told of that, None where its client said it already.
     """
 
     endpoint: str
@@ -28,6 +32,8 @@ class CallTrace:
     started_s: float = field(default_factory=time.perf_counter)
     request_id: str = ""
     tenant_id: str | None = None
+    key_id: str = ""
+    tier_id: str | None = None
     model: str | None = None
     stream: bool = False
     request: Request | None = None
@@ -44,6 +50,8 @@ class CallTrace:
     outcome: Outcome | None = None
     cors: Mapping[str, str] | None = None
     rate_limits: Callable[[], RateLimits] | None = None
+    spans: CallSpans | None = None
+    traceparent: str | None = None
 
     def passed(self, usage: Usage) -> None:
         """Tokens passed to the client."""
@@ -51,15 +59,65 @@ class CallTrace:
             self.first_token_s = time.perf_counter()
         self.usage = usage
 
+    @property
+    def is_routed(self) -> bool:
+        """Whether its pool was found: until then the model is whatever its client wrote."""
+        return self.tier_id is not None
 
-class Telemetry:
-    """Tells those who watch about calls that have ended. A call that was never read is in no trace."""
+    def propagate(self, headers: MutableMapping[str, str]) -> None:
+        """Tell a backend in the head of its request which trace it is part of."""
+        if self.spans is not None:
+            headers[TRACEPARENT] = self.spans.traceparent
+        elif self.traceparent is not None:
+            headers[TRACEPARENT] = self.traceparent
+            headers.pop(TRACESTATE, None)  # of a trace that its client named wrongly, or that goes no further
 
-    def __init__(self, access_log: AccessLog | None, trace_log: TraceLog | None = None) -> None:
-        self._access_log = access_log
-        self._trace_log = trace_log
+
+class Tracer(Protocol):
+    """Follows some calls from their head to their end."""
+
+    def begin(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
+        """A call has come."""
+        ...
+
+    def ended(self, trace: CallTrace, spans: CallSpans) -> None:
+        """A call that is followed has ended."""
+        ...
+
+
+class Meter(Protocol):
+    """Counts calls."""
 
     def ended(self, trace: CallTrace) -> None:
+        """A call has ended."""
+        ...
+
+
+class Telemetry:
+    """Tells those who watch about calls that come and end. A call that was never read is in no trace."""
+
+    def __init__(
+        self,
+        access_log: AccessLog | None,
+        trace_log: TraceLog | None = None,
+        *,
+        tracer: Tracer | None = None,
+        meters: Sequence[Meter] = (),
+    ) -> None:
+        self._access_log = access_log
+        self._trace_log = trace_log
+        self._tracer = tracer
+        self._meters = tuple(meters)
+
+    def begun(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
+        if self._tracer is not None:
+            self._tracer.begin(trace, method, headers)
+
+    def ended(self, trace: CallTrace) -> None:
+        for meter in self._meters:
+            meter.ended(trace)
+        if self._tracer is not None and trace.spans is not None:
+            self._tracer.ended(trace, trace.spans)
         if self._access_log is not None:
             self._access_log.write(_record(trace))
         if self._trace_log is not None and trace.request is not None:

@@ -20,7 +20,7 @@ from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
 from policies.prediction.quantile import QUANTILE
 from policies.scheduler import Scheduler
-from policies.types import DEFAULT_TIER, Tenant, Tier
+from policies.types import DEFAULT_TIER, PolicyChoice, Tenant, Tier
 
 T = TypeVar("T")
 
@@ -30,6 +30,10 @@ T = TypeVar("T")
 SIZING: Mapping[str, Callable[[], Prediction]] = {
     "none": TenantQuantile,
     "mixture": partial(MixtureOfExperts, quantile=QUANTILE),
+}
+SIZING_CHOICES: Mapping[str, PolicyChoice] = {
+    "none": PolicyChoice("quantile"),
+    "mixture": PolicyChoice("mixture", {"quantile": QUANTILE}),
 }
 
 
@@ -72,6 +76,19 @@ def make_scheduler(
         wait_s_max=queue.wait_s_max,
         preempt_service=scheduling.preempt_service,
     )
+
+
+def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:
+    """What a running Scheduler is told to be scheduled so, by kind."""
+    choices = {
+        kind: PolicyChoice(policy.policy, policy.parameters())
+        for kind, policy in (
+            ("fairness", scheduling.fairness),
+            ("prediction", scheduling.prediction),
+            ("placement", scheduling.placement),
+        )
+    }
+    return choices | {"sizing": SIZING_CHOICES.get(scheduling.prediction.policy, choices["prediction"])}
 
 
 def _made(table: Mapping[str, Callable[..., T]], policy: Policy, rng: Random) -> T:

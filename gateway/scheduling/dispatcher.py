@@ -12,9 +12,9 @@ the next decision. Either way whoever reads a counter sees every token that has 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from backends.simulation.recording import SchedulerLike
 from backends.upstream import UpstreamError
@@ -29,8 +29,11 @@ from policies.types import (
     Request,
     Snapshot,
     Tenant,
+    TenantView,
+    Tier,
     Timing,
     Usage,
+    Wait,
     Withdraw,
 )
 
@@ -53,6 +56,18 @@ class Withdrawn(Exception):  # noqa: N818 - a decision, not an error
     """The scheduler wants the request back: its client has been sent nothing yet."""
 
 
+class Watch(Protocol):
+    """What became of this request in the queue? Asked of few: telling costs more than the queue does."""
+
+    def lifted(self, service: float) -> None:
+        """Its tenant, back from idleness, was credited with so much service over weight, which others had received."""
+        ...
+
+    def waits(self, reason: Wait) -> None:
+        """It was not sent at once."""
+        ...
+
+
 class Dispatcher:
     """Drives one Scheduler. All methods are called on the loop that runs it."""
 
@@ -72,10 +87,10 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    def lease(self, request: Request, tenant: Tenant) -> "Lease":
-        """A place for the request, to be entered; raises Rejected there."""
+    def lease(self, request: Request, tenant: Tenant, watch: Watch | None = None) -> "Lease":
+        """A place for the request, to be entered; raises Rejected there. `watch` is told how it fares in the queue."""
         self._know(tenant)
-        return Lease(self, request)
+        return Lease(self, request, watch)
 
     def spent(self, tenant: Tenant, usage: Usage) -> None:
         """The tenant used this much by a call that was never queued."""
@@ -105,15 +120,36 @@ class Dispatcher:
         )
         self._pump_soon()
 
+    def tenant_changed(self, tenant: Tenant) -> None:
+        """The tenant has other settings; one that has not been here is not made known."""
+        if tenant.id in self._tenants:
+            self._know(tenant)
+            self._pump_soon()
+
+    def tiers_changed(self, tiers: Sequence[Tier]) -> None:
+        """These tiers are new, or have other settings."""
+        self._tell_all_usages()
+        self._scheduler.tenants_changed(tiers=tiers, now=self.now())
+        self._pump_soon()
+
     def forget(self, tenant_id: str) -> None:
         """The tenant is gone; what it has queued is refused."""
         if self._tenants.pop(tenant_id, None) is not None:
             self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
             self._pump_soon()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
+        """The state by now, with these tenants alone, or all."""
         self._tell_all_usages()
-        return self._scheduler.snapshot(self.now())
+        return self._scheduler.snapshot(self.now(), tenant_ids)
+
+    def tenant_views(self, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
+        """These tenants, after a snapshot: of tokens that passed since it some may be missing."""
+        return self._scheduler.snapshot(self.now(), tenant_ids).tenants
+
+    def tenants(self) -> Collection[Tenant]:
+        """All that have been here and are not forgotten, as they are now."""
+        return self._tenants.values()
 
     def rate_limits(self, tenant: Tenant) -> RateLimits:
         """The tenant's limits per minute as they stand, its latest request included."""
@@ -152,16 +188,25 @@ class Dispatcher:
         if not self._tenant_leases[tenant_id]:
             del self._tenant_leases[tenant_id]
 
-    def submit(self, request: Request) -> Coroutine[Any, Any, Dispatch]:
+    def submit(self, request: Request, watch: Watch | None) -> Coroutine[Any, Any, Dispatch]:
         """Put a request into its tenant's queue; what is returned waits for a backend."""
-        self._scheduler.submit(request, self.now())
+        if watch is None:
+            self._scheduler.submit(request, self.now())
+        else:
+            before = self._scheduler.counter(request.tenant_id)
+            self._scheduler.submit(request, self.now())
+            if (lift := self._scheduler.counter(request.tenant_id) - before) > 0:
+                watch.lifted(lift)
+            self._ask_why(request.id, watch)
         return self._decision(request.id)
 
-    def returned(self, request_id: str, hold_s: float) -> Coroutine[Any, Any, Dispatch]:
+    def returned(self, request_id: str, hold_s: float, watch: Watch | None) -> Coroutine[Any, Any, Dispatch]:
         """Put a dispatched request back; what is returned waits for the next backend."""
         self._in_flight.discard(request_id)
         self._usages.pop(request_id, None)
         self._scheduler.returned(request_id, self.now(), hold_s)
+        if watch is not None:
+            self._ask_why(request_id, watch)
         return self._decision(request_id)
 
     def tokens(self, request_id: str, usage: Usage) -> None:
@@ -180,6 +225,16 @@ class Dispatcher:
         self._scheduler.finished(request_id, outcome, self.now(), timing)
         if self._waiting:
             self._pump_soon()
+
+    def _ask_why(self, request_id: str, watch: Watch) -> None:
+        """Say why the request waits once there was a poll: the tick after next, for this one ends in it."""
+
+        def tell() -> None:
+            reason = self._scheduler.waits_for(request_id, self.now())
+            if reason is not None:
+                watch.waits(reason)
+
+        self._loop.call_soon(self._loop.call_soon, tell)
 
     async def _decision(self, request_id: str) -> Dispatch:
         if self._closed:
@@ -274,11 +329,12 @@ class Lease:
 
     __slots__ = (
         "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "number", "outcome",
-        "passed", "quiet_tokens", "request", "timing",
+        "passed", "quiet_tokens", "request", "timing", "watch",
     )  # fmt: skip
 
-    def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
+    def __init__(self, dispatcher: Dispatcher, request: Request, watch: Watch | None = None) -> None:
         self._dispatcher = dispatcher
+        self.watch = watch
         self._trued_up = False
         self._sender: asyncio.Task[object] | None = None  # while the request can be taken back
         self.request = request
@@ -295,7 +351,7 @@ class Lease:
     async def __aenter__(self) -> Self:
         self._dispatcher.opened(self)
         try:
-            self._given(await self._dispatcher.submit(self.request))
+            self._given(await self._dispatcher.submit(self.request, self.watch))
         except BaseException:
             self._dispatcher.closed(self)
             raise
@@ -353,7 +409,7 @@ class Lease:
     async def returned(self, hold_s: float) -> None:
         """The backend did not take it, or gave it back: wait for the next one. Raises Rejected."""
         self.backend_id = ""
-        self._given(await self._dispatcher.returned(self.request.id, hold_s))
+        self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch))
 
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens

@@ -5,12 +5,12 @@ counters of that pool are in it. News of backends is coalesced and passed on as 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from backends.catalog import ModelCard
 from backends.pool import BackendPool
 from gateway.scheduling.dispatcher import Dispatcher
-from policies.types import BackendLoad, Snapshot
+from policies.types import BackendLoad, PolicyChoice, Snapshot, Tenant, TenantView, Tier
 
 
 class Pools:
@@ -22,6 +22,7 @@ class Pools:
         self._dispatchers: dict[str, Dispatcher] = {}
         self._backends: BackendPool
         self._updating = False
+        self._tiers: dict[str, Tier] = {}  # that were told since the start
         # By model, as asked for since the last news.
         self._routes: dict[str, tuple[Dispatcher, ModelCard]] = {}
         self._holders: dict[str, frozenset[str] | None] = {}
@@ -94,6 +95,54 @@ class Pools:
             dispatcher.forget(tenant_id)
         return True
 
+    def tenant_changed(self, tenant: Tenant) -> None:
+        """A tenant has other settings: for what it has waiting, too."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.tenant_changed(tenant)
+
+    def tiers_changed(self, tiers: Sequence[Tier]) -> None:
+        """These tiers are new, or have other settings; pools that come get them, too."""
+        self._tiers |= {tier.id: tier for tier in tiers}
+        for dispatcher in self._dispatchers.values():
+            dispatcher.tiers_changed(tiers)
+
+    def forget(self, tenant_id: str) -> None:
+        """A tenant is gone everywhere: what it has queued is refused, what runs goes on."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.forget(tenant_id)
+
+    def policy_changed(self, pool: str, choices: Mapping[str, PolicyChoice]) -> None:
+        """Schedule the pool by these policies, by kind, from now on; one that is not there yet is made with its own.
+        Raises ValueError where there is no such policy.
+        """
+        dispatcher = self._dispatchers.get(pool)
+        if dispatcher is not None:
+            dispatcher.policy_changed(**choices)
+
+    def overviews(self) -> Mapping[str, Snapshot]:
+        """Snapshots without tenants, which cost no more with many of them."""
+        return {pool: dispatcher.snapshot(()) for pool, dispatcher in self._dispatchers.items()}
+
+    def views(self, pool: str, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
+        """These tenants, of those that the pool knows; none where there is no such pool."""
+        dispatcher = self._dispatchers.get(pool)
+        return {} if dispatcher is None else dispatcher.snapshot(tenant_ids).tenants
+
+    def tenant_ids(self) -> Mapping[str, list[str]]:
+        """The tenants that each pool knows, sorted."""
+        return {
+            pool: sorted(tenant.id for tenant in self._dispatchers[pool].tenants())
+            for pool in sorted(self._dispatchers)
+        }
+
+    def runs_at(self, backend_id: str) -> bool:
+        """Whether a backend runs anything of ours."""
+        views = (snapshot.backends.get(backend_id) for snapshot in self.overviews().values())
+        return any(view is not None and view.in_flight_requests for view in views)
+
+    def dispatchers(self) -> Mapping[str, Dispatcher]:
+        return self._dispatchers
+
     def snapshots(self) -> Mapping[str, Snapshot]:
         return {pool: dispatcher.snapshot() for pool, dispatcher in self._dispatchers.items()}
 
@@ -115,5 +164,7 @@ class Pools:
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is None:
             dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
+            if self._tiers:
+                dispatcher.tiers_changed(list(self._tiers.values()))
             dispatcher.load_changed(self._backends.loads().get(pool, ()))
         return dispatcher

@@ -29,6 +29,7 @@ from policies.types import (
     Tier,
     Timing,
     Usage,
+    Wait,
 )
 
 JUDGED_TENANTS_MAX = 32  # those that have waited longest: pairs are their square
@@ -170,11 +171,17 @@ class Observer:
                 self._left_queue(self._requests.pop(action.request_id))
         return actions
 
-    def snapshot(self, now: float) -> Snapshot:
-        return self._scheduler.snapshot(now)
+    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
+        return self._scheduler.snapshot(now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         return self._scheduler.rate_limits(tenant_id, now)
+
+    def counter(self, tenant_id: str) -> float:
+        return self._scheduler.counter(tenant_id)
+
+    def waits_for(self, request_id: str, now: float) -> Wait | None:
+        return self._scheduler.waits_for(request_id, now)
 
     # -- what is seen --------------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """A gateway that wants keys, as a program of its own, for the packages that people really use."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from processes import GATEWAY_START_S_MAX, Server, Vllm
+from processes import GATEWAY_START_S_MAX, AdminPort, Server, Vllm
 
 FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
 ENGINE = {"model": "tiny", "coefficients": "cpu-tiny", "speed": 1.0}
@@ -50,8 +49,10 @@ class KeyedGateway(Server):
     def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
         super().__init__(directory / "gateway.log")
         self._config = directory / "fairlead.yaml"
+        self._admin = AdminPort(directory)
         sections = {
-            "listen": {"port": self.port, "debug_state": True},
+            "listen": {"port": self.port},
+            "admin": self._admin.section,
             "auth": {
                 "mode": "keys",
                 "keys_file": str(directory / "keys"),
@@ -66,11 +67,7 @@ class KeyedGateway(Server):
     def start(self) -> House:
         keys = [self._key(tenant) for tenant in ("alice", "bob", "carol")]
         self._start([FAIRLEAD, "serve", "--config", str(self._config)], GATEWAY_START_S_MAX)
-        return House(self.url, *keys, self._state)
-
-    def _state(self) -> dict[str, Any]:
-        (pool,) = json.loads(self.text("/debug/state"))["pools"].values()
-        return pool
+        return House(self.url, *keys, self._admin.pool)
 
     def _key(self, tenant: str) -> str:
         command = [FAIRLEAD, "keys", "new", tenant, "--config", str(self._config)]

@@ -6,5 +6,5 @@ import uvloop
 
 
 def pytest_asyncio_loop_factories(config, item):
-    gateway = item.path.name.startswith("test_gateway_")
+    gateway = item.path.name.startswith(("test_gateway_", "test_admin_"))
     return {"uvloop": uvloop.new_event_loop} if gateway else {"asyncio": asyncio.new_event_loop}

@@ -142,7 +142,7 @@ def stencil(body: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def gateway(*backends: Any, wrap_scheduler: Any = None, **config: Any):
+async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None, **config: Any):
     """A Rig in front of these backends: servers with a `url`, or entries of the configuration."""
     entries = [
         backend if isinstance(backend, dict) else {"name": f"b{number}", "url": backend.url}
@@ -156,7 +156,7 @@ async def gateway(*backends: Any, wrap_scheduler: Any = None, **config: Any):
         "shutdown": {"lame_duck_s": 0.0, "drain_s": 5.0},
         **config,
     }
-    served = Gateway(Config(**settings), wrap_scheduler=wrap_scheduler)
+    served = Gateway(Config(**settings), wrap_scheduler=wrap_scheduler, store=store)
     try:
         url = await served.start()
         headers = {"Content-Type": "application/json"}
@@ -267,6 +267,12 @@ class ScriptedBackend:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(asyncio.current_task())
+        try:
+            await self._serve(reader, writer)
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 asked = await read_request(reader)
@@ -278,7 +284,6 @@ class ScriptedBackend:
                 else:
                     self.polls.append(asked)
                     writer.write(self._poll(asked.target))
-        writer.close()
 
     def _poll(self, target: str) -> bytes:
         if target == "/v1/models":

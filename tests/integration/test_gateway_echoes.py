@@ -80,7 +80,7 @@ def request(seed):
 
 async def test_an_answer_of_the_gateways_own_repeats_nothing():
     statuses = Counter()
-    config = {"limits": {"body_timeout_s": 0.5, "body_bytes_max": 400}, "listen": {"port": 0, "debug_state": True}}
+    config = {"limits": {"body_timeout_s": 0.5, "body_bytes_max": 400}}
     async with (
         scripted(answer({"id": "x", "usage": {"prompt_tokens": 1}})) as backend,
         gateway(backend, **config) as rig,

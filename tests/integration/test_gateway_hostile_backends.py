@@ -167,7 +167,7 @@ async def play(case, body):
             connection.send(http(body))
             reply = await connection.reply()
             del backend.script[:]
-            (upstream,) = rig.gateway._upstreams.values()
+            (upstream,) = [link.upstream for link in rig.gateway._links.values()]
             if case.reused:
                 assert upstream.idle_connections == 1
             else:

@@ -220,13 +220,6 @@ async def test_a_model_that_a_silent_backend_may_have_is_a_503_not_a_404():
             assert (await rig.post()).status == 200
 
 
-async def test_the_debug_view_is_there_only_when_it_is_configured():
-    async with scripted() as backend, gateway(backend, listen={"port": 0, "debug_state": True}) as rig:
-        await rig.post()
-        state = (await rig.get("/debug/state")).json["pools"]
-        assert state[MODEL]["tenants"]["anonymous"]["service"] == 9 + 2 * 3
-
-
 async def test_version_is_that_of_the_servers_behind_and_one_of_them_is_asked_once_in_a_while():
     async with engine() as server, gateway(server) as rig:
         replies = [await rig.get("/version") for _ in range(3)]

@@ -4,7 +4,6 @@ Both listen on 127.0.0.1 and on a port that was free, write their output to a fi
 the handle that started them.
 """
 
-import json
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ import yaml
 from wire import fetch
 
 from backends.metrics import EngineMetrics, parse_metrics
+from gateway.admin.client import Client
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[1] / ".vllm"  # by install.sh
@@ -120,6 +120,22 @@ class Vllm(Server):
         self._process.wait(STOP_S_MAX)
 
 
+class AdminPort:
+    """The admin port of a gateway that is configured with `section`, to look at its state."""
+
+    def __init__(self, directory: Path) -> None:
+        self._port = free_port()
+        self._key_file = directory / "admin-key"
+        self.section = {"enabled": True, "port": self._port, "key_file": str(self._key_file)}
+
+    def pool(self) -> dict[str, Any]:
+        """What its one pool holds, with tenants by name."""
+        client = Client(f"http://127.0.0.1:{self._port}", self._key_file.read_text().strip())
+        (pool,) = client.ask("GET", "/state", None).body["pools"]
+        tenants = client.ask("GET", "/state/tenants?limit=1000", None).body["items"]
+        return {**pool, "tenants": {each["tenant"]: each for each in tenants}}
+
+
 class Gateway(Server):
     """`fairlead serve` in front of one vLLM. `backend` are further keys of its entry, `config`
     further sections.
@@ -137,8 +153,11 @@ class Gateway(Server):
     ) -> None:
         super().__init__(directory / "gateway.log")
         self._config = directory / "fairlead.yaml"
+        self._admin = AdminPort(directory)
         sections = {
-            "listen": {"port": self.port, "debug_state": True},
+            "listen": {"port": self.port},
+            "admin": self._admin.section,
+            "auth": {"secret_file": str(directory / "secret")},
             "backends": [{"name": "vllm", "url": vllm.url, **(backend or {})}],
             "shutdown": {"lame_duck_s": 0.0, "drain_s": 1.0},
             **(config or {}),
@@ -153,8 +172,7 @@ class Gateway(Server):
 
     def state(self) -> dict[str, Any]:
         """Return the snapshot of the one pool's scheduler, as JSON."""
-        (pool,) = json.loads(self.text("/debug/state"))["pools"].values()
-        return pool
+        return self._admin.pool()
 
     def queued(self) -> int:
         return self.state()["queued_requests"]

@@ -16,7 +16,7 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import SchedulerLike
+from backends.simulation.recording import Decides
 from backends.simulation.workload import Arrival, merged
 from backends.simulation.world import METRICS_EVERY_S, Steps, World
 from gateway.config.scheduling import SimulatedScheduling
@@ -158,7 +158,7 @@ class System:
     """A gateway before engines of one order; `steps` is what it is told of theirs."""
 
     order: str
-    make: Callable[[Scene, int], SchedulerLike]
+    make: Callable[[Scene, int], Decides]
     steps: Steps | None = None
     metrics_every_s: float = METRICS_EVERY_S
 
@@ -168,12 +168,12 @@ def known_steps(batching: str, tokens_max: int) -> Steps:
     return Steps(StepTime(model, error_ratio=0.0, is_sure=True), batching, tokens_max)
 
 
-def scheduled(*, fairness: str = "slack", placement: str = "pab", refuses: bool = True) -> Callable[..., SchedulerLike]:
+def scheduled(*, fairness: str = "slack", placement: str = "pab", refuses: bool = True) -> Callable[..., Decides]:
     """The gateway's own Scheduler. Without `refuses` every tier waits for what cannot be in time any more; first in,
     first out knows no tiers.
     """
 
-    def make(scene: Scene, number: int) -> SchedulerLike:
+    def make(scene: Scene, number: int) -> Decides:
         chosen: dict[str, object] = {"policy": fairness}
         if fairness == "slack":
             chosen |= {"slack_service": SLACK_SERVICE, "second_key": "deadline"}
@@ -191,7 +191,7 @@ def scheduled(*, fairness: str = "slack", placement: str = "pab", refuses: bool 
     return make
 
 
-def _kubernetes(scene: Scene, number: int) -> SchedulerLike:
+def _kubernetes(scene: Scene, number: int) -> Decides:
     priority_of = {name: each.tier.priority for each in scene.populations for name in each.names()}
 
     def priority(request: Request) -> int:

@@ -74,7 +74,7 @@ def test_a_new_key_is_printed_once_and_opens_the_gateway(keys_config):
     assert result.exit_code == 0
     key = result.stdout.strip()
     assert key.startswith("fl-")
-    authenticator = make_authenticator(load_config(Path(keys_config)).auth)
+    authenticator = make_authenticator(load_config(Path(keys_config)).auth)[0]
     assert authenticator.identify(CIMultiDict({"Authorization": f"Bearer {key}"})).tenant_id == "alice"
     listed = run("keys", "list", "--config", keys_config).stdout
     assert f"...{key[-4:]}" in listed
@@ -123,10 +123,11 @@ def test_a_revoked_key_is_gone(keys_config):
 def test_serve_passes_the_configuration_with_host_and_port_from_the_command_line(keys_config, monkeypatch):
     run("keys", "new", "alice", "--config", keys_config)
     served = []
-    monkeypatch.setitem(sys.modules, "gateway.app", types.SimpleNamespace(serve=served.append))
+    monkeypatch.setitem(sys.modules, "gateway.app", types.SimpleNamespace(serve=lambda *given: served.append(given)))
     result = run("serve", "--config", keys_config, "--port", "9000")
     assert result.exit_code == 0
-    (config,) = served
+    ((config, file),) = served
+    assert str(file) == keys_config
     assert (config.listen.host, config.listen.port) == ("127.0.0.1", 9000)
     assert set(config.tenants) == {"alice", "bob"}
 

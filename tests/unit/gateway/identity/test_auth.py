@@ -15,8 +15,10 @@ from gateway.identity.auth import (
     TrustedProxies,
     Unauthorized,
     make_authenticator,
+    tenant_keys,
 )
 from gateway.identity.key_file import KeyRecord, add_key, key_hmac, make_secret
+from gateway.identity.key_ring import KeyRing
 
 SECRET = b"0123456789abcdef"
 
@@ -25,7 +27,7 @@ def record(tenant: str, key: str) -> KeyRecord:
     return KeyRecord(tenant=tenant, hmac=key_hmac(SECRET, key).hex(), last_four=key[-4:], created_at="2026-01-01")
 
 
-KNOWN = KnownKeys(SECRET, [record("alice", "fl-a"), record("alice", "fl-a2"), record("bob", "fl-b")])
+KNOWN = KnownKeys(tenant_keys(SECRET, [record("alice", "fl-a"), record("alice", "fl-a2"), record("bob", "fl-b")]))
 OPEN = OpenKeys(SECRET)
 
 
@@ -67,7 +69,7 @@ def test_a_key_may_come_as_sdks_send_it(headers):
 
 
 def test_a_key_made_with_another_secret_is_unknown():
-    other = KnownKeys(b"another secret!!", [record("alice", "fl-a")])
+    other = KnownKeys(tenant_keys(b"another secret!!", [record("alice", "fl-a")]))
     with pytest.raises(Unauthorized):
         other.identify(bearer("fl-a"))
 
@@ -99,15 +101,17 @@ def test_keys_are_read_from_the_files_of_the_configuration(tmp_path):
     secret = auth.secret_bytes()
     assert secret is not None
     key = add_key(auth.keys_file, tenant="alice", secret=secret, created_at="now")
-    assert make_authenticator(auth).identify(bearer(key)) == Identity("alice")
+    assert make_authenticator(auth)[0].identify(bearer(key)) == Identity("alice")
 
 
 def test_an_open_gateway_without_a_secret_makes_one_up_at_every_start(tmp_path):
     auth = Auth(secret_file=tmp_path / "none")
-    one, two = make_authenticator(auth), make_authenticator(auth)
+    one, two = make_authenticator(auth)[0], make_authenticator(auth)[0]
     assert one.identify(bearer("k")) != two.identify(bearer("k"))
     configured = Auth(secret="sixteen-bytes-or-more")
-    assert make_authenticator(configured).identify(bearer("k")) == make_authenticator(configured).identify(bearer("k"))
+    assert make_authenticator(configured)[0].identify(bearer("k")) == make_authenticator(configured)[0].identify(
+        bearer("k")
+    )
 
 
 # -- proxies -------------------------------------------------------------------------------------------------------
@@ -141,3 +145,21 @@ def test_a_name_that_no_tenant_can_have_is_nobody(named):
 def test_the_first_header_that_names_one_counts():
     headers = CIMultiDict({TENANT_HEADERS[2]: "c", TENANT_HEADERS[1]: "b"})
     assert PROXIES.named(headers, "10.1.2.3") == Identity("b")
+
+
+def test_a_key_is_nobodys_from_when_it_expires():
+    now = [100.0]
+    ring = KeyRing(SECRET, clock=lambda: now[0])
+    ring.put("k1", ring.hmac_hex("fl-x"), Identity("alice"), expires_at_s=200.0)
+    assert ring.find("fl-x") == Identity("alice")
+    now[0] = 200.0
+    assert ring.find("fl-x") is None
+
+
+def test_a_key_that_is_dropped_is_nobodys_and_one_that_is_put_again_has_its_new_owner():
+    ring = tenant_keys(SECRET, [record("alice", "fl-a")])
+    key_id = ring.find("fl-a").key_id
+    ring.put(key_id, ring.hmac_hex("fl-a"), Identity("alice", frozenset({"tiny"})))
+    assert not ring.find("fl-a").may_use("large")
+    ring.drop(key_id)
+    assert ring.find("fl-a") is None

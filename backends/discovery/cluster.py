@@ -1,0 +1,29 @@
+"""Signing in to a Kubernetes cluster, as the pod that we are."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException, load_incluster_config
+
+SignIn = Callable[[], Configuration]
+
+
+def sign_in() -> SignIn:
+    """How to sign in, each time anew: a pod's token is replaced every hour. Raises ValueError outside of a cluster."""
+    try:
+        _in_cluster()
+    except ConfigException as error:
+        raise ValueError(f"discovery by kubernetes: {error}") from None
+    return _in_cluster
+
+
+def connect(signed_in: SignIn) -> AbstractAsyncContextManager[ApiClient]:
+    """A client, for as long as a watch."""
+    return ApiClient(signed_in())
+
+
+def _in_cluster() -> Configuration:
+    configuration = Configuration()
+    load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return configuration

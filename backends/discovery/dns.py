@@ -1,0 +1,49 @@
+"""Servers by the addresses that a name has: a headless service, or any name with several A or AAAA records.
+
+Asked every few seconds. A name that has no address now keeps those that it had: a resolver that fails, and one that
+says that there is nothing because all pods are down, cannot be told apart, and the pods are asked anyway.
+"""
+
+import asyncio
+import logging
+import socket
+
+from backends.discovery.source import OnFound, limited, root_url
+
+DNS_EVERY_S = 5.0
+DNS_TIMEOUT_S = 5.0
+log = logging.getLogger(__name__)
+
+
+class Dns:
+    """The servers at `host`:`port`, one for each address that the name has."""
+
+    def __init__(self, host: str, port: int, *, scheme: str = "http", every_s: float = DNS_EVERY_S) -> None:
+        self._host = host
+        self._port = port
+        self._scheme = scheme
+        self._every_s = every_s
+        self._found: frozenset[str] | None = None
+        self._trouble = ""
+
+    async def watch(self, on_found: OnFound) -> None:
+        while True:
+            found = await self._ask()
+            if found and found != self._found:
+                self._found = found
+                on_found(found)
+            await asyncio.sleep(self._every_s)
+
+    async def _ask(self) -> frozenset[str]:
+        """What the name stands for now; nothing where that cannot be found out."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(DNS_TIMEOUT_S):
+                addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.warning("discovery: %s has no address: %s", self._host, error or "no answer in time")
+            return frozenset()
+        self._trouble = ""
+        return limited(root_url(self._scheme, str(address[4][0]), self._port) for address in addresses)

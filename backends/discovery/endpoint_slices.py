@@ -1,0 +1,108 @@
+"""Servers by Kubernetes' EndpointSlices: the pods behind the services that a label selector names.
+
+The API server is asked for all slices once and then says what changes, so a pod is known as soon as the cluster calls
+it ready, and left alone as soon as it is about to end, while it still answers what it was sent. Where the stream
+breaks, or the API server has forgotten where we were (410), everything is listed anew.
+(Kubernetes, "EndpointSlices"; discovery.k8s.io/v1.)
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from kubernetes_asyncio import watch
+from kubernetes_asyncio.client import ApiClient, DiscoveryV1Api
+
+from backends.discovery.source import OnFound, limited, root_url
+
+RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+WATCH_S = 300  # then the API server ends the stream, and it is asked anew
+log = logging.getLogger(__name__)
+
+Connect = Callable[[], AbstractAsyncContextManager[ApiClient]]
+
+
+class EndpointSlices:
+    """The ready pods of the services in `namespace` whose slices have these labels."""
+
+    def __init__(
+        self, connect: Connect, *, namespace: str, selector: str, port: int | str, scheme: str = "http"
+    ) -> None:
+        """`connect` opens a client that is signed in to a cluster; `port` is a number or a name of the slices'."""
+        self._connect = connect
+        self._namespace = namespace
+        self._selector = selector
+        self._port = port
+        self._scheme = scheme
+        self._slices: dict[str, frozenset[str]] = {}  # by name: what each has
+        self._found: frozenset[str] | None = None
+        self._failures = 0
+
+    async def watch(self, on_found: OnFound) -> None:
+        while True:
+            try:
+                async with self._connect() as client:
+                    await self._list_and_follow(DiscoveryV1Api(client), on_found)
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong there, the watch goes on
+                if not self._failures:
+                    log.warning("discovery: EndpointSlices of %s: %s", self._selector, _said(error))
+                await asyncio.sleep(RETRY_S[min(self._failures, len(RETRY_S) - 1)])
+                self._failures += 1
+
+    async def _list_and_follow(self, api: DiscoveryV1Api, on_found: OnFound) -> None:
+        listed = await api.list_namespaced_endpoint_slice(self._namespace, label_selector=self._selector)
+        self._failures = 0
+        self._slices = {each.metadata.name: self._urls(each) for each in listed.items}
+        self._tell(on_found)
+        changes = watch.Watch().stream(
+            api.list_namespaced_endpoint_slice,
+            self._namespace,
+            label_selector=self._selector,
+            resource_version=listed.metadata.resource_version,
+            timeout_seconds=WATCH_S,
+            allow_watch_bookmarks=True,
+        )
+        async for change in changes:
+            if change["type"] == "BOOKMARK":
+                continue
+            name = change["object"].metadata.name
+            if change["type"] == "DELETED":
+                self._slices.pop(name, None)
+            else:
+                self._slices[name] = self._urls(change["object"])
+            self._tell(on_found)
+
+    def _tell(self, on_found: OnFound) -> None:
+        found = limited(url for urls in self._slices.values() for url in urls)
+        if found != self._found:
+            self._found = found
+            on_found(found)
+
+    def _urls(self, endpoint_slice: Any) -> frozenset[str]:
+        """The servers of one slice."""
+        if endpoint_slice.address_type == "FQDN":
+            return frozenset()
+        ports = list(self._ports(endpoint_slice))
+        return frozenset(
+            root_url(self._scheme, endpoint.addresses[0], port)
+            for endpoint in endpoint_slice.endpoints or ()
+            if endpoint.addresses and _is_ready(endpoint.conditions)
+            for port in ports
+        )
+
+    def _ports(self, endpoint_slice: Any) -> Iterator[int]:
+        for port in endpoint_slice.ports or ():
+            if port.port is not None and self._port in (port.port, port.name):
+                yield port.port
+
+
+def _is_ready(conditions: Any) -> bool:
+    """A condition that is not said counts as true; one that is about to end is not ready, whatever it says."""
+    return conditions is None or (conditions.ready is not False and conditions.terminating is not True)
+
+
+def _said(error: Exception) -> str:
+    status = getattr(error, "status", None)
+    return f"{type(error).__name__}{f' {status}' if status else ''}"

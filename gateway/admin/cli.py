@@ -1,0 +1,241 @@
+"""`fairlead admin`: what the admin API does, from the shell.
+
+Every command is one request (a list: one per page) and prints what was answered: JSON, of a list one object per line.
+Fields are given as name=value, where a dot goes inside (envelope.ttft_ms=500) and a value is JSON or else text. A
+refusal is printed field by field, and the exit code is 1.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+from urllib.parse import quote, urlencode
+
+import typer
+
+from gateway.admin.client import Answer, Client, UnreachableError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Ask and change a running gateway by its admin port.\n\nWhere that is and the key to it come from the "
+    "configuration (admin.host, admin.port, admin.key_file), or from --url and --key-file.",
+)
+
+
+class Kind(StrEnum):
+    TENANTS = "tenants"
+    TIERS = "tiers"
+    KEYS = "keys"
+    BACKENDS = "backends"
+    POOLS = "pools"
+
+
+KindArgument = Annotated[Kind, typer.Argument(help="What sort of thing.", show_default=False)]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)]
+FieldsArgument = Annotated[
+    list[str], typer.Argument(metavar="NAME=VALUE...", help="Its fields, like weight=2.", show_default=False)
+]
+EtagOption = Annotated[
+    str | None, typer.Option("--if-match", metavar="ETAG", help="Only if it is still this version (see 'show').")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where to ask, and with which key."""
+
+    config: Path | None
+    url: str | None
+    key_file: Path | None
+
+
+@app.callback()
+def _admin(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", envvar="FAIRLEAD_CONFIG", metavar="FILE", help="The YAML file.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081.")] = None,
+    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
+) -> None:
+    context.obj = _Target(config, url, key_file)
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    kind: KindArgument,
+    tenant: Annotated[str | None, typer.Option(help="Of keys: this tenant's.")] = None,
+) -> None:
+    """Print all of one sort."""
+    _print_list(context, f"/{kind}", {"tenant": tenant})
+
+
+@app.command()
+def show(context: typer.Context, kind: KindArgument, id_: IdArgument) -> None:
+    """Print one, and its version (to standard error)."""
+    answer = _ask(context, "GET", _path(kind, id_))
+    _print(answer.body)
+    if answer.etag is not None:
+        typer.echo(f"version: {answer.etag}", err=True)
+
+
+@app.command()
+def create(context: typer.Context, kind: KindArgument, fields: FieldsArgument) -> None:
+    """Make one, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
+    _print(_ask(context, "POST", f"/{kind}", _fields(fields)).body)
+
+
+@app.command("set")
+def set_(
+    context: typer.Context, kind: KindArgument, id_: IdArgument, fields: FieldsArgument, if_match: EtagOption = None
+) -> None:
+    """Change fields of one; null takes a field back to its default. A pool is given all its policies at once."""
+    method = "PUT" if kind is Kind.POOLS else "PATCH"
+    _print(_ask(context, method, _path(kind, id_), _fields(fields), if_match=if_match).body)
+
+
+@app.command()
+def delete(context: typer.Context, kind: KindArgument, id_: IdArgument, if_match: EtagOption = None) -> None:
+    """Take one away: what waits of a tenant is refused, what runs goes on. A backend is drained first."""
+    _ask(context, "DELETE", _path(kind, id_), if_match=if_match)
+
+
+@app.command()
+def rotate(
+    context: typer.Context,
+    key: IdArgument,
+    overlap_s: Annotated[int, typer.Option(min=0, help="Seconds that the old key goes on.")] = 86_400,
+) -> None:
+    """Make a key like this one, which ends after an overlap, and print it this once."""
+    _print(_ask(context, "POST", f"{_path(Kind.KEYS, key)}/rotate", {"overlap_s": overlap_s}).body)
+
+
+@app.command()
+def state(
+    context: typer.Context,
+    tenants: Annotated[bool, typer.Option("--tenants", help="Every tenant, one a line.")] = False,  # noqa: FBT002
+) -> None:
+    """Print what is queued and runs now, in pools and at backends."""
+    if tenants:
+        _print_list(context, "/state/tenants", {})
+    else:
+        _print(_ask(context, "GET", "/state").body)
+
+
+@app.command()
+def usage(
+    context: typer.Context,
+    first_day: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Default: today, in UTC.")] = None,
+    last_day: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Included.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
+) -> None:
+    """Print requests and tokens by day, tenant, key and model."""
+    _print_list(context, "/usage", {"first_day": first_day, "last_day": last_day, "tenant": tenant})
+
+
+@app.command()
+def audit(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of the newest.")] = 100,
+    kind: Annotated[Kind | None, typer.Option(help="Of this sort alone.")] = None,
+) -> None:
+    """Print who changed what, the newest first."""
+    query = urlencode({"limit": limit} | ({} if kind is None else {"kind": kind}))
+    for item in _ask(context, "GET", f"/audit?{query}").body["items"]:
+        typer.echo(json.dumps(item))
+
+
+@app.command()
+def openapi(context: typer.Context) -> None:
+    """Print the OpenAPI document of the API."""
+    _print(_ask(context, "GET", "/openapi.json").body)
+
+
+def _print_list(context: typer.Context, path: str, query: Mapping[str, str | None]) -> None:
+    for item in _items(context, path, {name: value for name, value in query.items() if value is not None}):
+        typer.echo(json.dumps(item))
+
+
+def _items(context: typer.Context, path: str, query: dict[str, str]) -> Iterator[Any]:
+    """All of a list, page after page."""
+    while True:
+        page = _ask(context, "GET", f"{path}?{urlencode({**query, 'limit': '1000'})}").body
+        yield from page["items"]
+        if page["next_cursor"] is None:
+            return
+        query["cursor"] = page["next_cursor"]
+
+
+def _ask(
+    context: typer.Context,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    if_match: str | None = None,
+) -> Answer:
+    """Leaves with what was refused."""
+    try:
+        answer = _client(context.obj).ask(method, path, body, if_match=if_match)
+    except UnreachableError as error:
+        _fail(str(error))
+    if answer.status >= 400:
+        errors = answer.body.get("errors") or []
+        _fail("\n".join(f"{each['field']}: {each['reason']}" for each in errors) or answer.body["detail"])
+    return answer
+
+
+def _client(target: _Target) -> Client:
+    from gateway.config import ConfigError, load_config  # noqa: PLC0415
+
+    try:
+        admin = load_config(target.config, check_files=False).admin
+    except ConfigError as error:
+        _fail(str(error))
+    key_file = target.key_file or admin.key_file
+    try:
+        key = key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        _fail(f"the key cannot be read from {key_file}: {error}")
+    host = f"[{admin.host}]" if ":" in admin.host else admin.host
+    return Client(target.url or f"http://{host}:{admin.port}", key)
+
+
+def _fields(given: list[str]) -> dict[str, Any]:
+    """The fields as an object."""
+    fields: dict[str, Any] = {}
+    for each in given:
+        name, found, text = each.partition("=")
+        if not found:
+            _fail(f"'{each}': give NAME=VALUE")
+        at = fields
+        *path, last = name.split(".")
+        for part in path:
+            at = at.setdefault(part, {})
+            if not isinstance(at, dict):
+                _fail(f"'{each}': {part} has a value already")
+        at[last] = _value(text)
+    return fields
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _path(kind: Kind, id_: str) -> str:
+    return f"/{kind}/{quote(id_, safe='')}"
+
+
+def _print(body: Any) -> None:
+    typer.echo(json.dumps(body, indent=2))
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,59 @@
+"""A client of the admin API: one request, one answer, nothing else needed than what Python has."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+ROOT = "/admin/v1"
+TIMEOUT_S = 30.0
+ANSWER_BYTES_MAX = 64 << 20
+
+
+class UnreachableError(Exception):
+    """The admin port does not answer as one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`body` is JSON, {} where there is none."""
+
+    status: int
+    body: Any
+    etag: str | None
+
+
+class Client:
+    """Asks the admin port at this URL, with this key. Redirects are not followed."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._url = urlsplit(url)
+        self._key = key
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None, *, if_match: str | None = None) -> Answer:
+        """`path` is below the API's root. Raises UnreachableError."""
+        headers = {"Authorization": f"Bearer {self._key}"}
+        if body is not None:
+            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        if if_match is not None:
+            headers["If-Match"] = if_match
+        try:
+            connection = self._connection()
+            try:
+                data = None if body is None else json.dumps(body).encode()
+                connection.request(method, self._url.path.rstrip("/") + ROOT + path, data, headers)
+                response = connection.getresponse()
+                text = response.read(ANSWER_BYTES_MAX)
+            finally:
+                connection.close()
+            return Answer(response.status, json.loads(text) if text else {}, response.headers.get("ETag"))
+        except (OSError, HTTPException, ValueError) as error:
+            raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
+
+    def _connection(self) -> HTTPConnection:
+        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+            raise ValueError("the URL must be like http://host:port")
+        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        return kind(self._url.hostname, self._url.port, timeout=TIMEOUT_S)

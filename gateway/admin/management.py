@@ -1,0 +1,168 @@
+"""A gateway that can be changed while it runs: the state that is kept, put in force, and the port it is changed by."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from functools import partial
+
+from aiohttp import web
+
+from backends.pool import BackendPool
+from backends.reach import Reach
+from backends.spec import BackendSpec
+from gateway.admin.in_force import InForce
+from gateway.admin.port import AdminPort, Parts
+from gateway.admin.routes import Caller
+from gateway.admin.sign_in import caller_of
+from gateway.config import Config
+from gateway.config.jwt import AdminIssuer
+from gateway.config.scheduling import Pool, Scheduling
+from gateway.forwarding.attempt import Link
+from gateway.front import Front
+from gateway.identity.key_file import make_secret
+from gateway.identity.tokens import Tokens
+from gateway.scheduling.pools import Pools
+from gateway.state.declaration import Declaration
+from gateway.state.discovering import make_source
+from gateway.state.registry import Registry
+from gateway.state.usage import UsageBook
+from gateway.store.base import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The parts of a gateway that a change reaches."""
+
+    front: Front
+    pools: Pools
+    backends: BackendPool
+    links: MutableMapping[str, Link]
+    make_link: Callable[[BackendSpec], Link]
+    tier_priorities: MutableMapping[str, int]
+
+
+class Management:
+    """Opened before a gateway is put together, begun before it serves. Make it on the loop that runs it."""
+
+    def __init__(self, config: Config, store: Store) -> None:
+        """Raises ValueError where the file of keys cannot be read, or a source of backends cannot be asked."""
+        self._config = config
+        self._store = store
+        self._declaration = Declaration(config)
+        self._sources = [make_source(section) for section in config.discovery]
+        self._searches: list[asyncio.Task[None]] = []
+        self.registry = Registry(store, self._declaration.declared())
+        self.usage = UsageBook(store)
+        self._is_open = False
+        self._in_force: InForce | None = None
+        self._port: AdminPort | None = None
+        self._running: Running | None = None
+        self._tokens: Tokens[AdminIssuer, Caller] | None = None
+
+    async def open(self) -> None:
+        """Read what is kept. Raises StateFileError, StoreUnavailable; OSError where a secret cannot be written."""
+        if self._config.admin.enabled and self._config.auth.secret is None:
+            make_secret(self._config.auth.secret_file)  # of the HMACs of admin keys, which outlive the process
+        await self.registry.start()
+        self._is_open = True
+        self.usage.start()
+
+    @property
+    def has_backends(self) -> bool:
+        """Whether there are any, or may come."""
+        return bool(self._sources or self.registry.entries("backends"))
+
+    def scheduling_of(self, pool: str) -> Scheduling:
+        """How this pool is scheduled by now."""
+        config = self._declaration.config
+        scheduling, entry = config.scheduling_of(pool), self.registry.get("pools", pool)
+        if entry is None or entry.origin == "declared":
+            return scheduling
+        assert isinstance(entry.section, Pool), "an entry is of its kind"
+        # What is made of a pool hides what the file says of it, whole.
+        return config.scheduling.overridden_by(entry.section.scheduling)
+
+    def begin(self, running: Running) -> None:
+        """Put everything in force in these parts, and what changes."""
+        self._running = running
+        self._in_force = InForce(
+            self.registry,
+            front=running.front,
+            pools=running.pools,
+            backends=running.backends,
+            links=running.links,
+            make_link=running.make_link,
+            tier_priorities=running.tier_priorities,
+            reach=self._reach(),
+            scheduling_of=self.scheduling_of,
+        )
+        self._in_force.start()
+        self._searches = [
+            asyncio.create_task(source.watch(partial(self._found, number)))
+            for number, source in enumerate(self._sources)
+        ]
+
+    def reload(self, config: Config) -> None:
+        """The file says this now: what can be is put in force, the rest is said. Raises ValueError."""
+        assert self._in_force is not None, "begun before it serves"
+        before = self._declaration.config.scheduling
+        late = self._declaration.read_anew(config)
+        self.registry.redeclare(self._declaration.declared())
+        if config.scheduling != before:
+            self._in_force.scheduling_changed()
+        if late:
+            log.warning("the configuration was read anew; what waits for the next start: %s", ", ".join(late))
+        else:
+            log.info("the configuration was read anew")
+
+    def _found(self, number: int, urls: frozenset[str]) -> None:
+        self._declaration.found(number, urls)
+        self.registry.redeclare(self._declaration.declared())
+
+    async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
+        """Listen at the admin port, if there is to be one; return its URL. Raises OSError, ValueError."""
+        admin, auth = self._config.admin, self._config.auth
+        if not admin.enabled:
+            return None
+        assert self._running is not None, "begun before it serves"
+        assert self._in_force is not None, "begun before it serves"
+        secret = auth.secret_bytes()
+        assert secret is not None, "made when it was opened"
+        parts = Parts(
+            registry=self.registry,
+            store=self._store,
+            pools=self._running.pools,
+            backends=self._running.backends,
+            in_force=self._in_force,
+            reach=self._reach(),
+            tenant_keys=self._running.front.keys,
+            clock=asyncio.get_running_loop().time,
+        )
+        self._tokens = Tokens(self._config.jwt.admin, caller_of)
+        await self._tokens.start()
+        self._port = AdminPort(admin, parts, secret=secret, tokens=self._tokens, render_metrics=render_metrics)
+        return await self._port.start()
+
+    async def stop(self) -> None:
+        """Change nothing more."""
+        for search in self._searches:
+            search.cancel()
+        await asyncio.gather(*self._searches, return_exceptions=True)
+        if self._port is not None:
+            await self._port.stop()
+        if self._in_force is not None:
+            await self._in_force.stop()
+        if self._tokens is not None:
+            await self._tokens.stop()
+
+    async def close(self) -> None:
+        """When nothing runs any more: keep what has been used, and leave the store."""
+        if self._is_open:
+            await self.usage.stop()
+            await self.registry.stop()
+
+    def _reach(self) -> Reach:
+        return Reach(self._config.admin.backend_networks)

@@ -1,0 +1,336 @@
+"""What the admin API reads and answers, as models: requests are checked with them, and OpenAPI is written from them.
+
+A body is read as JSON is: "5" is no number. Times are seconds since 1970. What is not set has the default that it has
+in the configuration file; null in a patch goes back to it.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+from gateway.admin.routes import Query
+from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
+from gateway.state.entries import Origin
+from gateway.state.kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
+
+PAGE_ROWS = 100
+PAGE_ROWS_MAX = 1000
+COUNT_MAX = 10**12
+WEIGHT_MAX = 1e6
+WEIGHT_MIN = 1e-6
+MILLISECONDS_MAX = 86_400_000.0
+EXPIRY_S_MAX = 10 * 366 * 86_400
+OVERLAP_S_MAX = 30 * 86_400
+URL_CHARS_MAX = 2048
+
+NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}$"
+TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}$"
+DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+URL_PATTERN = r"^https?://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?/?$"
+# Not any variable: who may name one could have its value sent to a server of his own.
+KEY_VARIABLE_PATTERN = r"^BACKEND_KEY_[A-Z0-9_]{1,64}$"
+DIGITS_PATTERN = r"^[0-9]{1,18}$"
+
+
+def whole(value: object) -> object:
+    """In JSON 2.0 is an integer, too (JSON Schema 2020-12, 4.2.3)."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(whole)
+Count = Annotated[int, Field(ge=1, le=COUNT_MAX), WHOLE]
+Weight = Annotated[float, Field(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
+Milliseconds = Annotated[float, Field(gt=0, le=MILLISECONDS_MAX)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+TenantName = Annotated[str, Field(pattern=TENANT_PATTERN)]
+ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]
+
+
+class Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Kept(Fields):
+    """What is said of everything that is kept. `origin`: declared in the file, made here, or both (overridden)."""
+
+    id: str
+    origin: Origin
+
+
+# -- tenants and tiers -------------------------------------------------------------------------------------
+
+
+class EnvelopeFields(Fields):
+    """Latency targets; null: none, or the tier's."""
+
+    ttft_ms: Milliseconds | None = None
+    tpot_ms: Milliseconds | None = None
+
+
+class TenantFields(Fields):
+    """Null: there is no such limit; of queues: that of the configuration."""
+
+    tier: Name = "default"
+    weight: Weight = 1.0
+    envelope: EnvelopeFields = EnvelopeFields()
+    in_flight_max: Count | None = None
+    requests_per_minute_max: Count | None = None
+    tokens_per_minute_max: Count | None = None
+    queued_requests_max: Count | None = None
+    queued_bytes_max: Count | None = None
+
+
+class NewTenant(TenantFields):
+    id: TenantName
+
+
+class Tenant(Kept, TenantFields):
+    pass
+
+
+class TierFields(Fields):
+    """`reserve_ratio`: the part of every backend that only this tier may enter."""
+
+    weight: Weight = 1.0
+    envelope: EnvelopeFields = EnvelopeFields()
+    reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class NewTier(TierFields):
+    id: Name
+
+
+class Tier(Kept, TierFields):
+    pass
+
+
+# -- keys --------------------------------------------------------------------------------------------------
+
+
+class KeyFields(Fields):
+    """`models` null: all."""
+
+    label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
+    models: Annotated[list[ModelName], Field(max_length=KEY_MODELS_MAX)] | None = None
+
+
+class NewKey(KeyFields):
+    """A key for a tenant (data port) or for a role (admin port): set one of the two."""
+
+    tenant: TenantName | None = None
+    role: Role | None = None
+    expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX), WHOLE] | None = None
+
+
+class KeyChange(KeyFields):
+    """`revoked` cannot be taken back."""
+
+    expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX), WHOLE] | None = None
+    revoked: bool = False
+
+
+class Rotation(Fields):
+    """How long the old key goes on beside the new one."""
+
+    overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX), WHOLE] = 86_400
+
+
+class Key(Kept, KeyFields):
+    tenant: str | None
+    role: Role | None
+    last_four: str
+    created_at: int
+    expires_at: int | None
+    revoked: bool
+
+
+class KeyMade(Key):
+    """`secret` is the key itself: this is the only time that anybody sees it."""
+
+    secret: str
+
+
+# -- backends and pools ------------------------------------------------------------------------------------
+
+
+class BackendFields(Fields):
+    """`draining`: what runs there ends, and nothing new is sent. Null sizes are found out."""
+
+    requests_running_max: Count | None = None
+    kv_tokens_max: Count | None = None
+    draining: bool = False
+
+
+class NewBackend(BackendFields):
+    """`url` is its root, without /v1. `pool` null: that of the base model that it serves. `api_key_env`: the variable
+    of the gateway's environment that holds its credential.
+    """
+
+    id: Name
+    url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=URL_PATTERN)]
+    pool: Name | None = None
+    api_key_env: Annotated[str, Field(pattern=KEY_VARIABLE_PATTERN)] | None = None
+
+
+class Backend(Kept):
+    """`state`: what its health polls say; `trouble`: why the last failed. Nulls are not known."""
+
+    url: str
+    pool: str | None
+    requests_running_max: int | None
+    kv_tokens_max: int | None
+    draining: bool
+    state: str
+    trouble: str
+    models: list[str]
+    in_flight_requests: int
+    requests_limit: int | None
+    reserved_tokens: int
+    tokens_limit: int | None
+
+
+class Pool(Fields):
+    """Each policy as in the configuration file: its name (`policy`) and its parameters."""
+
+    id: str
+    fairness: dict[str, JsonValue]
+    prediction: dict[str, JsonValue]
+    placement: dict[str, JsonValue]
+
+
+# -- what happens ------------------------------------------------------------------------------------------
+
+
+class BackendState(Fields):
+    available: bool
+    in_flight_requests: int
+    requests_limit: int
+    reserved_tokens: int
+    tokens_limit: int | None
+    foreign_requests: int
+    foreign_tokens: int
+
+
+class PoolState(Fields):
+    pool: str
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    tenants: int
+    backends: dict[str, BackendState]
+
+
+class LiveState(Fields):
+    store_available: bool
+    pools: list[PoolState]
+
+
+class TenantState(Fields):
+    """`service` is charged since start, in service units (a price per token); `service_per_s` of late."""
+
+    pool: str
+    tenant: str
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    in_flight_tokens: int
+    service: float
+    service_per_s: float
+    counter: float
+    key: float
+
+
+class UsageRow(Fields):
+    """Of one day (UTC)."""
+
+    day: str
+    tenant: str
+    key: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class AuditEntry(Fields):
+    revision: int
+    at: float
+    actor: str
+    action: str
+    kind: str
+    name: str
+    before: dict[str, JsonValue] | None
+    after: dict[str, JsonValue] | None
+
+
+# -- lists -------------------------------------------------------------------------------------------------
+
+
+class Page(Query):
+    """Which part of a list: it goes on behind `cursor`, which is the `next_cursor` of the part before."""
+
+    limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
+    cursor: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+
+
+class KeyPage(Page):
+    tenant: TenantName | None = None
+
+
+class TenantStatePage(Page):
+    pool: ModelName | None = None
+
+
+class UsagePage(Page):
+    """Days are in UTC, both included; by default today."""
+
+    first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
+    last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
+    tenant: TenantName | None = None
+
+
+class AuditPage(Query):
+    """The newest first; goes on below `cursor`."""
+
+    limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
+    cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
+    kind: Literal["tenants", "tiers", "keys", "backends", "pools"] | None = None
+
+
+class Listed(Fields):
+    """`next_cursor` null: this is the end of the list."""
+
+    next_cursor: str | None
+
+
+class Tenants(Listed):
+    items: list[Tenant]
+
+
+class Tiers(Listed):
+    items: list[Tier]
+
+
+class Keys(Listed):
+    items: list[Key]
+
+
+class Backends(Listed):
+    items: list[Backend]
+
+
+class Pools(Listed):
+    items: list[Pool]
+
+
+class TenantStates(Listed):
+    items: list[TenantState]
+
+
+class Usage(Listed):
+    items: list[UsageRow]
+
+
+class Audit(Listed):
+    items: list[AuditEntry]

@@ -1,0 +1,182 @@
+"""The OpenAPI 3.1 document of the admin API, written from its table of routes and the models that it checks with."""
+
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from gateway.admin.problems import PROBLEM_TYPE, ProblemDetails
+from gateway.admin.routes import ROOT, Query, Route
+
+Schema = dict[str, Any]
+
+REF_TEMPLATE = "#/components/schemas/{model}"
+MERGE_PATCH = "application/merge-patch+json"
+
+REFUSALS: Mapping[int, str] = {
+    400: "The request cannot be read.",
+    401: "There is no valid credential.",
+    403: "The caller may not do this: its role is too low, or its key is for the other port.",
+    404: "There is no such thing.",
+    409: "It does not go together with what is there.",
+    412: "It has changed since the version that If-Match names.",
+    413: "The body is too large.",
+    415: "The body is not of a type that is read here.",
+    422: "A field is wrong; errors names each.",
+    429: "Too many failures to sign in from this address.",
+    503: "The state cannot be written or read now.",
+}
+
+
+def document(routes: Iterable[Route]) -> Schema:
+    """Return the whole document."""
+    routes = list(routes)
+    paths: dict[str, Schema] = {}
+    for route in routes:
+        paths.setdefault(ROOT + route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "fairlead admin API",
+            "version": metadata.version("fairlead"),
+            "description": "Tenants, tiers, keys, backends and policies of a running gateway, changed while it runs.",
+        },
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": _schemas(routes),
+        },
+    }
+
+
+def patch_schema(model: type[BaseModel]) -> Schema:
+    """Any part of the model, where null takes a field back to its default (RFC 7396)."""
+    whole = model.model_json_schema(ref_template=REF_TEMPLATE)
+    required = whole.get("required", [])
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            name: schema if name in required else _or_null(schema) for name, schema in whole["properties"].items()
+        },
+    }
+
+
+def _or_null(schema: Schema) -> Schema:
+    choices = schema.get("anyOf", [schema])
+    if {"type": "null"} in choices:
+        return schema
+    return {"anyOf": [*choices, {"type": "null"}]}
+
+
+def _schemas(routes: Iterable[Route]) -> Schema:
+    models: dict[type[BaseModel], None] = {ProblemDetails: None}
+    for route in routes:
+        models |= dict.fromkeys(model for model in (route.body, route.answer, route.merges) if model is not None)
+    _, definitions = models_json_schema(
+        [(model, "serialization" if _is_answer(model, routes) else "validation") for model in models],
+        ref_template=REF_TEMPLATE,
+    )
+    schemas: Schema = definitions["$defs"]
+    return schemas
+
+
+def _is_answer(model: type[BaseModel], routes: Iterable[Route]) -> bool:
+    return all(model not in (route.body, route.merges) for route in routes)
+
+
+def _operation(route: Route) -> Schema:
+    operation: Schema = {
+        "operationId": _operation_id(route),
+        "summary": route.summary,
+        "description": f"For the role {route.role.name.lower()} and above.",
+        "parameters": [*_path_parameters(route), *_query_parameters(route.query), *_header_parameters(route)],
+        "responses": {str(route.status): _answer(route)}
+        | {str(status): _refusal(status, route) for status in _refusals(route)},
+    }
+    if route.body is not None:
+        content = {"application/json": {"schema": _ref(route.body)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    if route.merges is not None:
+        operation["requestBody"] = {"required": True, "content": {MERGE_PATCH: {"schema": patch_schema(route.merges)}}}
+    return operation
+
+
+def _operation_id(route: Route) -> str:
+    words = [part.strip("{}") for part in route.path.replace(".", "/").split("/") if part]
+    return "_".join([route.method.lower(), *words])
+
+
+def _refusals(route: Route) -> Iterable[int]:
+    """The statuses that this route may refuse with."""
+    yield from (400, 401, 403, 429)
+    if route.names:
+        yield 404
+    if route.conflicts is not None:
+        yield 409
+    if route.versioned and route.changes:
+        yield 412
+    if route.body is not None or route.merges is not None:
+        yield from (413, 415)
+    if route.body is not None or route.merges is not None or route.query is not None:
+        yield 422
+    if route.changes or route.stored:
+        yield 503
+
+
+def _refusal(status: int, route: Route) -> Schema:
+    text = route.conflicts if status == 409 and route.conflicts else REFUSALS[status]
+    return {"description": text, "content": {PROBLEM_TYPE: {"schema": _ref(ProblemDetails)}}}
+
+
+def _answer(route: Route) -> Schema:
+    if route.answer is None:
+        return {"description": "It is done."}
+    content = {"application/json": {"schema": _ref(route.answer)}}
+    answer: Schema = {"description": "What is there now.", "content": content}
+    headers: Schema = {}
+    if route.versioned:
+        headers["ETag"] = {"required": True, "description": "Its version, for If-Match.", "schema": {"type": "string"}}
+    if route.status == 201:
+        headers["Location"] = {"required": True, "description": "Where it is.", "schema": {"type": "string"}}
+    return answer | ({"headers": headers} if headers else {})
+
+
+def _path_parameters(route: Route) -> list[Schema]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": dict(route.path_schemas.get(name, _NAME_SCHEMA))}
+        for name in route.names
+    ]
+
+
+_NAME_SCHEMA: Schema = {"type": "string", "minLength": 1}
+
+
+def _query_parameters(query: type[Query] | None) -> list[Schema]:
+    if query is None:
+        return []
+    properties = query.model_json_schema(ref_template=REF_TEMPLATE)["properties"]
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _given(schema)}
+        for name, schema in properties.items()
+    ]
+
+
+def _given(schema: Schema) -> Schema:
+    """A parameter that is there is not null: null is how it is told to be away."""
+    choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
+    return choices[0] if len(choices) == 1 else {key: value for key, value in schema.items() if key != "title"}
+
+
+def _header_parameters(route: Route) -> list[Schema]:
+    if not (route.versioned and route.changes and route.names):
+        return []
+    text = "The ETag of the version that is to be changed; without it, whatever is there."
+    return [{"name": "If-Match", "in": "header", "required": False, "description": text, "schema": {"type": "string"}}]
+
+
+def _ref(model: type[BaseModel]) -> Schema:
+    return {"$ref": REF_TEMPLATE.format(model=model.__name__)}

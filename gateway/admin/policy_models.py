@@ -1,0 +1,44 @@
+"""The policies of a pool as the API takes them: one model per policy with its parameters, made from the tables of the
+configuration, so that the document says of each what may be set.
+"""
+
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, create_model
+
+from gateway.admin.models import Fields, whole
+from gateway.config.scheduling import NAMES, PARAMETERS, POLICY, Policy
+
+LIVE_KINDS = ("fairness", "prediction", "placement")  # what a running pool can change
+
+
+def _fields(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Types made at run time are values to a type checker."""
+    return definitions
+
+
+def _whole_numbers(value: object) -> object:
+    return {name: whole(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _choice(kind: str) -> Any:
+    models = [
+        create_model(
+            "".join(part.capitalize() for part in f"{kind}-{name}".split("-")),
+            __base__=PARAMETERS[kind].get(name, Policy),
+            __doc__=f"The policy {name}.",
+            **_fields({POLICY: (Literal[name], ...)}),
+        )
+        for name in NAMES[kind]
+    ]
+    return Annotated[reduce(or_, models), Field(discriminator=POLICY), BeforeValidator(_whole_numbers)]
+
+
+PoolFields: type[BaseModel] = create_model(
+    "PoolFields",
+    __base__=Fields,
+    __doc__="Which policy decides what; null or not there: as the configuration says for all pools.",
+    **_fields({kind: (_choice(kind) | None, None) for kind in LIVE_KINDS}),
+)

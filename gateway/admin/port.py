@@ -1,0 +1,122 @@
+"""The admin port, put together: its routes over the registry and the running gateway, who may ask, where it listens."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from backends.pool import BackendPool
+from backends.reach import Reach
+from gateway.admin.in_force import InForce
+from gateway.admin.openapi import document
+from gateway.admin.resources import tenants
+from gateway.admin.resources.backends import Backends
+from gateway.admin.resources.keys import Keys
+from gateway.admin.resources.live import Live
+from gateway.admin.resources.pools import Pools as PoolRoutes
+from gateway.admin.resources.records import Records
+from gateway.admin.routes import ROLES, Asked, Caller, Document, Reply, Role, Route, RouteTable
+from gateway.admin.server import AdminServer
+from gateway.admin.sign_in import SignIn
+from gateway.config.admin import Admin
+from gateway.config.jwt import AdminIssuer
+from gateway.identity.auth import Identity
+from gateway.identity.key_file import first_key
+from gateway.identity.key_ring import KeyRing
+from gateway.identity.tokens import Tokens
+from gateway.scheduling.pools import Pools
+from gateway.state.kinds import Key
+from gateway.state.registry import Changed, Registry
+from gateway.store.base import Store
+
+FIRST_KEY = "key-file"  # what the audit log calls who has it
+STOP_S_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the routes look at and change."""
+
+    registry: Registry
+    store: Store
+    pools: Pools
+    backends: BackendPool
+    in_force: InForce
+    reach: Reach
+    tenant_keys: KeyRing[Identity] | None
+    clock: Callable[[], float]
+
+
+class AdminPort:
+    """Serves the admin API. Make it on the loop that runs it, `start` it, `stop` it."""
+
+    def __init__(
+        self,
+        config: Admin,
+        parts: Parts,
+        *,
+        secret: bytes,
+        tokens: Tokens[AdminIssuer, Caller] | None = None,
+        render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
+    ) -> None:
+        """`secret` is that of the HMACs of keys. Raises ValueError where the first key cannot be read or made."""
+        self._config = config
+        self._registry = parts.registry
+        self._ring: KeyRing[Caller] = KeyRing(secret)
+        key = first_key(config.key_file)
+        self._ring.put(FIRST_KEY, self._ring.hmac_hex(key), Caller(FIRST_KEY, Role.ADMIN))
+        self._keys_changed(frozenset(("keys", entry.name) for entry in parts.registry.entries("keys")))
+        self._unsubscribe = parts.registry.subscribe(self._keys_changed)
+        table = RouteTable(routes(parts, self._ring.hmac_hex))
+        sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock, tokens=tokens)
+        pages = {} if render_metrics is None else {"/metrics": render_metrics}
+        self._runner = web.ServerRunner(AdminServer(table, sign_in, pages), shutdown_timeout=STOP_S_MAX)
+
+    async def start(self) -> str:
+        """Listen; return the URL. Raises OSError where the port is taken."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._config.host, self._config.port).start()
+        host, port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        self._unsubscribe()
+        await self._runner.cleanup()
+
+    def _keys_changed(self, changed: Changed) -> None:
+        for kind, name in changed:
+            if kind != "keys":
+                continue
+            self._ring.drop(name)
+            entry = self._registry.get(kind, name)
+            key = None if entry is None else entry.section
+            if isinstance(key, Key) and key.role is not None and not key.revoked:
+                expires_at_s = None if key.expires_at is None else key.expires_at.timestamp()
+                self._ring.put(name, key.hmac, Caller(name, ROLES[key.role]), expires_at_s=expires_at_s)
+
+
+def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
+    """All of them; one describes them all."""
+    registry = parts.registry
+    found = [
+        *tenants.routes(registry),
+        *Keys(registry=registry, hmac_hex=hmac_hex, checks_tenants=parts.tenant_keys is not None).routes(),
+        *Backends(
+            registry=registry, backends=parts.backends, pools=parts.pools, in_force=parts.in_force, reach=parts.reach
+        ).routes(),
+        *PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force).routes(),
+        *Live(registry=registry, pools=parts.pools, clock=parts.clock).routes(),
+        *Records(registry=registry, store=parts.store, clock=time.time).routes(),
+    ]
+
+    async def describe(_asked: Asked) -> Reply:
+        return described
+
+    own = Route(
+        method="GET", path="/openapi.json", role=Role.VIEWER, summary="This document (OpenAPI 3.1).", run=describe,
+        answer=Document,
+    )  # fmt: skip
+    table = [*found, own]
+    described = Reply(Document(document(table)))
+    return table

@@ -1,0 +1,86 @@
+"""What the admin API says when it does not do what was asked: problem details (RFC 9457).
+
+One problem names every field that is wrong, each with its reason, so that a person or a program can mend all of it
+at once. No reason repeats a value that was sent: a value may be a secret.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+PROBLEM_TYPE = "application/problem+json"
+ERRORS_MAX = 64  # that one problem names
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class FieldError(BaseModel):
+    """One thing that is wrong: `field` is a path like envelope.ttft_ms, with the part of the request before it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    field: str
+    reason: str
+
+
+class ProblemDetails(BaseModel):
+    """RFC 9457, 3.1; `errors` is an extension (3.2)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str = "about:blank"
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
+    errors: list[FieldError] = []
+
+
+@dataclass
+class Refused(Exception):  # noqa: N818 - an answer, not an error
+    """The API does not do what was asked, for this reason."""
+
+    status: int
+    detail: str
+    errors: list[FieldError] = field(default_factory=list)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        details = ProblemDetails(
+            title=HTTPStatus(self.status).phrase, status=self.status, detail=self.detail, errors=self.errors
+        )
+        return details.model_dump_json().encode()
+
+
+def wrong(field_path: str, reason: str, *, status: int = 422) -> Refused:
+    """One field is wrong."""
+    return Refused(status, f"{field_path}: {reason}", [FieldError(field=field_path, reason=reason)])
+
+
+def invalid(error: ValidationError, part: str, *, status: int = 422) -> Refused:
+    """All that pydantic found wrong with this part of a request (body, query)."""
+    errors = list(_field_errors(error, part))[:ERRORS_MAX]
+    named = errors[0] if len(errors) == 1 else None
+    detail = f"{named.field}: {named.reason}" if named else f"{len(errors)} fields are wrong"
+    return Refused(status, detail, errors)
+
+
+def checked(model: type[M], value: Mapping[str, Any]) -> M:
+    """Read the value as JSON is read: "5" is no number. Raises Refused."""
+    try:
+        return model.model_validate_json(orjson.dumps(value), strict=True)
+    except ValidationError as error:
+        raise invalid(error, "body") from None
+
+
+def _field_errors(error: ValidationError, part: str) -> Iterable[FieldError]:
+    for entry in error.errors(include_url=False, include_input=False, include_context=False):
+        path = ".".join((part, *(str(step) for step in entry["loc"])))
+        if entry["type"] == "extra_forbidden":
+            reason = "there is no such field"
+        else:
+            reason = entry["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        yield FieldError(field=path, reason=reason.replace("Field required", "is missing"))

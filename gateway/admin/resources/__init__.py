@@ -1,0 +1,1 @@
+"""What can be asked for: one file per sort of thing."""

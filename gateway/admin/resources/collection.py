@@ -1,0 +1,162 @@
+"""What all kept things have in common: list, make, read, patch and delete, over the registry.
+
+A change checks what it would make of the thing with the same model that the document shows, then the registry checks
+whether that goes together with everything else: the first is a wrong field (422), the second a conflict (409).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from gateway.admin.models import Listed, Page
+from gateway.admin.problems import FieldError, Refused, checked
+from gateway.admin.routes import Asked, Reply, Role, Route, located
+from gateway.state.entries import Entry
+from gateway.state.registry import (
+    AlreadyThere,
+    DeclaredInFile,
+    EtagMismatch,
+    Invalid,
+    NotFound,
+    Registry,
+    RegistryError,
+    merged,
+)
+
+CONFLICTS = "It goes not together with what is there, or only the configuration file has it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """What one sort of thing looks like: to make it, to patch it, read, and in a list."""
+
+    made: type[BaseModel]
+    fields: type[BaseModel]
+    shown: type[BaseModel]
+    listed: type[Listed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """One sort of thing. `role` may make, change and delete; `check` refuses what is made, by Refused."""
+
+    kind: str
+    noun: str
+    registry: Registry
+    models: Models
+    show: Callable[[Entry], BaseModel]
+    role: Role
+    id_schema: Mapping[str, Any]
+    check: Callable[[Asked], None] = lambda _asked: None
+
+    def routes(self) -> Iterator[Route]:
+        one, many, noun = f"/{self.kind}/{{id}}", f"/{self.kind}", self.noun
+        schemas = {"id": self.id_schema}
+        models = self.models
+        yield Route(
+            method="GET", path=many, role=Role.VIEWER, summary=f"All {self.kind}, by id.", run=self.listed,
+            query=Page, answer=models.listed,
+        )  # fmt: skip
+        yield Route(
+            method="POST", path=many, role=self.role, summary=f"Make a {noun}.", run=self.create,
+            body=models.made, answer=models.shown, status=201, versioned=True, conflicts=CONFLICTS,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path=one, role=Role.VIEWER, summary=f"One {noun}.", run=self.read,
+            answer=models.shown, versioned=True, path_schemas=schemas,
+        )  # fmt: skip
+        yield Route(
+            method="PATCH", path=one, role=self.role, summary=f"Change a {noun} in part (RFC 7396).", run=self.patch,
+            merges=models.fields, answer=models.shown, versioned=True, conflicts=CONFLICTS, path_schemas=schemas,
+        )  # fmt: skip
+        yield Route(
+            method="DELETE", path=one, role=self.role, summary=f"Take a {noun} away.", run=self.delete,
+            status=204, versioned=True, conflicts=CONFLICTS, path_schemas=schemas,
+        )  # fmt: skip
+
+    async def listed(self, asked: Asked) -> Reply:
+        return Reply(page(self.registry, self.kind, asked.query, self.models.listed, self.show))
+
+    async def create(self, asked: Asked) -> Reply:
+        self.check(asked)
+        body = asked.body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        name = body.pop("id")
+        with registry_answers():
+            entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name)
+        return Reply(self.show(entry), etag=entry.etag, location=located(self.kind, name))
+
+    async def read(self, asked: Asked) -> Reply:
+        entry = self.entry(asked)
+        return Reply(self.show(entry), etag=entry.etag)
+
+    async def patch(self, asked: Asked) -> Reply:
+        entry = self.entry(asked)
+        whole = entry.section.model_dump(mode="json")
+        checked(self.models.fields, merged({name: whole[name] for name in self.models.fields.model_fields}, asked.body))
+        with registry_answers():
+            entry = await self.registry.patch(
+                self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag_of(asked, entry)
+            )
+        return Reply(self.show(entry), etag=entry.etag)
+
+    async def delete(self, asked: Asked) -> Reply:
+        entry = self.entry(asked)
+        with registry_answers():
+            await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry))
+        return Reply()
+
+    def entry(self, asked: Asked) -> Entry:
+        """Raises Refused."""
+        entry = self.registry.get(self.kind, asked.id)
+        if entry is None:
+            raise Refused(404, f"there is no such {self.noun}")
+        return entry
+
+
+def page(registry: Registry, kind: str, query: Any, listed: type[Listed], show: Callable[[Entry], BaseModel]) -> Listed:
+    """One part of the list of a kind; its cursor is the name that it ends with."""
+    entries = registry.page(kind, after=query.cursor or "", limit=query.limit + 1)
+    more = len(entries) > query.limit
+    shown = entries[: query.limit]
+    return listed.model_construct(items=list(map(show, shown)), next_cursor=shown[-1].name if more else None)
+
+
+def etag_of(asked: Asked, entry: Entry) -> str | None:
+    """The etag that the change is meant for, None for any. Raises Refused where it is not that of the entry."""
+    if asked.if_match is None or asked.if_match.strip() == "*":
+        return None
+    if f'"{entry.etag}"' not in (given.strip() for given in asked.if_match.split(",")):
+        raise Refused(412, "it has changed since the version that If-Match names")
+    return entry.etag
+
+
+class registry_answers:  # noqa: N801 - used as `with` a function
+    """Turns what the registry refuses into what the API answers."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, RegistryError):
+            raise _refusal(error) from None
+
+
+def _refusal(error: RegistryError) -> Refused:
+    if isinstance(error, Invalid):
+        errors = [FieldError(field=_path(problem.path), reason=problem.text) for problem in error.problems]
+        return Refused(409, "; ".join(f"{each.field}: {each.reason}" for each in errors), errors)
+    return _REFUSALS[type(error)]
+
+
+def _path(path: tuple[str | int, ...]) -> str:
+    return ".".join(("body", *map(str, path)))
+
+
+_REFUSALS: Mapping[type[RegistryError], Refused] = {
+    NotFound: Refused(404, "there is no such thing any more"),
+    AlreadyThere: Refused(409, "there is one of this id"),
+    EtagMismatch: Refused(412, "it has changed since the version that If-Match names"),
+    DeclaredInFile: Refused(409, "only the configuration file has it: delete it there"),
+}

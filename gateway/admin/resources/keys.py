@@ -1,0 +1,177 @@
+"""API keys: made (the secret is shown once), rotated with an overlap, changed, revoked.
+
+What is kept of a key is its HMAC and its last four characters. A key of the file of keys can be revoked here, but is
+taken away there.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.admin import models
+from gateway.admin.models import NAME_PATTERN
+from gateway.admin.problems import Refused, checked, wrong
+from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
+from gateway.admin.routes import Asked, Reply, Role, Route, located
+from gateway.identity.key_file import new_key
+from gateway.state.entries import Entry
+from gateway.state.kinds import Key
+from gateway.state.registry import Edit, Registry, merged
+
+KIND = "keys"
+ID_BYTES = 8
+SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """`hmac_hex` is what is kept of a key; `checks_tenants`: whether keys of tenants are looked at at all."""
+
+    registry: Registry
+    hmac_hex: Callable[[str], str]
+    checks_tenants: bool
+    clock: Callable[[], float] = time.time
+
+    def routes(self) -> Iterator[Route]:
+        one = f"/{KIND}/{{id}}"
+        yield Route(
+            method="GET", path=f"/{KIND}", role=Role.VIEWER, summary="All keys, by id, without their secrets.",
+            run=self.listed, query=models.KeyPage, answer=models.Keys,
+        )  # fmt: skip
+        yield Route(
+            method="POST", path=f"/{KIND}", role=Role.ADMIN, summary="Make a key; its secret is shown this once.",
+            run=self.create, body=models.NewKey, answer=models.KeyMade, status=201, versioned=True,
+            conflicts=CONFLICTS,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path=one, role=Role.VIEWER, summary="One key, without its secret.", run=self.read,
+            answer=models.Key, versioned=True, path_schemas=SCHEMAS,
+        )  # fmt: skip
+        yield Route(
+            method="PATCH", path=one, role=Role.ADMIN, summary="Change or revoke a key (RFC 7396).", run=self.patch,
+            merges=models.KeyChange, answer=models.Key, versioned=True, conflicts=CONFLICTS, path_schemas=SCHEMAS,
+        )  # fmt: skip
+        yield Route(
+            method="DELETE", path=one, role=Role.ADMIN, summary="Take a key away, for good.", run=self.delete,
+            status=204, versioned=True, conflicts=CONFLICTS, path_schemas=SCHEMAS,
+        )  # fmt: skip
+        yield Route(
+            method="POST", path=f"{one}/rotate", role=Role.ADMIN,
+            summary="Make a key like this one, which ends after an overlap.", run=self.rotate,
+            body=models.Rotation, answer=models.KeyMade, status=201, versioned=True, conflicts=CONFLICTS,
+            path_schemas=SCHEMAS,
+        )  # fmt: skip
+
+    async def listed(self, asked: Asked) -> Reply:
+        query: models.KeyPage = asked.query
+        items: list[models.Key] = []
+        after, next_cursor = query.cursor or "", None
+        while len(items) <= query.limit and (entries := self.registry.page(KIND, after=after, limit=query.limit + 1)):
+            after = entries[-1].name
+            items += [show(entry) for entry in entries if query.tenant in (None, _key(entry).tenant)]
+        if len(items) > query.limit:
+            items, next_cursor = items[: query.limit], items[query.limit - 1].id
+        return Reply(models.Keys.model_construct(items=items, next_cursor=next_cursor))
+
+    async def create(self, asked: Asked) -> Reply:
+        new: models.NewKey = asked.body
+        if (new.tenant is None) == (new.role is None):
+            raise wrong("body", "set one of tenant and role", status=409)
+        if new.tenant is not None and not self.checks_tenants:
+            raise wrong("body.tenant", "keys of tenants are not checked while auth.mode is open", status=409)
+        body: dict[str, Any] = new.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        expires_in_s = body.pop("expires_in_s", None)
+        if expires_in_s is not None:
+            body["expires_at"] = self._at(expires_in_s)
+        edit, secret = self._made(body)
+        return await self._written([edit], secret, asked)
+
+    async def read(self, asked: Asked) -> Reply:
+        entry = self._entry(asked)
+        return Reply(show(entry), etag=entry.etag)
+
+    async def patch(self, asked: Asked) -> Reply:
+        entry, patch = self._entry(asked), dict(asked.body)
+        key = _key(entry)
+        given = merged({"label": key.label, "models": key.models, "revoked": key.revoked}, patch)
+        change = checked(models.KeyChange, given)
+        if key.revoked and not change.revoked:
+            raise wrong("body.revoked", "cannot be taken back", status=409)
+        if "expires_in_s" in patch:
+            expires_in_s = patch.pop("expires_in_s")
+            patch["expires_at"] = None if expires_in_s is None else self._at(expires_in_s)
+        with registry_answers():
+            entry = await self.registry.patch(
+                KIND, asked.id, patch, actor=asked.caller.name, etag=etag_of(asked, entry)
+            )
+        return Reply(show(entry), etag=entry.etag)
+
+    async def delete(self, asked: Asked) -> Reply:
+        entry = self._entry(asked)
+        with registry_answers():
+            await self.registry.delete(KIND, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry))
+        return Reply()
+
+    async def rotate(self, asked: Asked) -> Reply:
+        """The new key and the end of the old one are one transaction."""
+        rotation: models.Rotation = asked.body
+        entry = self._entry(asked)
+        key = _key(entry)
+        if key.revoked or (key.expires_at is not None and key.expires_at.timestamp() <= self.clock()):
+            raise Refused(409, "the key is not valid any more: make a new one")
+        inherited = {
+            name: value
+            for name, value in entry.body.items()
+            if name in ("tenant", "role", "label", "models", "expires_at")
+        }
+        edit, secret = self._made(inherited)
+        ends_at = self._at(rotation.overlap_s)
+        if key.expires_at is not None:
+            ends_at = min(ends_at, key.expires_at.astimezone(UTC).isoformat())
+        old = Edit(KIND, entry.name, {**entry.body, "expires_at": ends_at}, etag_of(asked, entry))
+        return await self._written([edit, old], secret, asked)
+
+    def _made(self, body: dict[str, Any]) -> tuple[Edit, str]:
+        secret, name = new_key(), f"key-{secrets.token_hex(ID_BYTES)}"
+        kept = {"hmac": self.hmac_hex(secret), "last_four": secret[-4:], "created_at": self._at(0)}
+        return Edit(KIND, name, {**body, **kept}, etag=""), secret
+
+    async def _written(self, edits: list[Edit], secret: str, asked: Asked) -> Reply:
+        with registry_answers():
+            entry = (await self.registry.apply(edits, actor=asked.caller.name))[0]
+        assert entry is not None, "what was just written is there"
+        made = models.KeyMade.model_construct(**show(entry).model_dump(), secret=secret)
+        return Reply(made, etag=entry.etag, location=located(KIND, entry.name))
+
+    def _at(self, in_s: float) -> str:
+        return datetime.fromtimestamp(int(self.clock()) + in_s, UTC).isoformat()
+
+    def _entry(self, asked: Asked) -> Entry:
+        entry = self.registry.get(KIND, asked.id)
+        if entry is None:
+            raise Refused(404, "there is no such key")
+        return entry
+
+
+def show(entry: Entry) -> models.Key:
+    key = _key(entry)
+    return models.Key.model_construct(
+        id=entry.name,
+        origin=entry.origin,
+        label=key.label,
+        models=None if key.models is None else list(key.models),
+        tenant=key.tenant,
+        role=key.role,
+        last_four=key.last_four,
+        created_at=int(key.created_at.timestamp()),
+        expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),
+        revoked=key.revoked,
+    )
+
+
+def _key(entry: Entry) -> Key:
+    assert isinstance(entry.section, Key), "an entry is of its kind"
+    return entry.section

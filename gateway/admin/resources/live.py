@@ -1,0 +1,105 @@
+"""What happens now: queues, what runs against its limits, every tenant's counters and how fast it is served.
+
+A rate is what was served since the rate was last looked at, at most every RATE_S: whoever looks more often is told
+the same rate again.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from gateway.admin import models
+from gateway.admin.routes import Asked, Reply, Role, Route
+from gateway.scheduling.pools import Pools
+from gateway.state.registry import Registry
+from policies.types import BackendView, TenantView
+
+M = TypeVar("M", bound=BaseModel)
+
+RATE_S = 1.0
+RATES_MAX = 100_000  # tenants whose service is remembered; then all is forgotten, and learnt anew
+
+
+class Rates:
+    """How fast did a number grow of late? By name. Mutable."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}  # when, how much, the rate by then
+
+    def per_s(self, name: tuple[str, str], amount: float, now: float) -> float:
+        """The number is `amount` now. 0 where it was never looked at."""
+        if name not in self._seen and len(self._seen) >= RATES_MAX:
+            self._seen.clear()
+        at, before, rate = self._seen.get(name, (now, amount, 0.0))
+        if now - at >= RATE_S:
+            at, before, rate = now, amount, max(amount - before, 0.0) / (now - at)
+        self._seen[name] = at, before, rate
+        return rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    registry: Registry
+    pools: Pools
+    clock: Callable[[], float]
+    rates: Rates = field(default_factory=Rates)
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="GET", path="/state", role=Role.VIEWER, summary="Pools and backends as they are now.",
+            run=self.state, answer=models.LiveState,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path="/state/tenants", role=Role.VIEWER,
+            summary="Every tenant's queue, counters and rate of service in every pool, by pool and tenant.",
+            run=self.tenants, query=models.TenantStatePage, answer=models.TenantStates,
+        )  # fmt: skip
+
+    async def state(self, _asked: Asked) -> Reply:
+        tenant_ids = self.pools.tenant_ids()
+        pools = [
+            models.PoolState(
+                pool=pool,
+                queued_requests=snapshot.queued_requests,
+                queued_bytes=snapshot.queued_bytes,
+                in_flight_requests=snapshot.in_flight_requests,
+                tenants=len(tenant_ids[pool]),
+                backends={name: _shown(models.BackendState, view) for name, view in snapshot.backends.items()},
+            )
+            for pool, snapshot in sorted(self.pools.overviews().items())
+        ]
+        return Reply(models.LiveState(store_available=self.registry.is_store_available, pools=pools))
+
+    async def tenants(self, asked: Asked) -> Reply:
+        query: models.TenantStatePage = asked.query
+        after = tuple((query.cursor or "").partition("\n")[::2])
+        rows = [
+            (pool, tenant)
+            for pool, tenants in self.pools.tenant_ids().items()
+            if query.pool in (None, pool)
+            for tenant in tenants
+            if (pool, tenant) > after
+        ]
+        shown = rows[: query.limit]
+        items = [each for pool in dict.fromkeys(pool for pool, _ in shown) for each in self._of(pool, shown)]
+        more = len(rows) > len(shown)
+        return Reply(
+            models.TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
+        )
+
+    def _of(self, pool: str, rows: list[tuple[str, str]]) -> Iterator[models.TenantState]:
+        names, now = [tenant for of, tenant in rows if of == pool], self.clock()
+        views = self.pools.views(pool, names)
+        for name in names:
+            view = views.get(name)
+            if view is not None:
+                rate = self.rates.per_s((pool, name), view.service, now)
+                yield _shown(models.TenantState, view, pool=pool, tenant=name, service_per_s=rate)
+
+
+def _shown(model: type[M], view: TenantView | BackendView, **beside: Any) -> M:
+    """What the model has of the view, and what is beside it."""
+    known = {name: getattr(view, name) for name in model.model_fields if name not in beside}
+    return model.model_construct(**known, **beside)

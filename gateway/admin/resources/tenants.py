@@ -1,0 +1,39 @@
+"""Tenants and tiers: whom there is to serve, by which weight, how fast, and how much at most."""
+
+from collections.abc import Iterator
+
+from gateway.admin import models
+from gateway.admin.models import NAME_PATTERN, TENANT_PATTERN
+from gateway.admin.resources.collection import Collection, Models
+from gateway.admin.routes import Role, Route
+from gateway.state.entries import Entry
+from gateway.state.registry import Registry
+
+
+def routes(registry: Registry) -> Iterator[Route]:
+    yield from Collection(
+        kind="tenants",
+        noun="tenant",
+        registry=registry,
+        models=Models(made=models.NewTenant, fields=models.TenantFields, shown=models.Tenant, listed=models.Tenants),
+        show=_tenant,
+        role=Role.OPERATOR,
+        id_schema={"type": "string", "pattern": TENANT_PATTERN},
+    ).routes()
+    yield from Collection(
+        kind="tiers",
+        noun="tier",
+        registry=registry,
+        models=Models(made=models.NewTier, fields=models.TierFields, shown=models.Tier, listed=models.Tiers),
+        show=_tier,
+        role=Role.OPERATOR,
+        id_schema={"type": "string", "pattern": NAME_PATTERN},
+    ).routes()
+
+
+def _tenant(entry: Entry) -> models.Tenant:
+    return models.Tenant.model_construct(id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json"))
+
+
+def _tier(entry: Entry) -> models.Tier:
+    return models.Tier.model_construct(id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json"))

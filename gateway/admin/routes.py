@@ -1,0 +1,143 @@
+"""The table of the admin API: every method and path, who may ask, what is read and what is answered.
+
+The server dispatches by this table and the OpenAPI document is written from it, so that neither can say what the
+other does not do. A path is split at its slashes before it is decoded: a tenant may be called a/b (as a%2Fb).
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+from urllib.parse import quote, unquote
+
+from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
+
+ROOT = "/admin/v1"
+
+
+class Role(IntEnum):
+    """What a caller may do; each may do what those before it may."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+
+ROLES: Mapping[str, Role] = {role.name.lower(): role for role in Role}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as the audit log names him."""
+
+    name: str
+    role: Role
+
+
+class Query(BaseModel):
+    """Parameters behind the question mark. They come as text, so numbers are read from it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Document(RootModel[dict[str, JsonValue]]):
+    """Any JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, read and checked. `query` and `body` are of the route's models."""
+
+    caller: Caller
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+    if_match: str | None
+
+    @property
+    def id(self) -> str:
+        return self.path["id"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is answered. `body` None is 204; `location` is below ROOT."""
+
+    body: BaseModel | None = None
+    etag: str | None = None
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One method at one path below ROOT. `conflicts`: it may answer 409, and why."""
+
+    method: str
+    path: str
+    role: Role
+    summary: str
+    run: Callable[[Asked], Awaitable[Reply]]
+    answer: type[BaseModel] | None = None
+    status: int = 200
+    body: type[BaseModel] | None = None
+    merges: type[BaseModel] | None = None  # what a merge patch must give: the body is any part of it (RFC 7396)
+    query: type[Query] | None = None
+    versioned: bool = False  # the answer has an ETag; a change takes If-Match
+    conflicts: str | None = None
+    stored: bool = False  # it reads what is kept, which may not be there now
+    path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def names(self) -> list[str]:
+        """Its path's parameters."""
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+class RouteTable:
+    """Which route is it?"""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes: Sequence[Route] = tuple(routes)
+        self._paths: list[tuple[tuple[str, ...], dict[str, Route]]] = []
+        for route in self.routes:
+            parts = tuple(route.path.split("/"))
+            methods = next((methods for known, methods in self._paths if known == parts), None)
+            if methods is None:
+                methods = {}
+                self._paths.append((parts, methods))
+            assert route.method not in methods, "a method stands once at a path"
+            methods[route.method] = route
+
+    def find(self, raw_path: str) -> tuple[Mapping[str, Route], Mapping[str, str]] | None:
+        """Return the routes at this path by method, and the values of its parameters; None where there is no such."""
+        if not raw_path.startswith(ROOT + "/"):
+            return None
+        parts = tuple(unquote(part) for part in raw_path.removeprefix(ROOT).split("/"))
+        for pattern, methods in self._paths:
+            values = _matched(pattern, parts)
+            if values is not None:
+                return methods, values
+        return None
+
+
+def located(kind: str, name: str) -> str:
+    """The path of one thing, below ROOT."""
+    return f"/{kind}/{quote(name, safe='')}"
+
+
+def _matched(pattern: tuple[str, ...], parts: tuple[str, ...]) -> dict[str, str] | None:
+    if len(pattern) != len(parts):
+        return None
+    values = {}
+    for expected, part in zip(pattern, parts, strict=True):
+        if expected.startswith("{"):
+            if not part:
+                return None
+            values[expected[1:-1]] = part
+        elif expected != part:
+            return None
+    return values

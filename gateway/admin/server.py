@@ -1,0 +1,195 @@
+"""The admin port's HTTP: read and check a request by its route, run it, and answer JSON or a problem.
+
+Nothing reaches a handler that the route's models have not read, and no answer repeats what was sent wrong. A change
+that has begun is finished although its client has left, so that what is kept and what is in force stay one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import orjson
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+from pydantic import BaseModel, ValidationError
+
+from gateway.admin.openapi import MERGE_PATCH
+from gateway.admin.problems import PROBLEM_TYPE, FieldError, Refused, checked, invalid
+from gateway.admin.routes import ROOT, Asked, Caller, Query, Reply, Route, RouteTable
+from gateway.admin.sign_in import SignIn
+from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
+
+BODY_BYTES_MAX = 64 << 10
+BODY_TIMEOUT_S = 10.0
+HEADER_BYTES_MAX = 16 << 10
+KEEPALIVE_S = 30.0
+QUERY_FIELDS_MAX = 16
+HEADERS: Mapping[str, str] = {
+    hdrs.SERVER: "fairlead",
+    hdrs.CACHE_CONTROL: "no-store",
+    "x-content-type-options": "nosniff",
+}
+JSON = "application/json"
+
+log = logging.getLogger(__name__)
+
+# What is answered beside the table: a path, and who may ask is asked already.
+Page = Callable[[], Awaitable[web.Response]]
+
+
+class AdminServer(web.Server):
+    """Serves the table of routes, and `pages` (text for programs) to every caller."""
+
+    def __init__(self, table: RouteTable, sign_in: SignIn, pages: Mapping[str, Page] | None = None) -> None:
+        super().__init__(
+            self._handle,
+            keepalive_timeout=KEEPALIVE_S,
+            access_log=None,
+            logger=log,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+        )
+        self._table = table
+        self._sign_in = sign_in
+        self._pages = pages or {}
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        try:
+            response = await self._answer(request)
+        except Refused as refused:
+            response = to_problem(refused)
+        if not request.content.is_eof():  # refused before its body was read
+            response.force_close()
+        return response
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        caller = self._sign_in.caller(request.headers, request.remote)
+        page = self._pages.get(request.path)
+        if page is not None and request.method == hdrs.METH_GET:
+            return await page()
+        found = self._table.find(request.rel_url.raw_path)
+        if found is None:
+            raise Refused(404, "there is no such path")
+        methods, path = found
+        route = methods.get(request.method)
+        if route is None:
+            raise Refused(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
+        if caller.role < route.role:
+            raise Refused(403, f"this is for the role {route.role.name.lower()}")
+        return to_response(route, await run(route, await _asked(request, route, path, caller)))
+
+
+class _Connection(RequestHandler):
+    """aiohttp's connection, with problems for bad HTTP that do not repeat what was sent."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        bad_http = isinstance(exc, HttpProcessingError) or status < 500
+        if not bad_http:
+            log.error("an admin handler failed", exc_info=exc)
+        response = to_problem(Refused(400, "this is not HTTP") if bad_http else Refused(500, "the gateway failed"))
+        response.force_close()
+        return response
+
+
+async def run(route: Route, asked: Asked) -> Reply:
+    """Do what is asked. Raises Refused, whatever the store has to say."""
+    doing = asyncio.ensure_future(route.run(asked))
+    try:
+        return await asyncio.shield(doing)
+    except VersionConflict:
+        # With If-Match it is the client's version that is old; without, two changes crossed and the other was first.
+        raise Refused(412 if asked.if_match else 409, "it was changed by somebody else meanwhile") from None
+    except StoreUnavailable:
+        raise Refused(503, "the state cannot be written or read now", headers={hdrs.RETRY_AFTER: "1"}) from None
+    except StoreFull as error:
+        raise Refused(409, f"there is no room: {error}") from None
+
+
+async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str], caller: Caller) -> Asked:
+    query = _query(request, route.query)
+    body = None
+    if route.body is not None or route.merges is not None:
+        body = _body(await _read(request, JSON if route.body is not None else MERGE_PATCH), route.body)
+    if_match = request.headers.get(hdrs.IF_MATCH) if route.versioned else None
+    return Asked(caller, path, query, body, if_match)
+
+
+def _query(request: web.BaseRequest, model: type[Query] | None) -> Query:
+    try:
+        pairs = parse_qsl(
+            request.rel_url.raw_query_string, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"
+        )
+    except ValueError:
+        raise Refused(400, "the query cannot be read") from None
+    twice = {name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1}
+    if twice:
+        names = [FieldError(field=f"query.{name}", reason="is there twice") for name in sorted(twice)]
+        raise Refused(422, "a parameter is there twice", names)
+    try:
+        return (model or Query).model_validate(dict(pairs))
+    except ValidationError as error:
+        raise invalid(error, "query") from None
+
+
+async def _read(request: web.BaseRequest, content_type: str) -> bytes:
+    given = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
+    if given not in (content_type, JSON):
+        raise Refused(415, f"send {content_type}", headers={"accept-patch": MERGE_PATCH})
+    if (request.content_length or 0) > BODY_BYTES_MAX:
+        raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while chunk := await request.content.readany():
+                data += chunk
+                if len(data) > BODY_BYTES_MAX:
+                    raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+    except TimeoutError:
+        raise Refused(408, "the body did not arrive in time") from None
+    except web.RequestPayloadError:
+        raise Refused(400, "this is not HTTP") from None
+    return bytes(data)
+
+
+def _body(data: bytes, model: type[BaseModel] | None) -> Any:
+    """The body as the model, or the merge patch as it is."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise Refused(422, "the body must be an object", [FieldError(field="body", reason="must be an object")])
+    if model is None:
+        return value
+    return checked(model, value)
+
+
+def to_response(route: Route, reply: Reply) -> web.Response:
+    headers = dict(HEADERS)
+    if reply.etag is not None:
+        headers[hdrs.ETAG] = f'"{reply.etag}"'
+    if reply.location is not None:
+        headers[hdrs.LOCATION] = ROOT + reply.location
+    if reply.body is None:
+        return web.Response(status=204, headers=headers)
+    headers[hdrs.CONTENT_TYPE] = JSON
+    # What the file declares may be beyond what the API would take: it is shown as it is.
+    body = reply.body.model_dump_json(warnings=False).encode()
+    return web.Response(status=route.status, body=body, headers=headers)
+
+
+def to_problem(refused: Refused) -> web.Response:
+    headers = {**HEADERS, hdrs.CONTENT_TYPE: PROBLEM_TYPE, **refused.headers}
+    return web.Response(status=refused.status, body=refused.body(), headers=headers)

@@ -1,0 +1,74 @@
+"""Who asks at the admin port? A key with a role, or a token of an identity provider; never a tenant's key.
+
+An unknown key, a revoked one and what cannot be a key get one answer, and too many of them from one address are told
+to wait. Only who holds a tenant's key is told that it opens the other port.
+"""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from gateway.admin.problems import Refused
+from gateway.admin.routes import ROLES, Caller
+from gateway.config.jwt import AdminIssuer
+from gateway.identity.auth import Identity, Unauthorized, given_key, given_token
+from gateway.identity.key_ring import KeyRing
+from gateway.identity.throttle import FailureThrottle
+from gateway.identity.token_form import claim
+
+if TYPE_CHECKING:
+    from gateway.identity.tokens import Tokens
+
+SUBJECT_CHARS_MAX = 128
+
+
+class SignIn:
+    """Who asks?"""
+
+    def __init__(
+        self,
+        *,
+        admin_keys: KeyRing[Caller],
+        tenant_keys: KeyRing[Identity] | None,
+        clock: Callable[[], float],
+        tokens: "Tokens[AdminIssuer, Caller] | None" = None,
+    ) -> None:
+        """`tenant_keys` None: they are not checked. `clock`: any seconds that only grow."""
+        self._tokens = tokens
+        self._admin_keys = admin_keys
+        self._tenant_keys = tenant_keys
+        self._clock = clock
+        self._failures = FailureThrottle()
+
+    def caller(self, headers: Mapping[str, str], peer: str | None) -> Caller:
+        """Raises Refused."""
+        token = given_token(headers)
+        if token is not None and self._tokens is not None:
+            found = self._tokens.find(token)
+            if found is not None:
+                return found
+        try:
+            key = given_key(headers) or ""
+        except Unauthorized:
+            key = ""
+        caller = self._admin_keys.find(key)
+        is_tenants = self._tenant_keys is not None and self._tenant_keys.find(key) is not None
+        if caller is not None:
+            return caller
+        if is_tenants:
+            raise Refused(403, "this key is for the data port: the admin port has keys of its own")
+        wait_s = self._failures.failed(peer, self._clock())
+        if wait_s is not None:
+            retry = {"retry-after": str(max(1, ceil(wait_s)))}
+            raise Refused(429, "too many requests with wrong keys came from your address", headers=retry)
+        challenge = {"www-authenticate": "Bearer"}
+        raise Refused(401, "no valid key was given: send it as 'Authorization: Bearer KEY'", headers=challenge)
+
+
+def caller_of(issuer: AdminIssuer, claims: Mapping[str, Any]) -> Caller | None:
+    """Who the claims say that he is, with the highest of his roles; None where he has none."""
+    names = claim(claims, issuer.role_claim)
+    names = [names] if isinstance(names, str) else names if isinstance(names, list) else []
+    roles = [ROLES[issuer.roles[name]] for name in names if isinstance(name, str) and name in issuer.roles]
+    subject = str(claims.get("sub", ""))[:SUBJECT_CHARS_MAX]
+    return Caller(f"{subject}@{issuer.issuer}", max(roles)) if roles else None

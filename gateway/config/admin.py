@@ -1,0 +1,26 @@
+"""The admin port: where it listens, the first key to it, and where backends that come by it may be."""
+
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from gateway.config.sections import Section, not_bool
+
+PRIVATE_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = (
+    IPv4Network("10.0.0.0/8"),
+    IPv4Network("172.16.0.0/12"),
+    IPv4Network("192.168.0.0/16"),
+    IPv6Network("fc00::/7"),
+)
+
+
+class Admin(Section):
+    """`key_file` holds the first key, for the role admin; it is made where there is none."""
+
+    enabled: bool = False
+    host: str = "127.0.0.1"
+    port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] = 8081
+    key_file: Path = Path("fairlead.admin-key")
+    backend_networks: tuple[IPv4Network | IPv6Network, ...] = PRIVATE_NETWORKS

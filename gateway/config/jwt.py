@@ -1,0 +1,64 @@
+"""Identity providers whose tokens are taken beside keys."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from gateway.config.sections import Section
+
+ISSUERS_MAX = 16
+
+# Signatures with a public key alone: an HMAC would make a signing key of what a provider publishes (RFC 8725, 3.1).
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+Role = Literal["viewer", "operator", "admin"]
+ROLES: Mapping[str, Role] = {"viewer": "viewer", "operator": "operator", "admin": "admin"}
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise ValueError("must be like https://host/path")
+    return value
+
+
+def _name(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("must be printable")
+    return value
+
+
+Url = Annotated[str, AfterValidator(_url)]
+Claim = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_name)]
+
+
+class Issuer(Section):
+    """A provider. `jwks_url` None: found by OpenID Connect Discovery. A claim inside another is written a.b."""
+
+    issuer: Url
+    audience: Annotated[str, Field(min_length=1, max_length=256)]
+    jwks_url: Url | None = None
+    ca_file: Path | None = None
+    algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
+
+
+class TenantIssuer(Issuer):
+    """At the data port: this claim names the tenant."""
+
+    tenant_claim: Claim = "tenant"
+
+
+class AdminIssuer(Issuer):
+    """At the admin port: this claim holds a name or names, each of which may give a role; the highest counts."""
+
+    role_claim: Claim = "roles"
+    roles: Annotated[dict[str, Role], Field(min_length=1)] = Field(default_factory=lambda: {**ROLES})
+
+
+class Jwt(Section):
+    """Tokens beside keys: at the data port, where auth.mode is keys, and at the admin port."""
+
+    data: Annotated[tuple[TenantIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()
+    admin: Annotated[tuple[AdminIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()

@@ -1,0 +1,95 @@
+"""Traces and metrics.
+
+Where traces go, and of which calls, says this section, else the OTEL_* variables that every program of a site reads;
+they are off while neither names an endpoint. Credentials for the collector (OTEL_EXPORTER_OTLP_HEADERS), its
+certificate, its timeout and what describes this process (OTEL_RESOURCE_ATTRIBUTES) are read from the environment by
+OpenTelemetry itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from gateway.config.sections import Count, Section, listed, not_bool
+from gateway.observability.sampling import SAMPLERS
+
+SAMPLER = "parentbased_traceidratio"
+SAMPLE_RATIO = 0.01
+PROTOCOLS = ("http/protobuf", "grpc")
+TRACES_PATH = "/v1/traces"
+TENANT_SERIES_MAX = 1000  # what is measured to hold up nobody
+
+
+def _endpoint(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be like http://host:port")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class TracingSettings:
+    """Traces are on. `endpoint` is where spans are posted to, with its path."""
+
+    endpoint: str
+    protocol: str
+    sampler: str
+    sample_ratio: float
+
+
+class Tracing(Section):
+    """None: as the OTEL_* variables say, or the default."""
+
+    endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
+    protocol: Literal["http/protobuf", "grpc"] | None = None
+    sampler: Annotated[str, AfterValidator(lambda value: listed(tuple(SAMPLERS), value))] | None = None
+    sample_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] | None = None
+
+    def settings(self, environ: Mapping[str, str]) -> TracingSettings | None:
+        """What holds by this section and these variables; None: no traces. Raises ValueError."""
+        own, shared = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        base = self.endpoint or shared
+        if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (base or own):
+            return None
+        protocol = self.protocol or _variable(
+            environ, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"), PROTOCOLS
+        )
+        sampler = self.sampler or _variable(environ, ("OTEL_TRACES_SAMPLER",), (SAMPLER, *SAMPLERS))
+        if self.endpoint is None and own:
+            endpoint = own
+        else:
+            assert base, "there is one, or none at all"
+            endpoint = base if protocol == "grpc" else base.rstrip("/") + TRACES_PATH
+        return TracingSettings(endpoint, protocol, sampler, self._ratio(environ))
+
+    def _ratio(self, environ: Mapping[str, str]) -> float:
+        if self.sample_ratio is not None:
+            return self.sample_ratio
+        text = environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+        try:
+            ratio = float(text) if text else SAMPLE_RATIO
+        except ValueError:
+            ratio = -1.0
+        if not 0 <= ratio <= 1:
+            raise ValueError("the environment variable OTEL_TRACES_SAMPLER_ARG must be a number from 0 to 1")
+        return ratio
+
+
+class Metrics(Section):
+    """`tenants_max`: tenants with series of their own, those with the most traffic; the others are one, "other"."""
+
+    tenants_max: Annotated[Count, Field(le=TENANT_SERIES_MAX)] = 200
+
+
+def _variable(environ: Mapping[str, str], names: tuple[str, ...], known: tuple[str, ...]) -> str:
+    """The first of the variables that is set; the first that is known where none is."""
+    for name in names:
+        value = environ.get(name)
+        if value:
+            if value not in known:
+                raise ValueError(f"the environment variable {name} must be one of {', '.join(dict.fromkeys(known))}")
+            return value
+    return known[0]

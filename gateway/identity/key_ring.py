@@ -1,0 +1,63 @@
+"""Whose key is it? HMACs of keys, each with its owner, that may expire, and come and go.
+
+An unknown key, one that was revoked and one that has expired cost the same work and get the same answer.
+"""
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, TypeVar
+
+from gateway.identity.key_file import key_hmac
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Generic[T]):
+    digest: bytes
+    owner: T
+    expires_at_s: float
+
+
+class KeyRing(Generic[T]):
+    """Keys and their owners. Mutable."""
+
+    def __init__(self, secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._secret = secret
+        self._clock = clock
+        self._nobodys = secrets.token_bytes(32)
+        self._known: dict[bytes, _Known[T]] = {}
+        self._digests: dict[str, bytes] = {}  # by id
+
+    def put(self, key_id: str, hmac_hex: str, owner: T, *, expires_at_s: float | None = None) -> None:
+        """The key with this id and HMAC is this one's, until it expires."""
+        self.drop(key_id)
+        digest = self._digests[key_id] = bytes.fromhex(hmac_hex)
+        self._known[digest] = _Known(digest, owner, inf if expires_at_s is None else expires_at_s)
+
+    def drop(self, key_id: str) -> None:
+        """The key with this id, if there is one, is nobody's."""
+        digest = self._digests.pop(key_id, None)
+        if digest is not None:
+            self._known.pop(digest, None)
+
+    def find(self, key: str) -> T | None:
+        """Whose key it is; None where it is nobody's."""
+        digest = key_hmac(self._secret, key)
+        known = self._known.get(digest)
+        is_same = hmac.compare_digest(self._nobodys if known is None else known.digest, digest)
+        if known is None or not is_same or self._clock() >= known.expires_at_s:
+            return None
+        return known.owner
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def hmac_hex(self, key: str) -> str:
+        """What is kept of a key."""
+        return key_hmac(self._secret, key).hex()

@@ -1,0 +1,214 @@
+"""Whose token is it? JSON Web Tokens (RFC 7519) of identity providers, checked as RFC 8725 says.
+
+A token is believed where it is signed by a key that its issuer publishes, with an algorithm of a short list, is for
+our audience, and is not over. Keys are fetched aside, now and then, and once more where a token names one that is not
+known: no request ever waits for a provider, and what tokens say sets off no more than a fetch per UNKNOWN_S. If a
+provider is away, its last keys hold. What was found true is remembered, by a digest, until the token is over.
+"""
+
+import asyncio
+import hashlib
+import logging
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import aiohttp
+import jwt
+import orjson
+
+from backends.poll import tls_context
+from gateway.config.jwt import Issuer
+from gateway.identity.token_form import looks_like_token
+
+REFRESH_S = 300.0
+UNKNOWN_S = 10.0  # between two fetches that tokens set off
+RETRY_S = 5.0  # after one that failed
+FETCH_S_MAX = 5.0
+JWKS_BYTES_MAX = 256 << 10
+KEYS_MAX = 100  # of one issuer
+REMEMBERED_MAX = 10_000
+LEEWAY_S = 30.0  # that clocks may differ by
+KEY_TYPES = ("RSA", "EC", "OKP")
+DISCOVERY = "/.well-known/openid-configuration"
+
+I = TypeVar("I", bound=Issuer)  # noqa: E741 - an issuer
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class KeysUnavailableError(Exception):
+    """An issuer's keys could not be fetched."""
+
+
+class Tokens(Generic[I, T]):
+    """Tokens of some issuers, and what `read` makes of the claims of each (None: nothing). `start` it, `stop` it."""
+
+    def __init__(
+        self,
+        issuers: Sequence[I],
+        read: Callable[[I, Mapping[str, Any]], T | None],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock`: seconds since 1970. Raises ValueError where a file of CA certificates cannot be read."""
+        self._issuers = {each.issuer: _Keys(each, self._forget) for each in issuers}
+        self._read = read
+        self._clock = clock
+        self._remembered: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
+
+    async def start(self) -> None:
+        """Fetch the keys, in a time that is bounded, and go on doing so."""
+        await asyncio.gather(*(keys.start() for keys in self._issuers.values()))
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(keys.stop() for keys in self._issuers.values()))
+
+    def find(self, token: str) -> T | None:
+        """Who it says that its bearer is; None where it is not to be believed."""
+        if not looks_like_token(token):
+            return None
+        digest, now = hashlib.sha256(token.encode(errors="surrogateescape")).digest(), self._clock()
+        known = self._remembered.get(digest)
+        if known is not None and now < known[0]:
+            return known[1]
+        try:
+            claims, keys = self._claims(token)
+            over_at = float(claims["exp"])
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            return None
+        found = self._read(keys.issuer, claims)
+        if found is not None:
+            self._remembered[digest] = over_at, found
+            if len(self._remembered) > REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+        return found
+
+    def _forget(self) -> None:
+        """An issuer has other keys: what was believed by those it had before is looked at again."""
+        self._remembered.clear()
+
+    def _claims(self, token: str) -> tuple[dict[str, Any], "_Keys[I]"]:
+        """Raises PyJWTError, and KeyError for an issuer or a key that is not known."""
+        unverified = jwt.decode(token, options={"verify_signature": False})
+        keys = self._issuers[unverified["iss"]]
+        header, issuer = jwt.get_unverified_header(token), keys.issuer
+        if header["alg"] not in issuer.algorithms:
+            raise jwt.InvalidAlgorithmError
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            keys.find(header.get("kid"), header["alg"]),
+            algorithms=[header["alg"]],
+            audience=issuer.audience,
+            issuer=issuer.issuer,
+            leeway=LEEWAY_S,
+            options={"require": ["exp", "iss", "aud"]},
+        )
+        return claims, keys
+
+
+class _Keys(Generic[I]):
+    """The public keys of one issuer, as last fetched. Mutable."""
+
+    def __init__(self, issuer: I, on_change: Callable[[], None]) -> None:
+        self.issuer = issuer
+        self._on_change = on_change
+        self._tls: ssl.SSLContext | bool = True if issuer.ca_file is None else tls_context(str(issuer.ca_file))
+        self._jwks: dict[str | None, dict[str, Any]] = {}
+        self._made: dict[tuple[str | None, str], jwt.PyJWK] = {}  # by id and algorithm
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        first = asyncio.Event()
+        self._task = asyncio.create_task(self._refresh_on(first), name=f"keys of {self.issuer.issuer}")
+        await first.wait()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
+        """Raises KeyError where there is none, and has them fetched anew; PyJWTError where it is not for this."""
+        made = self._made.get((key_id, algorithm))
+        if made is not None:
+            return made
+        entry = self._jwks.get(key_id)
+        if entry is None and key_id is None and len(self._jwks) == 1:
+            entry = next(iter(self._jwks.values()))
+        if entry is None:
+            self._wanted.set()
+            raise KeyError(key_id)
+        if entry.get("alg", algorithm) != algorithm:
+            raise jwt.InvalidAlgorithmError
+        made = self._made[key_id, algorithm] = jwt.PyJWK(entry, algorithm)
+        return made
+
+    async def _refresh_on(self, first: asyncio.Event) -> None:
+        while True:
+            pause_s = REFRESH_S
+            try:
+                self._took(_parsed(await self._fetch()))
+            except KeysUnavailableError as error:
+                log.warning("the keys of %s cannot be fetched: %s", self.issuer.issuer, error)
+                pause_s = RETRY_S
+            first.set()
+            # What tokens ask for waits: they may ask often.
+            await asyncio.sleep(min(UNKNOWN_S, pause_s))
+            try:
+                async with asyncio.timeout(max(pause_s - UNKNOWN_S, 0)):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+
+    def _took(self, jwks: dict[str | None, dict[str, Any]]) -> None:
+        if jwks != self._jwks:
+            self._jwks = jwks
+            self._made.clear()
+            self._on_change()
+
+    async def _fetch(self) -> Mapping[str, Any]:
+        """Raises KeysUnavailableError."""
+        issuer = self.issuer
+        try:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=FETCH_S_MAX)) as session:
+                url = issuer.jwks_url
+                if url is None:
+                    found = await self._get(session, issuer.issuer.rstrip("/") + DISCOVERY)
+                    # OpenID Connect Discovery 1.0, 4.3: it speaks for itself, or is not believed.
+                    if found.get("issuer") != issuer.issuer or not isinstance(found.get("jwks_uri"), str):
+                        raise KeysUnavailableError("its discovery document is not about it")
+                    url = found["jwks_uri"]
+                return await self._get(session, url)
+        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+            raise KeysUnavailableError(str(error) or type(error).__name__) from error
+
+    async def _get(self, session: aiohttp.ClientSession, url: str) -> Mapping[str, Any]:
+        async with session.get(url, allow_redirects=False, ssl=self._tls) as response:
+            body = bytearray()
+            while len(body) <= JWKS_BYTES_MAX and (chunk := await response.content.readany()):
+                body += chunk
+            if response.status != 200 or len(body) > JWKS_BYTES_MAX:
+                raise KeysUnavailableError(f"{url}: status {response.status}, {len(body)} bytes")
+        value = orjson.loads(bytes(body))
+        if not isinstance(value, dict):
+            raise KeysUnavailableError(f"{url}: not an object")
+        return value
+
+
+def _parsed(jwks: Mapping[str, Any]) -> dict[str | None, dict[str, Any]]:
+    """The keys for signatures, by id; others, and secrets, are none of our business. Raises KeysUnavailableError."""
+    entries = jwks.get("keys")
+    keys: dict[str | None, dict[str, Any]] = {}
+    for entry in entries[:KEYS_MAX] if isinstance(entries, list) else []:
+        is_key = isinstance(entry, dict) and isinstance(entry.get("kid", ""), str)
+        if is_key and entry.get("use", "sig") == "sig" and entry.get("kty") in KEY_TYPES:
+            keys[entry.get("kid")] = entry
+    if not keys:
+        raise KeysUnavailableError("there is no key for signatures among them")
+    return keys

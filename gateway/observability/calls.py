@@ -1,0 +1,153 @@
+"""Counting calls when they have ended: nothing is counted per token.
+
+A tenant's counts are plain numbers, a model's histograms are looked up once and kept. There is a bound to both:
+TenantSeries says who has series of his own, and beyond MODELS_MAX models the rest is "other".
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import Histogram
+
+from gateway.observability import genai
+from gateway.observability.instruments import (
+    TENANT_REFUSALS,
+    TENANT_REQUESTS,
+    TENANT_TOKENS,
+    TENANT_WAITED,
+    Family,
+    Histograms,
+    Values,
+)
+from gateway.observability.telemetry import CallTrace
+from gateway.observability.tenant_series import OTHER, TenantSeries
+from policies.types import Outcome, Reason
+
+MODELS_MAX: Final = 50  # combinations of operation, model and tier
+NOBODY: Final = "unknown"  # the tenant of a call whose key is none
+ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
+REFUSED: Final = "refused"
+DISPATCHED: Final = "dispatched"
+INPUT, CACHED, OUTPUT = "input", "cached_input", "output"
+
+_SHED: Final = frozenset(Reason)
+
+
+@dataclass(slots=True)
+class _OfTenant:
+    """What one tenant's calls came to, or those of all that have no series of their own."""
+
+    requests: dict[str, int] = field(default_factory=dict)  # by outcome
+    refusals: dict[str, int] = field(default_factory=dict)  # by reason
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _OfModel:
+    """The children of one model in one tier."""
+
+    labels: tuple[str, str, str]
+    first_token: Histogram
+    per_token: Histogram
+    durations: dict[str, Histogram] = field(default_factory=dict)
+
+
+class CallMeter:
+    """Counts calls that have ended. Mutable."""
+
+    def __init__(self, histograms: Histograms, tenants_max: int) -> None:
+        self._to = histograms
+        self.series = TenantSeries(tenants_max, self._drop)
+        self._tenants: dict[str, _OfTenant] = {}
+        self._models: dict[tuple[str, str, str], _OfModel] = {}
+        self._waits: dict[tuple[str, str], Histogram] = {}
+
+    def ended(self, trace: CallTrace) -> None:
+        if trace.request is not None and trace.outcome is None and trace.status < 400:
+            return  # its client was told that it is being made: the response itself has a line of its own
+        now_s = time.perf_counter()
+        outcome = outcome_of(trace)
+        tenant = self._tenant(trace)
+        tenant.requests[outcome] = tenant.requests.get(outcome, 0) + 1
+        if outcome == REFUSED:
+            reason = trace.reason or ""
+            tenant.refusals[reason] = tenant.refusals.get(reason, 0) + 1
+        if trace.queued_s is not None:
+            waited_s = (now_s if trace.dispatched_s is None else trace.dispatched_s) - trace.queued_s
+            tenant.waited_s += waited_s
+            self._wait(trace.tier_id or "", outcome if trace.dispatched_s is None else DISPATCHED).observe(waited_s)
+        usage = trace.usage
+        if usage is not None:
+            tenant.input += usage.prompt_tokens
+            tenant.cached += usage.cached_tokens
+            tenant.output += usage.output_tokens
+        if trace.dispatched_s is not None and trace.model is not None:
+            self._time(trace, outcome, now_s)
+
+    def seen(self) -> dict[Family, Values]:
+        """What all calls came to, by tenant."""
+        rows = self._tenants.items()
+        kinds = ((INPUT, "input"), (CACHED, "cached"), (OUTPUT, "output"))
+        return {
+            TENANT_REQUESTS: {(label, each): n for label, row in rows for each, n in row.requests.items()},
+            TENANT_REFUSALS: {(label, each): n for label, row in rows for each, n in row.refusals.items()},
+            TENANT_TOKENS: {(label, kind): getattr(row, name) for label, row in rows for kind, name in kinds},
+            TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
+        }
+
+    def _time(self, trace: CallTrace, outcome: str, now_s: float) -> None:
+        model = self._model(trace)
+        error = "" if outcome == Outcome.COMPLETED else outcome
+        duration = model.durations.get(error)
+        if duration is None:
+            duration = model.durations[error] = self._to.duration.labels(*model.labels, error)
+        duration.observe(now_s - trace.started_s)
+        first_s, usage = trace.first_token_s, trace.usage
+        if trace.stream and first_s is not None and usage is not None:
+            model.first_token.observe(first_s - trace.started_s)
+            if usage.output_tokens > 1 and not error:
+                model.per_token.observe((now_s - first_s) / (usage.output_tokens - 1))
+
+    def _tenant(self, trace: CallTrace) -> _OfTenant:
+        label = NOBODY
+        if trace.tenant_id is not None:
+            label = self.series.label(trace.tenant_id, is_known=trace.request is not None)
+        tenant = self._tenants.get(label)
+        if tenant is None:
+            tenant = self._tenants[label] = _OfTenant()
+        return tenant
+
+    def _model(self, trace: CallTrace) -> _OfModel:
+        key = (trace.endpoint, trace.model or "", trace.tier_id or "")
+        model = self._models.get(key)
+        if model is None:
+            name = key[1] if len(self._models) < MODELS_MAX else OTHER
+            labels = (genai.operation(key[0]), name, key[2])
+            model = _OfModel(labels, self._to.first_token.labels(*labels), self._to.per_token.labels(*labels))
+            if name != OTHER:
+                self._models[key] = model
+        return model
+
+    def _wait(self, tier_id: str, outcome: str) -> Histogram:
+        wait = self._waits.get((tier_id, outcome))
+        if wait is None:
+            wait = self._waits[tier_id, outcome] = self._to.wait.labels(tier_id, outcome)
+        return wait
+
+    def _drop(self, label: str) -> None:
+        """The tenant has no series of its own any more."""
+        self._tenants.pop(label, None)
+
+
+def outcome_of(trace: CallTrace) -> str:
+    """How the call ended, as one of few words."""
+    if trace.outcome is not None:
+        return trace.outcome
+    if trace.status < 400:
+        return ANSWERED
+    # Of what the gateway answers itself, above 499 there are only the scheduler's reasons.
+    return REFUSED if trace.status < 500 or trace.reason in _SHED else Outcome.BACKEND_FAILED

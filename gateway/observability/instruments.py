@@ -1,0 +1,156 @@
+"""Every metric there is: its name, what it says, its labels. docs/operations.md lists the same, and a test compares.
+
+Two sorts. Histograms are prometheus_client's, by model and tier, whose children are looked up once and kept (calls.py).
+What there may be a thousand of, by tenant above all, is a Family: numbers that are kept where they arise (calls.py,
+standings.py) and become samples in slices when somebody asks. Their series come and go with what they are about.
+Tenants have counters and gauges alone; a histogram for each would be a megabyte.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.observability import genai
+
+WAIT_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+LAG_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+POOL: Final = ("pool",)
+POOL_TENANT: Final = ("pool", "tenant")
+POOL_TIER: Final = ("pool", "tier")
+POOL_BACKEND: Final = ("pool", "backend")
+MODEL: Final = ("gen_ai_operation_name", "gen_ai_request_model", "tier")
+
+Labels = tuple[str, ...]
+Values = dict[Labels, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric that is read and not counted. A `total` only grows."""
+
+    name: str
+    help: str
+    labels: Labels = ()
+    total: bool = False
+
+    def metric(self, values: Iterable[tuple[Labels, float]]) -> Metric:
+        """With these values, by values of the labels."""
+        make = CounterMetricFamily if self.total else GaugeMetricFamily
+        metric = make(self.name, self.help, labels=self.labels)
+        for labels, value in values:
+            metric.add_metric(labels, value)
+        return metric
+
+
+TENANT_REQUESTS: Final = Family(
+    "fairlead_tenant_requests_total", "Calls that ended, by how.", ("tenant", "outcome"), total=True
+)
+TENANT_REFUSALS: Final = Family(
+    "fairlead_tenant_refusals_total", "Calls that were refused, by why.", ("tenant", "reason"), total=True
+)
+TENANT_TOKENS: Final = Family(
+    "fairlead_tenant_tokens_total",
+    "Tokens of calls that ended; cached_input is a part of input.",
+    ("tenant", "type"),
+    total=True,
+)
+TENANT_WAITED: Final = Family(
+    "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
+)
+TENANT_SERVICE: Final = Family(
+    "fairlead_tenant_service_total",
+    "What the tenant was charged: tokens by their price, as they pass. What is given back counts as charged.",
+    POOL_TENANT,
+    total=True,
+)
+TENANT_QUEUED: Final = Family("fairlead_tenant_queued_requests", "Requests that wait.", POOL_TENANT)
+TENANT_IN_FLIGHT: Final = Family("fairlead_tenant_in_flight_requests", "Requests at backends.", POOL_TENANT)
+TENANT_IN_FLIGHT_TOKENS: Final = Family(
+    "fairlead_tenant_in_flight_tokens", "KV tokens that are reserved for them.", POOL_TENANT
+)
+POOL_SERVICE: Final = Family(
+    "fairlead_pool_service_total", "What all tenants were charged: the pool's throughput.", POOL, total=True
+)
+POOL_QUEUED: Final = Family("fairlead_pool_queued_requests", "Requests that wait.", POOL)
+POOL_QUEUED_BYTES: Final = Family("fairlead_pool_queued_bytes", "Bytes of their bodies.", POOL)
+POOL_IN_FLIGHT: Final = Family("fairlead_pool_in_flight_requests", "Requests at backends.", POOL)
+POOL_TENANTS_WAITING: Final = Family(
+    "fairlead_pool_tenants_waiting", "Tenants with something queued that their limits would let them send.", POOL
+)
+POOL_GAP: Final = Family(
+    "fairlead_pool_service_gap",
+    "Service over weight by which two tenants differ at most that both waited all the time, for 1 to 300 s until now.",
+    POOL_TIER,
+)
+POOL_GAP_BOUND: Final = Family(
+    "fairlead_pool_service_gap_bound",
+    "What the policy promises of it, from the size of the backends; none where it promises nothing.",
+    POOL_TIER,
+)
+POOL_JAIN: Final = Family(
+    "fairlead_pool_jain_index", "How evenly they were served: 1 is alike, 1/n is one has all.", POOL_TIER
+)
+BACKEND_UP: Final = Family("fairlead_backend_available", "1: it is sent requests.", POOL_BACKEND)
+BACKEND_IN_FLIGHT: Final = Family("fairlead_backend_in_flight_requests", "Requests of ours there.", POOL_BACKEND)
+BACKEND_FOREIGN: Final = Family("fairlead_backend_foreign_requests", "Requests of others there.", POOL_BACKEND)
+BACKEND_LIMIT: Final = Family("fairlead_backend_limit_requests", "Sequences that it can run.", POOL_BACKEND)
+BACKEND_RESERVED: Final = Family("fairlead_backend_reserved_tokens", "KV tokens reserved for ours.", POOL_BACKEND)
+BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV tokens held by others.", POOL_BACKEND)
+BACKEND_LIMIT_TOKENS: Final = Family(
+    "fairlead_backend_limit_tokens", "KV tokens that may be reserved; none where its size is not known.", POOL_BACKEND
+)
+TENANTS: Final = Family("fairlead_tenants", "Tenants that the schedulers know.")
+TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants that have series of their own.")
+SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
+LINES_LOST: Final = Family(
+    "fairlead_log_lines_lost_total", "Lines that no file has taken, by log.", ("log",), total=True
+)
+
+FAMILIES: Final = (
+    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_WAITED,
+    TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
+    POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
+    POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
+    BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS,
+    BACKEND_LIMIT_TOKENS, TENANTS, TENANT_SERIES, SPANS_LOST, LINES_LOST,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Histograms:
+    """What is measured when a call ends, and by the event loop about itself."""
+
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    wait: Histogram = field(init=False)
+    duration: Histogram = field(init=False)
+    first_token: Histogram = field(init=False)
+    per_token: Histogram = field(init=False)
+    loop_lag: Histogram = field(init=False)
+
+    def __post_init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, that Prometheus ignores
+        to = self.registry
+        self.wait = Histogram(
+            "fairlead_queue_wait_seconds", "Time in the queue, by how it ended.", ("tier", "outcome"),
+            buckets=WAIT_BUCKETS_S, registry=to,
+        )  # fmt: skip
+        self.duration = Histogram(
+            genai.SERVER_REQUEST_DURATION, "From a call's arrival to its end, its wait included.",
+            (*MODEL, "error_type"), buckets=genai.DURATION_BUCKETS_S, registry=to,
+        )  # fmt: skip
+        self.first_token = Histogram(
+            genai.SERVER_TIME_TO_FIRST_TOKEN, "From a streamed call's arrival to its first token, its wait included.",
+            MODEL, buckets=genai.FIRST_TOKEN_BUCKETS_S, registry=to,
+        )  # fmt: skip
+        self.per_token = Histogram(
+            genai.SERVER_TIME_PER_OUTPUT_TOKEN, "Per token after the first, of streamed calls.", MODEL,
+            buckets=genai.PER_TOKEN_BUCKETS_S, registry=to,
+        )  # fmt: skip
+        self.loop_lag = Histogram(
+            "fairlead_event_loop_lag_seconds", "How late the event loop runs what is due.",
+            buckets=LAG_BUCKETS_S, registry=to,
+        )  # fmt: skip

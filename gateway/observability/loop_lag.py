@@ -1,0 +1,33 @@
+"""How late does the event loop run what is due? Everybody's latency has that on top.
+
+A timer that is set again and again sees it: what it is late by is what held up the loop.
+"""
+
+import asyncio
+from typing import Final
+
+from prometheus_client import Histogram
+
+INTERVAL_S: Final = 0.1
+
+
+class LoopLag:
+    """Measures the loop that it is made on. Mutable; `start` it, `stop` it."""
+
+    def __init__(self, into: Histogram) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._into = into
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+
+    def start(self) -> None:
+        self._due_at = self._loop.time() + INTERVAL_S
+        self._timer = self._loop.call_at(self._due_at, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._into.observe(max(0.0, self._loop.time() - self._due_at))
+        self.start()

@@ -1,0 +1,79 @@
+"""Spans on their way to a collector, which may be slow, down or a black hole: then one counter moves.
+
+The event loop only appends to a bounded queue. A thread sends what has gathered, in small batches so that their
+encoding never holds the interpreter for long, and drops what cannot be sent. Nobody waits for it: when the gateway
+ends it has a moment to send the rest. OpenTelemetry's own batch processor does the same but does not say how much it
+has lost, and ends when its collector lets it.
+"""
+
+import logging
+import threading
+from collections import deque
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+SPANS_MAX = 4096  # that wait to be sent
+BATCH_SPANS_MAX = 64
+INTERVAL_S = 1.0
+CLOSE_S_MAX = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class SpanShipper(SpanProcessor):
+    """Sends ended spans. Mutable; `shutdown` sends the rest, in the time that there is."""
+
+    def __init__(self, exporter: SpanExporter, *, spans_max: int = SPANS_MAX, interval_s: float = INTERVAL_S) -> None:
+        self._exporter = exporter
+        self._spans: deque[ReadableSpan] = deque()
+        self._spans_max = spans_max
+        self._interval_s = interval_s
+        self._closing = threading.Event()
+        self._not_taken = 0  # by the queue, which the loop fills
+        self._not_sent = 0  # by the thread
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        self._thread.start()
+
+    @property
+    def lost(self) -> int:
+        """Spans that no collector has, or will have."""
+        return self._not_taken + self._not_sent
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        return
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if len(self._spans) >= self._spans_max:
+            self._not_taken += 1
+        else:
+            self._spans.append(span)
+
+    def shutdown(self) -> None:
+        """Send what is left; whatever takes longer than CLOSE_S_MAX is lost with the process."""
+        self._closing.set()
+        self._thread.join(CLOSE_S_MAX)
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return True
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._interval_s):
+            self._send_all()
+        self._send_all()
+
+    def _send_all(self) -> None:
+        while self._spans:
+            # Only this thread takes spans away, so what is counted here is there.
+            batch = [self._spans.popleft() for _ in range(min(len(self._spans), BATCH_SPANS_MAX))]
+            if not self._send(batch):
+                self._not_sent += len(batch)
+
+    def _send(self, batch: list[ReadableSpan]) -> bool:
+        try:
+            return self._exporter.export(batch) is SpanExportResult.SUCCESS
+        except Exception as error:  # noqa: BLE001 - of a library, in a thread that must go on
+            log.debug("spans were not sent: %r", error)
+            return False

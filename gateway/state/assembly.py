@@ -1,0 +1,44 @@
+"""Which store is there: a file alone, or a file that mirrors what gateways share in Redis."""
+
+from pathlib import Path
+from typing import Any
+
+from gateway.config.state import Redis, State
+from gateway.store.base import Store
+from gateway.store.mirrored import MirroredStore
+from gateway.store.redis_store import RedisStore
+from gateway.store.sqlite import SqliteStore
+
+FILE_NAME = "fairlead.db"
+
+
+def make_store(state: State, config_file: Path | None) -> Store:
+    """The file is beside the configuration where that does not say otherwise; without one, nothing is kept. Raises
+    ValueError where a password cannot be read.
+    """
+    own = SqliteStore(_file(state, config_file))
+    if state.redis is None:
+        return own
+    return MirroredStore(_shared(state.redis), own)
+
+
+def make_tool_store(state: State, config_file: Path | None) -> Store:
+    """The same state, for a moment and beside gateways that run. Raises ValueError where there is none."""
+    if state.redis is not None:
+        return _shared(state.redis)
+    file = _file(state, config_file)
+    if file is None:
+        raise ValueError("no state is kept without a configuration that says where (state.file)")
+    return SqliteStore(file, is_tool=True)
+
+
+def _file(state: State, config_file: Path | None) -> Path | None:
+    return state.file or (None if config_file is None else config_file.parent / FILE_NAME)
+
+
+def _shared(redis: Redis) -> RedisStore:
+    given = {"username": redis.username, "password": redis.secret()}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if redis.ca_file is not None:
+        options["ssl_ca_certs"] = str(redis.ca_file)
+    return RedisStore(redis.url, prefix=redis.prefix, timeout_s=redis.timeout_ms / 1000, options=options)

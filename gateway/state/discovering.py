@@ -1,0 +1,36 @@
+"""From a configured source of backends to one that watches."""
+
+from functools import partial
+from pathlib import Path
+
+from backends.discovery import Dns, Source
+from gateway.config.discovery import Discovery
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def make_source(section: Discovery) -> Source:
+    """Raises ValueError where there is no cluster to ask, or the client for it is not installed."""
+    if section.dns is not None:
+        assert isinstance(section.port, int), "checked with the configuration"
+        return Dns(section.dns, section.port, scheme=section.scheme, every_s=section.every_s)
+    try:  # half a second and 48 MB, for those who ask a cluster
+        from backends.discovery.cluster import connect, sign_in  # noqa: PLC0415
+        from backends.discovery.endpoint_slices import EndpointSlices  # noqa: PLC0415
+    except ImportError:
+        raise ValueError("discovery by kubernetes needs 'pip install fairlead[kubernetes]'") from None
+    assert section.kubernetes is not None, "checked with the configuration"
+    return EndpointSlices(
+        partial(connect, sign_in()),
+        namespace=section.namespace or _own_namespace(),
+        selector=section.kubernetes,
+        port=section.port,
+        scheme=section.scheme,
+    )
+
+
+def _own_namespace() -> str:
+    try:
+        return NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    except OSError:
+        raise ValueError("discovery by kubernetes needs a namespace: the gateway does not run in a cluster") from None

@@ -1,0 +1,165 @@
+"""Declared in the file, or made by the API: which of the two is in force?
+
+The file declares; the API may say otherwise. What the API writes of a name hides what the file declares of it, whole,
+until the API deletes its own again; then what the file declares, by then, is in force. What only the file declares
+can be overridden, but not deleted: it is there, in the file.
+"""
+
+import json
+import zlib
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from gateway.config.config import Config
+from gateway.config.sections import Section
+from gateway.identity.key_file import KeyRecord
+from gateway.state.kinds import KINDS, Key, ManagedBackend, written
+from gateway.store.base import Document
+
+HMAC_CHARS_IN_NAME = 16
+
+Origin = Literal["declared", "admin", "overridden"]
+Declared = Mapping[str, Mapping[str, Section]]
+"""What the file declares, by kind and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing in force. `body` holds the fields that were set, `section` those and the defaults.
+
+    `version` is the document's in the store, 0 where only the file has it; `etag` changes whenever the body does.
+    """
+
+    kind: str
+    name: str
+    origin: Origin
+    version: int
+    etag: str
+    body: Mapping[str, Any]
+    section: Section
+
+
+def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
+    """What a configuration and its file of keys declare."""
+    backends = {
+        backend.id: ManagedBackend.model_construct(
+            _fields_set=backend.model_fields_set,
+            **{name: getattr(backend, name) for name in type(backend).model_fields},
+        )
+        for backend in config.backends
+    }
+    return {
+        "tiers": dict(config.tiers),
+        "tenants": dict(config.tenants),
+        "backends": backends,
+        "pools": dict(config.pools),
+        "keys": {record.hmac[:HMAC_CHARS_IN_NAME]: _declared_key(record) for record in keys},
+    }
+
+
+def _declared_key(record: KeyRecord) -> Key:
+    return Key.model_validate(
+        {
+            "tenant": record.tenant,
+            "hmac": record.hmac,
+            "last_four": record.last_four,
+            "created_at": record.created_at,
+        }
+    )
+
+
+class View:
+    """All entries in force. Mutable: told documents and declarations, it answers what is."""
+
+    def __init__(self, declared: Declared) -> None:
+        self._declared = {kind: _entries(kind, declared.get(kind, {})) for kind in KINDS}
+        self._written: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+        self._sorted = {kind: sorted(self._declared[kind]) for kind in KINDS}
+
+    def get(self, kind: str, name: str) -> Entry | None:
+        return self._written[kind].get(name) or self._declared[kind].get(name)
+
+    def is_declared(self, kind: str, name: str) -> bool:
+        return name in self._declared[kind]
+
+    def declared_body(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        entry = self._declared[kind].get(name)
+        return None if entry is None else entry.body
+
+    def names(self, kind: str) -> list[str]:
+        """Sorted; not to be changed."""
+        return self._sorted[kind]
+
+    def page(self, kind: str, *, after: str = "", limit: int | None = None) -> list[Entry]:
+        """By name, those behind `after`."""
+        names = self.names(kind)
+        first = bisect_right(names, after) if after else 0
+        return [self._at(kind, name) for name in names[first : None if limit is None else first + limit]]
+
+    def all(self, kind: str) -> Iterator[Entry]:
+        return (self._at(kind, name) for name in self.names(kind))
+
+    def redeclare(self, declared: Declared) -> frozenset[tuple[str, str]]:
+        """The file says this now. Returns what is different in force."""
+        changed = set()
+        for kind in KINDS:
+            before, after = self._declared[kind], _entries(kind, declared.get(kind, {}))
+            self._declared[kind] = after
+            self._sorted[kind] = sorted({*self._written[kind], *after})
+            changed |= {
+                (kind, name)
+                for name in {*before, *after}
+                if name not in self._written[kind] and _etag(before.get(name)) != _etag(after.get(name))
+            }
+        return frozenset(changed)
+
+    def wrote(self, document: Document, section: Section | None) -> bool:
+        """A document is as it is now; `section` is its body, None where it is deleted. Returns whether that is news."""
+        kind, name = document.kind, document.name
+        before = self._written[kind].get(name)
+        if before is not None and before.version >= document.version:
+            return False
+        if document.body is None or section is None:
+            return self._unwrote(kind, name)
+        if self.get(kind, name) is None:
+            insort(self._sorted[kind], name)
+        self._written[kind][name] = Entry(
+            kind,
+            name,
+            "overridden" if self.is_declared(kind, name) else "admin",
+            document.version,
+            str(document.version),
+            MappingProxyType(dict(document.body)),
+            section,
+        )
+        return True
+
+    def _unwrote(self, kind: str, name: str) -> bool:
+        if self._written[kind].pop(name, None) is None:
+            return False
+        if not self.is_declared(kind, name):
+            names = self._sorted[kind]
+            del names[bisect_left(names, name)]
+        return True
+
+    def _at(self, kind: str, name: str) -> Entry:
+        entry = self.get(kind, name)
+        assert entry is not None, "a listed name is there"
+        return entry
+
+
+def _etag(entry: Entry | None) -> str | None:
+    return None if entry is None else entry.etag
+
+
+def _entries(kind: str, sections: Mapping[str, Section]) -> dict[str, Entry]:
+    return {name: _declared_entry(kind, name, section) for name, section in sections.items()}
+
+
+def _declared_entry(kind: str, name: str, section: Section) -> Entry:
+    body = written(section)
+    text = json.dumps(body, sort_keys=True).encode()
+    return Entry(kind, name, "declared", 0, f"file-{zlib.crc32(text):08x}", MappingProxyType(body), section)

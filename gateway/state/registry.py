@@ -1,0 +1,293 @@
+"""The registry: what is in force, read at once; and changes to it, one transaction each, everywhere in a second.
+
+    reads     from memory, never waiting: get, page, entries
+    writes    checked as a whole (a tenant's tier exists, tiers in use stay), then one transaction of the store with
+              its audit entries, then in force here
+    watching  what other gateways have written is looked for WATCH_S apart, and listeners are told what is different
+
+A write names the etag that it is meant for, or takes what is there: then it is tried again where somebody else was
+quicker. The store may be away: reads and what is in force go on, writes raise StoreUnavailable.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.config.problems import Problem
+from gateway.state.agreement import disagreements
+from gateway.state.entries import Declared, Entry, View
+from gateway.state.kinds import KINDS, read_body, written
+from gateway.store.base import AuditEntry, Change, Document, Store, StoreUnavailable, VersionConflict
+from gateway.store.periodic import Periodic
+
+WATCH_S = 0.25
+TRIES_MAX = 5  # of a write that names no etag, against others who write the same
+
+log = logging.getLogger(__name__)
+
+Changed = frozenset[tuple[str, str]]
+"""The kinds and names of entries that are new, different or gone."""
+
+
+class RegistryError(Exception):
+    """A change that is not made."""
+
+
+class NotFound(RegistryError):  # noqa: N818 - named as HTTP names them
+    """There is no such entry."""
+
+
+class AlreadyThere(RegistryError):  # noqa: N818
+    """An entry of this name exists."""
+
+
+class EtagMismatch(RegistryError):  # noqa: N818
+    """The entry is not, or no longer, what the change was meant for."""
+
+    def __init__(self, etag: str | None) -> None:
+        """`etag` is what the entry has, None where there is none."""
+        super().__init__("the entry has changed meanwhile")
+        self.etag = etag
+
+
+class DeclaredInFile(RegistryError):  # noqa: N818
+    """Only the file declares it: it can be overridden here, and deleted there."""
+
+
+class Invalid(RegistryError):  # noqa: N818
+    """The change would make something wrong, in every way that `problems` tells (their paths are in the body)."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(problem.describe(None) for problem in problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One entry as it is to be; `body` None: deleted. `etag`: what it must have now, "" for none; None: any."""
+
+    kind: str
+    name: str
+    body: Mapping[str, Any] | None
+    etag: str | None = None
+
+
+class Registry:
+    """All that can be managed of one gateway. Make it on the loop that runs it, `start` it, `stop` it."""
+
+    def __init__(self, store: Store, declared: Declared, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970, for the audit log."""
+        self._store = store
+        self._view = View(declared)
+        self._clock = clock
+        self._cursor = 0
+        self._listeners: list[Callable[[Changed], None]] = []
+        self._watcher = Periodic(self._watch, WATCH_S, "watch the store")
+        self._writing = asyncio.Lock()
+        self._is_readable = True
+
+    async def start(self) -> None:
+        """Open the store, take what is there, begin to watch. Raises StateFileError, and StoreUnavailable where there
+        is no copy to start from.
+        """
+        await self._store.open()
+        await self.refresh()
+        self._watcher.start()
+
+    async def stop(self) -> None:
+        await self._watcher.stop()
+        await self._store.close()
+
+    @property
+    def is_store_available(self) -> bool:
+        """Whether a change would be taken, as far as is known."""
+        return self._is_readable and self._store.is_available
+
+    # -- reads, from memory --------------------------------------------------------------------------------
+
+    def get(self, kind: str, name: str) -> Entry | None:
+        return self._view.get(kind, name)
+
+    def page(self, kind: str, *, after: str = "", limit: int = 100) -> list[Entry]:
+        """At most `limit` entries by name, those behind `after`."""
+        return self._view.page(kind, after=after, limit=limit)
+
+    def entries(self, kind: str) -> list[Entry]:
+        """All of a kind, by name."""
+        return list(self._view.all(kind))
+
+    def subscribe(self, listener: Callable[[Changed], None]) -> Callable[[], None]:
+        """`listener` is called on the loop after every change, and must not fail or wait. Returns how to end that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # -- writes --------------------------------------------------------------------------------------------
+
+    async def create(self, kind: str, name: str, body: Mapping[str, Any], *, actor: str) -> Entry:
+        """Raises AlreadyThere and what `apply` raises."""
+        if self.get(kind, name) is not None:
+            raise AlreadyThere
+        try:
+            return await self._one(Edit(kind, name, body, etag=""), actor)
+        except EtagMismatch as error:
+            raise AlreadyThere from error
+
+    async def put(self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, etag: str | None = None) -> Entry:
+        """Make the entry what `body` says, whole, whether it is there or not. Raises what `apply` raises."""
+        return await self._one(Edit(kind, name, body, etag), actor)
+
+    async def patch(
+        self, kind: str, name: str, patch: Mapping[str, Any], *, actor: str, etag: str | None = None
+    ) -> Entry:
+        """Merge `patch` into the body (RFC 7396: null takes a field away). Raises NotFound, what `apply` raises."""
+        for _ in range(TRIES_MAX):
+            entry = self.get(kind, name)
+            if entry is None:
+                raise NotFound
+            if etag is not None and etag != entry.etag:
+                raise EtagMismatch(entry.etag)
+            try:
+                return await self._one(Edit(kind, name, merged(entry.body, patch), entry.etag), actor)
+            except EtagMismatch:
+                if etag is not None:
+                    raise
+        raise StoreUnavailable(f"{kind}/{name} is being changed by too many at once")
+
+    async def delete(self, kind: str, name: str, *, actor: str, etag: str | None = None) -> None:
+        """Take away what the API has made of it, and with a tenant its keys. Raises NotFound, DeclaredInFile where
+        only the file has it, and what `apply` raises.
+        """
+        entry = self.get(kind, name)
+        if entry is None:
+            raise NotFound
+        if etag is not None and etag != entry.etag:
+            raise EtagMismatch(entry.etag)
+        if entry.origin == "declared":
+            raise DeclaredInFile
+        edits = [Edit(kind, name, None, etag)]
+        if kind == "tenants" and not self._view.is_declared(kind, name):
+            # A tenant who is made again under this name must not be met with the old keys.
+            edits += [Edit("keys", key.name, None) for key in self._keys_of(name) if key.origin != "declared"]
+        await self.apply(edits, actor=actor)
+
+    async def apply(self, edits: Sequence[Edit], *, actor: str) -> list[Entry | None]:
+        """All edits in one transaction, or none; the entries as they are now. Raises Invalid, EtagMismatch,
+        StoreUnavailable, StoreFull.
+        """
+        async with self._writing:
+            for _ in range(TRIES_MAX):
+                changes = [self._change(edit) for edit in edits]
+                self._check(changes)
+                try:
+                    documents = await self._store.commit(changes, actor=actor, at_s=self._clock())
+                except VersionConflict:
+                    # Somebody else was quicker: what is there now decides whether the edits still hold.
+                    await self._refresh()
+                    continue
+                self._take(documents)
+                return [self.get(edit.kind, edit.name) for edit in edits]
+        raise StoreUnavailable("the same entries are being changed by too many at once")
+
+    # -- what else is kept ---------------------------------------------------------------------------------
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        """Who changed what, the newest first; those with a revision below `before`."""
+        return await self._store.audit(before=before, limit=limit, kind=kind, name=name)
+
+    async def refresh(self) -> None:
+        """Take over what others have written by now. Raises StoreUnavailable."""
+        async with self._writing:
+            await self._refresh()
+
+    def redeclare(self, declared: Declared) -> None:
+        """The file has been read anew."""
+        self._tell(self._view.redeclare(declared))
+
+    # -- in parts ------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        news = await self._store.news(self._cursor)
+        self._take(news.documents)
+        self._cursor = news.cursor
+
+    async def _one(self, edit: Edit, actor: str) -> Entry:
+        (entry,) = await self.apply([edit], actor=actor)
+        assert entry is not None, "what was just written is there"
+        return entry
+
+    def _change(self, edit: Edit) -> Change:
+        """The edit as a change of what is there now. Raises EtagMismatch, Invalid."""
+        entry = self.get(edit.kind, edit.name)
+        etag = None if entry is None else entry.etag
+        if edit.etag is not None and edit.etag != (etag or ""):
+            raise EtagMismatch(etag)
+        version = 0 if entry is None else entry.version
+        if edit.body is None:
+            return Change(edit.kind, edit.name, None, expected=version)
+        if not KINDS[edit.kind].name.fullmatch(edit.name):
+            raise Invalid([Problem(("name",), f"'{edit.kind}' cannot have such a name")])
+        section, problems = read_body(edit.kind, edit.body)
+        if section is None:
+            raise Invalid(problems)
+        return Change(edit.kind, edit.name, written(section), expected=version)
+
+    def _check(self, changes: Sequence[Change]) -> None:
+        problems = list(disagreements(self._view, changes))
+        if problems:
+            raise Invalid(problems)
+
+    def _keys_of(self, tenant: str) -> list[Entry]:
+        return [entry for entry in self._view.all("keys") if entry.body.get("tenant") == tenant]
+
+    def _take(self, documents: Sequence[Document]) -> None:
+        """These documents are as they are now. What cannot be read (a newer gateway wrote it) stays as it was here."""
+        changed = set()
+        for document in documents:
+            if document.kind not in KINDS:
+                continue
+            section, problems = (None, []) if document.body is None else read_body(document.kind, document.body)
+            if problems:
+                log.error("%s/%s is not understood and left as it was", document.kind, document.name)
+            elif self._view.wrote(document, section):
+                changed.add((document.kind, document.name))
+        self._tell(frozenset(changed))
+
+    def _tell(self, changed: Changed) -> None:
+        if changed:
+            for listener in list(self._listeners):
+                listener(changed)
+
+    async def _watch(self) -> None:
+        try:
+            await self.refresh()
+        except StoreUnavailable as error:
+            self._said_available(False, str(error))
+        else:
+            self._said_available(True, "")
+
+    def _said_available(self, is_available: bool, why: str) -> None:  # noqa: FBT001
+        if is_available != self._is_readable:
+            log.log(
+                logging.INFO if is_available else logging.WARNING,
+                "the store is there again" if is_available else f"the store is not there: {why}",
+            )
+        self._is_readable = is_available
+
+
+def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7396, JSON Merge Patch, of two objects."""
+    result = dict(body)
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping):
+            before = result.get(name)
+            result[name] = merged(before if isinstance(before, Mapping) else {}, value)
+        else:
+            result[name] = value
+    return result

@@ -1,0 +1,102 @@
+"""Who has used how much, by tenant, key, model and day: counted in memory, on disk at most a second later.
+
+A book has one writer's name, drawn at random, and keeps totals that only grow. A flush writes the totals, not what was
+added: one that failed, or of which nobody knows, is simply written again, and nothing counts twice. What a process has
+not flushed when it is killed is lost: FLUSH_S and the time of one write.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gateway.observability.telemetry import CallTrace
+from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.periodic import Periodic
+
+FLUSH_S = 0.4
+ROWS_MAX = 100_000  # of the days that are not over
+OTHER = "other"  # who does not find a row any more
+WRITER_BYTES = 9
+DAY_S = 86_400
+
+log = logging.getLogger(__name__)
+
+
+class UsageBook:
+    """Mutable; used on one loop."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._store = store
+        self._clock = clock
+        self._totals: dict[UsageKey, Totals] = {}
+        self._unwritten: set[UsageKey] = set()
+        self._writing: set[UsageKey] = set()
+        self._day, self._day_ends_at_s = "", 0.0
+        self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
+        self.writer = secrets.token_urlsafe(WRITER_BYTES)
+
+    def start(self) -> None:
+        self._flusher.start()
+
+    async def stop(self) -> None:
+        """Write what is left, if that can be done."""
+        if self._flusher.is_running:
+            await self._flusher.stop()
+            await self._try_flush()
+
+    def ended(self, trace: CallTrace) -> None:
+        """A call has ended; one that was not served is not counted."""
+        if trace.tenant_id is not None and trace.usage is not None:
+            self.used(
+                trace.tenant_id,
+                key=trace.key_id,
+                model=trace.model or "",
+                prompt_tokens=trace.usage.prompt_tokens,
+                cached_tokens=trace.usage.cached_tokens,
+                output_tokens=trace.usage.output_tokens,
+            )
+
+    def used(
+        self, tenant: str, *, key: str, model: str, prompt_tokens: int, cached_tokens: int, output_tokens: int
+    ) -> None:
+        """One call was answered."""
+        of = UsageKey(self._today(), tenant, key, model)
+        if of not in self._totals and len(self._totals) >= ROWS_MAX:
+            of = UsageKey(of.day, OTHER, "", OTHER)
+        requests, prompts, cached, outputs = self._totals.get(of, Totals())
+        self._totals[of] = Totals(
+            requests + 1, prompts + prompt_tokens, cached + cached_tokens, outputs + output_tokens
+        )
+        self._unwritten.add(of)
+
+    async def flush(self) -> None:
+        """Write what was counted since the last time. Raises StoreUnavailable; it is written the next time then."""
+        if not self._unwritten:
+            return
+        self._writing, self._unwritten = self._unwritten, set()
+        try:
+            await self._store.put_usage([UsageRow(self.writer, of, self._totals[of]) for of in self._writing])
+        except BaseException:
+            self._unwritten |= self._writing
+            raise
+        finally:
+            self._writing = set()
+
+    def _today(self) -> str:
+        now_s = self._clock()
+        if now_s >= self._day_ends_at_s or now_s < self._day_ends_at_s - DAY_S:
+            self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
+            self._day_ends_at_s = (now_s // DAY_S + 1) * DAY_S
+            # Nothing is added to days that are over: what is written of them need not be known here.
+            needed = self._unwritten | self._writing
+            self._totals = {of: totals for of, totals in self._totals.items() if of.day == self._day or of in needed}
+        return self._day
+
+    async def _try_flush(self) -> None:
+        try:
+            await self.flush()
+        except StoreUnavailable as error:
+            log.warning("usage is not written, and is kept in memory: %s", error)

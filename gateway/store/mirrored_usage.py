@@ -1,0 +1,116 @@
+"""Usage in two copies: here, where it is on disk at once, and in the shared store, where all gateways' comes together.
+
+What is counted here is told to the shared store with the next sync; what others have counted is taken over every
+USAGE_PULL_S. Both copies keep the larger of two totals, so whatever may not have been told is told again.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import orjson
+
+from gateway.store.base import Learnt, SharedStore, Store, StoreFull, Totals, UsageKey, UsageRow, oldest_day
+
+USAGE_PULL_S = 10.0
+DAYS_COMPARED = 7  # where nothing seems to be lost
+DAYS_PULLED = 2  # a day is still counted for a moment when the next has begun
+ROWS_UNTOLD_MAX = 200_000
+TOLD = "usage the shared store has"
+
+log = logging.getLogger(__name__)
+
+Rows = Sequence[UsageRow]
+
+
+class MirroredUsage:
+    """Mutable; used on one loop, one call at a time."""
+
+    def __init__(self, shared: SharedStore, own: Store, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._shared = shared
+        self._own = own
+        self._clock = clock
+        self._untold: dict[tuple[str, UsageKey], UsageRow] = {}
+        self._compares = False
+        self._has_lost = False
+        self._told_day = ""
+        self._pull_at_s = 0.0
+
+    def used(self, rows: Iterable[UsageRow]) -> None:
+        """These rows are on disk here, and to be told."""
+        self._untold |= {(row.writer, row.of): row for row in rows}
+        if len(self._untold) > ROWS_UNTOLD_MAX:
+            self._untold.clear()
+            self.compare(has_lost=False)
+
+    def compare(self, *, has_lost: bool) -> None:
+        """With the next sync, compare day by day what both have: all days if the shared store has lost something."""
+        self._compares = True
+        self._has_lost |= has_lost
+
+    async def sync(self) -> None:
+        """Tell what is new here; now and then, ask what is new there. Raises StoreUnavailable: then it is still to be
+        told.
+        """
+        today = self._day(0)
+        if self._compares:
+            await self._exchange(await self._first_day(), today)
+            self._compares = self._has_lost = False
+            self._told_day = ""
+        if self._untold:
+            told = dict(self._untold)
+            await self._shared.put_usage(list(told.values()))
+            for row_id, row in told.items():
+                if self._untold.get(row_id) is row:
+                    del self._untold[row_id]
+        if self._clock() >= self._pull_at_s:
+            await self._exchange(self._day(DAYS_PULLED - 1), today)
+            self._pull_at_s = self._clock() + USAGE_PULL_S
+        if self._told_day != today:
+            await self._told(today)
+
+    async def _first_day(self) -> str:
+        """The first of the days that the shared store may not have as they are here."""
+        learnt = await self._own.learnt(TOLD)
+        told = {} if learnt is None else orjson.loads(learnt.body)
+        if self._has_lost or told.get("epoch") != self._shared.epoch:
+            return oldest_day(self._day(0))
+        return min(str(told["day"]), self._day(DAYS_COMPARED - 1))
+
+    async def _told(self, today: str) -> None:
+        body = orjson.dumps({"epoch": self._shared.epoch, "day": today})
+        await self._own.put_learnt(Learnt(TOLD, self._clock(), body))
+        self._told_day = today
+
+    async def _exchange(self, first_day: str, last_day: str) -> None:
+        """Each copy takes the larger totals of the other, for these days, both included."""
+        try:
+            theirs = await self._shared.usage(first_day=first_day, last_day=last_day)
+            ours = await self._own.usage(first_day=first_day, last_day=last_day)
+        except StoreFull:
+            first, last = date.fromisoformat(first_day), date.fromisoformat(last_day)
+            if first == last:
+                log.exception("usage of %s is not compared with the shared store's", first_day)
+                return
+            middle = first + (last - first) // 2
+            await self._exchange(first_day, middle.isoformat())
+            await self._exchange((middle + timedelta(days=1)).isoformat(), last_day)
+            return
+        await self._own.put_usage(_larger(theirs, ours))
+        await self._shared.put_usage(_larger(ours, theirs))
+
+    def _day(self, days_ago: int) -> str:
+        return (datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=days_ago)).isoformat()
+
+
+def _larger(rows: Rows, than: Rows) -> list[UsageRow]:
+    """Those with a total that the other copy has not, or not so large."""
+    totals = {(row.writer, row.of): row.totals for row in than}
+    nothing = Totals()
+    return [
+        row
+        for row in rows
+        if any(mine > yours for mine, yours in zip(row.totals, totals.get((row.writer, row.of), nothing), strict=True))
+    ]

@@ -1,0 +1,305 @@
+"""A store in Redis or Valkey, one server, shared by gateways: each operation is one script, and happens whole.
+
+No answer is awaited longer than the timeout, and nothing is tried again here: whoever asked knows better whether it
+still matters. Every new connection may lead to a server that was restarted with less than it had, or with nothing: then
+`incarnation` changes, and what was known of the server is to be compared with it anew.
+
+Rights that it needs: docs/operations.md.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from importlib import resources
+from itertools import groupby
+from typing import Any, TypeVar
+
+import orjson
+from redis.asyncio import BlockingConnectionPool, Connection, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.store.base import (
+    AUDIT_ENTRIES_MAX,
+    AUDIT_PAGE_MAX,
+    LEARNT_BYTES_MAX,
+    TOMBSTONES_MAX,
+    USAGE_ROWS_MAX,
+    AuditEntry,
+    Change,
+    Document,
+    Learnt,
+    News,
+    StoreFull,
+    StoreUnavailable,
+    Totals,
+    UsageKey,
+    UsageRow,
+    VersionConflict,
+    check_size,
+    from_json,
+    oldest_day,
+    to_json,
+)
+
+T = TypeVar("T")
+
+TIMEOUT_S = 0.5
+SETTLE_S = 1.5  # a server that was found empty takes no change so long: others look every 0.25 s
+SETTLING_TRIES = 2
+DEADLINE_AT = 5  # in the arguments of commit.lua
+DOCUMENTS_AT_ONCE = 500
+ROWS_AT_ONCE = 500
+EPOCH_BYTES = 8
+NEWS_KEYS = ("documents", "arrivals", "counters", "settling")
+FIELD_END = "\x1f"  # between the parts of a row's name: no name of ours has it
+
+
+class RedisStore:
+    """See `Store`. Mutable; used on one loop."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "fairlead",
+        timeout_s: float = TIMEOUT_S,
+        settle_s: float = SETTLE_S,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """`options` go to redis-py: username, password, ssl_ca_certs ... Raises ValueError for a URL that is none."""
+        self._name = f"{{{prefix}}}:".__add__  # the braces keep all keys in one slot, should it be a cluster's
+        self._settle_s = settle_s
+        self._connections = 0
+        self._epoch = ""
+        self._revision = 0
+        self._timeout_s = timeout_s
+        self._ahead_s = 0.0  # the server's clock, of this machine's
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=1,
+            timeout=2 * timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            health_check_interval=0,
+            redis_connect_func=self._connected,
+            **(options or {}),
+        )
+        self._redis = Redis(connection_pool=pool)
+        data = resources.files("gateway.store").joinpath("data")
+        self._scripts = {
+            name: self._redis.register_script(data.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+            for name in ("news", "commit", "merge", "put_usage", "put_learnt")
+        }
+
+    @property
+    def epoch(self) -> str:
+        """Whose data the server has: another, once it has lost everything."""
+        return self._epoch
+
+    @property
+    def incarnation(self) -> str:
+        """Changes whenever the server may not have what it had."""
+        return f"{self._epoch}/{self._connections}"
+
+    @property
+    def revision(self) -> int:
+        """How far the server had counted when it was last heard of."""
+        return self._revision
+
+    @property
+    def is_available(self) -> bool:
+        return self._epoch != ""
+
+    async def open(self) -> None:
+        """A server that is not there is no error: it may come."""
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+        await self._redis.connection_pool.aclose()
+
+    async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
+        check_size(changes)
+        if not self._epoch:
+            await self.news(self._revision)
+        common = _fields({"at_s": at_s, "actor": actor})
+        args: list[Any] = [self._epoch, self._revision, AUDIT_ENTRIES_MAX, TOMBSTONES_MAX, common, ""]
+        for change in changes:
+            expected = "" if change.expected is None else change.expected
+            named = _fields({"kind": change.kind, "name": change.name})
+            args += [_member(change), named, expected, _text(change.body)]
+        keys = ("documents", "arrivals", "counters", "settling", "deleted", "audit")
+        verdict, rest = b"settling", [b"0"]
+        for _ in range(SETTLING_TRIES):
+            if verdict == b"settling":
+                await asyncio.sleep(int(rest[0]) / 1000)
+                args[DEADLINE_AT] = f"{time.monotonic() + self._ahead_s + self._timeout_s:.6f}"
+                verdict, *rest = await self._call("commit", keys, args)
+        match verdict:
+            case b"conflict":
+                change = changes[int(rest[0])]
+                raise VersionConflict(change.kind, change.name, int(rest[1]))
+            case b"late":
+                raise StoreUnavailable("Redis answered too late, and has not done it")
+            case b"stale" | b"settling":
+                raise StoreUnavailable("Redis has not got what it had: gateways are putting it back")
+        self._revision = int(rest[0]) + len(changes) - 1
+        return tuple(
+            Document(change.kind, change.name, version, change.body)
+            for version, change in enumerate(changes, start=int(rest[0]))
+        )
+
+    async def news(self, since: int) -> News:
+        documents: list[Document] = []
+        cursor = since
+        while True:
+            args = [cursor, DOCUMENTS_AT_ONCE, secrets.token_hex(EPOCH_BYTES), max(1, int(self._settle_s * 1000))]
+            epoch, revision, clock_s, *found = await self._call("news", NEWS_KEYS, args)
+            self._ahead_s = float(clock_s) - time.monotonic()
+            if epoch.decode() != self._epoch:
+                self._epoch, is_new = epoch.decode(), self._epoch != ""
+                if is_new and cursor:
+                    # The cursor counted what came to another server.
+                    documents, cursor = [], 0
+                    continue
+            self._revision = int(revision)
+            documents += [_document(member, value) for member, value in zip(found[::3], found[1::3], strict=True)]
+            if found:
+                cursor = int(found[-1])
+            if len(found) < 3 * DOCUMENTS_AT_ONCE:
+                return News(cursor, tuple(documents))
+
+    async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
+        for part in _parts(documents, DOCUMENTS_AT_ONCE):
+            args: list[Any] = [len(part)]
+            for document in part:
+                args += [_member(document), document.version, _text(document.body)]
+            await self._merge(args)
+        for entries in _parts(audit, ROWS_AT_ONCE):
+            args = [0]
+            for entry in entries:
+                args += [entry.revision, _entry_text(entry)]
+            await self._merge(args)
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        wanted, found = min(limit, AUDIT_PAGE_MAX), list[AuditEntry]()
+        highest = "+inf" if before is None else f"({before}"
+        while len(found) < wanted:
+            page = await self._ask("ZREVRANGEBYSCORE", "audit", highest, "-inf", "LIMIT", 0, AUDIT_PAGE_MAX)
+            entries = [AuditEntry(**orjson.loads(text)) for text in page]
+            found += [e for e in entries if kind in (None, e.kind) and name in (None, e.name)]
+            if len(page) < AUDIT_PAGE_MAX:
+                break
+            highest = f"({entries[-1].revision}"
+        return tuple(found[:wanted])
+
+    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+        by_day = groupby(sorted(rows, key=lambda row: row.of.day), key=lambda row: row.of.day)
+        for day, of_day in by_day:
+            for part in _parts(list(of_day), ROWS_AT_ONCE):
+                args: list[Any] = [_day_number(day), day, _day_number(oldest_day(day)), self._name("usage:")]
+                for row in part:
+                    args += [FIELD_END.join((row.writer, *row.of[1:])), ",".join(map(str, row.totals))]
+                await self._call("put_usage", (f"usage:{day}", "days"), args)
+
+    async def usage(
+        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+    ) -> tuple[UsageRow, ...]:
+        days = await self._ask("ZRANGEBYSCORE", "days", _day_number(first_day), _day_number(last_day))
+        rows: list[UsageRow] = []
+        for day in map(bytes.decode, days):
+            fields = await self._ask("HGETALL", f"usage:{day}")
+            found = (_usage_row(day, field, totals) for field, totals in fields.items())
+            rows += [row for row in found if tenant in (None, row.of.tenant) and writer in (None, row.writer)]
+            if len(rows) > USAGE_ROWS_MAX:
+                raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
+        return tuple(sorted(rows, key=lambda row: (*row.of, row.writer)))
+
+    async def put_learnt(self, learnt: Learnt) -> None:
+        if len(learnt.body) > LEARNT_BYTES_MAX:
+            raise StoreFull(f"{learnt.name} has more than {LEARNT_BYTES_MAX} bytes")
+        await self._call("put_learnt", ("learnt",), [learnt.name, repr(learnt.at_s), learnt.body])
+
+    async def learnt(self, name: str) -> Learnt | None:
+        value = await self._ask("HGET", "learnt", name)
+        if value is None:
+            return None
+        at_s, _, body = value.partition(b"\n")
+        return Learnt(name, float(at_s), body)
+
+    # -- the connection ------------------------------------------------------------------------------------
+
+    async def _merge(self, args: list[Any]) -> None:
+        await self._call("merge", ("documents", "arrivals", "counters", "deleted", "audit"), args)
+
+    async def _call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        async with self._mapped():
+            return await self._scripts[script](keys=[self._name(key) for key in keys], args=args)
+
+    async def _ask(self, command: str, key: str, *args: Any) -> Any:
+        async with self._mapped():
+            # redis-py has no types for this one.
+            return await self._redis.execute_command(command, self._name(key), *args)  # type: ignore[no-untyped-call]
+
+    async def _connected(self, connection: Connection) -> None:
+        await connection.on_connect()
+        self._connections += 1
+
+    @asynccontextmanager
+    async def _mapped(self) -> AsyncIterator[None]:
+        """Foreign errors are mapped here, once."""
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"Redis: {error or type(error).__name__}") from error
+
+
+def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+def _member(named: Change | Document) -> str:
+    return f"{named.kind}/{named.name}"
+
+
+def _text(body: Any) -> bytes:
+    return b"" if body is None else to_json(body)
+
+
+def _document(member: bytes, value: bytes) -> Document:
+    kind, _, name = member.decode().partition("/")
+    version, _, body = value.partition(b"\n")
+    return Document(kind, name, int(version), from_json(body) if body else None)
+
+
+def _fields(fields: dict[str, Any]) -> bytes:
+    """The fields of an object of JSON, without its braces."""
+    return orjson.dumps(fields)[1:-1]
+
+
+def _entry_text(entry: AuditEntry) -> bytes:
+    """The same bytes as commit.lua makes, so that an entry is there once."""
+    before, after = (b"null" if body is None else to_json(body) for body in (entry.before, entry.after))
+    fields = asdict(entry)
+    head, tail = (_fields({name: fields[name] for name in names}) for names in (HEAD, TAIL))
+    return b"{%s,%s,%s}" % (head, tail, b'"before":%s,"after":%s' % (before, after))
+
+
+HEAD = ("revision", "action")
+TAIL = ("at_s", "actor", "kind", "name")
+
+
+def _usage_row(day: str, field: bytes, totals: bytes) -> UsageRow:
+    writer, tenant, key, model = field.decode().split(FIELD_END)
+    return UsageRow(writer, UsageKey(day, tenant, key, model), Totals(*map(int, totals.split(b","))))
+
+
+def _day_number(day: str) -> int:
+    return int(day.replace("-", ""))

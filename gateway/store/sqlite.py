@@ -1,0 +1,271 @@
+"""A store in one file: SQLite in WAL mode, every transaction synced before it is acknowledged.
+
+One thread does all the work, in the order in which it was asked, so that the event loop never waits for a disk. The
+rules of merging are the statements at the end.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gateway.store.base import (
+    AUDIT_ENTRIES_MAX,
+    AUDIT_PAGE_MAX,
+    LEARNT_BYTES_MAX,
+    TOMBSTONES_MAX,
+    USAGE_ROWS_MAX,
+    AuditEntry,
+    Change,
+    Document,
+    Learnt,
+    News,
+    StoreFull,
+    StoreUnavailable,
+    Totals,
+    UsageKey,
+    UsageRow,
+    VersionConflict,
+    action_of,
+    check_size,
+    from_json,
+    oldest_day,
+    to_json,
+)
+from gateway.store.state_file import connect, lock_state_file, transaction
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """See `Store`. Mutable; used on one loop."""
+
+    def __init__(self, path: Path | None, *, is_tool: bool = False) -> None:
+        """None: in memory, for trying out. A tool may use the file of a gateway that runs, and is not for long: it
+        does not make the file, nor bring it to another version.
+        """
+        self._path = path
+        self._is_tool = is_tool
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state-file")
+        self._lock: int | None = None
+        self._database: sqlite3.Connection | None = None
+        self._pruned_day = ""
+
+    @property
+    def is_available(self) -> bool:
+        return self._database is not None
+
+    async def open(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
+        check_size(changes)
+        return await self._run(partial(self._commit, changes, actor, at_s))
+
+    async def news(self, since: int) -> News:
+        return await self._run(partial(self._news, since))
+
+    async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
+        if documents or audit:
+            await self._run(partial(self._merge, documents, audit))
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        given = {"revision < ?": before, "kind = ?": kind, "name = ?": name}
+        where, values = _where(given)
+        rows = await self._run(
+            lambda database: database.execute(
+                f"{READ_AUDIT} {where} ORDER BY revision DESC LIMIT ?", (*values, min(limit, AUDIT_PAGE_MAX))
+            ).fetchall()
+        )
+        return tuple(_audit_entry(row) for row in rows)
+
+    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+        if rows:
+            await self._run(partial(self._put_usage, rows))
+
+    async def usage(
+        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+    ) -> tuple[UsageRow, ...]:
+        where, values = _where(
+            {"day >= ?": first_day, "day <= ?": last_day, "tenant = ?": tenant, "writer = ?": writer}
+        )
+        rows = await self._run(
+            lambda database: database.execute(
+                f"{READ_USAGE} {where} ORDER BY day, tenant, key, model, writer LIMIT ?", (*values, USAGE_ROWS_MAX + 1)
+            ).fetchall()
+        )
+        if len(rows) > USAGE_ROWS_MAX:
+            raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
+        return tuple(UsageRow(row[4], UsageKey(*row[:4]), Totals(*row[5:])) for row in rows)
+
+    async def put_learnt(self, learnt: Learnt) -> None:
+        if len(learnt.body) > LEARNT_BYTES_MAX:
+            raise StoreFull(f"{learnt.name} has more than {LEARNT_BYTES_MAX} bytes")
+        await self._run(
+            lambda database: database.execute(MERGE_LEARNT, (learnt.name, learnt.at_s, learnt.body)) and None
+        )
+
+    async def learnt(self, name: str) -> Learnt | None:
+        row = await self._run(
+            lambda database: database.execute("SELECT name, at_s, body FROM learnt WHERE name = ?", (name,)).fetchone()
+        )
+        return None if row is None else Learnt(*row)
+
+    # -- on the thread -------------------------------------------------------------------------------------
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Foreign errors are mapped here, once: a full disk, an I/O error, a file that was damaged meanwhile."""
+        if self._database is None:
+            raise StoreUnavailable("the state file is closed")
+        try:
+            return work(self._database)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the state file {self._path}: {error}") from error
+
+    def _open(self) -> None:
+        if self._path is not None and not self._is_tool:
+            self._lock = lock_state_file(self._path)
+        try:
+            self._database = connect(self._path, is_tool=self._is_tool)
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _commit(
+        self, changes: Sequence[Change], actor: str, at_s: float, database: sqlite3.Connection
+    ) -> tuple[Document, ...]:
+        documents = []
+        with transaction(database):
+            for change in changes:
+                version, before = _found(database, change)
+                if change.expected is not None and change.expected != version:
+                    raise VersionConflict(change.kind, change.name, version)
+                revision = _next(database, "revision")
+                document = Document(change.kind, change.name, revision, change.body)
+                after, action = _text(change.body), action_of(from_json(before), change.body)
+                database.execute(WRITE_DOCUMENT, (*_row(document), _next(database, "arrival")))
+                database.execute(WRITE_AUDIT, (revision, at_s, actor, action, change.kind, change.name, before, after))
+                documents.append(document)
+            _prune(database)
+        return tuple(documents)
+
+    def _news(self, since: int, database: sqlite3.Connection) -> News:
+        rows = database.execute(READ_NEWS, (since,)).fetchall()
+        cursor = rows[-1][4] if rows else since
+        return News(
+            cursor, tuple(Document(kind, name, version, from_json(body)) for kind, name, version, body, _ in rows)
+        )
+
+    def _merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry], database: sqlite3.Connection) -> None:
+        with transaction(database):
+            for document in documents:
+                database.execute(MERGE_DOCUMENT, (*_row(document), _next(database, "arrival")))
+            revision = max([0, *(document.version for document in documents), *(entry.revision for entry in audit)])
+            database.execute("UPDATE counters SET value = max(value, ?) WHERE name = 'revision'", (revision,))
+            database.executemany(
+                MERGE_AUDIT,
+                [
+                    (e.revision, e.at_s, e.actor, e.action, e.kind, e.name, _text(e.before), _text(e.after))
+                    for e in audit
+                ],
+            )
+            _prune(database)
+
+    def _put_usage(self, rows: Sequence[UsageRow], database: sqlite3.Connection) -> None:
+        newest = max(row.of.day for row in rows)
+        with transaction(database):
+            database.executemany(MERGE_USAGE, [(*row.of, row.writer, *row.totals) for row in rows])
+            if newest > self._pruned_day:
+                database.execute("DELETE FROM usage WHERE day < ?", (oldest_day(newest),))
+        self._pruned_day = max(newest, self._pruned_day)
+
+
+def _found(database: sqlite3.Connection, change: Change) -> tuple[int, str | None]:
+    """The version of a document and its body, as text; 0 where it is not there, or not any more."""
+    row = database.execute(
+        "SELECT version, body FROM documents WHERE kind = ? AND name = ?", (change.kind, change.name)
+    ).fetchone()
+    return (0, None) if row is None or row[1] is None else row
+
+
+def _next(database: sqlite3.Connection, counter: str) -> int:
+    (value,) = database.execute(
+        "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value", (counter,)
+    ).fetchone()
+    assert isinstance(value, int)
+    return value
+
+
+def _prune(database: sqlite3.Connection) -> None:
+    (revision,) = database.execute("SELECT value FROM counters WHERE name = 'revision'").fetchone()
+    database.execute("DELETE FROM audit WHERE revision <= ?", (revision - AUDIT_ENTRIES_MAX,))
+    database.execute(PRUNE_DELETED, (TOMBSTONES_MAX,))
+
+
+def _text(body: Any) -> str | None:
+    return None if body is None else to_json(body).decode()
+
+
+def _row(document: Document) -> tuple[str, str, int, str | None]:
+    return document.kind, document.name, document.version, _text(document.body)
+
+
+def _audit_entry(row: tuple[Any, ...]) -> AuditEntry:
+    return AuditEntry(*row[:6], *map(from_json, row[6:]))
+
+
+def _where(given: dict[str, Any]) -> tuple[str, list[Any]]:
+    """The conditions that have a value, and the values."""
+    asked = {condition: value for condition, value in given.items() if value is not None}
+    return ("WHERE " + " AND ".join(asked) if asked else ""), list(asked.values())
+
+
+READ_AUDIT = "SELECT revision, at_s, actor, action, kind, name, before, after FROM audit"
+READ_USAGE = (
+    """SELECT day, tenant, key, model, writer, requests, prompt_tokens, cached_tokens, output_tokens FROM usage"""
+)
+READ_NEWS = "SELECT kind, name, version, body, arrival FROM documents WHERE arrival > ? ORDER BY arrival"
+
+WRITE_DOCUMENT = "INSERT OR REPLACE INTO documents (kind, name, version, body, arrival) VALUES (?, ?, ?, ?, ?)"
+MERGE_DOCUMENT = """INSERT INTO documents (kind, name, version, body, arrival) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET version = excluded.version, body = excluded.body, arrival = excluded.arrival
+    WHERE excluded.version > version"""
+PRUNE_DELETED = """DELETE FROM documents WHERE body IS NULL AND version <=
+    (SELECT version FROM documents WHERE body IS NULL ORDER BY version DESC LIMIT 1 OFFSET ?)"""
+
+WRITE_AUDIT = """INSERT OR REPLACE INTO audit (revision, at_s, actor, action, kind, name, before, after)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+MERGE_AUDIT = WRITE_AUDIT.replace("OR REPLACE", "OR IGNORE")
+
+MERGE_USAGE = """INSERT INTO usage
+    (day, tenant, key, model, writer, requests, prompt_tokens, cached_tokens, output_tokens)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET
+        requests = max(requests, excluded.requests),
+        prompt_tokens = max(prompt_tokens, excluded.prompt_tokens),
+        cached_tokens = max(cached_tokens, excluded.cached_tokens),
+        output_tokens = max(output_tokens, excluded.output_tokens)"""
+
+MERGE_LEARNT = """INSERT INTO learnt (name, at_s, body) VALUES (?, ?, ?)
+    ON CONFLICT DO UPDATE SET at_s = excluded.at_s, body = excluded.body WHERE excluded.at_s > at_s"""

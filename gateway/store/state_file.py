@@ -1,0 +1,143 @@
+"""Opening the state file: ours, whole, of a version that we know, and nobody else's at the moment; or not at all.
+
+A file that is not so is named and left as it is: it may be somebody's only copy of something. A new one is made beside
+its place and put there when it is whole, so that a file of ours is never half made. One gateway has it: the lock ends
+with the process, however that ends.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.store.base import StateFileError
+from gateway.store.schema import APPLICATION_ID, MIGRATIONS
+
+MAGIC = b"SQLite format 3\0"
+APPLICATION_ID_AT = 68  # in the header, 4 bytes
+HEADER_BYTES = 100
+BUSY_S = 2.0
+WAL_PAGES_MAX = 1_000  # before they are moved into the file
+CACHE_KIB = 8_192
+
+
+def lock_state_file(path: Path) -> int:
+    """Return the descriptor that holds the lock until it is closed. Raises StateFileError."""
+    try:
+        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StateFileError(f"the state file {path} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StateFileError(f"the state file {path} is in use by another gateway") from error
+    return descriptor
+
+
+def connect(path: Path | None, *, is_tool: bool = False) -> sqlite3.Connection:
+    """Open the file, made or brought to this version if need be (not by a tool, which is refused then); None: nothing
+    outlives the process. Raises StateFileError.
+    """
+    try:
+        if path is None:
+            connection = _connected(":memory:")
+            _migrate(connection)
+            return connection
+        if _is_new(path):
+            if is_tool:
+                raise StateFileError(f"there is no state file {path}")
+            _make(path)
+        connection = _connected(str(path))
+        try:
+            _check(connection, path, is_tool=is_tool)
+            _migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        raise StateFileError(f"the state file {path} cannot be opened and is left as it is: {error}") from error
+    return connection
+
+
+def _connected(name: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(name, timeout=BUSY_S, isolation_level=None)
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    return connection
+
+
+def _is_new(path: Path) -> bool:
+    """Whether there is nothing yet. Raises StateFileError for what is not ours, without touching it."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except FileNotFoundError:
+        return True
+    if not header.startswith(MAGIC) or len(header) < HEADER_BYTES:
+        raise StateFileError(f"{path} is not a state file of fairlead, and is left as it is")
+    found = int.from_bytes(header[APPLICATION_ID_AT : APPLICATION_ID_AT + 4], "big")
+    if found != APPLICATION_ID:
+        raise StateFileError(f"{path} is a database of some other program, and is left as it is")
+    return False
+
+
+def _make(path: Path) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(descriptor)
+    try:
+        with contextlib.closing(_connected(name)) as connection:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            _migrate(connection)
+        Path(name).rename(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check(connection: sqlite3.Connection, path: Path, *, is_tool: bool) -> None:
+    """See that all of it can be read, before anything is written. Raises StateFileError."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise StateFileError(
+            f"{path} was written by a newer fairlead (schema {version}, this one knows {len(MIGRATIONS)}), "
+            "and is left as it is"
+        )
+    if is_tool and version < len(MIGRATIONS):
+        raise StateFileError(f"{path} is of an older fairlead: start the gateway, which brings it up to date")
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise StateFileError(f"{path} is damaged and left as it is: {verdict}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}")
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+        with transaction(connection):
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything inside, or nothing of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # After some I/O errors SQLite has rolled back by itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

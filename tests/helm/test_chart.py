@@ -1,0 +1,327 @@
+"""The chart, rendered as helm renders it: what comes out is valid, safe and what the gateway itself accepts."""
+
+import functools
+import itertools
+import json
+from pathlib import Path
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from gateway.config import Config
+
+CHART = Path(__file__).parents[2] / "helm"
+VERSIONS = ("1.31.0", "1.37.0")
+NO_SCHEMA = {"HTTPRoute", "ServiceMonitor", "PrometheusRule"}  # resources of others
+
+PEER = {"podSelector": {"matchLabels": {"app": "x"}}}
+EVERYTHING = {
+    "image": {"registry": "images.example.com", "tag": "1.2.3"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "replicaCount": 3,
+    "config": {
+        "backends": [{"url": "http://vllm-0:8000", "api_key_env": "VLLM_KEY"}, {"url": "https://vllm-1:8443"}],
+        "tiers": {"interactive": {"weight": 4, "envelope": {"ttft_ms": 500, "tpot_ms": 50}}},
+        "tenants": {"alice": {"tier": "interactive"}},
+        "auth": {"mode": "keys"},
+        "shutdown": {"lame_duck_s": 7.5, "drain_s": 120},
+    },
+    "keys": {"existingSecret": "fairlead-keys"},
+    "admin": {"port": 9000, "existingSecret": "fairlead-admin"},
+    "redis": {"url": "rediss://redis:6379/0", "existingSecret": "fairlead-redis"},
+    "monitoring": {
+        "prometheus": {"enabled": True, "keySecret": {"name": "metrics"}, "labels": {"release": "prometheus"}},
+        "rules": {"enabled": True},
+        "dashboards": {"enabled": True},
+    },
+    "env": [{"name": "VLLM_KEY", "valueFrom": {"secretKeyRef": {"name": "vllm", "key": "api-key"}}}],
+    "envFrom": [{"configMapRef": {"name": "more"}}],
+    "service": {"type": "LoadBalancer", "port": 8000, "annotations": {"a": "b"}},
+    "ingress": {"enabled": True, "className": "nginx", "host": "llm.example.com", "tls": [{"secretName": "tls"}]},
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "edge"}], "hostnames": ["llm.example.com"]},
+    "autoscaling": {"enabled": True, "maxReplicas": 5},
+    "pdb": {"enabled": True, "minAvailable": "50%"},
+    "networkPolicy": {"enabled": True, "from": [PEER], "backends": [PEER]},
+    "serviceAccount": {"name": "gateway", "annotations": {"a": "b"}},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "llm"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    ],
+    "priorityClassName": "high",
+    "extraVolumes": [{"name": "ranks", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "ranks", "mountPath": "/ranks"}],
+    "fullnameOverride": "gate",
+}
+FOUND = {
+    "config": {
+        "backends": [],
+        "discovery": [
+            {"kubernetes": "kubernetes.io/service-name=vllm", "port": "http"},
+            {"kubernetes": "kubernetes.io/service-name=vllm", "namespace": "models"},
+            {"dns": "vllm.other.svc", "port": 8000},
+        ],
+    }
+}
+SWITCHES = ("monitoring", "redis", "ingress", "httpRoute", "autoscaling", "pdb", "networkPolicy")
+MATRIX = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "no backends": {"config": {"backends": [], "shutdown": {"lame_duck_s": 0, "drain_s": 0}}},
+    "backends that are found": FOUND,
+    "a claim": {"persistence": {"enabled": True, "storageClass": "ssd"}},
+    "another's claim": {"persistence": {"enabled": True, "existingClaim": "mine"}},
+    "no admin port": {"admin": {"enabled": False}, "networkPolicy": {"enabled": True}},
+    "no account": {"serviceAccount": {"create": False}},
+    "no metric of the queue": {"autoscaling": {"enabled": True, "queueWaitSeconds": ""}},
+    **{
+        f"{one} and {other}": {one: {**EVERYTHING[one]}, other: {**EVERYTHING[other]}}
+        for one, other in itertools.combinations(SWITCHES, 2)
+    },
+}
+REFUSED = {
+    "a misspelt key": {"replicas": 2},
+    "a misspelt key below": {"image": {"repo": "x"}},
+    "a port out of range": {"service": {"port": 70_000}},
+    "a type that services have not": {"service": {"type": "Cluster"}},
+    "text for a number": {"replicaCount": "two"},
+    "a pull policy that does not exist": {"image": {"pullPolicy": "Sometimes"}},
+    "a backend without an address": {"config": {"backends": [{"name": "x"}]}},
+    "an address that is none": {"config": {"backends": [{"url": "vllm:8000"}]}},
+    "a time below zero": {"config": {"shutdown": {"drain_s": -1}}},
+    "a route from nowhere": {"httpRoute": {"enabled": True}},
+    "a scrape without a key": {"monitoring": {"prometheus": {"enabled": True}}},
+    "a size that is none": {"persistence": {"size": "big"}},
+    "a part that is none": {"pdb": {"minAvailable": "half"}},
+}
+
+every_rendering = pytest.mark.parametrize("name", MATRIX)
+
+
+def render_all(values, *, name="release"):
+    """All documents, each with its kind and name; the notes are left out."""
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(values)
+        rendered = chart.render(values, name=name, namespace="llm")
+    texts = [text for file, text in rendered.items() if not file.endswith("NOTES.txt")]
+    documents = [document for text in texts for document in yaml.safe_load_all(text) if document]
+    return [((document["kind"], document["metadata"]["name"]), document) for document in documents]
+
+
+def render(values, *, name="release"):
+    """The same by kind and name."""
+    return dict(render_all(values, name=name))
+
+
+@functools.cache
+def all_rendered(name):
+    """What the values of this name render; not to be changed."""
+    return render_all(MATRIX[name])
+
+
+@functools.cache
+def validate(document, version):
+    """Raises what is wrong with it. Most documents are the same in most renderings."""
+    kubernetes_validate.validate(json.loads(document), version, strict=True)
+
+
+def one(documents, kind):
+    (document,) = [
+        document
+        for (each, name), document in documents.items()
+        if each == kind and not name.endswith(("-admin", "-dashboards"))
+    ]
+    return document
+
+
+def pod_of(documents):
+    return one(documents, "Deployment")["spec"]["template"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@every_rendering
+def test_what_is_rendered_is_valid(name, version):
+    for (kind, _), document in all_rendered(name):
+        if kind not in NO_SCHEMA:
+            validate(json.dumps(document), version)
+
+
+@every_rendering
+def test_strict_lint_has_nothing_to_say(name):
+    messages = helm_python.lint(CHART, MATRIX[name], strict=True)["messages"]
+    assert [each for each in messages or [] if each["severity"] > 1] == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_values_that_mean_nothing_are_refused(name):
+    with helm_python.Chart.load(CHART) as chart, pytest.raises(helm_python.HelmError):
+        chart.validate_schema(REFUSED[name])
+
+
+@every_rendering
+def test_services_and_all_else_select_the_pods_and_nothing_else(name):
+    documents = dict(all_rendered(name))
+    labels = pod_of(documents)["metadata"]["labels"]
+    selectors = [document["spec"]["selector"] for (kind, _), document in documents.items() if kind == "Service"]
+    selectors += [
+        document["spec"][where]["matchLabels"]
+        for (kind, _), document in documents.items()
+        for where in ("selector", "podSelector")
+        if kind not in ("Service", "ServiceMonitor") and "matchLabels" in document.get("spec", {}).get(where, {})
+    ]
+    assert all(selector.items() <= labels.items() for selector in selectors)
+    test_labels = one(documents, "Pod")["metadata"]["labels"]
+    assert not any(selector.items() <= test_labels.items() for selector in selectors)
+
+
+@every_rendering
+def test_what_refers_to_another_refers_to_one_that_is_there(name):
+    documents = dict(all_rendered(name))
+    spec = pod_of(documents)["spec"]
+    services = {name: document for (kind, name), document in documents.items() if kind == "Service"}
+    service = next(document for name, document in services.items() if not name.endswith("-admin"))
+    maps = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
+    assert maps <= {name for kind, name in documents if kind == "ConfigMap"}
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert {mount["name"] for mount in spec["containers"][0]["volumeMounts"]} == volumes
+    ports = {port["name"] for port in spec["containers"][0]["ports"]}
+    assert {port["targetPort"] for each in services.values() for port in each["spec"]["ports"]} == ports
+    claims = {v["persistentVolumeClaim"]["claimName"] for v in spec["volumes"] if "persistentVolumeClaim" in v}
+    assert claims <= {"mine"} | {name for kind, name in documents if kind == "PersistentVolumeClaim"}
+    for kind, backend in (("Ingress", "http"), ("HTTPRoute", "rules")):
+        for (each, _), document in documents.items():
+            if each == kind:
+                assert service["metadata"]["name"] in str(document["spec"]), backend
+
+
+@every_rendering
+def test_the_gateway_accepts_the_configuration_and_serves_where_the_service_looks(name):
+    documents = dict(all_rendered(name))
+    config = Config(**yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"]))
+    listens = {"http": (config.listen.host, config.listen.port)}
+    if config.admin.enabled:
+        listens["admin"] = (config.admin.host, config.admin.port)
+    ports = pod_of(documents)["spec"]["containers"][0]["ports"]
+    assert listens == {port["name"]: ("0.0.0.0", port["containerPort"]) for port in ports}
+
+
+@every_rendering
+def test_every_file_of_the_gateway_is_in_a_volume_and_what_it_writes_in_one_that_it_may_write(name):
+    documents = dict(all_rendered(name))
+    config = Config(**yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"]))
+    mounts = pod_of(documents)["spec"]["containers"][0]["volumeMounts"]
+    may_write = {mount["mountPath"]: not mount.get("readOnly") for mount in mounts}
+    assert may_write[str(config.auth.secret_file.parent)] or MATRIX[name].get("keys")
+    if config.admin.enabled:
+        assert may_write[str(config.state.file.parent)]
+        assert str(config.admin.key_file.parent) in may_write
+    if config.state.redis is not None:
+        assert str(config.state.redis.password_file.parent) in may_write
+
+
+def test_only_who_looks_for_backends_in_the_cluster_may_read_where_they_are():
+    documents = render(FOUND)
+    assert pod_of(documents)["spec"]["automountServiceAccountToken"] is True
+    roles = [document for (kind, _), document in render_all(FOUND) if kind == "Role"]
+    assert {role["metadata"]["namespace"] for role in roles} == {"llm", "models"}
+    (rule,) = roles[0]["rules"]
+    assert rule == {
+        "apiGroups": ["discovery.k8s.io"],
+        "resources": ["endpointslices"],
+        "verbs": ["get", "list", "watch"],
+    }
+    assert not any(kind in {"Role", "RoleBinding"} for kind, _ in render({}))
+
+
+def test_the_monitor_finds_the_admin_service_and_nothing_else():
+    documents = render(EVERYTHING)
+    wanted = one(documents, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    found = [
+        name
+        for (kind, name), document in documents.items()
+        if kind == "Service" and wanted.items() <= document["metadata"]["labels"].items()
+    ]
+    assert found == ["gate-admin"]
+
+
+def test_rules_and_dashboards_are_the_files_of_the_chart():
+    documents = render(EVERYTHING)
+    assert one(documents, "PrometheusRule")["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+    dashboards = documents["ConfigMap", "gate-dashboards"]["data"]
+    files = {file.name: json.loads(file.read_text()) for file in CHART.glob("files/dashboards/*.json")}
+    assert {name: json.loads(text) for name, text in dashboards.items()} == files
+
+
+@every_rendering
+def test_pods_are_given_time_to_end_what_they_are_in_the_middle_of(name):
+    documents = dict(all_rendered(name))
+    config = Config(**yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"]))
+    grace_s = pod_of(documents)["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s >= config.shutdown.lame_duck_s + config.shutdown.drain_s + 5
+
+
+@every_rendering
+def test_nothing_runs_as_root_or_may_write_to_its_image(name):
+    documents = dict(all_rendered(name))
+    for spec in (pod_of(documents)["spec"], one(documents, "Pod")["spec"]):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is (spec is not one(documents, "Pod")["spec"] and "found" in name)
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+@every_rendering
+def test_every_port_names_its_protocol(name):
+    def ports(node):
+        if isinstance(node, dict):
+            for key, value in node.items():
+                if key == "ports":
+                    yield from value
+                yield from ports(value)
+        elif isinstance(node, list):
+            for value in node:
+                yield from ports(value)
+
+    assert all("protocol" in port for port in ports(list(dict(all_rendered(name)).values())))
+
+
+def test_keys_come_from_a_secret_and_only_then_from_files():
+    config = yaml.safe_load(one(render(EVERYTHING), "ConfigMap")["data"]["fairlead.yaml"])
+    assert config["auth"] == {
+        "mode": "keys",
+        "keys_file": "/etc/fairlead-keys/fairlead.keys",
+        "secret_file": "/etc/fairlead-keys/fairlead.secret",
+    }
+    assert "keys_file" not in one(render({}), "ConfigMap")["data"]["fairlead.yaml"]
+
+
+def test_another_configuration_is_another_pod():
+    checksums = {
+        pod_of(render({"config": {"queue": {"wait_s_max": seconds}}}))["metadata"]["annotations"]["checksum/config"]
+        for seconds in (10, 20)
+    }
+    assert len(checksums) == 2
+
+
+def test_what_scales_is_not_given_a_number_of_replicas():
+    assert "replicas" not in one(render({"autoscaling": {"enabled": True}}), "Deployment")["spec"]
+    assert one(render({"replicaCount": 0}), "Deployment")["spec"]["replicas"] == 0
+
+
+def test_the_defaults_fit_on_two_screens():
+    assert len((CHART / "values.yaml").read_text().splitlines()) < 200
+
+
+def test_names_are_those_of_the_release_and_short_enough():
+    assert ("Service", "release-fairlead") in render({})
+    assert ("Service", "my-fairlead") in render({}, name="my-fairlead")
+    assert all(len(name) <= 63 for _, name in render({}, name="r" * 53) if not name.endswith(("-answers",)))

@@ -1,0 +1,53 @@
+"""What is killed in the tests of durability: a registry and a book of usage that say what they were told, at once.
+
+Its module is loaded by a fork server, so that a round costs a fork and not an interpreter.
+"""
+
+import asyncio
+import itertools
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from gateway.state import usage
+from gateway.state.registry import Registry
+from gateway.store.base import Store
+from gateway.store.mirrored import MirroredStore
+from gateway.store.redis_store import RedisStore
+from gateway.store.sqlite import SqliteStore
+
+NAMES = 10
+USED_EVERY_S = 0.001
+
+
+def work(said: Connection, path: Path, redis_url: str | None, flush_s: float) -> None:
+    """Write until killed. Says ("writer", id), ("wrote", version, name, weight) and ("used", count, monotonic time)."""
+    usage.FLUSH_S = flush_s
+    asyncio.run(_work(said, path, redis_url))
+
+
+async def _work(said: Connection, path: Path, redis_url: str | None) -> None:
+    store: Store = SqliteStore(path)
+    if redis_url is not None:
+        store = MirroredStore(RedisStore(redis_url, settle_s=0.0), store, sync_s=0.01)
+    registry = Registry(store, {})
+    await registry.start()
+    book = usage.UsageBook(store)
+    said.send(("writer", book.writer))
+    book.start()
+    await asyncio.gather(_write(said, registry), _use(said, book))
+
+
+async def _write(said: Connection, registry: Registry) -> None:
+    started = time.monotonic_ns()
+    for number in itertools.count():
+        weight = float(started + number)  # more than any before, in this life or an earlier one
+        entry = await registry.put("tenants", f"t{number % NAMES}", {"weight": weight}, actor="ann")
+        said.send(("wrote", entry.version, entry.name, weight))
+
+
+async def _use(said: Connection, book: usage.UsageBook) -> None:
+    for count in itertools.count(1):
+        book.used("alice", key="k1", model="m", prompt_tokens=3, cached_tokens=1, output_tokens=2)
+        said.send(("used", count, time.monotonic()))
+        await asyncio.sleep(USED_EVERY_S)

@@ -1,0 +1,126 @@
+"""The admin API's HTTP: problems that name fields, versions, lists in parts, roles."""
+
+import asyncio
+
+import pytest
+from admin_rig import admin
+from gateway_rig import scripted
+
+
+@pytest.fixture
+async def api(tmp_path):
+    async with scripted() as backend, admin(tmp_path, backend) as asker:
+        yield asker
+
+
+def assert_problem(reply, status, *fields):
+    assert reply.status == status, reply.body
+    assert reply.headers["Content-Type"] == "application/problem+json"
+    assert reply.json["status"] == status
+    assert [each["field"] for each in reply.json["errors"]] == list(fields)
+
+
+async def test_a_tenant_is_made_read_changed_in_part_and_taken_away(api):
+    made = await api.post("/tenants", {"id": "org/alice", "weight": 3, "in_flight_max": 4})
+    assert (made.status, made.headers["Location"]) == (201, "/admin/v1/tenants/org%2Falice")
+    patched = await api.patch("/tenants/org%2Falice", {"in_flight_max": None, "envelope": {"ttft_ms": 500}})
+    assert patched.json == {**made.json, "in_flight_max": None, "envelope": {"ttft_ms": 500, "tpot_ms": None}}
+    assert (await api.get("/tenants/org%2Falice")).json == patched.json
+    assert (await api.delete("/tenants/org%2Falice")).status == 204
+    assert_problem(await api.get("/tenants/org%2Falice"), 404)
+
+
+async def test_a_problem_names_every_field_that_is_wrong_and_no_value(api):
+    reply = await api.post("/tenants", {"id": "a", "weight": "zebra", "in_flight_max": 0, "speed": 1})
+    assert_problem(reply, 422, "body.weight", "body.in_flight_max", "body.speed")
+    assert b"zebra" not in reply.body
+    assert_problem(await api.patch("/tenants/declared", {"envelope": {"ttft_ms": -1}}), 422, "body.envelope.ttft_ms")
+    assert_problem(await api.get("/tenants?limit=0"), 422, "query.limit")
+    assert_problem(await api.get("/tenants?colour=red"), 422, "query.colour")
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"[]", 422), (b'"\\ud800"', 400), (b" " * 70_000, 413)])
+async def test_a_body_that_cannot_be_read_is_refused(api, body, status):
+    assert (await api.ask("POST", "/tenants", body)).status == status
+
+
+async def test_a_body_of_another_type_is_refused(api):
+    assert (await api.ask("POST", "/tenants", b"{}", Content_Type="text/plain")).status == 415
+
+
+async def test_a_change_that_goes_not_together_with_what_is_there_is_a_conflict(api):
+    assert_problem(await api.post("/tenants", {"id": "a", "tier": "gold"}), 409, "body.tier")
+    assert (await api.post("/tiers", {"id": "gold"})).status == 201
+    assert (await api.post("/tenants", {"id": "a", "tier": "gold"})).status == 201
+    assert_problem(await api.post("/tenants", {"id": "a"}), 409)
+    assert (await api.delete("/tiers/gold")).status == 409
+
+
+async def test_what_the_file_declares_is_overridden_and_given_back_but_not_deleted(api):
+    assert (await api.get("/tenants/declared")).json["origin"] == "declared"
+    assert_problem(await api.delete("/tenants/declared"), 409)
+    patched = await api.patch("/tenants/declared", {"weight": 5})
+    assert (patched.json["origin"], patched.json["weight"]) == ("overridden", 5)
+    assert (await api.delete("/tenants/declared")).status == 204
+    assert (await api.get("/tenants/declared")).json["weight"] == 2
+
+
+async def test_a_change_for_an_old_version_is_refused(api):
+    made = await api.post("/tenants", {"id": "a"})
+    etag = made.headers["ETag"]
+    changed = await api.patch("/tenants/a", {"weight": 2}, If_Match=etag)
+    assert changed.status == 200
+    assert changed.headers["ETag"] != etag
+    assert_problem(await api.patch("/tenants/a", {"weight": 3}, If_Match=etag), 412)
+    assert_problem(await api.delete("/tenants/a", If_Match=f"W/{changed.headers['ETag']}"), 412)
+    assert (await api.get("/tenants/a")).headers["ETag"] == changed.headers["ETag"]
+    assert (await api.delete("/tenants/a", If_Match=f'"other", {changed.headers["ETag"]}')).status == 204
+
+
+async def test_a_list_in_parts_is_the_whole_list_once(api):
+    for number in range(5):
+        await api.post("/tenants", {"id": f"t{number}"})
+    names, cursor = [], ""
+    while cursor is not None:
+        part = (await api.get("/tenants?limit=2" + (f"&cursor={cursor}" if cursor else ""))).json
+        names += [item["id"] for item in part["items"]]
+        cursor = part["next_cursor"]
+    assert names == ["declared", "t0", "t1", "t2", "t3", "t4"]
+
+
+async def test_other_paths_and_methods_are_problems_too(api):
+    assert_problem(await api.get("/nothing"), 404)
+    assert_problem(await api.get("/admin/v2/tenants"), 404)
+    reply = await api.ask("PUT", "/tenants")
+    assert_problem(reply, 405)
+    assert reply.headers["Allow"] == "GET, POST"
+
+
+async def test_each_role_may_do_what_it_is_for(api):
+    keys = {role: (await api.post("/keys", {"role": role})).json["secret"] for role in ("viewer", "operator", "admin")}
+    asked = {
+        "viewer": [(await api.get("/tenants", key=key)).status for key in keys.values()],
+        "operator": [(await api.patch("/tenants/declared", {"weight": 3}, key=key)).status for key in keys.values()],
+        "admin": [(await api.post("/keys", {"role": "viewer"}, key=key)).status for key in keys.values()],
+    }
+    assert asked == {"viewer": [200, 200, 200], "operator": [403, 200, 200], "admin": [403, 403, 201]}
+
+
+async def test_the_audit_log_says_who_changed_what_from_what_to_what(api):
+    await api.post("/tenants", {"id": "a", "weight": 2})
+    await api.patch("/tenants/a", {"weight": 3})
+    newest = (await api.get("/audit?limit=1")).json["items"][0]
+    assert newest["actor"] == "key-file"
+    assert (newest["kind"], newest["name"]) == ("tenants", "a")
+    assert (newest["before"], newest["after"]) == ({"weight": 2.0}, {"weight": 3.0})
+
+
+async def test_bad_http_is_answered_with_a_problem_that_repeats_nothing(api):
+    host, port = api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /zebra HTTP/9.9\r\nHost: x\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert b" 400 " in answer.splitlines()[0]
+    assert b"application/problem+json" in answer
+    assert b"zebra" not in answer

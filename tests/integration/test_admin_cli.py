@@ -1,0 +1,96 @@
+"""`fairlead admin` does from the shell what the API does."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+import pytest
+from admin_rig import admin
+from gateway_rig import bearer, scripted, until
+from typer.testing import CliRunner
+
+from gateway.cli import app
+
+
+@dataclass
+class Printed:
+    text: str
+    errors: str
+
+    @property
+    def json(self):
+        return json.loads(self.text)
+
+    @property
+    def lines(self):
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+@pytest.fixture
+async def shell(tmp_path):
+    """Runs a command, and gives what it printed."""
+    async with scripted() as backend, admin(tmp_path, backend) as api:
+
+        async def run(*arguments, exit_code=0):
+            given = ["admin", "--url", api.url, "--key-file", str(tmp_path / "admin-key"), *arguments]
+            result = await asyncio.to_thread(CliRunner().invoke, app, given)
+            assert result.exit_code == exit_code, result.output
+            return Printed(result.stdout, result.stderr)
+
+        run.api = api
+        yield run
+
+
+async def test_a_tenant_from_the_shell_from_its_making_to_its_end(shell):
+    made = await shell("create", "tenants", "id=org/alice", "weight=2", "envelope.ttft_ms=500")
+    assert made.json["envelope"] == {"ttft_ms": 500, "tpot_ms": None}
+    shown = await shell("show", "tenants", "org/alice")
+    etag = shown.errors.removeprefix("version: ").strip()
+    changed = await shell("set", "tenants", "org/alice", "weight=3", "--if-match", etag)
+    assert changed.json["weight"] == 3
+    refused = await shell("delete", "tenants", "org/alice", "--if-match", etag, exit_code=1)
+    assert "changed" in refused.errors
+    assert [each["id"] for each in (await shell("list", "tenants")).lines] == ["declared", "org/alice"]
+    await shell("delete", "tenants", "org/alice")
+    assert "no such tenant" in (await shell("show", "tenants", "org/alice", exit_code=1)).errors
+
+
+async def test_what_is_wrong_is_said_field_by_field(shell):
+    refused = await shell("create", "tenants", "id=a", "weight=-1", "speed=2", exit_code=1)
+    assert refused.errors.splitlines() == [
+        "body.weight: must be greater than or equal to 0.000001",
+        "body.speed: there is no such field",
+    ]
+    assert "NAME=VALUE" in (await shell("create", "tenants", "alice", exit_code=1)).errors
+
+
+async def test_a_key_is_made_rotated_and_revoked(shell):
+    made = (await shell("create", "keys", "tenant=declared")).json
+    new = (await shell("rotate", made["id"], "--overlap-s", "0")).json
+    rig = shell.api.rig
+    assert (await rig.get("/v1/models", headers=bearer(made["secret"]))).status == 401
+    assert (await rig.get("/v1/models", headers=bearer(new["secret"]))).status == 200
+    await shell("set", "keys", new["id"], "revoked=true")
+    assert (await rig.get("/v1/models", headers=bearer(new["secret"]))).status == 401
+    assert [each["tenant"] for each in (await shell("list", "keys", "--tenant", "declared")).lines] == ["declared"] * 2
+
+
+async def test_a_backend_a_pool_usage_state_and_the_audit_log(shell):
+    async with scripted() as other:
+        await shell("create", "backends", "id=other", f"url={other.url}")
+        await until(lambda: other.polls)
+        assert (await shell("set", "backends", "other", "draining=true")).json["draining"]
+    assert (await shell("set", "pools", "tiny", "fairness.policy=drr")).json["fairness"]["policy"] == "drr"
+    key = (await shell("create", "keys", "tenant=declared")).json
+    assert (await shell.api.rig.post(headers=bearer(key["secret"]))).status == 200
+    assert (await shell("state")).json["pools"][0]["pool"] == "tiny"
+    assert (await shell("state", "--tenants")).lines[0]["tenant"] == "declared"
+    await asyncio.sleep(1)  # usage is written once a second
+    (used,) = (await shell("usage", "--tenant", "declared")).lines
+    assert (used["key"], used["model"], used["requests"], used["output_tokens"]) == (key["id"], "tiny", 1, 3)
+    assert (await shell("audit", "--limit", "1")).lines[0]["kind"] == "keys"
+    assert (await shell("openapi")).json["openapi"].startswith("3.1")
+
+
+async def test_a_port_where_nobody_is_is_said_to_be_one(shell):
+    assert "does not answer" in (await shell("--url", "http://127.0.0.1:1", "state", exit_code=1)).errors

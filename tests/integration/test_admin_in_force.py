@@ -1,0 +1,317 @@
+"""A change takes effect within a second, and what runs is unharmed."""
+
+import asyncio
+import time
+
+import pytest
+from admin_rig import admin
+from gateway_rig import SLOW, bearer, call, engine, running, scripted, until
+
+from gateway.store.base import StoreUnavailable
+
+EFFECT_S = 1.0
+
+
+@pytest.fixture
+async def api(tmp_path):
+    async with engine(**SLOW) as server, admin(tmp_path, server) as asker:
+        asker.server = server
+        yield asker
+
+
+async def within(condition, timeout_s=EFFECT_S):
+    """It comes true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not await condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+async def test_a_tenant_and_its_key_are_served_as_soon_as_they_are_made(api):
+    assert (await api.post("/tenants", {"id": "alice"})).status == 201
+    key = await api.key_for("alice")
+    reply = await api.rig.post(headers=bearer(key))
+    assert reply.status == 200
+    assert api.rig.tenant("alice").service > 0
+
+
+async def test_a_revoked_an_expired_and_a_deleted_key_are_nobodys(api):
+    await api.post("/tenants", {"id": "alice"})
+    for change in (
+        lambda key: api.patch(f"/keys/{key['id']}", {"revoked": True}),
+        lambda key: api.delete(f"/keys/{key['id']}"),
+    ):
+        key = (await api.post("/keys", {"tenant": "alice"})).json
+        assert (await api.rig.get("/v1/models", headers=bearer(key["secret"]))).status == 200
+        assert (await change(key)).status in (200, 204)
+        assert (await api.rig.get("/v1/models", headers=bearer(key["secret"]))).status == 401
+    short = await api.key_for("alice", expires_in_s=1)
+    await within(lambda: status_is(api, short, 401), 2.5)
+
+
+async def status_is(api, key, status):
+    return (await api.rig.get("/v1/models", headers=bearer(key))).status == status
+
+
+async def test_a_rotated_key_goes_on_for_its_overlap_beside_the_new_one(api):
+    await api.post("/tenants", {"id": "alice"})
+    old = (await api.post("/keys", {"tenant": "alice", "models": ["tiny"]})).json
+    new = await api.post(f"/keys/{old['id']}/rotate", {"overlap_s": 1})
+    assert new.status == 201
+    assert new.json["models"] == ["tiny"]
+    assert await status_is(api, old["secret"], 200)
+    assert await status_is(api, new.json["secret"], 200)
+    await within(lambda: status_is(api, old["secret"], 401), 2.5)
+    assert await status_is(api, new.json["secret"], 200)
+    assert (await api.post(f"/keys/{old['id']}/rotate", {})).status == 409
+
+
+async def test_the_secret_of_a_key_is_shown_once(api):
+    await api.post("/tenants", {"id": "alice"})
+    made = (await api.post("/keys", {"tenant": "alice"})).json
+    for path in (f"/keys/{made['id']}", "/keys", "/audit"):
+        reply = await api.get(path)
+        assert reply.status == 200
+        assert made["secret"].encode() not in reply.body
+
+
+async def test_a_key_opens_the_models_it_is_for_and_shows_no_others(api):
+    await api.post("/tenants", {"id": "alice"})
+    key = await api.key_for("alice", models=["other"])
+    reply = await api.rig.post(headers=bearer(key))
+    assert (reply.status, reply.error["code"]) == (403, "model_not_allowed")
+    assert (await api.rig.get("/v1/models", headers=bearer(key))).json["data"] == []
+
+
+async def test_a_deleted_tenants_queue_is_answered_403_and_what_runs_goes_on(api):
+    await api.post("/tenants", {"id": "alice", "in_flight_max": 1})
+    key = await api.key_for("alice")
+    runs = asyncio.ensure_future(api.rig.post(call(max_tokens=40), headers=bearer(key)))
+    await until(lambda: running(api.server))
+    waits = asyncio.ensure_future(api.rig.post(call(), headers=bearer(key)))
+    await until(lambda: api.rig.tenant("alice") and api.rig.tenant("alice").queued_requests)
+    started = time.monotonic()
+    assert (await api.delete("/tenants/alice")).status == 204
+    refused = await waits
+    assert (refused.status, refused.error["code"]) == (403, "tenant_unknown")
+    assert time.monotonic() - started < EFFECT_S
+    assert (await runs).json["usage"]["completion_tokens"] == 40
+    assert (await api.rig.post(headers=bearer(key))).status == 401  # its keys went with it
+
+
+async def test_a_limit_that_is_raised_lets_in_what_waits(api):
+    await api.post("/tenants", {"id": "alice", "in_flight_max": 1})
+    key = await api.key_for("alice")
+    calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=50), headers=bearer(key))) for _ in range(2)]
+    await until(lambda: api.rig.tenant("alice") and api.rig.tenant("alice").queued_requests)
+    await api.patch("/tenants/alice", {"in_flight_max": 2})
+    await until(lambda: running(api.server) == 2, EFFECT_S)
+    assert [reply.status for reply in await asyncio.gather(*calls)] == [200, 200]
+
+
+async def test_a_limit_of_requests_per_minute_holds_from_when_it_is_set(api):
+    await api.post("/tenants", {"id": "alice"})
+    key = await api.key_for("alice")
+    assert (await api.rig.post(headers=bearer(key))).status == 200
+    await api.patch("/tenants/alice", {"requests_per_minute_max": 1})
+    assert (await api.rig.post(headers=bearer(key))).status == 200
+    assert (await api.rig.post(headers=bearer(key))).status == 429
+
+
+async def test_tiers_share_a_running_pool_by_weights_that_change(api):
+    for tier in ("gold", "iron"):
+        await api.post("/tiers", {"id": tier})
+        await api.post("/tenants", {"id": tier, "tier": tier})
+    keys = {tier: await api.key_for(tier) for tier in ("gold", "iron")}
+    assert [(await api.rig.post(headers=bearer(key))).status for key in keys.values()] == [200, 200]
+    assert (await api.patch("/tiers/gold", {"weight": 4})).json["weight"] == 4
+    assert (await api.rig.post(headers=bearer(keys["gold"]))).status == 200
+
+
+async def test_a_backend_is_added_used_drained_and_taken_away_while_it_runs(api):
+    async with engine(**SLOW) as other:
+        assert (await api.post("/backends", {"id": "other", "url": other.url})).status == 201
+        assert (await api.post("/tenants", {"id": "alice"})).status == 201
+        key = await api.key_for("alice")
+
+        async def is_well():
+            return (await api.get("/backends/other")).json["state"] == "healthy"
+
+        await within(is_well)
+        calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=40), headers=bearer(key))) for _ in range(4)]
+        await until(lambda: running(other))
+        at_other = running(other)
+        assert (await api.patch("/backends/other", {"draining": True})).json["draining"]
+        calls += [asyncio.ensure_future(api.rig.post(call(max_tokens=4), headers=bearer(key))) for _ in range(4)]
+        await asyncio.gather(*calls[4:])
+        assert running(other) <= at_other
+        assert (await api.delete("/backends/other")).status == 204
+        replies = await asyncio.gather(*calls)
+        assert [reply.status for reply in replies] == [200] * 8
+        assert [reply.json["usage"]["completion_tokens"] for reply in replies] == [40] * 4 + [4] * 4
+        await until(lambda: "other" not in api.rig.gateway._links)
+        assert (await api.get("/backends/other")).status == 404
+
+
+async def test_a_name_is_free_for_another_backend_when_the_first_has_left(api):
+    async with engine(**SLOW) as one, scripted() as two:
+        await api.post("/backends", {"id": "x", "url": one.url})
+        assert (await api.delete("/backends/x")).status == 204
+        assert (await api.post("/backends", {"id": "x", "url": two.url})).status == 201
+
+        async def is_well():
+            shown = (await api.get("/backends/x")).json
+            return shown["state"] == "healthy" and two.polls
+
+        await within(is_well)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254", "http://[::ffff:169.254.169.254]", "http://8.8.8.8:80", "http://2852039166",
+        "http://[fd00:ec2::254]",
+    ],
+)  # fmt: skip
+async def test_a_backend_at_an_address_that_none_may_have_is_refused(api, url):
+    assert (await api.post("/backends", {"id": "evil", "url": url})).status == 409
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://user:secret@vllm", "gopher://vllm", "http://vllm?x=1"])
+async def test_a_backend_of_another_scheme_or_with_credentials_in_its_url_is_refused(api, url):
+    assert (await api.post("/backends", {"id": "evil", "url": url})).status == 422
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "http://[::ffff:127.0.0.1]", "http://0x7f.1", "http://localhost"])
+async def test_by_default_no_backend_may_be_on_this_machine(tmp_path, url):
+    async with scripted() as backend, scripted() as internal:
+        port = internal.url.rsplit(":", 1)[1]
+        settings = {"enabled": True, "port": 0, "key_file": str(tmp_path / "admin-key")}
+        async with admin(tmp_path, backend, admin=settings) as api:
+            made = await api.post("/backends", {"id": "inside", "url": f"{url}:{port}"})
+            if made.status == 201:  # a name: what it means is looked at when it is connected to
+                await until(lambda: api.rig.gateway.backends.trouble("inside"))
+                assert "networks" in (await api.get("/backends/inside")).json["trouble"]
+            else:
+                assert made.status == 409
+            assert internal.polls == internal.calls == []
+
+
+async def test_redirects_of_a_backend_are_not_followed(tmp_path):
+    async def redirect(reader, writer):
+        writer.write(b"HTTP/1.1 307 X\r\nlocation: %b/v1/models\r\ncontent-length: 0\r\n\r\n" % target.url.encode())
+        return True
+
+    async with scripted() as target, scripted(redirect) as backend, admin(tmp_path, backend) as api:
+        await api.post("/tenants", {"id": "alice"})
+        key = await api.key_for("alice")
+        await api.rig.post(headers=bearer(key), allow_redirects=False)
+        assert target.calls == target.polls == []
+
+
+@pytest.mark.parametrize("policy", ["fifo", "drr", "dlpm", "slack", "lcf", "equinox", "justitia", "vtc"])
+async def test_a_pool_changes_its_policy_while_calls_wait_and_run(api, policy):
+    await api.post("/tenants", {"id": "alice", "in_flight_max": 2})
+    key = await api.key_for("alice")
+    calls = [asyncio.ensure_future(api.rig.post(headers=bearer(key))) for _ in range(6)]
+    await until(lambda: running(api.server))
+    changed = await api.ask(
+        "PUT", "/pools/tiny", {"fairness": {"policy": policy}, "placement": {"policy": "round-robin"}}
+    )
+    assert (changed.status, changed.json["fairness"]["policy"]) == (200, policy), changed.body
+    assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * 6
+    assert (await api.get("/pools")).json["items"] == [changed.json]
+
+
+async def test_a_wrong_parameter_of_a_policy_is_named(api):
+    body = {"fairness": {"policy": "drr", "quantum": 5}}
+    reply = await api.ask("PUT", "/pools/tiny", body)
+    assert reply.status == 422
+    assert "quantum" in reply.json["errors"][0]["field"]
+
+
+async def test_the_live_state_shows_queues_limits_counters_and_rates(api):
+    await api.post("/tenants", {"id": "alice", "in_flight_max": 1})
+    key = await api.key_for("alice")
+    await api.get("/state/tenants")
+    calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=80), headers=bearer(key))) for _ in range(3)]
+    await until(lambda: running(api.server))
+    state = (await api.get("/state")).json
+    assert state["store_available"]
+    assert (state["pools"][0]["queued_requests"], state["pools"][0]["in_flight_requests"]) == (2, 1)
+    assert state["pools"][0]["backends"]["b0"]["requests_limit"] >= 1
+    first = (await api.get("/state/tenants")).json["items"][0]
+    assert (first["tenant"], first["queued_requests"], first["in_flight_requests"]) == ("alice", 2, 1)
+
+    async def has_rate():
+        return (await api.get("/state/tenants?pool=tiny&limit=1")).json["items"][0]["service_per_s"] > 0
+
+    await within(has_rate, 2.5)
+    await asyncio.gather(*calls)
+
+
+async def test_what_was_changed_is_there_after_a_restart(tmp_path):
+    state = tmp_path / "state"
+    async with scripted() as backend, scripted() as other:
+        async with admin(tmp_path, backend, state=state) as api:
+            await api.post("/tenants", {"id": "alice"})
+            key = await api.key_for("alice")
+            await api.post("/backends", {"id": "other", "url": other.url})
+            await api.ask("PUT", "/pools/tiny", {"fairness": {"policy": "drr"}})
+            role = (await api.post("/keys", {"role": "viewer"})).json["secret"]
+        async with admin(tmp_path, backend, state=state) as api:
+            assert await status_is(api, key, 200)
+            assert (await api.get("/tenants/alice", key=role)).status == 200
+            assert (await api.get("/pools/tiny", key=role)).json["fairness"]["policy"] == "drr"
+            await until(lambda: api.rig.gateway.backends.states().get("other") == "healthy")
+
+
+async def test_a_kept_response_goes_with_the_backend_that_keeps_it(api):
+    async with engine(responses_stored=True) as other:
+        await api.post("/tenants", {"id": "alice"})
+        key = bearer(await api.key_for("alice"))
+        await api.post("/backends", {"id": "other", "url": other.url})
+        await until(lambda: api.rig.gateway.backends.states().get("other") == "healthy")
+        await api.patch("/backends/b0", {"draining": True})
+        asked = {"model": "tiny", "input": "hello", "max_output_tokens": 4}
+        made = await api.rig.post(asked, "/v1/responses", headers=key)
+        assert made.status == 200, made.body
+        path = f"/v1/responses/{made.json['id']}"
+        assert (await api.rig.get(path, headers=key)).status == 200
+        await api.delete("/backends/other")
+        await until(lambda: "other" not in api.rig.gateway._links)
+        assert (await api.rig.get(path, headers=key)).status == 404
+
+
+async def test_with_an_admin_port_the_first_tenant_and_key_may_come_by_it(tmp_path):
+    secret = tmp_path / "secret"
+    settings = {
+        "auth": {"mode": "keys", "secret_file": str(secret), "keys_file": str(tmp_path / "none")},
+        "tenants": {},
+    }
+    async with scripted() as backend, admin(tmp_path, backend, **settings) as api:
+        await api.post("/tenants", {"id": "alice"})
+        assert await status_is(api, await api.key_for("alice"), 200)
+        assert secret.stat().st_mode & 0o777 == 0o600
+
+
+async def test_while_the_state_cannot_be_written_a_change_is_refused_and_calls_go_on(api, monkeypatch):
+    await api.post("/tenants", {"id": "alice"})
+    key = bearer(await api.key_for("alice"))
+
+    async def full(*_args, **_kwargs):
+        raise StoreUnavailable("database or disk is full")
+
+    store = api.rig.gateway._management._store
+    with monkeypatch.context() as broken:
+        for name in ("commit", "news", "put_usage", "usage", "audit"):
+            broken.setattr(store, name, full)
+        for reply in (
+            await api.patch("/tenants/alice", {"weight": 5}),
+            await api.get("/usage"),
+            await api.get("/audit"),
+        ):
+            assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+        assert (await api.rig.post(headers=key)).status == 200
+        assert (await api.get("/tenants/alice")).json["weight"] == 1
+    assert (await api.patch("/tenants/alice", {"weight": 5})).json["weight"] == 5

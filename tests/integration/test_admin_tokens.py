@@ -1,0 +1,163 @@
+"""Tokens of an identity provider beside keys, on both ports."""
+
+import asyncio
+import base64
+import json
+import time
+
+import jwt
+import pytest
+from admin_rig import SECRET, admin
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from gateway_rig import bearer, scripted, until
+
+AUDIENCE = "fairlead"
+
+
+class Provider:
+    """Publishes keys, and signs with them."""
+
+    def __init__(self):
+        self.private = {"rsa": rsa.generate_private_key(65537, 2048), "ec": ec.generate_private_key(ec.SECP256R1())}
+        self.published = ["rsa", "ec"]
+        self.fetches = 0
+        self.is_there = True
+        self.url = ""
+
+    async def serve(self, request):
+        if not self.is_there:
+            return web.Response(status=500)
+        if request.path == "/.well-known/openid-configuration":
+            return web.json_response({"issuer": self.url, "jwks_uri": f"{self.url}/jwks"})
+        self.fetches += 1
+        return web.json_response({"keys": [self.jwk(name) for name in self.published]})
+
+    def jwk(self, name):
+        algorithm = jwt.algorithms.ECAlgorithm if name.startswith("ec") else jwt.algorithms.RSAAlgorithm
+        public = json.loads(algorithm.to_jwk(self.private[name].public_key()))
+        return {**public, "kid": name, "use": "sig"}
+
+    def token(self, name="rsa", *, headers=None, algorithm=None, key=None, **claims):
+        now = int(time.time())
+        said = {"iss": self.url, "aud": AUDIENCE, "sub": "carol", "iat": now, "exp": now + 60, "tenant": "declared"}
+        said = {claim: value for claim, value in (said | claims).items() if value is not None}
+        algorithm = algorithm or ("ES256" if name.startswith("ec") else "RS256")
+        return jwt.encode(said, key or self.private[name], algorithm=algorithm, headers=headers or {"kid": name})
+
+
+@pytest.fixture
+async def provider():
+    made = Provider()
+    runner = web.ServerRunner(web.Server(made.serve))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def api(tmp_path, provider):
+    issuer = {"issuer": provider.url, "audience": AUDIENCE}
+    roles = {"role_claim": "realm.roles", "roles": {"sre": "operator", "staff": "viewer"}}
+    tokens = {"data": [issuer], "admin": [{**issuer, **roles}]}
+    async with scripted() as backend, admin(tmp_path, backend, jwt=tokens) as asker:
+        yield asker
+
+
+async def status(api, token):
+    return (await api.rig.get("/v1/models", headers=bearer(token))).status
+
+
+@pytest.mark.parametrize("name", ["rsa", "ec"])
+async def test_a_token_names_the_tenant_at_the_data_port(api, provider, name):
+    reply = await api.rig.post(headers=bearer(provider.token(name)))
+    assert reply.status == 200
+    assert api.rig.service("declared") > 0
+
+
+async def test_keys_go_on_beside_tokens(api):
+    assert await status(api, await api.key_for("declared")) == 200
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "other"}, {"aud": None}, {"iss": "http://evil.test"}, {"iss": None}, {"exp": None}, {"exp": 1},
+        {"nbf": 1 << 33}, {"tenant": None}, {"tenant": ["declared"]}, {"tenant": "no tenant name"}, {"exp": "soon"},
+    ],
+)  # fmt: skip
+async def test_a_token_for_others_or_of_another_time_or_of_nobody_is_refused(api, provider, claims):
+    try:
+        token = provider.token(**claims)
+    except TypeError:  # PyJWT writes no such claim
+        return
+    assert await status(api, token) == 401
+
+
+async def test_a_token_that_is_not_signed_by_its_issuer_is_refused(api, provider):
+    body = provider.token().split(".")
+    unsigned = base64.urlsafe_b64encode(b'{"alg":"none","kid":"rsa"}').rstrip(b"=").decode()
+    public = provider.private["rsa"].public_key().public_numbers()
+    tokens = [
+        ".".join([*body[:2], ""]),
+        ".".join([*body[:2], body[2][:-6] + "AAAAAA"]),
+        provider.token(key=rsa.generate_private_key(65537, 2048)),
+        ".".join([unsigned, body[1], ""]),
+        provider.token(algorithm="HS256", key=SECRET * 2),
+        provider.token(algorithm="HS256", key=str(public.n)),
+        provider.token("ec", headers={"kid": "rsa"}),
+        provider.token(algorithm="RS512"),  # good, but not of the list
+        "ey..", "ey.a.b", "ey" + "a" * 10_000 + ".b.c",
+    ]  # fmt: skip
+    assert [await status(api, token) for token in tokens] == [401] * len(tokens)
+
+
+async def test_tokens_that_name_made_up_keys_set_off_no_flood_of_fetches(api, provider):
+    before = provider.fetches
+    for number in range(20):
+        await status(api, provider.token(headers={"kid": f"made-up-{number}"}))
+    await asyncio.sleep(0.1)
+    assert provider.fetches == before  # what tokens ask for waits
+
+
+async def test_new_keys_are_known_after_a_refresh_and_old_ones_hold_while_the_issuer_is_away(
+    tmp_path, provider, monkeypatch
+):
+    monkeypatch.setattr("gateway.identity.tokens.UNKNOWN_S", 0.05)
+    monkeypatch.setattr("gateway.identity.tokens.RETRY_S", 0.05)
+    issuer = {"issuer": provider.url, "audience": AUDIENCE, "jwks_url": f"{provider.url}/jwks"}
+    async with scripted() as backend, admin(tmp_path, backend, jwt={"data": [issuer]}) as api:
+        provider.private["new"], provider.published = rsa.generate_private_key(65537, 2048), ["new"]
+        assert await status(api, provider.token("rsa")) == 200
+        await asyncio.sleep(0.1)
+        assert await status(api, provider.token("new")) == 401
+
+        before = provider.fetches
+        await until(lambda: provider.fetches > before)
+        await asyncio.sleep(0.05)
+        assert await status(api, provider.token("new")) == 200
+        assert await status(api, provider.token("rsa")) == 401  # also where it was believed before
+        provider.is_there = False
+        assert await status(api, provider.token("other", key=provider.private["new"], headers={"kid": "x"})) == 401
+        await asyncio.sleep(0.2)
+        assert await status(api, provider.token("new")) == 200
+
+
+async def test_the_roles_that_a_token_names_are_those_at_the_admin_port(api, provider):
+    roles = [["staff"], "sre", ["staff", "sre", 5], ["unknown"], None]
+    keys = [provider.token(realm={"roles": each}) for each in roles]
+    assert [(await api.get("/tenants", key=key)).status for key in keys] == [200, 200, 200, 401, 401]
+    assert [(await api.patch("/tenants/declared", {"weight": 3}, key=key)).status for key in keys] == [
+        403, 200, 200, 401, 401,
+    ]  # fmt: skip
+    assert (await api.get("/audit?limit=1")).json["items"][0]["actor"] == f"carol@{provider.url}"
+
+
+async def test_with_an_issuer_that_is_away_the_gateway_starts_and_takes_keys(tmp_path, provider):
+    provider.is_there = False
+    issuer = {"issuer": provider.url, "audience": AUDIENCE}
+    async with scripted() as backend, admin(tmp_path, backend, jwt={"data": [issuer]}) as api:
+        assert await status(api, await api.key_for("declared")) == 200
+        assert await status(api, provider.token()) == 401

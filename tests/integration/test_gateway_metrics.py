@@ -1,0 +1,230 @@
+"""/metrics of a gateway that serves: it says what the schedulers know, and holds nobody up while it does."""
+
+import asyncio
+import time
+
+import pytest
+from admin_rig import admin
+from gateway_rig import (
+    MODEL,
+    SLOW,
+    bearer,
+    call,
+    engine,
+    gateway,
+    gateway_and_engine,
+    scripted,
+    until,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.observability import metrics as metrics_module
+from gateway.observability import standings
+from gateway.observability.instruments import FAMILIES
+from gateway.observability.telemetry import CallTrace
+from policies.types import Outcome, Request, Tenant, Usage
+
+STALL_S_MAX = 0.005
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    monkeypatch.setattr(metrics_module, "AGE_S_MAX", 0.0)
+
+
+async def read(rig):
+    """All samples, by name and labels."""
+    text = (await rig.gateway.metrics.exposition()).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def of(samples, name, **labels):
+    return samples.get((name, frozenset(labels.items())))
+
+
+async def test_metrics_say_what_the_schedulers_books_say():
+    tiers = {"tiers": {"gold": {"weight": 2}}, "tenants": {"anonymous": {"tier": "gold"}}}
+    async with gateway_and_engine(tiers) as (rig, _):
+        for number in range(4):
+            assert (await rig.post(call(stream=number % 2 == 0))).status == 200
+        await until(rig.idle)
+        samples, view = await read(rig), rig.tenant()
+        about = {"pool": MODEL, "tenant": "anonymous"}
+        assert of(samples, "fairlead_tenant_service_total", **about) == view.service > 0
+        assert of(samples, "fairlead_pool_service_total", pool=MODEL) == view.service
+        assert of(samples, "fairlead_tenant_in_flight_requests", **about) == 0
+        assert of(samples, "fairlead_tenant_tokens_total", tenant="anonymous", type="output") == 4 * 8
+        assert of(samples, "fairlead_tenant_requests_total", tenant="anonymous", outcome="completed") == 4
+        assert of(samples, "fairlead_backend_available", pool=MODEL, backend="b0") == 1
+        labels = {"gen_ai_operation_name": "chat", "gen_ai_request_model": MODEL, "tier": "gold"}
+        assert of(samples, "gen_ai_server_time_to_first_token_seconds_count", **labels) == 2
+        assert of(samples, "gen_ai_server_request_duration_seconds_count", **labels, error_type="") == 4
+
+
+async def test_what_waits_and_runs_now_is_seen_now():
+    async with engine(**SLOW) as server:
+        backend = {"name": "b0", "url": server.url, "requests_running_max": 2}
+        async with gateway(backend) as rig:
+            calls = [asyncio.ensure_future(rig.post(call(max_tokens=40))) for _ in range(5)]
+            await until(lambda: rig.snapshot().queued_requests == 3)
+            samples = await read(rig)
+            assert of(samples, "fairlead_pool_queued_requests", pool=MODEL) == 3
+            assert of(samples, "fairlead_tenant_queued_requests", pool=MODEL, tenant="anonymous") == 3
+            assert of(samples, "fairlead_pool_tenants_waiting", pool=MODEL) == 1
+            assert of(samples, "fairlead_backend_in_flight_requests", pool=MODEL, backend="b0") == 2
+            assert of(samples, "fairlead_backend_limit_requests", pool=MODEL, backend="b0") == 2
+            assert of(samples, "fairlead_backend_reserved_tokens", pool=MODEL, backend="b0") > 0
+            for each in calls:
+                each.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_the_gap_of_two_that_wait_side_by_side_is_there_with_its_bound_and_within_it(monkeypatch):
+    monkeypatch.setattr(standings, "WINDOWS_S", (0.0,))  # from one look to the next
+    config = {"tenants": {"a": {}, "b": {}}, "auth": {"trusted_proxies": ["127.0.0.1/32"]}}
+    async with engine(**SLOW) as server:
+        backend = {"name": "b0", "url": server.url, "requests_running_max": 2}
+        async with gateway(backend, **config) as rig:
+            calls = [
+                asyncio.ensure_future(
+                    rig.post(call(max_tokens=20), headers={"x-llm-d-inference-fairness-id": "ab"[number % 2]})
+                )
+                for number in range(16)
+            ]
+            await until(lambda: rig.snapshot().queued_requests >= 10)
+            await read(rig)
+            before = rig.service("a"), rig.service("b")
+            await until(lambda: rig.service("a") - before[0] > 40 and rig.service("b") - before[1] > 40)
+            samples = await read(rig)
+            for each in calls:
+                each.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+    about = {"pool": MODEL, "tier": "default"}
+    gap, bound = (of(samples, f"fairlead_pool_service_gap{end}", **about) for end in ("", "_bound"))
+    assert 0 <= gap <= bound
+    assert 0.5 < of(samples, "fairlead_pool_jain_index", **about) <= 1
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "is_promised"),
+    [("vtc", True), ("slack", True), ("dlpm", True), ("fifo", False), ("lcf", False), ("drr", False)],
+)
+async def test_there_is_a_bound_where_the_policy_promises_one(scheduling, is_promised):
+    async with scripted() as backend, gateway(backend, scheduling={"fairness": scheduling}) as rig:
+        promise = standings.promise_of(rig.gateway._config.scheduling_of(MODEL))
+        assert (promise is not None) == is_promised
+
+
+async def test_refusals_have_their_reasons_and_unknown_keys_no_tenant():
+    async with scripted() as backend, gateway(backend) as rig:
+        await rig.post(b"{", headers=bearer("alice"))
+        await rig.post(call(model="no-such"), headers=bearer("alice"))
+        samples = await read(rig)
+    refusals = {dict(labels)["reason"]: value for (name, labels), value in samples.items() if "refusals" in name}
+    assert refusals == {"bad_request": 1, "model_not_found": 1}
+
+
+async def test_a_tenant_that_is_forgotten_takes_its_series_along():
+    async with gateway_and_engine() as (rig, _):
+        await rig.post(headers=bearer("alice"))
+        await until(rig.idle)
+        (tenant_id,) = rig.snapshot().tenants
+        assert any(tenant_id in dict(labels).values() for _, labels in await read(rig))
+        assert rig.gateway.pools.forget_if_idle(tenant_id)
+        samples = await read(rig)
+        assert not any(tenant_id in dict(labels).values() for _, labels in samples)
+        assert of(samples, "fairlead_pool_service_total", pool=MODEL) > 0, "the pool's throughput stays"
+
+
+async def test_metrics_are_at_the_admin_port_for_whoever_has_a_key_and_a_deleted_tenant_is_gone_from_them(tmp_path):
+    async with engine() as server, admin(tmp_path, server) as api:
+        await api.post("/tenants", {"id": "acme", "weight": 2})
+        key = await api.key_for("acme")
+        assert (await api.rig.post(headers=bearer(key))).status == 200
+        page = await api.get("/metrics")
+        assert page.status == 200
+        assert page.headers["Content-Type"].startswith("text/plain")
+        assert b'tenant="acme"' in page.body
+        assert (await api.get("/metrics", key="nonsense")).status == 401
+        assert (await api.get("/metrics", key=key)).status == 403
+        assert (await api.delete("/tenants/acme")).status == 204
+        await until(api.rig.idle)
+        assert b'tenant="acme"' not in (await api.get("/metrics")).body
+
+
+async def test_service_that_was_given_back_makes_no_counter_fall():
+    async with scripted() as backend, gateway(backend) as rig:
+        await until(lambda: rig.gateway.pools.find(MODEL))
+        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        dispatcher.spent(Tenant("a"), Usage(100, 0, 0))
+        name, about = "fairlead_tenant_service_total", {"pool": MODEL, "tenant": "a"}
+        assert of(await read(rig), name, **about) == 100
+        dispatcher._scheduler._ledger._add("a", -60)
+        assert of(await read(rig), name, **about) == 100
+        dispatcher.spent(Tenant("a"), Usage(70, 0, 0))
+        assert of(await read(rig), name, **about) == 110
+
+
+async def test_only_so_many_tenants_have_series_and_the_others_are_one():
+    async with scripted() as backend, gateway(backend, metrics={"tenants_max": 3}) as rig:
+        await until(lambda: rig.gateway.pools.find(MODEL))
+        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        for number in range(20):
+            dispatcher.spent(Tenant(f"t{number:02}"), Usage(1000 + number, 0, 0))
+        samples = await read(rig)
+        services = {
+            dict(labels)["tenant"]: value for (name, labels), value in samples.items() if "tenant_service" in name
+        }
+        assert len(services) == 4
+        assert sum(services.values()) == of(samples, "fairlead_pool_service_total", pool=MODEL)
+        assert of(samples, "fairlead_tenants") == 20
+        assert of(samples, "fairlead_tenant_series") == 3
+
+
+async def test_a_thousand_tenants_hold_up_the_event_loop_for_at_most_5_ms():
+    async with scripted() as backend, gateway(backend, metrics={"tenants_max": 1000}) as rig:
+        await until(lambda: rig.gateway.pools.find(MODEL))
+        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        for number in range(1000):
+            tenant = Tenant(f"tenant-{number}")
+            dispatcher.spent(tenant, Usage(100, 0, 10))
+            for outcome in Outcome:
+                rig.gateway.metrics.calls.ended(ended_call(tenant, outcome))
+        stalls = [await stall_while(rig.gateway.metrics.exposition()) for _ in range(5)]
+    # In CPU time, and the least of a few: what other processes of the machine take is not ours.
+    assert min(stalls) <= STALL_S_MAX
+
+
+def ended_call(tenant, outcome):
+    trace = CallTrace("/v1/chat/completions", tenant_id=tenant.id, tier_id="default", model=MODEL, outcome=outcome)
+    trace.request, trace.status = Request("r", tenant.id, MODEL, 0.0, 10, 10), 200
+    trace.queued_s = trace.dispatched_s = trace.started_s
+    trace.usage = Usage(10, 1, 8)
+    return trace
+
+
+async def stall_while(exposition):
+    """The longest that the loop was kept from turning, in seconds of this process's CPU time."""
+    longest, last = 0.0, time.process_time()
+    writing = asyncio.ensure_future(exposition)
+    while not writing.done():
+        await asyncio.sleep(0)
+        now = time.process_time()
+        longest, last = max(longest, now - last), now
+    assert b"tenant-999" in await writing
+    return longest
+
+
+async def test_the_text_has_every_family_once_and_is_what_prometheus_reads():
+    async with gateway_and_engine() as (rig, _):
+        await rig.post()
+        page = await rig.gateway.metrics.page()
+    lines = page.body.decode().splitlines()
+    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+    assert {family.name for family in FAMILIES} <= set(types)
+    assert page.content_type == "text/plain"

@@ -1,0 +1,169 @@
+"""The configuration changes, backends come and go: it takes effect at once, and what runs is unharmed."""
+
+import asyncio
+import contextlib
+import socket
+from urllib.parse import urlsplit
+
+import yaml
+from gateway_rig import SLOW, answer, bearer, call, engine, gateway, scripted, until
+
+from gateway.config.load import load_config
+from gateway.config.reloading import Reloading
+from gateway.identity.key_file import add_key
+from gateway.store.sqlite import SqliteStore
+
+SECRET = "0123456789abcdef"
+
+
+class File:
+    """A configuration file, and a gateway's watch on it."""
+
+    def __init__(self, folder, **sections):
+        self.path = folder / "fairlead.yaml"
+        (folder / "keys").touch()
+        auth = {"mode": "keys", "secret": SECRET, "keys_file": str(folder / "keys")}
+        as_the_rig = {
+            "access_log": {"enabled": False},
+            "health": {"idle_s": 0.1, "busy_s": 0.05},
+            "shutdown": {"lame_duck_s": 0.0, "drain_s": 5.0},
+        }
+        self.sections = {**as_the_rig, "auth": auth, "tenants": {"alice": {}, "bob": {}}, **sections}
+        self.write()
+
+    def write(self, **sections):
+        self.sections |= sections
+        self.path.write_text(yaml.safe_dump(self.sections))
+
+    def key(self, tenant):
+        return add_key(
+            self.path.parent / "keys", tenant=tenant, secret=SECRET.encode(), created_at="2026-01-01T00:00:00+00:00"
+        )
+
+    @contextlib.asynccontextmanager
+    async def served(self, *backends):
+        entries = [{"name": f"b{number}", "url": backend.url} for number, backend in enumerate(backends)]
+        self.write(backends=entries)
+        sections = {name: section for name, section in self.sections.items() if name != "backends"}
+        config = load_config(self.path)
+        async with gateway(*entries, store=SqliteStore(None), **sections) as rig:
+            reloading = Reloading(self.path, config, rig.gateway.reload, look_s=0.02)
+            task = asyncio.create_task(reloading.watch())
+            try:
+                yield rig, reloading
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def serves(rig, backend_id):
+    """Whether the scheduler would send to it."""
+    view = rig.snapshot().backends.get(backend_id)
+    return view is not None and view.available
+
+
+async def test_tenants_and_keys_of_the_file_are_served_as_soon_as_it_says_so(tmp_path):
+    file = File(tmp_path)
+    async with engine() as server, file.served(server) as (rig, _):
+        key = file.key("alice")  # a new key alone is news too
+
+        async def is_known(wanted):
+            return (await rig.post(headers=bearer(wanted))).status == 200
+
+        async def until_served(wanted):
+            async with asyncio.timeout(5):
+                while not await is_known(wanted):  # noqa: ASYNC110 - it is asked over HTTP
+                    await asyncio.sleep(0.02)
+
+        await until_served(key)
+        carol = file.key("carol")
+        file.write(tenants={"carol": {"weight": 3}})
+        await until_served(carol)
+        assert not await is_known(key), "alice is in the file no more"
+
+
+async def test_what_streams_goes_on_while_backends_and_weights_change(tmp_path):
+    file = File(tmp_path)
+    key = file.key("alice")
+    async with engine(**SLOW) as one, engine() as two, file.served(one) as (rig, _):
+        stream = asyncio.create_task(rig.post(call(stream=True, max_tokens=40), headers=bearer(key)))
+        await until(lambda: rig.snapshot().in_flight_requests == 1)
+        file.write(tenants={"alice": {"weight": 2}}, backends=[{"name": "b1", "url": two.url}])
+        await until(lambda: rig.gateway.backends.backend_ids() == ["b1"])
+        await until(lambda: serves(rig, "b1"))
+        assert (await rig.post(headers=bearer(key))).status == 200
+        reply = await stream
+        assert (reply.status, reply.events[-1]) == (200, "[DONE]")
+        await until(lambda: "b0" not in rig.gateway.backends.states(), 5)
+
+
+async def test_an_invalid_file_changes_nothing_and_says_what_is_wrong(tmp_path, caplog):
+    file = File(tmp_path)
+    key = file.key("alice")
+    async with engine() as server, file.served(server) as (rig, _):
+        await until(lambda: rig.gateway.backends.states() == {"b0": "healthy"})
+        for wrong in ({"tenants": {"alice": {"weight": -1}}}, {"tennants": {}}, {"backends": [{"url": "ftp://x"}]}):
+            kept = dict(file.sections)
+            caplog.clear()
+            file.write(**wrong)
+            await until(lambda: "is not valid" in caplog.text)
+            file.sections = kept
+        assert (await rig.post(headers=bearer(key))).status == 200
+        caplog.clear()
+        file.path.unlink()
+        await until(lambda: "is not valid" in caplog.text)
+        assert (await rig.post(headers=bearer(key))).status == 200
+
+
+async def test_what_cannot_change_while_it_runs_is_said_and_waits(tmp_path, caplog):
+    caplog.set_level("INFO")
+    file = File(tmp_path)
+    async with engine() as server, file.served(server) as (_, reloading):
+        file.write(queue={"wait_s_max": 7}, scheduling={"fairness": "drr", "kv_headroom_ratio": 0.8})
+        await until(lambda: "waits for the next start: queue, scheduling" in caplog.text)
+        caplog.clear()
+        reloading.ask()  # nothing is different from what is asked for, and it is read all the same
+        await until(lambda: "read anew" in caplog.text)
+
+
+async def test_the_order_of_a_running_pool_follows_the_file(tmp_path):
+    file = File(tmp_path)
+    async with engine() as server, file.served(server) as (rig, _):
+        await until(rig.gateway.pools.dispatchers)
+        (dispatcher,) = rig.gateway.pools.dispatchers().values()
+        changes = []
+        policy_changed = dispatcher.policy_changed
+        dispatcher.policy_changed = lambda **choices: (changes.append(choices), policy_changed(**choices))
+        file.write(scheduling={"fairness": "drr"})
+        await until(lambda: changes)
+        assert changes[0]["fairness"].name == "drr"
+        file.write(tenants={"alice": {"weight": 5}, "bob": {}})
+        await asyncio.sleep(0.2)
+        assert len(changes) == 1, "an order starts anew when it is another one, not whenever the file is read"
+
+
+async def test_servers_behind_a_name_are_backends_while_the_name_has_them(monkeypatch):
+    addresses = ["127.0.0.1"]
+
+    lookup = asyncio.get_running_loop().getaddrinfo
+
+    async def getaddrinfo(host, port, **options):
+        if host != "vllm.llm.svc":
+            return await lookup(host, port, **options)
+        return [(socket.AF_INET, 1, 6, "", (address, port)) for address in addresses]
+
+    async with scripted(answer()) as backend:
+        port = urlsplit(backend.url).port
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+        source = {"dns": "vllm.llm.svc", "port": port, "every_s": 0.02, "backend": {"requests_running_max": 3}}
+        async with gateway(store=SqliteStore(None), discovery=[source]) as rig:
+            found = f"127.0.0.1:{port}"
+            await until(lambda: rig.gateway.backends.states() == {found: "healthy"})
+            assert (await rig.post()).status == 200
+            assert rig.snapshot().backends[found].requests_limit == 3
+            addresses[:] = ["127.0.0.2"]  # nobody is there
+            await until(lambda: rig.gateway.backends.backend_ids() == [f"127.0.0.2:{port}"])
+            assert (await rig.post()).status == 503
+            addresses[:] = ["127.0.0.1", "127.0.0.2"]
+            await until(lambda: serves(rig, found))
+            assert (await rig.post()).status == 200

@@ -1,0 +1,135 @@
+"""What happens to Redis, or to the disk, happens to nobody's call: a stream of calls goes on through every fault."""
+
+import asyncio
+import time
+from statistics import quantiles
+
+import pytest
+from gateway_rig import call, engine, gateway
+from redis_server import RedisServer, slow_proxy
+
+from gateway.store.base import StoreUnavailable, Totals
+from gateway.store.mirrored import MirroredStore
+from gateway.store.redis_store import RedisStore
+from gateway.store.sqlite import SqliteStore
+
+TIMEOUT_S = 0.4
+FAULT_S = 1.6  # four timeouts: a longer fault is more of the same, as no state is left that could still change
+CALLS_AT_ONCE = 4
+USED_EVENTUALLY_S = 5.0
+KEPT = {"file": "state.db"}  # says that state is kept; the store that is given keeps it
+TODAY = time.strftime("%Y-%m-%d", time.gmtime())
+
+
+@pytest.fixture
+def server(tmp_path):
+    with RedisServer(tmp_path) as running:
+        yield running
+
+
+class Callers:
+    """Several who call one after the other, until they are stopped."""
+
+    def __init__(self, rig):
+        self._rig = rig
+        self._stopping = False
+        self.statuses = []
+        self.seconds = []
+
+    async def __aenter__(self):
+        self._tasks = [asyncio.create_task(self._call_on()) for _ in range(CALLS_AT_ONCE)]
+        return self
+
+    async def __aexit__(self, *_):
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+
+    async def _call_on(self):
+        while not self._stopping:
+            began = time.perf_counter()
+            reply = await self._rig.post(call(max_tokens=4), headers={"Authorization": "Bearer alice"})
+            self.seconds.append(time.perf_counter() - began)
+            self.statuses.append(reply.status)
+            await asyncio.sleep(0.005)
+
+
+def freeze(server):
+    server.freeze()
+
+
+def kill(server):
+    server.kill()
+
+
+def restart_empty(server):
+    server.restart_empty()
+
+
+@pytest.mark.parametrize("fault", [freeze, kill, restart_empty], ids=lambda fault: fault.__name__)
+async def test_no_call_fails_or_waits_while_redis_is_away_and_all_are_counted(tmp_path, server, fault):
+    store = MirroredStore(RedisStore(server.url, timeout_s=TIMEOUT_S), SqliteStore(tmp_path / "state.db"))
+    async with engine() as backend, gateway(backend, store=store, state=KEPT) as rig, Callers(rig) as callers:
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(fault, server)
+        await asyncio.sleep(FAULT_S)
+        if fault is freeze:
+            server.thaw()
+        elif fault is kill:
+            await asyncio.to_thread(server.start)
+        await asyncio.sleep(0.5)
+        await callers.__aexit__()
+        await check(callers, store)
+        assert await shared_requests(server, len(callers.statuses)) == len(callers.statuses)
+
+
+async def test_no_call_fails_or_waits_while_redis_is_slow(tmp_path, server):
+    async with slow_proxy(server.port, 0.1) as port:
+        url = f"redis://127.0.0.1:{port}/0"
+        store = MirroredStore(RedisStore(url, timeout_s=TIMEOUT_S), SqliteStore(tmp_path / "state.db"))
+        async with engine() as backend, gateway(backend, store=store, state=KEPT) as rig:
+            async with Callers(rig) as callers:
+                await asyncio.sleep(FAULT_S)
+            await check(callers, store)
+
+
+async def test_no_call_fails_or_waits_while_the_disk_is_full_and_all_are_counted_later(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "state.db")
+    async with engine() as backend, gateway(backend, store=store, state=KEPT) as rig:
+
+        def full(*_):
+            raise StoreUnavailable("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_guarded", full)
+            async with Callers(rig) as callers:
+                await asyncio.sleep(FAULT_S / 2)
+        await check(callers, store)
+
+
+async def check(callers, store):
+    assert len(callers.statuses) > 2 * CALLS_AT_ONCE
+    assert set(callers.statuses) == {200}
+    # Calls that waited for the store would have waited its timeout, most of them; a machine that is busy with something
+    # else stops all calls of a moment.
+    assert quantiles(callers.seconds, n=20)[-1] < TIMEOUT_S / 4
+    give_up_at = time.monotonic() + USED_EVENTUALLY_S
+    while (totals := summed(await store.usage(first_day=TODAY, last_day=TODAY))).requests != len(callers.statuses):
+        assert time.monotonic() < give_up_at, (totals, len(callers.statuses))
+        await asyncio.sleep(0.05)
+    assert totals.output_tokens == 4 * totals.requests
+
+
+async def shared_requests(server, count):
+    """What has come together in Redis, once it is as many, or is not after a while."""
+    shared = RedisStore(server.url)
+    give_up_at = time.monotonic() + USED_EVENTUALLY_S
+    while True:
+        totals = summed(await shared.usage(first_day=TODAY, last_day=TODAY))
+        if totals.requests == count or time.monotonic() > give_up_at:
+            await shared.close()
+            return totals.requests
+        await asyncio.sleep(0.05)
+
+
+def summed(rows):
+    return Totals(*map(sum, zip(*(row.totals for row in rows), strict=True))) if rows else Totals()

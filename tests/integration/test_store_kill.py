@@ -1,0 +1,147 @@
+"""SIGKILL at any moment: what was acknowledged is there, and usage loses at most a second and never counts twice."""
+
+import asyncio
+import multiprocessing
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from multiprocessing import connection, forkserver
+from random import Random
+
+import kill_worker
+import pytest
+from redis_server import RedisServer
+
+from gateway.store.base import Totals
+from gateway.store.sqlite import SqliteStore
+
+ROUNDS = 200
+ROUNDS_WITH_REDIS = 30
+LONG_ROUNDS = 8
+LOST_S_MAX = 1.0
+SOON_S = 0.01  # how often a round of milliseconds flushes usage
+
+
+@dataclass
+class Life:
+    """What one process said before it was killed."""
+
+    killed_at: float = 0.0
+    writer: str = ""
+    wrote: dict[int, tuple[str, float]] = field(default_factory=dict)
+    used: list[tuple[int, float]] = field(default_factory=list)
+
+    def heard(self, said) -> None:
+        match said:
+            case ("writer", writer):
+                self.writer = writer
+            case ("wrote", version, name, weight):
+                self.wrote[version] = (name, weight)
+            case ("used", count, at):
+                self.used.append((count, at))
+
+
+@pytest.fixture(scope="module")
+def processes():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["kill_worker"])
+    with pytest.MonkeyPatch.context() as patch:
+        # The fork server of Python 3.11 looks for what it loads beforehand on the path of its environment alone.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
+
+
+class Victim:
+    def __init__(self, context, path, *, redis_url=None, flush_s):
+        self.conn, theirs = context.Pipe(duplex=False)
+        self._process = context.Process(target=kill_worker.work, args=(theirs, path, redis_url, flush_s), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.life = Life()
+
+    def die(self):
+        self._process.kill()
+        self.life.killed_at = time.monotonic()
+        try:
+            while True:
+                self.life.heard(self.conn.recv())
+        except (EOFError, OSError):
+            pass
+        self._process.join()
+        self._process.close()
+
+
+def live_and_die(victims, lives_s):
+    """Let each live so long from its first word on, listening so that none waits for us, and kill it."""
+    dies_at = {}
+    living = dict(zip(victims, lives_s, strict=True))
+    while living:
+        for conn in connection.wait([victim.conn for victim in living], timeout=0.005):
+            victim = next(victim for victim in living if victim.conn is conn)
+            victim.life.heard(conn.recv())
+            dies_at.setdefault(victim, time.monotonic() + living[victim])
+        for victim in [victim for victim in living if time.monotonic() >= dies_at.get(victim, float("inf"))]:
+            victim.die()
+            del living[victim]
+
+
+async def check(path, lives):
+    """What the state file has after these lives, against what they said; opening it must need no repair."""
+    store = SqliteStore(path)
+    await store.open()
+    documents = {document.name: document for document in (await store.news(0)).documents}
+    revisions = {entry.revision for entry in await store.audit(limit=1_000)}
+    rows = await store.usage(first_day="2000-01-01", last_day="2999-12-31")
+    await store.close()
+    counted = {row.writer: row.totals for row in rows}
+    for life in lives:
+        for version, (name, weight) in life.wrote.items():
+            assert documents[name].version >= version
+            assert documents[name].body["weight"] >= weight
+            assert version in revisions or version <= max(revisions) - 1_000
+        check_usage(life, counted.get(life.writer, Totals()))
+
+
+def check_usage(life, totals):
+    said = max((count for count, _ in life.used), default=0)
+    must_be_there = max((count for count, at in life.used if at < life.killed_at - LOST_S_MAX), default=0)
+    assert must_be_there <= totals.requests <= said + 1  # killed between counting and saying so
+    assert totals == Totals(totals.requests, 3 * totals.requests, totals.requests, 2 * totals.requests)
+
+
+async def kill_again_and_again(path, processes, *, rounds, redis_url=None):
+    """Every tenth dies while it opens the store, all others while they write."""
+    rng, lives = Random(1), []
+    for number in range(rounds):
+        victim = Victim(processes, path, redis_url=redis_url, flush_s=SOON_S)
+        if number % 10 == 9:
+            await asyncio.sleep(rng.uniform(0.0, 0.03))
+            victim.die()
+        else:
+            live_and_die([victim], [rng.uniform(0.0, 0.08)])
+        lives.append(victim.life)
+        await check(path, lives[-1:] if number % 20 else lives)
+    await check(path, lives)
+    assert sum(len(life.wrote) for life in lives) > rounds, "they lived long enough to write"
+
+
+async def test_killed_at_any_moment_acknowledged_changes_are_there_and_usage_never_counts_twice(tmp_path, processes):
+    await kill_again_and_again(tmp_path / "fairlead.db", processes, rounds=ROUNDS)
+
+
+async def test_with_redis_acknowledged_changes_are_on_the_own_disk_too(tmp_path, processes):
+    with RedisServer(tmp_path) as server:
+        await kill_again_and_again(tmp_path / "fairlead.db", processes, rounds=ROUNDS_WITH_REDIS, redis_url=server.url)
+
+
+async def test_usage_loses_at_most_a_second(tmp_path, processes):
+    rng = Random(2)
+    paths = [tmp_path / f"{number}.db" for number in range(LONG_ROUNDS)]
+    victims = [Victim(processes, path, flush_s=0.4) for path in paths]
+    live_and_die(victims, [rng.uniform(1.2, 2.2) for _ in victims])
+    for victim, path in zip(victims, paths, strict=True):
+        await check(path, [victim.life])
+        used_before = [count for count, at in victim.life.used if at < victim.life.killed_at - LOST_S_MAX]
+        assert used_before, "it lived long enough to lose something"

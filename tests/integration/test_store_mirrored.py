@@ -1,0 +1,307 @@
+"""Gateways that share a real Redis, each with a copy of its own: frozen, killed, emptied, slow, and nothing is lost."""
+
+import asyncio
+import time
+
+import pytest
+from redis_server import RedisServer, slow_proxy
+
+from gateway.state.registry import Registry
+from gateway.state.usage import UsageBook
+from gateway.store.base import Change, Document, StoreUnavailable, Totals
+from gateway.store.mirrored import MirroredStore
+from gateway.store.redis_store import RedisStore
+from gateway.store.sqlite import SqliteStore
+
+TIMEOUT_S = 0.3
+SETTLE_S = 0.5
+APPLIED_S_MAX = 1.0
+FROZEN_S = 1.5  # of the 30 a freeze may last: five timeouts in a row, after which nothing changes any more
+TODAY = time.strftime("%Y-%m-%d", time.gmtime())
+
+
+@pytest.fixture
+def server(tmp_path):
+    with RedisServer(tmp_path) as running:
+        yield running
+
+
+class Replicas:
+    """Gateways, as far as state goes."""
+
+    def __init__(self, url, folder):
+        self._url = url
+        self._folder = folder
+        self._all = []
+
+    async def start(self, name, url=None):
+        shared = RedisStore(url or self._url, timeout_s=TIMEOUT_S, settle_s=SETTLE_S)
+        store = MirroredStore(shared, SqliteStore(self._folder / f"{name}.db"))
+        registry = Registry(store, {})
+        await registry.start()
+        registry.store = store
+        self._all.append(registry)
+        return registry
+
+    async def stop(self, *registries):
+        for registry in registries or list(self._all):
+            self._all.remove(registry)
+            await registry.stop()
+
+
+@pytest.fixture
+async def replicas(server, tmp_path):
+    made = Replicas(server.url, tmp_path)
+    yield made
+    await made.stop()
+
+
+async def becomes_true(condition, within_s=APPLIED_S_MAX):
+    give_up_at = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < give_up_at, "it did not become true in time"
+        await asyncio.sleep(0.005)
+
+
+def weight(registry, name):
+    entry = registry.get("tenants", name)
+    return None if entry is None else entry.body["weight"]
+
+
+async def write(registry, name, value):
+    return await registry.put("tenants", name, {"weight": value}, actor="ann")
+
+
+async def refused(registry):
+    """Changes are refused, within a bound."""
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await write(registry, "nobody", 1)
+    assert time.monotonic() - began < 4 * TIMEOUT_S
+
+
+async def accepted(registry, name, value, within_s=5.0):
+    """A change, tried again until it is accepted, as whoever is answered 503 does."""
+    give_up_at = time.monotonic() + within_s
+    while True:
+        try:
+            return await write(registry, name, value)
+        except StoreUnavailable:
+            assert time.monotonic() < give_up_at, "changes are still refused"
+            await asyncio.sleep(0.05)
+
+
+async def test_a_change_of_one_gateway_is_in_force_in_the_others_within_a_second(replicas):
+    one, two, three = [await replicas.start(name) for name in ("one", "two", "three")]
+    await accepted(one, "alice", 2)
+    await becomes_true(lambda: weight(two, "alice") == weight(three, "alice") == 2)
+    etag = two.get("tenants", "alice").etag
+    assert etag == one.get("tenants", "alice").etag
+    await two.delete("tenants", "alice", actor="bob", etag=etag)
+    await becomes_true(lambda: weight(one, "alice") is None and weight(three, "alice") is None)
+    assert [entry.actor for entry in await three.audit()] == ["bob", "ann"]
+
+
+async def test_a_new_gateway_starts_with_all_there_is(replicas):
+    one = await replicas.start("one")
+    await accepted(one, "alice", 2)
+    two = await replicas.start("two")
+    assert weight(two, "alice") == 2
+
+
+async def test_two_that_change_the_same_at_once_both_succeed_and_agree(replicas):
+    one, two = [await replicas.start(name) for name in ("one", "two")]
+    await accepted(one, "alice", 1)
+    await becomes_true(lambda: weight(two, "alice") == 1)
+    await asyncio.gather(
+        one.patch("tenants", "alice", {"in_flight_max": 5}, actor="ann"),
+        two.patch("tenants", "alice", {"weight": 7}, actor="bob"),
+    )
+    both = {"weight": 7.0, "in_flight_max": 5}
+    await becomes_true(lambda: all(dict(each.get("tenants", "alice").body) == both for each in (one, two)))
+
+
+async def test_while_redis_is_frozen_changes_are_refused_in_time_and_all_else_goes_on(replicas, server):
+    one, two = [await replicas.start(name) for name in ("one", "two")]
+    await accepted(one, "alice", 2)
+    await becomes_true(lambda: weight(two, "alice") == 2)
+    book = UsageBook(one.store)
+    server.freeze()
+    thaw_at = time.monotonic() + FROZEN_S
+    while time.monotonic() < thaw_at:
+        await refused(one)
+        began = time.monotonic()
+        book.used("alice", key="", model="m", prompt_tokens=1, cached_tokens=0, output_tokens=1)
+        await book.flush()
+        assert weight(one, "alice") == 2
+        assert len(await one.audit()) == 1
+        assert time.monotonic() - began < TIMEOUT_S, "it waited for Redis"
+    server.thaw()
+    await accepted(one, "alice", 3)
+    await becomes_true(lambda: weight(two, "alice") == 3)
+
+
+async def test_what_a_frozen_redis_was_asked_and_somebody_was_told_has_failed_is_not_done_when_it_thaws(
+    replicas, server
+):
+    one = await replicas.start("one")
+    await accepted(one, "alice", 1)
+    server.freeze()
+    with pytest.raises(StoreUnavailable):
+        await write(one, "alice", 2)
+    await becomes_true(lambda: not one.is_store_available, within_s=4 * TIMEOUT_S)
+    server.thaw()
+    await accepted(one, "bob", 1)
+    await becomes_true(lambda: one.is_store_available)
+    assert weight(one, "alice") == 1
+    assert [entry.name for entry in await one.audit()] == ["bob", "alice"]
+
+
+async def test_a_gateway_starts_from_its_own_copy_while_redis_is_away(replicas, server):
+    one = await replicas.start("one")
+    await accepted(one, "alice", 2)
+    await replicas.stop(one)
+    server.kill()
+    one = await replicas.start("one")
+    assert weight(one, "alice") == 2
+    await refused(one)
+    server.start()
+    await accepted(one, "alice", 3)
+    assert weight(one, "alice") == 3
+
+
+async def test_a_redis_that_comes_back_empty_is_filled_again_by_those_who_are_there(replicas, server):
+    one, two = [await replicas.start(name) for name in ("one", "two")]
+    await accepted(one, "alice", 2)
+    await write(one, "gone", 1)
+    await one.delete("tenants", "gone", actor="ann")
+    audit = await one.audit()
+    server.restart_empty()
+    await accepted(two, "bob", 3)
+    await becomes_true(lambda: weight(one, "bob") == 3)
+    assert weight(one, "alice") == weight(two, "alice") == 2
+    await replicas.stop()
+    fresh = await replicas.start("fresh")
+    assert (weight(fresh, "alice"), weight(fresh, "bob"), weight(fresh, "gone")) == (2, 3, None)
+    assert (await fresh.audit())[1:] == audit
+
+
+async def test_where_copies_differ_after_a_loss_the_higher_version_wins(replicas, server):
+    one, two = [await replicas.start(name) for name in ("one", "two")]
+    await accepted(one, "alice", 1)
+    await becomes_true(lambda: weight(two, "alice") == 1)
+    await replicas.stop(two)
+    await write(one, "alice", 2)
+    await replicas.stop(one)
+    server.restart_empty()
+    two = await replicas.start("two")  # who has the older, comes first
+    one = await replicas.start("one")
+    await becomes_true(lambda: weight(one, "alice") == weight(two, "alice") == 2)
+    later = await accepted(two, "alice", 3)
+    assert later.version > 2
+    await becomes_true(lambda: weight(one, "alice") == 3)
+
+
+async def test_a_change_acknowledged_just_before_redis_loses_all_is_not_lost(replicas, server):
+    one, two = [await replicas.start(name) for name in ("one", "two")]
+    await accepted(one, "alice", 1)
+    await write(one, "alice", 2)  # two has not heard of it
+    server.restart_empty()
+    await accepted(two, "bob", 1)
+    await becomes_true(lambda: weight(two, "alice") == 2)
+    await becomes_true(lambda: weight(one, "bob") == 1)
+
+
+async def test_usage_of_all_gateways_comes_together_and_survives_an_empty_redis(replicas, server, monkeypatch):
+    monkeypatch.setattr("gateway.store.mirrored_usage.USAGE_PULL_S", 0.05)
+    one, two = [await replicas.start(name) for name in ("one", "two")]
+    books = [UsageBook(each.store) for each in (one, two)]
+    used = {"key": "k", "model": "m", "prompt_tokens": 10, "cached_tokens": 1, "output_tokens": 5}
+    for count, book in enumerate(books, start=1):
+        for _ in range(count):
+            book.used("alice", **used)
+        await book.flush()
+    await asyncio.sleep(0.6)
+    server.restart_empty()
+    books[0].used("alice", **used)
+    await books[0].flush()
+
+    async def sums():
+        found = []
+        for each in (one, two):
+            rows = await each.store.usage(first_day=TODAY, last_day=TODAY)
+            found.append(Totals(*map(sum, zip(*(row.totals for row in rows), strict=True))))
+        return found
+
+    give_up_at = time.monotonic() + 5
+    while await sums() != [Totals(4, 40, 4, 20)] * 2:
+        assert time.monotonic() < give_up_at, await sums()
+        await asyncio.sleep(0.05)
+    fresh = await replicas.start("fresh")
+    rows = await fresh.store.usage(first_day=TODAY, last_day=TODAY)
+    assert sum(row.totals.requests for row in rows) == 4
+
+
+async def test_a_redis_that_answers_late_slows_changes_and_nothing_else(replicas, server):
+    async with slow_proxy(server.port, 0.1) as port:  # 200 ms there and back
+        one = await replicas.start("one", f"redis://127.0.0.1:{port}/0")
+        two = await replicas.start("two")
+        await accepted(one, "alice", 2)
+        await becomes_true(lambda: weight(two, "alice") == 2)
+        await accepted(two, "alice", 3)
+        await becomes_true(lambda: weight(one, "alice") == 3, within_s=2 * APPLIED_S_MAX)
+        began = time.monotonic()
+        for _ in range(20):
+            assert weight(one, "alice") == 3
+            assert len(await one.audit()) == 2
+        assert time.monotonic() - began < 0.2
+        await replicas.stop(one)
+
+
+async def test_a_copy_that_cannot_be_written_acknowledges_nothing(replicas, monkeypatch):
+    one = await replicas.start("one")
+    await accepted(one, "alice", 1)
+
+    async def full(*_):
+        raise StoreUnavailable("disk full")
+
+    own = one.store._own
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "merge", full)
+        with pytest.raises(StoreUnavailable):
+            await write(one, "alice", 2)
+    await becomes_true(lambda: weight(one, "alice") == 2)  # it was decided, though
+
+
+async def test_a_server_that_forgot_some_of_it_is_told_again(replicas, server):
+    """As after a restart from an older snapshot: the data goes back, its epoch does not change."""
+    one = await replicas.start("one")
+    await accepted(one, "alice", 1)
+    await write(one, "alice", 2)
+    shared = RedisStore(server.url)
+    await shared._redis.hset("{fairlead}:documents", "tenants/alice", '1\n{"weight":1.0}')
+    await shared._redis.hset("{fairlead}:counters", "revision", 1)
+    await shared._redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await accepted(one, "bob", 1)
+    assert next(d for d in (await shared.news(0)).documents if d.name == "alice").body == {"weight": 2.0}
+    await shared.close()
+
+
+async def test_a_change_by_who_knows_more_than_the_server_is_refused(server):
+    store = RedisStore(server.url, settle_s=0.0)
+    await store.merge([Document("tenants", "alice", 9, {})])
+    await store.news(0)
+    await store._redis.hset("{fairlead}:counters", "revision", 3)
+    with pytest.raises(StoreUnavailable):
+        await store.commit([Change("tenants", "bob", {})], actor="x", at_s=1.0)
+    await store.close()
+
+
+async def test_a_server_that_is_not_there_is_unavailable_within_the_timeout():
+    for url in ("redis://127.0.0.1:1/0", "redis://no-such-host.invalid:6379/0"):
+        store = RedisStore(url, timeout_s=TIMEOUT_S)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await store.news(0)
+        assert time.monotonic() - began < 2 * TIMEOUT_S
+        await store.close()

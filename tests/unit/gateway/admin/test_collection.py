@@ -1,0 +1,51 @@
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.admin.problems import Refused
+from gateway.admin.resources.collection import etag_of, registry_answers
+from gateway.config.problems import Problem
+from gateway.state.registry import AlreadyThere, DeclaredInFile, EtagMismatch, Invalid, NotFound
+
+
+def asked(if_match):
+    return SimpleNamespace(if_match=if_match)
+
+
+ENTRY = SimpleNamespace(etag="7")
+
+
+@pytest.mark.parametrize(("given", "meant"), [(None, None), ("*", None), ('"7"', "7"), ('"6", "7"', "7")])
+def test_a_change_is_for_the_version_that_it_names_or_for_any(given, meant):
+    assert etag_of(asked(given), ENTRY) == meant
+
+
+@pytest.mark.parametrize("given", ['"6"', 'W/"7"', "7", "", '"'])
+def test_a_change_for_another_version_is_refused_and_a_weak_one_is_another(given):
+    with pytest.raises(Refused) as refused:
+        etag_of(asked(given), ENTRY)
+    assert refused.value.status == 412
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(NotFound(), 404), (AlreadyThere(), 409), (EtagMismatch("8"), 412), (DeclaredInFile(), 409)],
+)
+def test_what_the_registry_refuses_has_its_status(error, status):
+    with pytest.raises(Refused) as refused, registry_answers():
+        raise error
+    assert refused.value.status == status
+
+
+def test_what_does_not_agree_is_named_field_by_field():
+    with pytest.raises(Refused) as refused, registry_answers():
+        raise Invalid([Problem(("envelope", "ttft_ms"), "is odd"), Problem((), "there are too many")])
+    assert [(each.field, each.reason) for each in refused.value.errors] == [
+        ("body.envelope.ttft_ms", "is odd"),
+        ("body", "there are too many"),
+    ]
+
+
+def test_other_errors_go_on():
+    with pytest.raises(ZeroDivisionError), registry_answers():
+        raise ZeroDivisionError
