@@ -26,7 +26,7 @@ def step(engine: Engine, now: float):
 def test_a_prompt_is_cut_to_the_time_that_a_decode_at_its_deadline_leaves():
     engine = make_engine()
     engine.submit(EngineRequest("decode", 500, 9, envelope=ENVELOPE, arrived_at=-0.3), 0.0)
-    step(engine, 0.0)  # its first token is late already
+    _, _, now = step(engine, 0.0)  # its first token is late already
     engine.submit(EngineRequest("prompt", 3000, 1, envelope=ENVELOPE), now)
     plan, report, _ = step(engine, now)
     assert report.emitted == ("decode",)
@@ -38,7 +38,7 @@ def emitted_beside_an_urgent_decode_and_a_prompt(engine: Engine, envelope: SloEn
     """Who gets a token when a decode that is late and a long prompt run beside one with this envelope."""
     engine.submit(EngineRequest("late", 10, 9, envelope=ENVELOPE, arrived_at=-9.0), 0.0)
     engine.submit(EngineRequest("other", 10, 9, envelope=envelope, arrived_at=arrived_at), 0.0)
-    step(engine, 0.0)
+    _, _, now = step(engine, 0.0)
     engine.submit(EngineRequest("prompt", 2500, 1, envelope=ENVELOPE), now)
     return step(engine, now)[1].emitted
 
@@ -51,7 +51,7 @@ def test_without_envelopes_everybody_decodes_in_every_step():
     engine = make_engine()
     for name in ("a", "b"):
         engine.submit(EngineRequest(name, 10, 9), 0.0)
-    step(engine, 0.0)
+    _, _, now = step(engine, 0.0)
     engine.submit(EngineRequest("prompt", 5000, 1), now)
     plan, report, _ = step(engine, now)
     assert report.emitted == ("a", "b")
