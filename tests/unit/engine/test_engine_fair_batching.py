@@ -90,7 +90,7 @@ def test_what_an_engine_can_still_take_is_less_by_what_waits_and_by_the_time_of_
     assert free == pytest.approx((0.2 - 0.01) / 0.201e-3)
     engine.submit(EngineRequest("prompt", 300, 9, envelope=ENVELOPE), 0.0)
     assert engine.prefill_budget(0.0, ENVELOPE) == pytest.approx(free - 300)
-    _, _, now = step(engine, 0.0)
+    step(engine, 0.0)
     # Its next token is due at 0.25 s: in the window from 0.15 s on it needs three steps of its own.
     steps_s = 3 * (0.01 + 0.2e-3 + 301e-6)
     assert engine.prefill_budget(0.15, ENVELOPE) == pytest.approx((0.2 - steps_s) / 0.201e-3)
