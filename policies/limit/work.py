@@ -16,7 +16,7 @@ first token has slack too: prompts that are sent after his are computed while he
 
 from collections.abc import Iterable
 from functools import partial
-from math import ceil, inf
+from math import ceil, inf, isfinite
 
 from policies.limit.knee import knee_s
 from policies.limit.urgency import DueTokens
@@ -24,7 +24,7 @@ from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad
 
-BUSY_STEPS = 1.0  # of prompts keep an engine busy: what is left of the step that it computes, and the next
+BUSY_STEPS = 1.0  # of prompts keep an engine busy: more would wait there
 STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
 ROUNDING_S = 1e-9
 STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
@@ -274,7 +274,8 @@ class EngineWork:
 
     def _reported(self, load: BackendLoad) -> None:
         """A report that is late would give back what was spent since: what it does not include is taken off again."""
-        self._reported_tokens = load.pab_tokens
+        is_told = load.pab_tokens is not None and isfinite(load.pab_tokens)
+        self._reported_tokens = load.pab_tokens if is_told else None
         included = self._dispatches if load.pab_dispatches is None else load.pab_dispatches
         for reservation in [each for each in self._unreported if each.number <= included]:
             del self._unreported[reservation]

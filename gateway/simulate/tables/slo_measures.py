@@ -67,8 +67,8 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def ratio_of(measure: Callable[[SloOutcome], float]) -> Callable[[SloOutcome, SloOutcome], float]:
-    """The measure of one over that of another."""
-    return lambda one, other: measure(one) / measure(other)
+    """The measure of one over that of another; infinite over nothing."""
+    return lambda one, other: measure(one) / measure(other) if measure(other) else inf
 
 
 def _of(outcome: SloOutcome, tenants: Iterable[str] | None) -> list[RequestRecord]:

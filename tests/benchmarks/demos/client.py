@@ -91,6 +91,7 @@ def body_of(request, *, port, model, rng):
     ).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {request['tenant']}\r\n"
+        f"X-Tenant-ID: {request['tenant']}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + content

@@ -69,10 +69,22 @@ class Turn:
 
 def arms(targets: Targets) -> dict[str, dict | None]:
     """The configuration of the gateway; None: no gateway."""
+    tenants = {
+        "auth": {"mode": "open", "trusted_proxies": ["127.0.0.1/32"]},  # the client names its tenant
+        "tenants": {"chat": {"tier": "chat"}, "batch": {"tier": "batch"}},
+    }
+    envelope = {"ttft_ms": 1e3 * targets.ttft_s, "tpot_ms": 1e3 * targets.tpot_s}
+    fair = {**tenants, "tiers": {"chat": {}, "batch": {}}}
+    in_time = {
+        **tenants,
+        "tiers": {"chat": {"envelope": envelope, "reserve_ratio": 0.2}, "batch": {}},
+        "backends": {"step_tokens_max": STEP_TOKENS_MAX},
+    }
     return {
         "no gateway": None,
-        "FIFO": {"scheduling": {"fairness": "fifo"}},
-        "VTC": {"scheduling": {"fairness": "vtc"}},
+        "FIFO": {**fair, "scheduling": {"fairness": "fifo", "limit": "room"}},
+        "VTC": {**fair, "scheduling": {"fairness": "vtc", "limit": "room"}},
+        "VTC + SLO": {**in_time, "scheduling": {"fairness": {"policy": "slack", "second_key": "deadline"}}},
     }
 
 

@@ -429,4 +429,4 @@ def test_parameters_have_the_defaults_of_the_policies_themselves():
 
 def test_an_unknown_batching_of_the_embedded_engine_is_answered_with_those_there_are(write):
     (line,) = mistakes(write("engine:\n  batching: nonsense"))
-    assert line.endswith(":2: engine.batching: must be one of chunked-prefill, sarathi, separate-prefill")
+    assert line.endswith(":2: engine.batching: must be one of chunked-prefill, sarathi, separate-prefill, fair")

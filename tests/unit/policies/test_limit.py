@@ -268,6 +268,15 @@ def test_a_report_that_is_told_again_gives_nothing_back():
     assert backend.capacity.budget_tokens(1.0) == 400
 
 
+@pytest.mark.parametrize("tokens", [float("nan"), float("-inf"), -1e300])
+def test_a_report_that_cannot_be_holds_nobody_for_ever(tokens):
+    backend = Backend(replace(FAIR, pab_tokens=tokens))
+    backend.run(1)
+    backend.clock.now = 1.0
+    assert backend.allows(10, at=0.0, ttft=0.9), "what could not be in time any more is sent"
+    assert backend.allows(10)
+
+
 def test_without_reports_the_budget_is_what_decodes_at_their_pace_leave():
     backend = Backend(FAIR)
     backend.run(20, tpot=0.060)  # 10 + 20 ms of every 60: half of the time is left, at 1 ms a token
