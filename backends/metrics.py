@@ -90,6 +90,7 @@ class EngineMetrics:
         requests_running_max: int | None,
         measured_at: float | None = None,
         step_tokens_max: int | None = None,
+        prompt_step_tokens_max: int | None = None,
         step_time: StepTime | None = None,
     ) -> BackendLoad:
         """State it as the scheduler's fact. A configured or learnt maximum goes before what was read."""
@@ -107,6 +108,7 @@ class EngineMetrics:
             preemptions_total=self.preemptions_total,
             measured_at=measured_at,
             step_tokens_max=step_tokens_max,
+            prompt_step_tokens_max=prompt_step_tokens_max,
             step_time=step_time,
         )
 

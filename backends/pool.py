@@ -435,6 +435,7 @@ class BackendPool:
             ),
             measured_at=None if backend.metrics.requests_running is None else backend.measured_at,
             step_tokens_max=backend.spec.step_tokens_max or engines.step_tokens_max,
+            prompt_step_tokens_max=backend.spec.prompt_step_tokens_max,
             step_time=backend.step_times.step_time,
         )
         if backend.plugin.engines is not None:

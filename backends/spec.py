@@ -15,8 +15,8 @@ class BackendSpec:
     One that `reads_priority` orders its own queue by the priority of each call (vLLM's `--scheduling-policy priority`).
     `kind` is a name in KINDS, None: it is found out. `tls` says whom an https backend is believed to be signed by,
     None: whomever the system trusts. `step_time` is what is believed of its steps before any is seen, and
-    `step_tokens_max` the most tokens that one computes (--max-num-batched-tokens). `reach` says at which addresses it
-    may be, None: at any.
+    `step_tokens_max` the most tokens that one computes (--max-num-batched-tokens), `prompt_step_tokens_max` of one
+    prompt (--long-prefill-token-threshold). `reach` says at which addresses it may be, None: at any.
     """
 
     id: str
@@ -29,5 +29,6 @@ class BackendSpec:
     reads_priority: bool = False
     step_time: StepTime | None = None
     step_tokens_max: int | None = None
+    prompt_step_tokens_max: int | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     reach: Reach | None = None

@@ -133,7 +133,8 @@ class BackendLoad:
     `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching).
     `measured_at` tells a new measurement from one that is told again; None: every one is new.
 
-    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), chosen by the rule
+    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), of one prompt at most
+    `prompt_step_tokens_max` (long_prefill_token_threshold; None: no less), chosen by the rule
     `batching`, one of vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is what is known of how long it takes.
 
     `pab_tokens` is the prefill admission budget that the engine reports, reckoned when it had all up to the
@@ -153,6 +154,7 @@ class BackendLoad:
     preemptions_total: int | None = None
     measured_at: float | None = None
     step_tokens_max: int | None = None
+    prompt_step_tokens_max: int | None = None
     batching: str = "vllm"
     step_time: StepTime | None = None
     pab_tokens: float | None = None

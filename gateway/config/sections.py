@@ -123,6 +123,7 @@ class Backend(Section):
     requests_running_max: Count | None = None
     kv_tokens_max: Count | None = None
     step_tokens_max: Count | None = None
+    prompt_step_tokens_max: Count | None = None
     step_time: StepTime | None = None
     step_time_file: Path | None = None
     kind: Kind | None = None

@@ -18,10 +18,12 @@ from typing import Protocol
 
 from policies.limit.gap import GapLimit
 from policies.limit.predictors import PREDICTORS
-from policies.limit.work import ROUNDING_S, EngineWork
+from policies.limit.work import BUSY_STEPS, ROUNDING_S, EngineWork
 from policies.reservation import Reservation
 
 SEQUENCES_MAX = 64
+
+STEP_UNDER_WAY = 1.0  # which a prompt that is sent now is not in
 
 
 class Limit(Protocol):
@@ -107,11 +109,26 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     if predictor.makes_late(work, tokens, now):
         return False
     left_s = _ttft_left_s(reservation, now)
+    if work.share_tokens is not None and work.batching == "vllm":
+        return may_share(work, tokens, left_s)
     if left_s is not None and work.prefill_s(tokens) <= left_s:
         if work.budget_tokens is not None:
             return tokens <= work.budget_tokens
         return predictor.ttft_s(work, tokens, now) <= left_s
     return now >= work.busy_until
+
+
+def may_share(work: EngineWork, tokens: int, left_s: float | None) -> bool:
+    """Whether a prompt may be computed beside the others, where each has at most a share of a step. Long ones leave
+    something of every step to short ones, which are then soon computed, however much is owed.
+    """
+    assert work.share_tokens is not None
+    if tokens > work.share_tokens:
+        return work.long_prompts < work.long_prompts_max
+    steps = work.short_steps(tokens)
+    if left_s is not None and work.prefill_s(tokens) <= left_s:
+        return (steps + STEP_UNDER_WAY) * work.chunk_s <= left_s
+    return steps <= 1.0 + BUSY_STEPS
 
 
 LIMITS: dict[str, Callable[..., Limit]] = {"model": ModelLimit, "fixed": FixedLimit, "room": RoomOnly}

@@ -54,6 +54,11 @@ class EngineWork:
         self._computed = self._sent = 0.0  # prompt tokens, since the start of time
         self._surely_computed = 0.0
         self._ends: dict[Reservation, float] = {}  # where in what was sent a prompt without a first token ends
+        self.share_tokens: int | None = None
+        """The most tokens of one prompt that a step computes; None: as many as it computes at all."""
+        self.long_prompts = 0
+        """Prompts without a first token that are longer than that share."""
+        self._short_tokens = 0
         self.decode_s = self.chunk_s = 0.0
         self.chunk_tokens = 1
         self.ready_at = -inf
@@ -73,6 +78,7 @@ class EngineWork:
         self._advance(now)
         self._sent += reservation.prefill_tokens
         self._ends[reservation] = self._sent
+        self._count_prompt(reservation, 1)
         self._dispatches += 1
         reservation.number = self._dispatches
         if self._reported_tokens is not None:
@@ -88,6 +94,7 @@ class EngineWork:
         self._unreported.pop(reservation, None)
         end = self._ends.pop(reservation, None)
         if end is not None:
+            self._count_prompt(reservation, -1)
             self._surely_computed = max(self._surely_computed, end)
             is_streamed = reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences
             self._computed = self._surely_computed if is_streamed else max(self._computed, end)
@@ -99,8 +106,10 @@ class EngineWork:
         self._advance(now)
         self._unreported.pop(reservation, None)
         end = self._ends.pop(reservation, None)
-        if end is not None and end > self._computed:  # it will not be computed any more
-            self._computed += min(reservation.prefill_tokens, end - self._computed)
+        if end is not None:
+            self._count_prompt(reservation, -1)
+            if end > self._computed:  # it will not be computed any more
+                self._computed += min(reservation.prefill_tokens, end - self._computed)
         self._unbind(reservation)
         self._count(reservation, -1)
         self._set_pace()
@@ -119,6 +128,7 @@ class EngineWork:
             self.model = known.model
         self.batching, self.engines = load.batching, load.engines
         self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
+        self._share(load.prompt_step_tokens_max)
         self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
         if is_new:
             self._reported(load)
@@ -214,6 +224,18 @@ class EngineWork:
         return full_steps * self.chunk_s + rest_s
 
     @property
+    def long_prompts_max(self) -> int:
+        """How many may be computed at a time so that something of every step is left for short ones."""
+        assert self.share_tokens is not None, "asked where prompts share steps"
+        return self.engines * max(1, ceil(self.step_tokens_max / self.share_tokens) - 1)
+
+    def short_steps(self, tokens: float) -> float:
+        """Steps until so many tokens more of short prompts are computed in what long ones leave of them."""
+        assert self.share_tokens is not None, "asked where prompts share steps"
+        free_tokens = max(1, self.chunk_tokens - self.long_prompts * self.share_tokens)
+        return (self._short_tokens + tokens) / free_tokens
+
+    @property
     def mean_output_tokens(self) -> float:
         """Of a running sequence, its whole expected answer."""
         return self.output_tokens / self.sequences if self.sequences else 0.0
@@ -262,8 +284,25 @@ class EngineWork:
         owed = self._sent - self._computed
         self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
         # A report of the engine knows better what it can still take on.
-        self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s if self._reported_tokens is None else -inf
+        is_queue = self._reported_tokens is None and self.share_tokens is None
+        self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s if is_queue else -inf
         self.step_s_max = min(self._tpots) if self._tpots else knee_s(model)
+
+    def _share(self, tokens: int | None) -> None:
+        """A step computes at most so many tokens of one prompt."""
+        tokens = None if tokens is None or tokens >= self.step_tokens_max else tokens
+        if tokens != self.share_tokens:
+            self.share_tokens, self.long_prompts, self._short_tokens = tokens, 0, 0
+            for reservation in self._ends:
+                self._count_prompt(reservation, 1)
+
+    def _count_prompt(self, reservation: Reservation, sign: int) -> None:
+        if self.share_tokens is None:
+            return
+        if reservation.prefill_tokens > self.share_tokens:
+            self.long_prompts += sign
+        else:
+            self._short_tokens += sign * reservation.prefill_tokens
 
     def _count(self, reservation: Reservation, sign: int) -> None:
         self.sequences += sign * reservation.sequences
