@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run plugin test check format test-vllm demo-fairness report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability clean
+.PHONY: help run plugin test check format test-vllm demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -43,6 +43,10 @@ test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed
 demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/demos/fairness.py
+
+demo-slo: $(STAMP)  ## a chat beside a flood of long prompts, by envelopes and without, on a real vLLM
+	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
+	$(BIN)/python tests/benchmarks/demos/slo.py
 
 bench: bench-relay bench-decision bench-simulate bench-observability  ## all benchmarks
 

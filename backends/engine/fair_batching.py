@@ -92,7 +92,7 @@ def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope
     for sequence in sequences:
         if _is_decode(sequence):
             decodes.append(DueDecode(due_at(sequence) - now, sequence.present))
-        else:
+        elif due_at(sequence) < inf:  # else it gives way to all that are due
             owed_tokens += sequence.missing
     return prefill_admission_budget(
         model, decodes, owed_tokens=owed_tokens, ttft_s=envelope.ttft_s, tpot_s=envelope.tpot_s

@@ -241,5 +241,10 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
             if not each.is_prefill_chunk
         ]
         begun = [each for each in self.running if each.is_prefill_chunk]
-        owed_tokens = sum(each.num_tokens - each.num_computed_tokens for each in (*begun, *self.waiting))
+        # A prompt that is due at no time gives way to all that are.
+        owed_tokens = sum(
+            each.num_tokens - each.num_computed_tokens
+            for each in (*begun, *self.waiting)
+            if self._slack_s(each, now) < inf
+        )
         return self._clerk.budget(decodes, owed_tokens=owed_tokens)

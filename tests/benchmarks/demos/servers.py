@@ -54,9 +54,9 @@ class Server:
 
 
 @contextmanager
-def vllm(*options, installed, folder):
+def vllm(*options, installed, folder, name="vllm", environment=None):
     """A vLLM with 32 seats and a pool of about 10,000 KV tokens, as the engine of the VTC paper had, unless the
-    options (of `vllm serve`) say otherwise.
+    options (of `vllm serve`) say otherwise. `environment` is added to ours.
     """
     command = [
         str(ROOT / "tests/vllm/serve.sh"),
@@ -65,7 +65,7 @@ def vllm(*options, installed, folder):
         *("--num-gpu-blocks-override", str(KV_TOKENS // BLOCK_TOKENS), "--no-enable-prefix-caching"),
         *("--disable-uvicorn-access-log", *options),
     ]
-    with _running(command, port, folder / "vllm.log", "/health") as server:
+    with _running(command, port, folder / f"{name}.log", "/health", environment) as server:
         yield server
 
 
@@ -90,9 +90,11 @@ def gateway(*, backend, name, folder, **sections):
 
 
 @contextmanager
-def _running(command, port, log, path):
+def _running(command, port, log, path, environment=None):
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+        )
     server = Server(process, port, log)
     try:
         server.wait_until_up(path)

@@ -2,11 +2,13 @@
 
     python tests/benchmarks/demos/slo.py [--vllm DIR] [--out DIR] [--rounds N] [--arms none,fifo,...]
 
-One real vLLM whose full step stays under the chat's target for the time per token. The targets are those that an
-empty engine gives: three times the chat's own median time to first token and a full step, and three times its
-median time per output token. The chat arrives at random times (Poisson); the flood has always FLOOD requests in flight.
-The ways to serve both take turns, each round with fresh gateways and, where vLLM is another, a vLLM beside it that does
-nothing meanwhile. Throughput is what vLLM's own counters moved by. Prints the results and saves them as text and JSON.
+One real vLLM whose full step stays near the chat's target for the time per token, and that gives no prompt more than a
+part of a step (--long-prefill-token-threshold), whoever is in front of it. The targets are those that an empty engine
+gives: three times the chat's own median time to first token and a full step, and three times its median time per output
+token. The chat arrives at random times (Poisson); the flood has always FLOOD requests in flight. The ways to serve both
+take turns, each time with a fresh gateway, which starts from what `fairlead calibrate` has learnt of the engine in
+CALIBRATION_S. The plugin's vLLM runs beside the other; one of them does nothing. Throughput is what vLLM's own
+counters moved by. Prints the results and saves them as text and JSON.
 """
 
 import argparse
@@ -16,15 +18,19 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 
 from servers import ROOT, gateway, vllm
 
 from backends.metrics import parse_metrics
+
+sys.path.insert(0, str(ROOT / "tests/vllm"))
+import plugin
 
 HERE = Path(__file__).parent
 CHAT = {"tenant": "chat", "prompt": 60, "output": 24}
@@ -36,11 +42,15 @@ SOLO_S = 10.0
 WARM_UP_S = 6.0
 TURN_S = 12.0
 TARGET_FACTOR = 3.0
+CALIBRATION_S = 20
 STEP_TOKENS_MAX = 256
+PROMPT_STEP_TOKENS_MAX = 96  # two long prompts leave room for a short one
 ENGINE = (
-    *("--max-num-batched-tokens", str(STEP_TOKENS_MAX), "--long-prefill-token-threshold", "0"),
+    *("--max-num-batched-tokens", str(STEP_TOKENS_MAX)),
+    *("--long-prefill-token-threshold", str(PROMPT_STEP_TOKENS_MAX)),
     *("--num-gpu-blocks-override", "2048"),
 )
+WITH_PLUGIN = "VTC + SLO + plugin"
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class Turn:
         return sum(met) / len(met)
 
 
-def arms(targets: Targets) -> dict[str, dict | None]:
+def arms(targets: Targets, step_time: Path) -> dict[str, dict | None]:
     """The configuration of the gateway; None: no gateway."""
     tenants = {
         "auth": {"mode": "open", "trusted_proxies": ["127.0.0.1/32"]},  # the client names its tenant
@@ -78,13 +88,19 @@ def arms(targets: Targets) -> dict[str, dict | None]:
     in_time = {
         **tenants,
         "tiers": {"chat": {"envelope": envelope, "reserve_ratio": 0.2}, "batch": {}},
-        "backends": {"step_tokens_max": STEP_TOKENS_MAX},
+        "scheduling": {"fairness": {"policy": "slack", "second_key": "deadline"}},
+    }
+    engine = {
+        "step_tokens_max": STEP_TOKENS_MAX,
+        "prompt_step_tokens_max": PROMPT_STEP_TOKENS_MAX,
+        "step_time_file": str(step_time),
     }
     return {
         "no gateway": None,
         "FIFO": {**fair, "scheduling": {"fairness": "fifo", "limit": "room"}},
         "VTC": {**fair, "scheduling": {"fairness": "vtc", "limit": "room"}},
-        "VTC + SLO": {**in_time, "scheduling": {"fairness": {"policy": "slack", "second_key": "deadline"}}},
+        "VTC + SLO": {**in_time, "backends": engine},
+        WITH_PLUGIN: {**in_time, "backends": {"step_time_file": str(step_time)}},
     }
 
 
@@ -92,22 +108,20 @@ def main() -> None:
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     started_at = time.monotonic()
-    with vllm(*ENGINE, installed=options.vllm, folder=options.out) as backend:
-        solo = take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flooded=False)
-        full_step_s = measure_full_step(backend)
-        targets = Targets(
-            ttft_s=TARGET_FACTOR * median(solo.ttft_s) + full_step_s, tpot_s=TARGET_FACTOR * median(solo.tpot_s)
-        )
-        print(
-            f"alone: TTFT {1e3 * median(solo.ttft_s):.1f} ms, TPOT {1e3 * median(solo.tpot_s):.1f} ms; a full step of"
-            f" {STEP_TOKENS_MAX} tokens {1e3 * full_step_s:.1f} ms; targets {1e3 * targets.ttft_s:.1f} and"
-            f" {1e3 * targets.tpot_s:.1f} ms",
-            flush=True,
-        )
+    with ExitStack() as running:
+        stock = running.enter_context(vllm(*ENGINE, installed=options.vllm, folder=options.out))
+        targets, solo = measure_alone(stock)
+        step_time = options.out / "step-time.yaml"
+        calibrate(stock, step_time)
+        table = arms(targets, step_time)
+        table = {name: table[name] for name in options.arms or table}
+        backends = dict.fromkeys(table, stock)
+        if WITH_PLUGIN in table:
+            backends[WITH_PLUGIN] = running.enter_context(vllm_with_plugin(options.vllm, options.out))
         turns = []
-        table = {name: sections for name, sections in arms(targets).items() if name in (options.arms or arms(targets))}
         for number in range(options.rounds):
             for name in table if number % 2 == 0 else reversed(table):  # so that a drift cancels out
+                backend = backends[name]
                 with front(name, table[name], backend, options.out) as server:
                     turns.append(take_turn(name, server, backend, requests_per_s=CHAT_PER_S, seconds=TURN_S))
                 print(f"  {_line(turns[-1], targets)}", flush=True)
@@ -116,6 +130,43 @@ def main() -> None:
     (options.out / "slo-demo.txt").write_text(report + "\n")
     (options.out / "slo-demo.json").write_text(json.dumps([asdict(each) for each in [solo, *turns]]))
     print(f"saved in {options.out}; {time.monotonic() - started_at:.0f} s in all")
+
+
+def measure_alone(backend) -> tuple[Targets, Turn]:
+    """What the chat sees of an engine that nobody else uses, and the targets that follow."""
+    solo = take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flooded=False)
+    full_step_s = measure_full_step(backend)
+    targets = Targets(
+        ttft_s=TARGET_FACTOR * median(solo.ttft_s) + full_step_s, tpot_s=TARGET_FACTOR * median(solo.tpot_s)
+    )
+    print(
+        f"alone: TTFT {1e3 * median(solo.ttft_s):.1f} ms, TPOT {1e3 * median(solo.tpot_s):.1f} ms; a full step of"
+        f" {STEP_TOKENS_MAX} tokens {1e3 * full_step_s:.1f} ms; targets {1e3 * targets.ttft_s:.1f} and"
+        f" {1e3 * targets.tpot_s:.1f} ms",
+        flush=True,
+    )
+    return targets, solo
+
+
+def calibrate(backend, step_time: Path) -> None:
+    """Learn the engine's step time from outside, as an operator would."""
+    command = [ROOT / ".venv/bin/fairlead", "calibrate", "--backend", f"http://127.0.0.1:{backend.port}"]
+    subprocess.run(
+        [*command, "--seconds", str(CALIBRATION_S), "--out", step_time], check=True, stderr=subprocess.DEVNULL
+    )
+
+
+@contextmanager
+def vllm_with_plugin(installed: Path, folder: Path) -> Iterator:
+    """The same vLLM with FairBatching, which cuts prompts itself."""
+    with TemporaryDirectory() as directory:
+        site = plugin.install(installed / "venv/bin/python", Path(directory))
+        environment = plugin.environment(site, FAIRLEAD_OPEN="1")
+        options = ("--max-num-batched-tokens", str(STEP_TOKENS_MAX), "--num-gpu-blocks-override", "2048")
+        with vllm(
+            *options, *plugin.SCHEDULER, installed=installed, folder=folder, name="vllm-plugin", environment=environment
+        ) as server:
+            yield server
 
 
 @contextmanager

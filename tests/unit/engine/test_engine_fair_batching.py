@@ -94,3 +94,10 @@ def test_what_an_engine_can_still_take_is_less_by_what_waits_and_by_the_time_of_
     # Its next token is due at 0.25 s: in the window from 0.15 s on it needs three steps of its own.
     steps_s = 3 * (0.01 + 0.2e-3 + 301e-6)
     assert engine.prefill_budget(0.15, ENVELOPE) == pytest.approx((0.2 - steps_s) / 0.201e-3)
+
+
+def test_a_prompt_that_is_due_at_no_time_takes_nothing_of_what_the_engine_can_take():
+    engine = make_engine()
+    free = engine.prefill_budget(0.0, ENVELOPE)
+    engine.submit(EngineRequest("whenever", 3000, 9), 0.0)
+    assert engine.prefill_budget(0.0, ENVELOPE) == free

@@ -1,0 +1,100 @@
+"""Where an engine gives no prompt more than a share of a step, short prompts pass long ones, by numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from policies.capacity import BackendCapacity, Clock
+from policies.reservation import Reservation
+from policies.step_time import StepTime, StepTimeModel
+from policies.types import BackendLoad, SloEnvelope
+
+# A full step of 100 tokens takes 110 ms, and has at most 30 of one prompt: three long prompts leave 10 tokens of it.
+MODEL = StepTimeModel(base_s=0.010, token_s=0.001)
+LOAD = BackendLoad(
+    "gpu",
+    step_tokens_max=100,
+    prompt_step_tokens_max=30,
+    step_time=StepTime(MODEL, error_ratio=0.05, is_sure=True),
+)
+LONG, SHORT = 2_000, 7
+
+
+class Backend:
+    def __init__(self, load=LOAD):
+        self.clock = Clock()
+        self.capacity = BackendCapacity(load, clock=self.clock)
+
+    def allows(self, prompt, ttft=None):
+        return self.capacity.fits(self.reservation(prompt, ttft), reserve_only=False)
+
+    def send(self, count, prompt):
+        sent = [self.reservation(prompt) for _ in range(count)]
+        for each in sent:
+            self.capacity.take(each)
+        return sent
+
+    def start(self, reservation):
+        reservation.produced_tokens = 1
+        self.capacity.started(reservation)
+
+    def reservation(self, prompt, ttft=None):
+        envelope = None if ttft is None else SloEnvelope(ttft, None)
+        return Reservation(
+            "default", 1, prompt, output_tokens=20.0, prompt_tokens=prompt, arrived_at=self.clock.now, envelope=envelope
+        )
+
+
+@pytest.fixture
+def backend():
+    return Backend()
+
+
+def test_as_many_long_prompts_are_sent_as_leave_a_part_of_every_step(backend):
+    backend.send(2, LONG)
+    assert backend.allows(LONG)
+    backend.send(1, LONG)
+    assert not backend.allows(LONG)
+    assert backend.allows(SHORT)
+
+
+def test_a_long_prompt_goes_when_the_first_token_of_another_is_there_or_it_has_left(backend):
+    first, second, _ = backend.send(3, LONG)
+    backend.start(first)
+    assert backend.allows(LONG)
+    backend.send(1, LONG)
+    assert not backend.allows(LONG)
+    backend.capacity.release(second)
+    assert backend.allows(LONG)
+
+
+def test_a_short_prompt_with_a_target_goes_while_what_is_left_of_the_steps_is_enough(backend):
+    backend.send(3, LONG)  # 7 tokens of a step are left beside three sequences: 14 are two steps, and one is under way
+    assert backend.allows(2 * SHORT, ttft=0.34)
+    assert not backend.allows(2 * SHORT, ttft=0.32)
+
+
+def test_a_short_prompt_without_a_target_waits_here_while_others_fill_the_next_step(backend):
+    backend.send(3, LONG)
+    assert backend.allows(2 * SHORT)
+    assert not backend.allows(2 * SHORT + 1)
+    (short,) = backend.send(1, 2 * SHORT)
+    assert not backend.allows(1)
+    backend.start(short)
+    assert backend.allows(1)
+
+
+def test_an_engine_that_cuts_no_prompt_is_a_queue(backend):
+    for load in (replace(LOAD, prompt_step_tokens_max=None), replace(LOAD, prompt_step_tokens_max=100)):
+        queue = Backend(load)
+        queue.send(1, LONG)
+        assert not queue.allows(SHORT)
+
+
+def test_a_share_that_changes_counts_what_is_there_anew(backend):
+    backend.send(2, 40)
+    backend.send(1, 20)
+    backend.capacity.measured(replace(LOAD, prompt_step_tokens_max=50), 0.0)
+    assert backend.allows(LONG)
+    backend.send(1, LONG)
+    assert not backend.allows(LONG)  # one leaves half of the step
