@@ -208,7 +208,9 @@ class BackendCapacity:
         while too little is known of the backend's steps.
         """
         work = self.work
-        return None if work.model is None else PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now)
+        if work.model is None or not work.is_sure:
+            return None
+        return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now)
 
     def budget_tokens(self, window_s: float) -> float | None:
         """The prefill admission budget: as reported, or over a window of so many seconds by what runs there; None

@@ -244,7 +244,7 @@ class Fleet:
         """
         least: list[float] = []
         for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
-            if capacity.work.model is None:
+            if capacity.work.model is None or not capacity.work.is_sure:
                 return None
             least.append(capacity.work.prefill_s(self._prefill_tokens(request, capacity.id)))
         return min(least, default=None)

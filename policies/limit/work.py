@@ -24,6 +24,8 @@ from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad
 
+# A model that was sure once limits better than none while it is in doubt: without one a flood is let in at once.
+ERROR_RATIO_KEPT = 0.5
 BUSY_STEPS = 1.0  # of prompts keep an engine busy: more would wait there
 STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
 ROUNDING_S = 1e-9
@@ -36,7 +38,9 @@ class EngineWork:
 
     def __init__(self) -> None:
         self.model: StepTimeModel | None = None
-        """None while nothing may be promised by it."""
+        """None while too little is known to limit anything by it."""
+        self.is_sure = False
+        """Whether anything may be promised by the model."""
         self.batching = "vllm"
         self.step_tokens_max = STEP_TOKENS_UNKNOWN
         self.engines = 1
@@ -120,7 +124,9 @@ class EngineWork:
         """The backend was measured, and runs this much for others; or that `is_new` no more, and told again."""
         self._advance(now)
         known: StepTime | None = load.step_time
-        if known is None or not known.is_sure:
+        self.is_sure = known is not None and known.is_sure
+        is_kept = known is not None and self.model is not None and known.error_ratio <= ERROR_RATIO_KEPT
+        if known is None or not (self.is_sure or is_kept):
             self.model = None
         elif self.model is None:
             self.model, self._computed = known.model, self._sent  # what was sent before is as good as computed

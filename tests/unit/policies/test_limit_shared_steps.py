@@ -98,3 +98,15 @@ def test_a_share_that_changes_counts_what_is_there_anew(backend):
     assert backend.allows(LONG)
     backend.send(1, LONG)
     assert not backend.allows(LONG)  # one leaves half of the step
+
+
+def test_a_model_that_is_in_doubt_still_limits_and_one_that_is_far_off_does_not(backend):
+    backend.send(3, LONG)
+    doubted = replace(LOAD, step_time=StepTime(MODEL, error_ratio=0.4, is_sure=False))
+    backend.capacity.measured(doubted, 0.0)
+    assert not backend.allows(LONG)
+    assert not backend.capacity.work.is_sure
+    backend.capacity.measured(replace(LOAD, step_time=StepTime(MODEL, error_ratio=0.6, is_sure=False)), 0.0)
+    assert backend.allows(LONG)
+    backend.capacity.measured(doubted, 0.0)
+    assert backend.allows(LONG), "one that was never sure says nothing"
