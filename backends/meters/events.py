@@ -6,6 +6,7 @@ and the client did not. SSE framing: https://html.spec.whatwg.org/multipage/serv
 lone CR as a line end, which no server sends.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -110,7 +111,7 @@ class Uncounted:
         self.tokens = max(self.tokens + 1, int(self._bytes * tokens_per_byte))
 
 
-class EventMeter:
+class EventMeter(ABC):
     """Cuts the stream into events and hands each to `_event`, which a grammar defines."""
 
     __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "refused")
@@ -141,9 +142,9 @@ class EventMeter:
             return self._event(rest.rstrip(b"\r\n") + b"\n\n")
         return b""
 
+    @abstractmethod
     def _event(self, event: bytes) -> bytes:
         """What the client is to see of one whole event."""
-        raise NotImplementedError
 
     def _split(self, data: bytes) -> bytes:
         partial = self._partial
