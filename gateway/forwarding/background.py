@@ -23,6 +23,7 @@ from gateway.api.endpoints import ID, RESPONSE, RESPONSE_CANCEL, Endpoint
 from gateway.forwarding.attempt import Link
 from gateway.forwarding.generation import Generation
 from gateway.http.names import RequestNames
+from gateway.http.whole_response import WholeResponse
 from gateway.intake.intake import Call, Intake
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
@@ -181,7 +182,7 @@ class _Running:
 
 def _running_id(response: web.StreamResponse) -> str | None:
     """The id of a response that has only begun, None where the answer is no such thing."""
-    if response.status != 200 or not isinstance(response, web.Response) or not isinstance(response.body, bytes):
+    if response.status != 200 or not isinstance(response, WholeResponse):
         return None
     try:
         body = orjson.loads(response.body)

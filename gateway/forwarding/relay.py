@@ -20,6 +20,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from backends.meters.events import EventTooLongError, Meter
 from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
+from gateway.http.whole_response import WholeResponse
 from policies.slo.timeliness import Timeliness
 from policies.types import Outcome, Usage
 
@@ -28,6 +29,7 @@ CLIENT_STALL_S_MAX = 60.0
 # The high-water mark of both event loops: over it, aiohttp's drain() waits.
 CLIENT_BUFFER_BYTES_MAX = 64 * 1024
 
+_WITHOUT_BODY = frozenset({204, 304})  # RFC 9110, 6.4.1
 _PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})
 
 OnUsage = Callable[[Usage], float]
@@ -70,8 +72,10 @@ def relay_body(exchange: Exchange, body: bytes, *, headers: dict[str, str]) -> R
 
     `headers` are added, and win over the backend's.
     """
-    response = web.Response(status=exchange.status, body=body, headers=passed_headers(exchange.headers) | headers)
-    return RelayResult(response, Outcome.COMPLETED)
+    fields = passed_headers(exchange.headers) | headers
+    if exchange.status in _WITHOUT_BODY:
+        return RelayResult(web.Response(status=exchange.status, headers=fields), Outcome.COMPLETED)
+    return RelayResult(WholeResponse(exchange.status, body, fields), Outcome.COMPLETED)
 
 
 async def relay_stream(

@@ -20,6 +20,7 @@ from gateway.api.endpoints import Endpoint, PathTable, api_of
 from gateway.api.errors import Answer, Problem
 from gateway.http.cors import Cors
 from gateway.http.names import RequestNames
+from gateway.http.whole_response import WholeResponse
 
 # Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
 Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
@@ -83,7 +84,7 @@ class GatewayServer(web.Server):
         else:
             response = self._turned_away(request, endpoint)
         connection.reading = None
-        if not response.prepared:
+        if not (response.prepared or isinstance(response, WholeResponse)):  # which has all its headers
             self.complete(request, response)
         if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
             response.force_close()

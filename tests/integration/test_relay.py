@@ -411,6 +411,43 @@ async def test_a_refusal_of_the_backend_passes_untouched(status):
         assert body == BODY
 
 
+@pytest.mark.parametrize(
+    ("version", "asked", "says", "stays"),
+    [
+        ("1.1", "", None, True),
+        ("1.1", "connection: close\r\n", b"close", False),
+        ("1.0", "", None, False),
+        ("1.0", "connection: keep-alive\r\n", b"keep-alive", True),
+    ],
+)
+@served
+async def test_a_whole_answer_keeps_the_connection_where_the_client_does(version, asked, says, stays):
+    async with House(answers(b"200 OK", BODY)) as house:
+        reader, writer = await house.client("/body", version=version, headers=asked)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/{version} 200 OK\r\n".encode())
+        fields = [line.partition(b": ") for line in head.lower().split(b"\r\n")[1:-2]]
+        assert sorted(name for name, _, _ in fields) == sorted(
+            [b"content-length", b"content-type", b"date", b"x-request-id", *([b"connection"] if says else [])]
+        )
+        assert (b"connection", b": ", says) in fields or says is None
+        assert await reader.readexactly(len(BODY)) == BODY
+        if stays:
+            writer.write(f"POST /body HTTP/{version}\r\nhost: x\r\n\r\n".encode())
+        assert bool(await reader.read(1)) is stays
+        writer.close()
+
+
+@served
+async def test_an_answer_that_may_have_no_body_has_no_length():
+    async with House(answers(b"204 No Content", b"", b"x-answer: yes\r\n")) as house:
+        head, body = await house.get("/body", headers="connection: close\r\n")
+        assert head.startswith(b"HTTP/1.1 204")
+        assert b"content-length" not in head.lower()
+        assert body == b""
+        assert b"x-answer: yes\r\n" in head.lower()
+
+
 @served
 async def test_a_body_that_is_not_json_passes():
     async with House(answers(b"200 OK", b"hello", b"content-type: text/plain\r\n")) as house:
