@@ -2,13 +2,14 @@
 
     python tests/benchmarks/demos/slo.py [--vllm DIR] [--out DIR] [--rounds N] [--arms none,fifo,...]
 
-One real vLLM whose full step stays near the chat's target for the time per token, and that gives no prompt more than a
-part of a step (--long-prefill-token-threshold), whoever is in front of it. The targets are those that an empty engine
-gives: three times the chat's own median time to first token and a full step, and three times its median time per output
-token. The chat arrives at random times (Poisson); the flood has always FLOOD requests in flight. The ways to serve both
-take turns, each time with a fresh gateway, which starts from what `fairlead calibrate` has learnt of the engine in
-CALIBRATION_S. The plugin's vLLM runs beside the other; one of them does nothing. Throughput is what vLLM's own
-counters moved by. Prints the results and saves them as text and JSON.
+One real vLLM whose full step stays under the chat's target for the time per token, and that gives no prompt more than
+a part of a step (--long-prefill-token-threshold), whoever is in front of it. How many tokens that is depends on the
+machine: a first engine is calibrated (`fairlead calibrate`, CALIBRATION_S), and the sizes follow from what was learnt.
+The targets are those that an empty engine gives: three times the chat's own median time to first token and a full step,
+and three times its median time per output token. The chat arrives at random times (Poisson); the flood has always FLOOD
+requests in flight. The ways to serve both take turns, each time with a fresh gateway that starts from what was learnt.
+The plugin's vLLM runs beside the other; one of them does nothing. Throughput is what vLLM's own counters moved by.
+Prints the results and saves them as text and JSON.
 """
 
 import argparse
@@ -28,6 +29,9 @@ from tempfile import TemporaryDirectory
 from servers import ROOT, gateway, vllm
 
 from backends.metrics import parse_metrics
+from gateway.config.sections import Backend
+from gateway.config.step_time import believed
+from policies.step_time import StepTimeModel
 
 sys.path.insert(0, str(ROOT / "tests/vllm"))
 import plugin
@@ -43,14 +47,26 @@ WARM_UP_S = 6.0
 TURN_S = 12.0
 TARGET_FACTOR = 3.0
 CALIBRATION_S = 20
-STEP_TOKENS_MAX = 256
-PROMPT_STEP_TOKENS_MAX = 96  # two long prompts leave room for a short one
-ENGINE = (
-    *("--max-num-batched-tokens", str(STEP_TOKENS_MAX)),
-    *("--long-prefill-token-threshold", str(PROMPT_STEP_TOKENS_MAX)),
-    *("--num-gpu-blocks-override", "2048"),
-)
+FIRST_STEP_TOKENS_MAX = 512  # of the engine that is calibrated
+STEP_TOKENS = (128, 1_024)  # least and most
+STEP_RATIO_MAX = 0.7  # of the target for the time per token: what a full step takes by the model, the rest is for noise
+FREE_TOKENS = 48  # of every step, for a short prompt that may come
+SHARE_TOKENS = 64  # about what a long prompt gets of it
+POOL = ("--num-gpu-blocks-override", "2048")
 WITH_PLUGIN = "VTC + SLO + plugin"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The most tokens that a step of the engine computes, and those of one prompt among them."""
+
+    tokens_max: int
+    prompt_tokens_max: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        sizes = ("--max-num-batched-tokens", self.tokens_max, "--long-prefill-token-threshold", self.prompt_tokens_max)
+        return (*map(str, sizes), *POOL)
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,7 @@ class Turn:
         return sum(met) / len(met)
 
 
-def arms(targets: Targets, step_time: Path) -> dict[str, dict | None]:
+def arms(targets: Targets, steps: Steps, step_time: Path) -> dict[str, dict | None]:
     """The configuration of the gateway; None: no gateway."""
     tenants = {
         "auth": {"mode": "open", "trusted_proxies": ["127.0.0.1/32"]},  # the client names its tenant
@@ -91,8 +107,8 @@ def arms(targets: Targets, step_time: Path) -> dict[str, dict | None]:
         "scheduling": {"fairness": {"policy": "slack", "second_key": "deadline"}},
     }
     engine = {
-        "step_tokens_max": STEP_TOKENS_MAX,
-        "prompt_step_tokens_max": PROMPT_STEP_TOKENS_MAX,
+        "step_tokens_max": steps.tokens_max,
+        "prompt_step_tokens_max": steps.prompt_tokens_max,
         "step_time_file": str(step_time),
     }
     return {
@@ -109,15 +125,15 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     started_at = time.monotonic()
     with ExitStack() as running:
-        stock = running.enter_context(vllm(*ENGINE, installed=options.vllm, folder=options.out))
-        targets, solo = measure_alone(stock)
         step_time = options.out / "step-time.yaml"
-        calibrate(stock, step_time)
-        table = arms(targets, step_time)
+        steps = choose_steps(options.vllm, options.out, step_time)
+        stock = running.enter_context(vllm(*steps.options, installed=options.vllm, folder=options.out))
+        targets, solo = measure_alone(stock, steps)
+        table = arms(targets, steps, step_time)
         table = {name: table[name] for name in options.arms or table}
         backends = dict.fromkeys(table, stock)
         if WITH_PLUGIN in table:
-            backends[WITH_PLUGIN] = running.enter_context(vllm_with_plugin(options.vllm, options.out))
+            backends[WITH_PLUGIN] = running.enter_context(vllm_with_plugin(steps, options.vllm, options.out))
         turns = []
         for number in range(options.rounds):
             for name in table if number % 2 == 0 else reversed(table):  # so that a drift cancels out
@@ -132,16 +148,44 @@ def main() -> None:
     print(f"saved in {options.out}; {time.monotonic() - started_at:.0f} s in all")
 
 
-def measure_alone(backend) -> tuple[Targets, Turn]:
-    """What the chat sees of an engine that nobody else uses, and the targets that follow."""
-    solo = take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flooded=False)
-    full_step_s = measure_full_step(backend)
-    targets = Targets(
-        ttft_s=TARGET_FACTOR * median(solo.ttft_s) + full_step_s, tpot_s=TARGET_FACTOR * median(solo.tpot_s)
+def choose_steps(installed: Path, folder: Path, step_time: Path) -> Steps:
+    """The largest steps that stay under the chat's target on this machine; what was learnt is kept in `step_time`."""
+    with vllm(
+        "--max-num-batched-tokens", str(FIRST_STEP_TOKENS_MAX), *POOL, installed=installed, folder=folder
+    ) as engine:
+        solo = alone(engine)
+        calibrate(engine, step_time)
+    model = believed(Backend(url="http://127.0.0.1", step_time_file=step_time)).model
+    least, most = STEP_TOKENS
+    tokens_max = max(
+        tokens
+        for tokens in range(least, most + 1, 32)
+        if tokens == least or full_step_s(model, tokens) <= STEP_RATIO_MAX * TARGET_FACTOR * median(solo.tpot_s)
     )
+    long_prompts = (tokens_max - FREE_TOKENS) // SHARE_TOKENS
+    steps = Steps(tokens_max, (tokens_max - FREE_TOKENS) // long_prompts)
+    print(f"{steps}: {long_prompts} long prompts leave {FREE_TOKENS} tokens of a step to short ones", flush=True)
+    return steps
+
+
+def full_step_s(model: StepTimeModel, tokens: int) -> float:
+    """Of prompts of the flood, half computed in the mean, with as many that decode."""
+    prompts = tokens / SHARE_TOKENS
+    return model.step_s(new_tokens=tokens, context_tokens=1.5 * prompts * BATCH["prompt"], requests=2 * prompts)
+
+
+def alone(backend) -> Turn:
+    """What the chat sees of an engine that nobody else uses."""
+    return take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flooded=False)
+
+
+def measure_alone(backend, steps: Steps) -> tuple[Targets, Turn]:
+    """The same, and the targets that follow."""
+    solo, full_s = alone(backend), measure_full_step(backend, steps)
+    targets = Targets(ttft_s=TARGET_FACTOR * median(solo.ttft_s) + full_s, tpot_s=TARGET_FACTOR * median(solo.tpot_s))
     print(
         f"alone: TTFT {1e3 * median(solo.ttft_s):.1f} ms, TPOT {1e3 * median(solo.tpot_s):.1f} ms; a full step of"
-        f" {STEP_TOKENS_MAX} tokens {1e3 * full_step_s:.1f} ms; targets {1e3 * targets.ttft_s:.1f} and"
+        f" {steps.tokens_max} tokens {1e3 * full_s:.1f} ms; targets {1e3 * targets.ttft_s:.1f} and"
         f" {1e3 * targets.tpot_s:.1f} ms",
         flush=True,
     )
@@ -157,12 +201,12 @@ def calibrate(backend, step_time: Path) -> None:
 
 
 @contextmanager
-def vllm_with_plugin(installed: Path, folder: Path) -> Iterator:
+def vllm_with_plugin(steps: Steps, installed: Path, folder: Path) -> Iterator:
     """The same vLLM with FairBatching, which cuts prompts itself."""
     with TemporaryDirectory() as directory:
         site = plugin.install(installed / "venv/bin/python", Path(directory))
         environment = plugin.environment(site, FAIRLEAD_OPEN="1")
-        options = ("--max-num-batched-tokens", str(STEP_TOKENS_MAX), "--num-gpu-blocks-override", "2048")
+        options = ("--max-num-batched-tokens", str(steps.tokens_max), *POOL)
         with vllm(
             *options, *plugin.SCHEDULER, installed=installed, folder=folder, name="vllm-plugin", environment=environment
         ) as server:
@@ -207,13 +251,16 @@ def take_turn(arm: str, server, backend, *, requests_per_s: float, seconds: floa
     return Turn(arm, [row["first_s"] for row in rows], [row["tpot_s"] for row in rows], tokens / wall_s)
 
 
-def measure_full_step(backend) -> float:
-    """Seconds of a step that computes as many tokens as it may: a lone prompt of many such steps, a step's share."""
+def measure_full_step(backend, steps: Steps) -> float:
+    """Seconds of a step that computes as many tokens as it may: so many prompts at once that all steps are full, until
+    the last is computed, and a step's share of that.
+    """
+    prompts = 2 * (steps.tokens_max // steps.prompt_tokens_max + 1)
     times = []
     for _ in range(5):
-        client = _start(backend, [{"tenant": "step", "prompt": 2_048, "output": 1, "at_s": 0.0}], None)
-        row = json.loads(client.communicate()[0].splitlines()[0])
-        times.append(row["first_s"] * STEP_TOKENS_MAX / 2_048)
+        client = _start(backend, [{"tenant": "step", "prompt": 1_024, "output": 1, "at_s": 0.0}] * prompts, None)
+        *rows, _ = [json.loads(line) for line in client.communicate()[0].splitlines()]
+        times.append(max(row["first_s"] for row in rows) * steps.tokens_max / (prompts * 1_024))
     return median(times)
 
 
