@@ -1,19 +1,19 @@
 """Every metric there is: its name, what it says, its labels. docs/operations.md lists the same, and a test compares.
 
-Two sorts. Histograms are prometheus_client's, by model and tier, whose children are looked up once and kept (calls.py).
+Two sorts. Histograms are by model and tier; their series are looked up once and kept (calls.py, histograms.py).
 What there may be a thousand of, by tenant above all, is a Family: numbers that are kept where they arise (calls.py,
 standings.py) and become samples in slices when somebody asks. Their series come and go with what they are about.
 Tenants have counters and gauges alone; a histogram for each would be a megabyte.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.observability import genai
+from gateway.observability.histograms import HistogramFamily, Labels
 
 WAIT_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 LAG_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -24,11 +24,10 @@ POOL_TIER: Final = ("pool", "tier")
 POOL_BACKEND: Final = ("pool", "backend")
 MODEL: Final = ("gen_ai_operation_name", "gen_ai_request_model", "tier")
 
-Labels = tuple[str, ...]
 Values = dict[Labels, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # each is itself: to look one up costs no look at its text
 class Family:
     """A metric that is read and not counted. A `total` only grows."""
 
@@ -120,37 +119,29 @@ FAMILIES: Final = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
 class Histograms:
     """What is measured when a call ends, and by the event loop about itself."""
 
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    wait: Histogram = field(init=False)
-    duration: Histogram = field(init=False)
-    first_token: Histogram = field(init=False)
-    per_token: Histogram = field(init=False)
-    loop_lag: Histogram = field(init=False)
-
-    def __post_init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, that Prometheus ignores
-        to = self.registry
-        self.wait = Histogram(
+    def __init__(self) -> None:
+        self.wait = HistogramFamily(
             "fairlead_queue_wait_seconds", "Time in the queue, by how it ended.", ("tier", "outcome"),
-            buckets=WAIT_BUCKETS_S, registry=to,
+            bounds=WAIT_BUCKETS_S,
         )  # fmt: skip
-        self.duration = Histogram(
+        self.duration = HistogramFamily(
             genai.SERVER_REQUEST_DURATION, "From a call's arrival to its end, its wait included.",
-            (*MODEL, "error_type"), buckets=genai.DURATION_BUCKETS_S, registry=to,
+            (*MODEL, "error_type"), bounds=genai.DURATION_BUCKETS_S,
         )  # fmt: skip
-        self.first_token = Histogram(
+        self.first_token = HistogramFamily(
             genai.SERVER_TIME_TO_FIRST_TOKEN, "From a streamed call's arrival to its first token, its wait included.",
-            MODEL, buckets=genai.FIRST_TOKEN_BUCKETS_S, registry=to,
+            MODEL, bounds=genai.FIRST_TOKEN_BUCKETS_S,
         )  # fmt: skip
-        self.per_token = Histogram(
+        self.per_token = HistogramFamily(
             genai.SERVER_TIME_PER_OUTPUT_TOKEN, "Per token after the first, of streamed calls.", MODEL,
-            buckets=genai.PER_TOKEN_BUCKETS_S, registry=to,
+            bounds=genai.PER_TOKEN_BUCKETS_S,
         )  # fmt: skip
-        self.loop_lag = Histogram(
-            "fairlead_event_loop_lag_seconds", "How late the event loop runs what is due.",
-            buckets=LAG_BUCKETS_S, registry=to,
-        )  # fmt: skip
+        self.loop_lag = HistogramFamily(
+            "fairlead_event_loop_lag_seconds", "How late the event loop runs what is due.", bounds=LAG_BUCKETS_S
+        )
+
+    def families(self) -> tuple[HistogramFamily, ...]:
+        return self.wait, self.duration, self.first_token, self.per_token, self.loop_lag

@@ -15,7 +15,8 @@ from typing import Final
 from backends.simulation.bounds import BOUNDS
 from gateway.config.scheduling import Scheduling
 from gateway.observability import instruments as to
-from gateway.observability.instruments import Family, Labels, Values
+from gateway.observability.histograms import Labels
+from gateway.observability.instruments import Family, Values
 from gateway.observability.service_gap import WINDOWS_S, Evenness, Promise, ServiceGap, Standing
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
