@@ -12,6 +12,7 @@ from gateway.admin.routes import Query
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
 from gateway.state.entries import Origin
 from gateway.state.kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
+from policies.slo.urgency import PRIORITY_MAX
 
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1000
@@ -89,11 +90,16 @@ class Tenant(Kept, TenantFields):
 
 
 class TierFields(Fields):
-    """`reserve_ratio`: the part of every backend that only this tier may enter."""
+    """`on_miss`: what becomes of a request that cannot meet its envelope. `reserve_ratio`: the part of every backend
+    that only this tier may enter. `priority`: whom to shed first, the higher the later; below 0 is sheddable.
+    """
 
     weight: Weight = 1.0
     envelope: EnvelopeFields = EnvelopeFields()
+    on_miss: Literal["wait", "reject"] = "wait"
     reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    priority: Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX), WHOLE] = 0
+    preemptible: bool = False
 
 
 class NewTier(TierFields):

@@ -128,6 +128,22 @@ async def test_tiers_share_a_running_pool_by_weights_that_change(api):
     assert (await api.rig.post(headers=bearer(keys["gold"]))).status == 200
 
 
+async def test_a_tier_of_the_api_says_who_is_refused_late_who_gives_back_seats_and_who_is_shed_last(api):
+    said = {"envelope": {"ttft_ms": 1000}, "on_miss": "reject", "priority": -2, "preemptible": True}
+    made = await api.post("/tiers", {"id": "batch", **said})
+    assert {name: made.json[name] for name in ("on_miss", "priority", "preemptible")} == {
+        "on_miss": "reject", "priority": -2, "preemptible": True,
+    }  # fmt: skip
+    await api.post("/tenants", {"id": "alice", "tier": "batch", "in_flight_max": 1})
+    key = await api.key_for("alice")
+    runs = asyncio.ensure_future(api.rig.post(call(max_tokens=80), headers=bearer(key)))
+    await until(lambda: running(api.server))
+    late = await api.rig.post(headers=bearer(key))
+    assert (late.status, late.headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
+    await api.patch("/tiers/batch", {"on_miss": None})
+    assert [reply.status for reply in await asyncio.gather(runs, api.rig.post(headers=bearer(key)))] == [200, 200]
+
+
 async def test_a_backend_is_added_used_drained_and_taken_away_while_it_runs(api):
     async with engine(**SLOW) as other:
         assert (await api.post("/backends", {"id": "other", "url": other.url})).status == 201
