@@ -155,8 +155,9 @@ async def test_a_backend_is_added_used_drained_and_taken_away_while_it_runs(api)
 
         await within(is_well)
         calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=40), headers=bearer(key))) for _ in range(4)]
-        await until(lambda: running(other))
+        await until(lambda: running(other) + running(api.server) == len(calls))
         at_other = running(other)
+        assert at_other
         assert (await api.patch("/backends/other", {"draining": True})).json["draining"]
         calls += [asyncio.ensure_future(api.rig.post(call(max_tokens=4), headers=bearer(key))) for _ in range(4)]
         await asyncio.gather(*calls[4:])
@@ -251,7 +252,7 @@ async def test_the_live_state_shows_queues_limits_counters_and_rates(api):
     key = await api.key_for("alice")
     await api.get("/state/tenants")
     calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=80), headers=bearer(key))) for _ in range(3)]
-    await until(lambda: running(api.server))
+    await until(lambda: running(api.server) and api.rig.tenant("alice").queued_requests == 2)
     state = (await api.get("/state")).json
     assert state["store_available"]
     assert (state["pools"][0]["queued_requests"], state["pools"][0]["in_flight_requests"]) == (2, 1)
