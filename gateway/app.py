@@ -240,8 +240,8 @@ def _make_tracing(config: Config) -> "Tracing | None":
 
 
 def serve(config: Config, config_file: Path | None = None) -> None:
-    """Serve until SIGTERM (which drains first) or SIGINT. State is kept beside the file, unless that says otherwise.
-    Raises what `Gateway.start` raises.
+    """Serve until SIGTERM (which drains first; a second one ends that) or SIGINT. State is kept beside the file, unless
+    that says otherwise. Raises what `Gateway.start` raises.
     """
     uvloop.run(_serve(config, config_file))
 
@@ -251,7 +251,7 @@ async def _serve(config: Config, config_file: Path | None) -> None:
     loop, gateway = asyncio.get_running_loop(), Gateway(config, store=store)
     reloading = None if config_file is None else Reloading(config_file, config, gateway.reload)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, terminated.set)
+    loop.add_signal_handler(signal.SIGTERM, _terminate, terminated, interrupted)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
     try:
         url = await gateway.start()
@@ -274,6 +274,11 @@ async def _watched(reloading: Reloading | None) -> None:
     if reloading is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
         await reloading.watch()
+
+
+def _terminate(terminated: asyncio.Event, interrupted: asyncio.Event) -> None:
+    """Who asks twice is not made to wait for what runs."""
+    (interrupted if terminated.is_set() else terminated).set()
 
 
 async def _drained(terminated: asyncio.Event, gateway: Gateway) -> None:
