@@ -196,8 +196,8 @@ async def test_a_redirect_is_not_followed(path):
     server.answers |= {path: (302, ""), "/elsewhere": (200, server.answers[path][1])}
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
         await until(lambda: [request.path for request in server.asked].count(path) > 1)
+        await until(lambda: pool.states()["a"] is (State.DOWN if path == "/health" else State.HEALTHY))
         assert "/elsewhere" not in {request.path for request in server.asked}
-        assert (pool.states()["a"] is State.DOWN) == (path == "/health")
 
 
 async def test_a_backend_without_metrics_is_served_without_measurements():
