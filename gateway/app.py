@@ -101,8 +101,10 @@ class Gateway:
         self._tracing = _make_tracing(config)
         self.metrics = self._make_metrics()
         meters: list[Meter] = [self.metrics.calls]
+        budgets = None
         if self._management is not None and config.keeps_state:
-            meters.append(self._management.usage)
+            budgets = self._management.budgets
+            meters += [self._management.usage, budgets]  # what was used is counted before its reservation ends
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
         self._front = Front(
@@ -112,6 +114,7 @@ class Gateway:
             links=self._links,
             telemetry=telemetry,
             tokens=self._tokens,
+            budgets=budgets,
         )
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
         if self._management is not None:

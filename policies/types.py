@@ -56,7 +56,9 @@ DEFAULT_TIER = Tier(id="default")
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who is served fairly. A limit that is None does not exist."""
+    """Who is served fairly. A limit that is None does not exist. Budgets per day and month hold over all pools: they
+    are kept before the scheduler.
+    """
 
     id: str
     weight: float = 1.0
@@ -66,6 +68,8 @@ class Tenant:
     queued_bytes_max: int | None = None
     requests_per_minute_max: int | None = None
     tokens_per_minute_max: int | None = None
+    tokens_per_day_max: int | None = None
+    tokens_per_month_max: int | None = None
 
 
 @dataclass(slots=True)  # not frozen: that would more than double what making one costs; nobody changes it
@@ -176,6 +180,7 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     RATE_LIMITED = "rate_limited"
+    BUDGET_SPENT = "budget_spent"
     REQUEST_TOO_LARGE = "request_too_large"
     TENANT_UNKNOWN = "tenant_unknown"
     NO_BACKEND = "no_backend"

@@ -69,7 +69,7 @@ class EnvelopeFields(Fields):
 
 
 class TenantFields(Fields):
-    """Null: there is no such limit; of queues: that of the configuration."""
+    """Null: there is no such limit; of queues: that of the configuration. Days and months are those of UTC."""
 
     tier: Name = "default"
     weight: Weight = 1.0
@@ -77,6 +77,8 @@ class TenantFields(Fields):
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
+    tokens_per_day_max: Count | None = None
+    tokens_per_month_max: Count | None = None
     queued_requests_max: Count | None = None
     queued_bytes_max: Count | None = None
 
@@ -114,10 +116,12 @@ class Tier(Kept, TierFields):
 
 
 class KeyFields(Fields):
-    """`models` null: all."""
+    """`models` null: all. What a key may use of its tenant's tokens, in days and months of UTC; null: all of them."""
 
     label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
     models: Annotated[list[ModelName], Field(max_length=KEY_MODELS_MAX)] | None = None
+    tokens_per_day_max: Count | None = None
+    tokens_per_month_max: Count | None = None
 
 
 class NewKey(KeyFields):
@@ -246,6 +250,21 @@ class TenantState(Fields):
     key: float
 
 
+class BudgetState(Fields):
+    """A budget of tokens; `key` "": of its tenant as a whole. `used` is by calls that have ended, at all gateways that
+    share the state; `reserved` is for those that are waiting or running. `renewed_at`: seconds since 1970.
+    """
+
+    tenant: str
+    key: str
+    period: Literal["day", "month"]
+    limit: int
+    used: int
+    reserved: int
+    remaining: int
+    renewed_at: int
+
+
 class UsageRow(Fields):
     """Of one day (UTC)."""
 
@@ -332,6 +351,10 @@ class Pools(Listed):
 
 class TenantStates(Listed):
     items: list[TenantState]
+
+
+class BudgetStates(Listed):
+    items: list[BudgetState]
 
 
 class Usage(Listed):
