@@ -70,6 +70,7 @@ MATRIX = {
     "another's claim": {"persistence": {"enabled": True, "existingClaim": "mine"}},
     "no admin port": {"admin": {"enabled": False}, "networkPolicy": {"enabled": True}},
     "no account": {"serviceAccount": {"create": False}},
+    "a route without timeouts": {"httpRoute": {**EVERYTHING["httpRoute"], "timeouts": None}},
     "no metric of the queue": {"autoscaling": {"enabled": True, "queueWaitSeconds": ""}},
     **{
         f"{one} and {other}": {one: {**EVERYTHING[one]}, other: {**EVERYTHING[other]}}

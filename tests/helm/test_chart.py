@@ -25,6 +25,7 @@ REFUSED = {
     "an address that is none": {"config": {"backends": [{"url": "vllm:8000"}]}},
     "a time below zero": {"config": {"shutdown": {"drain_s": -1}}},
     "a route from nowhere": {"httpRoute": {"enabled": True}},
+    "a timeout that is none": {"httpRoute": {**EVERYTHING["httpRoute"], "timeouts": {"request": "soon"}}},
     "a scrape without a key": {"monitoring": {"prometheus": {"enabled": True}}},
     "a size that is none": {"persistence": {"size": "big"}},
     "a part that is none": {"pdb": {"minAvailable": "half"}},
@@ -151,6 +152,13 @@ def test_only_who_looks_for_backends_in_the_cluster_may_read_where_they_are():
         "verbs": ["get", "list", "watch"],
     }
     assert not any(kind in {"Role", "RoleBinding"} for kind, _ in render({}))
+
+
+def test_a_route_lets_answers_take_their_time_unless_its_gateway_cannot_say_so():
+    (rule,) = one(render(EVERYTHING), "HTTPRoute")["spec"]["rules"]
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    (rule,) = one(render(MATRIX["a route without timeouts"]), "HTTPRoute")["spec"]["rules"]
+    assert "timeouts" not in rule
 
 
 def test_the_monitor_finds_the_admin_service_and_nothing_else():
