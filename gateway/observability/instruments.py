@@ -6,14 +6,15 @@ standings.py) and become samples in slices when somebody asks. Their series come
 Tenants have counters and gauges alone; a histogram for each would be a megabyte.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.observability import genai
 from gateway.observability.histograms import HistogramFamily, Labels
+from policies.types import Attainment
 
 WAIT_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 LAG_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -43,6 +44,44 @@ class Family:
         for labels, value in values:
             metric.add_metric(labels, value)
         return metric
+
+
+class SloFamilies(NamedTuple):
+    """Who was served in the time that was promised: of requests with an envelope."""
+
+    requests: Family
+    kept: Family
+    tokens: Family
+    tokens_in_time: Family
+    refused: Family
+
+    def rows(self, labels: Labels, attained: Attainment) -> Iterator[tuple[Family, Labels, int]]:
+        """What these counts are as samples."""
+        yield self.requests, labels, attained.requests
+        yield self.kept, (*labels, "ttft"), attained.ttft_met
+        yield self.kept, (*labels, "tpot"), attained.tpot_met
+        yield self.kept, (*labels, "tpot_envelope"), attained.tpot_envelope_met
+        yield self.kept, (*labels, "all"), attained.met
+        yield self.tokens, labels, attained.tokens
+        yield self.tokens_in_time, labels, attained.tokens_in_time
+        yield self.refused, labels, attained.refused
+
+
+def _slo(of: str) -> SloFamilies:
+    labels = ("pool", of)
+    return SloFamilies(
+        Family(
+            f"fairlead_{of}_slo_requests_total", "Requests with an envelope that were sent and have ended.", labels,
+            total=True,
+        ),
+        Family(
+            f"fairlead_{of}_slo_requests_kept_total", "Those that kept this target; one that is not set is kept.",
+            (*labels, "target"), total=True,
+        ),
+        Family(f"fairlead_{of}_slo_tokens_total", "Output tokens that their clients were sent.", labels, total=True),
+        Family(f"fairlead_{of}_slo_tokens_in_time_total", "Those of them that came by their time.", labels, total=True),
+        Family(f"fairlead_{of}_slo_refused_total", "Requests with an envelope that were refused.", labels, total=True),
+    )  # fmt: skip
 
 
 TENANT_REQUESTS: Final = Family(
@@ -102,6 +141,35 @@ BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV to
 BACKEND_LIMIT_TOKENS: Final = Family(
     "fairlead_backend_limit_tokens", "KV tokens that may be reserved; none where its size is not known.", POOL_BACKEND
 )
+BACKEND_STEP: Final = Family(
+    "fairlead_backend_step_seconds", "Predicted of a step in which all that runs there decodes.", POOL_BACKEND
+)
+BACKEND_LIMIT_STEP: Final = Family(
+    "fairlead_backend_limit_step_seconds",
+    "What that may take: the tightest TPOT target of what runs, or the knee of the throughput.",
+    POOL_BACKEND,
+)
+BACKEND_PREFILL: Final = Family(
+    "fairlead_backend_prefill_seconds", "What prompts take that were sent and are not computed yet.", POOL_BACKEND
+)
+BACKEND_BUDGET: Final = Family(
+    "fairlead_backend_prefill_budget_tokens",
+    "Prompt tokens that it can take on in time: as its engines report, or reckoned over a second.",
+    POOL_BACKEND,
+)
+BACKEND_COEFFICIENT: Final = Family(
+    "fairlead_backend_step_time_coefficient_seconds",
+    "Of its step-time model: of a step, a new token, a context token, a request.",
+    (*POOL_BACKEND, "coefficient"),
+)
+BACKEND_STEP_ERROR: Final = Family(
+    "fairlead_backend_step_time_error_ratio", "Median relative error of what the model predicted lately.", POOL_BACKEND
+)
+BACKEND_STEP_SURE: Final = Family(
+    "fairlead_backend_step_time_sure", "1: the model is sure enough to promise by it.", POOL_BACKEND
+)
+TENANT_SLO: Final = _slo("tenant")
+TIER_SLO: Final = _slo("tier")
 TENANTS: Final = Family("fairlead_tenants", "Tenants that the schedulers know.")
 TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants that have series of their own.")
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
@@ -115,7 +183,11 @@ FAMILIES: Final = (
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
     BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS,
-    BACKEND_LIMIT_TOKENS, TENANTS, TENANT_SERIES, SPANS_LOST, LINES_LOST,
+    BACKEND_LIMIT_TOKENS,
+    BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
+    BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
+    *TENANT_SLO, *TIER_SLO,
+    TENANTS, TENANT_SERIES, SPANS_LOST, LINES_LOST,
 )  # fmt: skip
 
 
