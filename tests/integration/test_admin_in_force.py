@@ -5,7 +5,7 @@ import time
 
 import pytest
 from admin_rig import admin
-from gateway_rig import SLOW, bearer, call, engine, running, scripted, until
+from gateway_rig import SLOW, answer, bearer, call, engine, running, scripted, until
 
 from gateway.store.base import StoreUnavailable
 
@@ -118,14 +118,30 @@ async def test_a_limit_of_requests_per_minute_holds_from_when_it_is_set(api):
     assert (await api.rig.post(headers=bearer(key))).status == 429
 
 
-async def test_tiers_share_a_running_pool_by_weights_that_change(api):
-    for tier in ("gold", "iron"):
-        await api.post("/tiers", {"id": tier})
-        await api.post("/tenants", {"id": tier, "tier": tier})
-    keys = {tier: await api.key_for(tier) for tier in ("gold", "iron")}
-    assert [(await api.rig.post(headers=bearer(key))).status for key in keys.values()] == [200, 200]
-    assert (await api.patch("/tiers/gold", {"weight": 4})).json["weight"] == 4
-    assert (await api.rig.post(headers=bearer(keys["gold"]))).status == 200
+@pytest.mark.parametrize("kind", ["tiers", "tenants"])
+async def test_a_weight_that_is_changed_decides_between_those_that_wait_already(tmp_path, kind):
+    opened = asyncio.Event()
+
+    async def act(reader, writer):
+        await opened.wait()
+        return await answer()(reader, writer)
+
+    async with scripted(act) as backend:
+        one_seat = {"name": "gpu", "url": backend.url, "requests_running_max": 1}
+        async with admin(tmp_path, one_seat, scheduling={"prediction": "none"}) as api:
+            calls = []
+            for name in ("gold", "iron"):
+                await api.post("/tiers", {"id": name})
+                await api.post("/tenants", {"id": name, "tier": name if kind == "tiers" else "default"})
+                asked = call(messages=[{"role": "user", "content": name}])
+                headers = bearer(await api.key_for(name))
+                calls += [asyncio.ensure_future(api.rig.post(asked, headers=headers)) for _ in range(20)]
+            await until(lambda: api.rig.snapshot().queued_requests == len(calls) - 1)
+            assert (await api.patch(f"/{kind}/gold", {"weight": 4})).json["weight"] == 4
+            opened.set()
+            assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
+    first = [b"gold" in asked.body for asked in backend.calls[:20]]
+    assert sum(first) == pytest.approx(16, abs=1), "four to one"
 
 
 async def test_a_tier_of_the_api_says_who_is_refused_late_who_gives_back_seats_and_who_is_shed_last(api):
