@@ -256,6 +256,8 @@ async def _serve(config: Config, config_file: Path | None) -> None:
     terminated, interrupted = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, _terminate, terminated, interrupted)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    if reloading is not None:
+        loop.add_signal_handler(signal.SIGHUP, reloading.ask)
     try:
         url = await gateway.start()
         _spare_collections()
@@ -273,9 +275,8 @@ async def _serve(config: Config, config_file: Path | None) -> None:
 
 
 async def _watched(reloading: Reloading | None) -> None:
-    """Put in force what the file says when it says something else, or at SIGHUP."""
+    """Put in force what the file says when it says something else, or when somebody asks for it."""
     if reloading is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
         await reloading.watch()
 
 
