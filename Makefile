@@ -5,11 +5,11 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run plugin test check format test-vllm demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability clean
+.PHONY: help run plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,10 @@ test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python -m pytest tests/conformance/wire tests/vllm
 
+test-k8s: $(STAMP)  ## the chart and discovery against a real kube-apiserver, built in build/k8s on the first run
+	tests/k8s/install.sh build/k8s
+	tests/k8s/run.sh $(BIN)/python -m pytest tests/k8s
+
 demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/demos/fairness.py
@@ -68,6 +72,12 @@ bench-observability: $(STAMP)  ## CPU per call of traces and metrics, and what r
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py
+
+lock: $(STAMP)  ## pin by hash what the image installs: the versions of constraints.txt, for Linux
+	$(BIN)/python -m pip install -q -c constraints.txt --group lock
+	$(BIN)/uv pip compile -q pyproject.toml --extra kubernetes --group image -c constraints.txt --generate-hashes \
+	  --no-annotate --python-version 3.11.16 --python-platform linux --custom-compile-command "make lock" \
+	  -o requirements.lock
 
 format: $(STAMP)  ## format and fix what ruff can fix
 	$(BIN)/ruff format .

@@ -101,8 +101,10 @@ class Gateway:
         self._tracing = _make_tracing(config)
         self.metrics = self._make_metrics()
         meters: list[Meter] = [self.metrics.calls]
+        budgets = None
         if self._management is not None and config.keeps_state:
-            meters.append(self._management.usage)
+            budgets = self._management.budgets
+            meters += [self._management.usage, budgets]  # what was used is counted before its reservation ends
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
         self._front = Front(
@@ -112,6 +114,7 @@ class Gateway:
             links=self._links,
             telemetry=telemetry,
             tokens=self._tokens,
+            budgets=budgets,
         )
         self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
         if self._management is not None:
@@ -240,8 +243,8 @@ def _make_tracing(config: Config) -> "Tracing | None":
 
 
 def serve(config: Config, config_file: Path | None = None) -> None:
-    """Serve until SIGTERM (which drains first) or SIGINT. State is kept beside the file, unless that says otherwise.
-    Raises what `Gateway.start` raises.
+    """Serve until SIGTERM (which drains first; a second one ends that) or SIGINT. State is kept beside the file, unless
+    that says otherwise. Raises what `Gateway.start` raises.
     """
     uvloop.run(_serve(config, config_file))
 
@@ -251,8 +254,10 @@ async def _serve(config: Config, config_file: Path | None) -> None:
     loop, gateway = asyncio.get_running_loop(), Gateway(config, store=store)
     reloading = None if config_file is None else Reloading(config_file, config, gateway.reload)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, terminated.set)
+    loop.add_signal_handler(signal.SIGTERM, _terminate, terminated, interrupted)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    if reloading is not None:
+        loop.add_signal_handler(signal.SIGHUP, reloading.ask)
     try:
         url = await gateway.start()
         _spare_collections()
@@ -270,10 +275,14 @@ async def _serve(config: Config, config_file: Path | None) -> None:
 
 
 async def _watched(reloading: Reloading | None) -> None:
-    """Put in force what the file says when it says something else, or at SIGHUP."""
+    """Put in force what the file says when it says something else, or when somebody asks for it."""
     if reloading is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
         await reloading.watch()
+
+
+def _terminate(terminated: asyncio.Event, interrupted: asyncio.Event) -> None:
+    """Who asks twice is not made to wait for what runs."""
+    (interrupted if terminated.is_set() else terminated).set()
 
 
 async def _drained(terminated: asyncio.Event, gateway: Gateway) -> None:

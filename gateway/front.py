@@ -38,6 +38,7 @@ from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens, 
 from gateway.intake.reception import Reception
 from gateway.observability.telemetry import Telemetry
 from gateway.scheduling.pools import Pools
+from gateway.state.budgets import Budgets
 
 if TYPE_CHECKING:
     from gateway.identity.tokens import Tokens
@@ -55,12 +56,14 @@ class Front:
         links: Mapping[str, Link],
         telemetry: Telemetry,
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
+        budgets: Budgets | None = None,
     ) -> None:
         """Raises ValueError where a secret cannot be read."""
         self._config = config
         self._pools = pools
         self._backends = backends
         self._links = links
+        self._budgets = budgets
         listen = config.listen
         self._names = RequestNames()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
@@ -160,6 +163,7 @@ class Front:
             programs=Programs(secret),
             prompt_tokens=learnt_tokens,
             exact_prompt_tokens=exact_tokens,
+            budgets=self._budgets,
         )
 
     def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:

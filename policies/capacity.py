@@ -24,6 +24,7 @@ from typing import NamedTuple
 from policies.kv_peak import PeakOverTime
 from policies.limit import EngineWork, Limit, ModelLimit
 from policies.limit.predictors import PREDICTORS, prefill_tokens_per_s
+from policies.limit.view import steps_view
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request
 
@@ -307,6 +308,8 @@ class BackendCapacity:
             tokens_limit=None if self.tokens_limit == inf else int(self.tokens_limit),
             foreign_requests=self.foreign_requests,
             foreign_tokens=round(self.foreign_tokens),
+            step_time=self.load.step_time,
+            steps=steps_view(self.work, self._clock.now),
         )
 
     def _set_limits(self) -> None:

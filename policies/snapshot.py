@@ -1,6 +1,6 @@
 """What a pool looks like to people and metrics: everybody's queue, account and promises, at one time."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
@@ -18,7 +18,7 @@ def taken(
     queues: Queues,
     ledger: Ledger,
     tenants: Tenants,
-    tier_ids: Iterable[str],
+    tier_ids: Collection[str],
     fleet: Fleet,
     attainment: AttainmentBook,
     now: float,
@@ -34,6 +34,7 @@ def taken(
         queued_bytes=queues.body_bytes,
         in_flight_requests=len(ledger.in_flight),
         backends=fleet.views(),
+        attainment={tier_id: attainment.of_tier(tier_id) for tier_id in tier_ids},
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
     )
     if tenant_ids is not None:
@@ -53,7 +54,6 @@ def taken(
                 in_flight_requests=sum(each.in_flight_requests for each in of_tier),
                 service=sum(each.service for each in of_tier),
                 slack_s_min=left.tiers.get(tier_id),
-                attainment=attainment.of_tier(tier_id),
             )
             for tier_id, of_tier in members.items()
         },

@@ -56,7 +56,9 @@ DEFAULT_TIER = Tier(id="default")
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who is served fairly. A limit that is None does not exist."""
+    """Who is served fairly. A limit that is None does not exist. Budgets per day and month hold over all pools: they
+    are kept before the scheduler.
+    """
 
     id: str
     weight: float = 1.0
@@ -66,6 +68,8 @@ class Tenant:
     queued_bytes_max: int | None = None
     requests_per_minute_max: int | None = None
     tokens_per_minute_max: int | None = None
+    tokens_per_day_max: int | None = None
+    tokens_per_month_max: int | None = None
 
 
 @dataclass(slots=True)  # not frozen: that would more than double what making one costs; nobody changes it
@@ -176,6 +180,7 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     RATE_LIMITED = "rate_limited"
+    BUDGET_SPENT = "budget_spent"
     REQUEST_TOO_LARGE = "request_too_large"
     TENANT_UNKNOWN = "tenant_unknown"
     NO_BACKEND = "no_backend"
@@ -311,7 +316,6 @@ class TierView:
     in_flight_requests: int
     service: float
     slack_s_min: float | None = None
-    attainment: Attainment = Attainment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +331,24 @@ class RequestView:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsView:
+    """What a backend's limit makes of its step-time model. `step_s` is predicted of a step in which all that runs
+    decodes, and may be `step_s_max`: the tightest TPOT target of what runs, or the knee of throughput (None: there is
+    none). `prefill_s` is what the prompts that were sent and are not computed yet will take. `budget_tokens` is the
+    prefill admission budget, as the engine reports it, or reckoned over a second.
+    """
+
+    step_s: float
+    step_s_max: float | None
+    prefill_s: float
+    budget_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class BackendView:
-    """One backend in a snapshot: what it holds of ours and of others, against its limits."""
+    """One backend in a snapshot: what it holds of ours and of others, against its limits. `step_time` is what is
+    believed of its steps, sure or not; `steps` None: nothing is limited by that.
+    """
 
     available: bool
     in_flight_requests: int
@@ -337,11 +357,13 @@ class BackendView:
     tokens_limit: int | None
     foreign_requests: int
     foreign_tokens: int
+    step_time: StepTime | None = None
+    steps: StepsView | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The scheduler's state for people and metrics; never an input to a decision.
+    """The scheduler's state for people and metrics; never an input to a decision. `attainment` is by tier.
 
     `service_in_flight_max` is the price of as many output tokens as may be in flight at once (fairness.md calls it U),
     infinite where the size of a backend is not known.
@@ -355,4 +377,5 @@ class Snapshot:
     tiers: Mapping[str, TierView] = field(default_factory=dict)
     requests: Mapping[str, RequestView] = field(default_factory=dict)  # the most urgent, least slack first
     backends: Mapping[str, BackendView] = field(default_factory=dict)
+    attainment: Mapping[str, Attainment] = field(default_factory=dict)
     service_in_flight_max: float = inf

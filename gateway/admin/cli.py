@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 from urllib.parse import quote, urlencode
@@ -16,6 +17,8 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.client import Answer, Client, UnreachableError
+
+PAGE_ROWS = 1000  # that are asked for at once
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -117,10 +120,14 @@ def rotate(
 def state(
     context: typer.Context,
     tenants: Annotated[bool, typer.Option("--tenants", help="Every tenant, one a line.")] = False,  # noqa: FBT002
+    budgets: Annotated[bool, typer.Option("--budgets", help="Every budget of tokens, one a line.")] = False,  # noqa: FBT002
+    pool: Annotated[str | None, typer.Option(help="Of tenants: in this pool alone.")] = None,
 ) -> None:
     """Print what is queued and runs now, in pools and at backends."""
-    if tenants:
-        _print_list(context, "/state/tenants", {})
+    if budgets:
+        _print_list(context, "/state/budgets", {})
+    elif tenants or pool is not None:
+        _print_list(context, "/state/tenants", {"pool": pool})
     else:
         _print(_ask(context, "GET", "/state").body)
 
@@ -139,13 +146,11 @@ def usage(
 @app.command()
 def audit(
     context: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of the newest.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
     kind: Annotated[Kind | None, typer.Option(help="Of this sort alone.")] = None,
 ) -> None:
     """Print who changed what, the newest first."""
-    query = urlencode({"limit": limit} | ({} if kind is None else {"kind": kind}))
-    for item in _ask(context, "GET", f"/audit?{query}").body["items"]:
-        typer.echo(json.dumps(item))
+    _print_list(context, "/audit", {"kind": kind}, limit=limit)
 
 
 @app.command()
@@ -154,15 +159,18 @@ def openapi(context: typer.Context) -> None:
     _print(_ask(context, "GET", "/openapi.json").body)
 
 
-def _print_list(context: typer.Context, path: str, query: Mapping[str, str | None]) -> None:
-    for item in _items(context, path, {name: value for name, value in query.items() if value is not None}):
+def _print_list(
+    context: typer.Context, path: str, query: Mapping[str, str | None], *, limit: int | None = None
+) -> None:
+    given = {name: value for name, value in query.items() if value is not None}
+    for item in islice(_items(context, path, given), limit):
         typer.echo(json.dumps(item))
 
 
 def _items(context: typer.Context, path: str, query: dict[str, str]) -> Iterator[Any]:
     """All of a list, page after page."""
     while True:
-        page = _ask(context, "GET", f"{path}?{urlencode({**query, 'limit': '1000'})}").body
+        page = _ask(context, "GET", f"{path}?{urlencode({**query, 'limit': PAGE_ROWS})}").body
         yield from page["items"]
         if page["next_cursor"] is None:
             return

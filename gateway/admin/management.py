@@ -23,9 +23,11 @@ from gateway.front import Front
 from gateway.identity.key_file import make_secret
 from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
+from gateway.state.budgets import BUDGETED, Budgets, limits_of
 from gateway.state.declaration import Declaration
 from gateway.state.discovering import make_source
-from gateway.state.registry import Registry
+from gateway.state.kinds import Key
+from gateway.state.registry import Changed, Registry
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store
 
@@ -56,6 +58,7 @@ class Management:
         self._searches: list[asyncio.Task[None]] = []
         self.registry = Registry(store, self._declaration.declared())
         self.usage = UsageBook(store)
+        self.budgets = Budgets(self.usage, store, is_shared=config.state.redis is not None)
         self._is_open = False
         self._in_force: InForce | None = None
         self._port: AdminPort | None = None
@@ -69,6 +72,9 @@ class Management:
         await self.registry.start()
         self._is_open = True
         self.usage.start()
+        self._budgets_changed(frozenset((kind, e.name) for kind in BUDGETED for e in self.registry.entries(kind)))
+        self.registry.subscribe(self._budgets_changed)
+        await self.budgets.start()
 
     @property
     def has_backends(self) -> bool:
@@ -118,6 +124,17 @@ class Management:
         else:
             log.info("the configuration was read anew")
 
+    def _budgets_changed(self, changed: Changed) -> None:
+        for kind, name in changed:
+            entry = self.registry.get(kind, name) if kind in BUDGETED else None
+            section = None if entry is None else entry.section
+            if kind == "tenants":
+                self.budgets.put((name, ""), limits_of(section))
+            elif isinstance(section, Key) and section.tenant is not None:
+                self.budgets.put((section.tenant, name), limits_of(section))
+            elif kind == "keys":
+                self.budgets.forget_key(name)
+
     def _found(self, number: int, urls: frozenset[str]) -> None:
         self._declaration.found(number, urls)
         self.registry.redeclare(self._declaration.declared())
@@ -135,6 +152,7 @@ class Management:
             registry=self.registry,
             store=self._store,
             pools=self._running.pools,
+            budgets=self.budgets,
             backends=self._running.backends,
             in_force=self._in_force,
             reach=self._reach(),
@@ -161,6 +179,7 @@ class Management:
     async def close(self) -> None:
         """When nothing runs any more: keep what has been used, and leave the store."""
         if self._is_open:
+            await self.budgets.stop()
             await self.usage.stop()
             await self.registry.stop()
 

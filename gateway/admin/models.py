@@ -12,6 +12,7 @@ from gateway.admin.routes import Query
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
 from gateway.state.entries import Origin
 from gateway.state.kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
+from policies.slo.urgency import PRIORITY_MAX
 
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1000
@@ -68,7 +69,7 @@ class EnvelopeFields(Fields):
 
 
 class TenantFields(Fields):
-    """Null: there is no such limit; of queues: that of the configuration."""
+    """Null: there is no such limit; of queues: that of the configuration. Days and months are those of UTC."""
 
     tier: Name = "default"
     weight: Weight = 1.0
@@ -76,6 +77,8 @@ class TenantFields(Fields):
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
+    tokens_per_day_max: Count | None = None
+    tokens_per_month_max: Count | None = None
     queued_requests_max: Count | None = None
     queued_bytes_max: Count | None = None
 
@@ -89,11 +92,16 @@ class Tenant(Kept, TenantFields):
 
 
 class TierFields(Fields):
-    """`reserve_ratio`: the part of every backend that only this tier may enter."""
+    """`on_miss`: what becomes of a request that cannot meet its envelope. `reserve_ratio`: the part of every backend
+    that only this tier may enter. `priority`: whom to shed first, the higher the later; below 0 is sheddable.
+    """
 
     weight: Weight = 1.0
     envelope: EnvelopeFields = EnvelopeFields()
+    on_miss: Literal["wait", "reject"] = "wait"
     reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    priority: Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX), WHOLE] = 0
+    preemptible: bool = False
 
 
 class NewTier(TierFields):
@@ -108,10 +116,12 @@ class Tier(Kept, TierFields):
 
 
 class KeyFields(Fields):
-    """`models` null: all."""
+    """`models` null: all. What a key may use of its tenant's tokens, in days and months of UTC; null: all of them."""
 
     label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
     models: Annotated[list[ModelName], Field(max_length=KEY_MODELS_MAX)] | None = None
+    tokens_per_day_max: Count | None = None
+    tokens_per_month_max: Count | None = None
 
 
 class NewKey(KeyFields):
@@ -240,6 +250,21 @@ class TenantState(Fields):
     key: float
 
 
+class BudgetState(Fields):
+    """A budget of tokens; `key` "": of its tenant as a whole. `used` is by calls that have ended, at all gateways that
+    share the state; `reserved` is for those that are waiting or running. `renewed_at`: seconds since 1970.
+    """
+
+    tenant: str
+    key: str
+    period: Literal["day", "month"]
+    limit: int
+    used: int
+    reserved: int
+    remaining: int
+    renewed_at: int
+
+
 class UsageRow(Fields):
     """Of one day (UTC)."""
 
@@ -326,6 +351,10 @@ class Pools(Listed):
 
 class TenantStates(Listed):
     items: list[TenantState]
+
+
+class BudgetStates(Listed):
+    items: list[BudgetState]
 
 
 class Usage(Listed):

@@ -26,6 +26,7 @@ from gateway.identity.key_file import first_key
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
+from gateway.state.budgets import Budgets
 from gateway.state.kinds import Key
 from gateway.state.registry import Changed, Registry
 from gateway.store.base import Store
@@ -41,6 +42,7 @@ class Parts:
     registry: Registry
     store: Store
     pools: Pools
+    budgets: Budgets
     backends: BackendPool
     in_force: InForce
     reach: Reach
@@ -106,7 +108,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
             registry=registry, backends=parts.backends, pools=parts.pools, in_force=parts.in_force, reach=parts.reach
         ).routes(),
         *PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force).routes(),
-        *Live(registry=registry, pools=parts.pools, clock=parts.clock).routes(),
+        *Live(registry=registry, pools=parts.pools, budgets=parts.budgets, clock=parts.clock).routes(),
         *Records(registry=registry, store=parts.store, clock=time.time).routes(),
     ]
 

@@ -15,6 +15,7 @@ import orjson
 from policies.types import Reason
 
 RETRY_AFTER_S_MAX = 3600
+MONTH_S = 31 * 86_400
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
 
 
@@ -62,13 +63,16 @@ class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a Reason looks like from outside. 429: capacity exists, but is contended; 503: there is none."""
+    """What a Reason looks like from outside. 429: capacity exists, but is contended; 503: there is none.
+    `renewed_in_days`: no client need try again by itself (x-should-retry, which their libraries read).
+    """
 
     status: int
     type: str
     code: str
     message: str
     dropped_reason: str
+    renewed_in_days: bool = False
 
 
 REFUSALS: Final[Mapping[Reason, Refusal]] = {
@@ -83,6 +87,15 @@ REFUSALS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.RATE_LIMITED: Refusal(
         429, "rate_limit_error", "rate_limit_exceeded", "You are over your rate limit.", "rejected-saturated"
+    ),
+    # OpenAI's type and code, which its clients tell from a limit that is over in a minute; llm-d has no value for it.
+    Reason.BUDGET_SPENT: Refusal(
+        429,
+        "insufficient_quota",
+        "insufficient_quota",
+        "You have used up your tokens of this day or month (UTC).",
+        "rejected-budget-spent",
+        renewed_in_days=True,
     ),
     # Trying again cannot help: no status that a client library retries.
     Reason.REQUEST_TOO_LARGE: Refusal(
@@ -174,7 +187,11 @@ def refused(reason: Reason, retry_after_s: float) -> Problem:
     refusal = REFUSALS[reason]
     headers = {DROPPED_REASON_HEADER: refusal.dropped_reason}
     if refusal.status in (429, 503):
-        headers["retry-after"] = str(_whole_seconds(retry_after_s))
+        headers["retry-after"] = str(
+            _whole_seconds(retry_after_s, MONTH_S if refusal.renewed_in_days else RETRY_AFTER_S_MAX)
+        )
+    if refusal.renewed_in_days:
+        headers["x-should-retry"] = "false"
     return Problem(refusal.status, refusal.type, refusal.code, refusal.message, headers=headers)
 
 
@@ -207,7 +224,5 @@ _BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {
 }
 
 
-def _whole_seconds(retry_after_s: float) -> int:
-    if not math.isfinite(retry_after_s):
-        return RETRY_AFTER_S_MAX
-    return min(max(math.ceil(retry_after_s), 1), RETRY_AFTER_S_MAX)
+def _whole_seconds(retry_after_s: float, most_s: int) -> int:
+    return min(max(math.ceil(retry_after_s), 1), most_s) if math.isfinite(retry_after_s) else most_s

@@ -119,7 +119,8 @@ class Config(BaseSettings):
     @property
     def keeps_state(self) -> bool:
         """Whether anything is to be there after a restart: what is changed while it runs, and who has used what."""
-        return self.admin.enabled or self.state != State()
+        budgets = any(each.tokens_per_day_max or each.tokens_per_month_max for each in self.tenants.values())
+        return self.admin.enabled or self.state != State() or budgets
 
     @property
     def names_tenants(self) -> bool:
@@ -180,6 +181,8 @@ def policy_tenant(name: str, tenant: Tenant) -> policy.Tenant:
         queued_bytes_max=tenant.queued_bytes_max,
         requests_per_minute_max=tenant.requests_per_minute_max,
         tokens_per_minute_max=tenant.tokens_per_minute_max,
+        tokens_per_day_max=tenant.tokens_per_day_max,
+        tokens_per_month_max=tenant.tokens_per_month_max,
     )
 
 

@@ -216,6 +216,8 @@ class Tenant(Section):
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
+    tokens_per_day_max: Count | None = None
+    tokens_per_month_max: Count | None = None
     queued_requests_max: Count | None = None
     queued_bytes_max: Bytes | None = None
 

@@ -162,6 +162,7 @@ class _Running:
         self.lease = lease
         # The line of the answer that said so much is in the log; this is the one of the response itself.
         self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED, spans=None)
+        trace.reserved_tokens = 0  # it is the response that holds them now
         self._started_s = time.perf_counter()
 
     def told(self, body: dict[str, Any] | None, *, link: Link) -> bool:

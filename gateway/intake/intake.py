@@ -23,11 +23,12 @@ from gateway.http.names import RequestNames
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.programs import Programs
 from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens
-from gateway.intake.reception import Arrival, Reception, Refused
+from gateway.intake.reception import Arrival, Reception, Refused, refused
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from policies.types import Request, Tenant
+from gateway.state.budgets import Budgets
+from policies.types import Reason, Request, Tenant
 
 # What a call without any limit is taken to ask for where its model's length is not known either.
 CONTEXT_TOKENS_UNKNOWN = 8192
@@ -64,6 +65,7 @@ class Intake:
         programs: Programs,
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._reception = reception
         self._names = names
@@ -75,6 +77,7 @@ class Intake:
         self._programs = programs
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
+        self._budgets = budgets
 
     async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
         """Everything up to the queue, noted in the trace as it becomes known. Raises Refused."""
@@ -93,6 +96,9 @@ class Intake:
         context_tokens = 0 if previous is None else previous.context_tokens
         own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body)
         prompt_tokens = context_tokens + own_tokens
+        output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
+        if self._budgets is not None:
+            self._spend(self._budgets, trace, tenant.id, prompt_tokens, output_tokens_max)
         # What follows a context begins like nothing that is known here.
         prefix = parsed.prefix if previous is None else ()
         queued = Request(
@@ -101,7 +107,7 @@ class Intake:
             model=card.id,
             arrived_at=arrival.dispatcher.now(),
             prompt_tokens=prompt_tokens,
-            output_tokens_max=_output_tokens_max(parsed, card, prompt_tokens),
+            output_tokens_max=output_tokens_max,
             choices=parsed.choices,
             body_bytes=arrival.body_bytes,
             prefix=prefix,
@@ -114,6 +120,17 @@ class Intake:
             uses_tools=parsed.uses_tools,
         )
         return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens)
+
+    def _spend(
+        self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
+    ) -> None:
+        """Reserve what the call may use of its tenant's and its key's budgets. Raises Refused where it does not fit."""
+        wait_s = budgets.wait_s(tenant_id, trace.key_id, prompt_tokens)
+        if wait_s is not None:
+            raise refused(Reason.BUDGET_SPENT, wait_s)
+        trace.reserved_tokens = budgets.reserve(
+            tenant_id, trace.key_id, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max
+        )
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """A backend has counted the prompt."""

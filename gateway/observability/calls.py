@@ -8,9 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import Histogram
-
 from gateway.observability import genai
+from gateway.observability.histograms import Histogram
 from gateway.observability.instruments import (
     TENANT_REFUSALS,
     TENANT_REQUESTS,
@@ -48,7 +47,7 @@ class _OfTenant:
 
 @dataclass(slots=True)
 class _OfModel:
-    """The children of one model in one tier."""
+    """The series of one model in one tier."""
 
     labels: tuple[str, str, str]
     first_token: Histogram
@@ -64,7 +63,6 @@ class CallMeter:
         self.series = TenantSeries(tenants_max, self._drop)
         self._tenants: dict[str, _OfTenant] = {}
         self._models: dict[tuple[str, str, str], _OfModel] = {}
-        self._waits: dict[tuple[str, str], Histogram] = {}
 
     def ended(self, trace: CallTrace) -> None:
         if trace.request is not None and trace.outcome is None and trace.status < 400:
@@ -79,7 +77,8 @@ class CallMeter:
         if trace.queued_s is not None:
             waited_s = (now_s if trace.dispatched_s is None else trace.dispatched_s) - trace.queued_s
             tenant.waited_s += waited_s
-            self._wait(trace.tier_id or "", outcome if trace.dispatched_s is None else DISPATCHED).observe(waited_s)
+            ended = outcome if trace.dispatched_s is None else DISPATCHED
+            self._to.wait.of(trace.tier_id or "", ended).observe(waited_s)
         usage = trace.usage
         if usage is not None:
             tenant.input += usage.prompt_tokens
@@ -104,7 +103,7 @@ class CallMeter:
         error = "" if outcome == Outcome.COMPLETED else outcome
         duration = model.durations.get(error)
         if duration is None:
-            duration = model.durations[error] = self._to.duration.labels(*model.labels, error)
+            duration = model.durations[error] = self._to.duration.of(*model.labels, error)
         duration.observe(now_s - trace.started_s)
         first_s, usage = trace.first_token_s, trace.usage
         if trace.stream and first_s is not None and usage is not None:
@@ -127,16 +126,10 @@ class CallMeter:
         if model is None:
             name = key[1] if len(self._models) < MODELS_MAX else OTHER
             labels = (genai.operation(key[0]), name, key[2])
-            model = _OfModel(labels, self._to.first_token.labels(*labels), self._to.per_token.labels(*labels))
+            model = _OfModel(labels, self._to.first_token.of(*labels), self._to.per_token.of(*labels))
             if name != OTHER:
                 self._models[key] = model
         return model
-
-    def _wait(self, tier_id: str, outcome: str) -> Histogram:
-        wait = self._waits.get((tier_id, outcome))
-        if wait is None:
-            wait = self._waits[tier_id, outcome] = self._to.wait.labels(tier_id, outcome)
-        return wait
 
     def _drop(self, label: str) -> None:
         """The tenant has no series of its own any more."""

@@ -1,19 +1,20 @@
 """Every metric there is: its name, what it says, its labels. docs/operations.md lists the same, and a test compares.
 
-Two sorts. Histograms are prometheus_client's, by model and tier, whose children are looked up once and kept (calls.py).
+Two sorts. Histograms are by model and tier; their series are looked up once and kept (calls.py, histograms.py).
 What there may be a thousand of, by tenant above all, is a Family: numbers that are kept where they arise (calls.py,
 standings.py) and become samples in slices when somebody asks. Their series come and go with what they are about.
 Tenants have counters and gauges alone; a histogram for each would be a megabyte.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.observability import genai
+from gateway.observability.histograms import HistogramFamily, Labels
+from policies.types import Attainment
 
 WAIT_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 LAG_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -24,11 +25,10 @@ POOL_TIER: Final = ("pool", "tier")
 POOL_BACKEND: Final = ("pool", "backend")
 MODEL: Final = ("gen_ai_operation_name", "gen_ai_request_model", "tier")
 
-Labels = tuple[str, ...]
 Values = dict[Labels, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # each is itself: to look one up costs no look at its text
 class Family:
     """A metric that is read and not counted. A `total` only grows."""
 
@@ -44,6 +44,44 @@ class Family:
         for labels, value in values:
             metric.add_metric(labels, value)
         return metric
+
+
+class SloFamilies(NamedTuple):
+    """Who was served in the time that was promised: of requests with an envelope."""
+
+    requests: Family
+    kept: Family
+    tokens: Family
+    tokens_in_time: Family
+    refused: Family
+
+    def rows(self, labels: Labels, attained: Attainment) -> Iterator[tuple[Family, Labels, int]]:
+        """What these counts are as samples."""
+        yield self.requests, labels, attained.requests
+        yield self.kept, (*labels, "ttft"), attained.ttft_met
+        yield self.kept, (*labels, "tpot"), attained.tpot_met
+        yield self.kept, (*labels, "tpot_envelope"), attained.tpot_envelope_met
+        yield self.kept, (*labels, "all"), attained.met
+        yield self.tokens, labels, attained.tokens
+        yield self.tokens_in_time, labels, attained.tokens_in_time
+        yield self.refused, labels, attained.refused
+
+
+def _slo(of: str) -> SloFamilies:
+    labels = ("pool", of)
+    return SloFamilies(
+        Family(
+            f"fairlead_{of}_slo_requests_total", "Requests with an envelope that were sent and have ended.", labels,
+            total=True,
+        ),
+        Family(
+            f"fairlead_{of}_slo_requests_kept_total", "Those that kept this target; one that is not set is kept.",
+            (*labels, "target"), total=True,
+        ),
+        Family(f"fairlead_{of}_slo_tokens_total", "Output tokens that their clients were sent.", labels, total=True),
+        Family(f"fairlead_{of}_slo_tokens_in_time_total", "Those of them that came by their time.", labels, total=True),
+        Family(f"fairlead_{of}_slo_refused_total", "Requests with an envelope that were refused.", labels, total=True),
+    )  # fmt: skip
 
 
 TENANT_REQUESTS: Final = Family(
@@ -103,6 +141,35 @@ BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV to
 BACKEND_LIMIT_TOKENS: Final = Family(
     "fairlead_backend_limit_tokens", "KV tokens that may be reserved; none where its size is not known.", POOL_BACKEND
 )
+BACKEND_STEP: Final = Family(
+    "fairlead_backend_step_seconds", "Predicted of a step in which all that runs there decodes.", POOL_BACKEND
+)
+BACKEND_LIMIT_STEP: Final = Family(
+    "fairlead_backend_limit_step_seconds",
+    "What that may take: the tightest TPOT target of what runs, or the knee of the throughput.",
+    POOL_BACKEND,
+)
+BACKEND_PREFILL: Final = Family(
+    "fairlead_backend_prefill_seconds", "What prompts take that were sent and are not computed yet.", POOL_BACKEND
+)
+BACKEND_BUDGET: Final = Family(
+    "fairlead_backend_prefill_budget_tokens",
+    "Prompt tokens that it can take on in time: as its engines report, or reckoned over a second.",
+    POOL_BACKEND,
+)
+BACKEND_COEFFICIENT: Final = Family(
+    "fairlead_backend_step_time_coefficient_seconds",
+    "Of its step-time model: of a step, a new token, a context token, a request.",
+    (*POOL_BACKEND, "coefficient"),
+)
+BACKEND_STEP_ERROR: Final = Family(
+    "fairlead_backend_step_time_error_ratio", "Median relative error of what the model predicted lately.", POOL_BACKEND
+)
+BACKEND_STEP_SURE: Final = Family(
+    "fairlead_backend_step_time_sure", "1: the model is sure enough to promise by it.", POOL_BACKEND
+)
+TENANT_SLO: Final = _slo("tenant")
+TIER_SLO: Final = _slo("tier")
 TENANTS: Final = Family("fairlead_tenants", "Tenants that the schedulers know.")
 TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants that have series of their own.")
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
@@ -116,41 +183,37 @@ FAMILIES: Final = (
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
     BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS,
-    BACKEND_LIMIT_TOKENS, TENANTS, TENANT_SERIES, SPANS_LOST, LINES_LOST,
+    BACKEND_LIMIT_TOKENS,
+    BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
+    BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
+    *TENANT_SLO, *TIER_SLO,
+    TENANTS, TENANT_SERIES, SPANS_LOST, LINES_LOST,
 )  # fmt: skip
 
 
-@dataclass(slots=True)
 class Histograms:
     """What is measured when a call ends, and by the event loop about itself."""
 
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    wait: Histogram = field(init=False)
-    duration: Histogram = field(init=False)
-    first_token: Histogram = field(init=False)
-    per_token: Histogram = field(init=False)
-    loop_lag: Histogram = field(init=False)
-
-    def __post_init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, that Prometheus ignores
-        to = self.registry
-        self.wait = Histogram(
+    def __init__(self) -> None:
+        self.wait = HistogramFamily(
             "fairlead_queue_wait_seconds", "Time in the queue, by how it ended.", ("tier", "outcome"),
-            buckets=WAIT_BUCKETS_S, registry=to,
+            bounds=WAIT_BUCKETS_S,
         )  # fmt: skip
-        self.duration = Histogram(
+        self.duration = HistogramFamily(
             genai.SERVER_REQUEST_DURATION, "From a call's arrival to its end, its wait included.",
-            (*MODEL, "error_type"), buckets=genai.DURATION_BUCKETS_S, registry=to,
+            (*MODEL, "error_type"), bounds=genai.DURATION_BUCKETS_S,
         )  # fmt: skip
-        self.first_token = Histogram(
+        self.first_token = HistogramFamily(
             genai.SERVER_TIME_TO_FIRST_TOKEN, "From a streamed call's arrival to its first token, its wait included.",
-            MODEL, buckets=genai.FIRST_TOKEN_BUCKETS_S, registry=to,
+            MODEL, bounds=genai.FIRST_TOKEN_BUCKETS_S,
         )  # fmt: skip
-        self.per_token = Histogram(
+        self.per_token = HistogramFamily(
             genai.SERVER_TIME_PER_OUTPUT_TOKEN, "Per token after the first, of streamed calls.", MODEL,
-            buckets=genai.PER_TOKEN_BUCKETS_S, registry=to,
+            bounds=genai.PER_TOKEN_BUCKETS_S,
         )  # fmt: skip
-        self.loop_lag = Histogram(
-            "fairlead_event_loop_lag_seconds", "How late the event loop runs what is due.",
-            buckets=LAG_BUCKETS_S, registry=to,
-        )  # fmt: skip
+        self.loop_lag = HistogramFamily(
+            "fairlead_event_loop_lag_seconds", "How late the event loop runs what is due.", bounds=LAG_BUCKETS_S
+        )
+
+    def families(self) -> tuple[HistogramFamily, ...]:
+        return self.wait, self.duration, self.first_token, self.per_token, self.loop_lag

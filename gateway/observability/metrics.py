@@ -6,10 +6,10 @@ operating system leaves the loop asleep, which was measured as 5 to 8 ms on a bu
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from aiohttp import hdrs, web
 from prometheus_client import ProcessCollector
@@ -27,6 +27,8 @@ from gateway.scheduling.dispatcher import Dispatcher
 AGE_S_MAX: Final = 0.5  # of a look that is told again
 SLICE_SAMPLES: Final = 200
 
+Row = TypeVar("Row")
+
 
 class Metrics:
     """All metrics of one gateway. Made on its loop; `start` it, `stop` it. `calls` is told of calls."""
@@ -40,13 +42,12 @@ class Metrics:
         tenants_max: int,
     ) -> None:
         """`scheduling_of` says how a pool is scheduled now; `lost` what other watchers could not deliver."""
-        histograms = Histograms()
-        self._registry = histograms.registry
-        ProcessCollector(registry=self._registry)
-        self.calls = CallMeter(histograms, tenants_max)
+        self._process = ProcessCollector(registry=None)
+        self._histograms = Histograms()
+        self.calls = CallMeter(self._histograms, tenants_max)
         self._standings = Standings(dispatchers, series=self.calls.series, scheduling_of=scheduling_of)
         self._lost = lost
-        self._lag = LoopLag(histograms.loop_lag)
+        self._lag = LoopLag(self._histograms.loop_lag.of())
         self._writing = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
@@ -76,16 +77,23 @@ class Metrics:
         return web.Response(body=await self.exposition(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
 
     def _pieces(self) -> Iterator[bytes]:
-        for metric in self._registry.collect():
+        for metric in self._process.collect():
             yield generate_latest(_Only(metric))
+        for histograms in self._histograms.families():
+            yield from _written(histograms.metric, histograms.series(), SLICE_SAMPLES // histograms.samples_per_series)
         seen = {**self._standings.seen, **self.calls.seen(), **self._lost()}
         yield b""
         for family in FAMILIES:
-            values = iter(seen.get(family, {}).items())
-            yield generate_latest(_Only(family.metric(islice(values, SLICE_SAMPLES))))
-            while rest := list(islice(values, SLICE_SAMPLES)):
-                # The two lines of help and type stand once.
-                yield generate_latest(_Only(family.metric(rest))).split(b"\n", 2)[2]
+            yield from _written(family.metric, seen.get(family, {}).items(), SLICE_SAMPLES)
+
+
+def _written(make: Callable[[Iterable[Row]], Metric], rows: Iterable[Row], rows_max: int) -> Iterator[bytes]:
+    """One metric's text, in pieces of so many rows."""
+    rest = iter(rows)
+    yield generate_latest(_Only(make(islice(rest, rows_max))))
+    while part := list(islice(rest, rows_max)):
+        # The two lines of help and type stand once.
+        yield generate_latest(_Only(make(part))).split(b"\n", 2)[2]
 
 
 class _Only(Collector):

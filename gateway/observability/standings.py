@@ -9,21 +9,36 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Final
 
 from backends.simulation.bounds import BOUNDS
 from gateway.config.scheduling import Scheduling
 from gateway.observability import instruments as to
-from gateway.observability.instruments import Family, Labels, Values
+from gateway.observability.histograms import Labels
+from gateway.observability.instruments import Family, Values
 from gateway.observability.service_gap import WINDOWS_S, Evenness, Promise, ServiceGap, Standing
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
-from policies.types import BackendView, Snapshot, Tenant, TenantView
+from policies.types import Attainment, BackendView, Snapshot, Tenant, TenantView
 
 SLICE_TENANTS: Final = 100
 INTERVAL_S: Final = 1.0
 TIME_RATIO_MAX: Final = 0.01  # of the event loop's time, for looking
+NOTHING: Final = Attainment()
+BY_TENANT: Final = (to.TENANT_SERVICE, *to.TENANT_SLO)  # what only grows
+
+Of = tuple[str, str]  # a pool and one of its tenants
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is seen in one look at all pools. `services` is the most that each ever had."""
+
+    seen: defaultdict[Family, Values] = field(default_factory=lambda: defaultdict(dict))
+    services: dict[Of, float] = field(default_factory=dict)
+    attained: dict[Of, Attainment] = field(default_factory=dict)
 
 
 class Standings:
@@ -41,7 +56,7 @@ class Standings:
         self._series = series
         self._scheduling_of = scheduling_of
         self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
-        self._services: dict[tuple[str, str], float] = {}  # by pool and tenant, at the last look
+        self._last = _Look()
         self._charged: defaultdict[Family, Values] = defaultdict(dict)  # what only grows
         self.seen: Mapping[Family, Values] = {}
         self._looking = asyncio.Lock()
@@ -59,25 +74,23 @@ class Standings:
         async with self._looking:
             if time.monotonic() - self._looked_at < age_s_max:
                 return
-            seen: defaultdict[Family, Values] = defaultdict(dict)
-            services: dict[tuple[str, str], float] = {}
+            look = _Look()
             for pool, dispatcher in list(self._dispatchers().items()):
-                await self._look_at(pool, dispatcher, seen, services)
+                await self._look_at(pool, dispatcher, look)
             now = time.monotonic()
-            self._services = services  # those of tenants that are gone are gone with the old ones
+            self._last = look  # what is known of tenants that are gone is gone with the old one
             self._series.looked(now)
-            seen[to.TENANTS][()] = self._series.known
-            seen[to.TENANT_SERIES][()] = self._series.shown
+            look.seen[to.TENANTS][()] = self._series.known
+            look.seen[to.TENANT_SERIES][()] = self._series.shown
             self._forget_hidden()
-            self.seen, self._looked_at = {**seen, **{each: dict(by) for each, by in self._charged.items()}}, now
+            self.seen, self._looked_at = {**look.seen, **{each: dict(by) for each, by in self._charged.items()}}, now
 
-    async def _look_at(
-        self, pool: str, dispatcher: Dispatcher, seen: Mapping[Family, Values], services: dict[tuple[str, str], float]
-    ) -> None:
-        snapshot = dispatcher.snapshot(())
+    async def _look_at(self, pool: str, dispatcher: Dispatcher, look: _Look) -> None:
+        snapshot, seen = dispatcher.snapshot(()), look.seen
         _see_pool(pool, snapshot, seen)
         for backend_id, backend in snapshot.backends.items():
             _see_backend((pool, backend_id), backend, seen)
+            _see_steps((pool, backend_id), backend, seen)
         standings: dict[str, Standing] = {}
         for tenants in _slices(dispatcher.tenants()):
             views = dispatcher.tenant_views([tenant.id for tenant in tenants])
@@ -85,29 +98,44 @@ class Standings:
                 view = views.get(tenant.id)
                 if view is not None:
                     standings[tenant.id] = Standing(tenant.tier_id, tenant.weight, view.service, view.waiting_spell)
-                    services[pool, tenant.id] = self._see_tenant(pool, tenant.id, view, seen)
+                    self._see_tenant((pool, tenant.id), view, look)
             await asyncio.sleep(0)
         seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
         self._see_gap(pool, snapshot, standings, seen)
 
-    def _see_tenant(self, pool: str, tenant_id: str, view: TenantView, seen: Mapping[Family, Values]) -> float:
-        """Returns the most service that it ever had."""
-        before = self._services.get((pool, tenant_id), 0.0)
+    def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
+        pool, tenant_id = of
+        before = self._last.services.get(of, 0.0)
         # It falls where something is given back: what only grows waits for it to come back.
         received = max(0.0, view.service - before)
+        look.services[of] = before + received
         labels = (pool, self._series.saw(tenant_id, received))
         if received:
-            for family, key in ((to.TENANT_SERVICE, labels), (to.POOL_SERVICE, (pool,))):
-                by = self._charged[family]
-                by[key] = by.get(key, 0.0) + received
+            self._charge(to.TENANT_SERVICE, labels, received)
+            self._charge(to.POOL_SERVICE, (pool,), received)
+        if view.attainment.requests or view.attainment.refused:
+            look.attained[of] = view.attainment
+            self._see_attained(labels, self._last.attained.get(of, NOTHING), view.attainment)
         for family, value in (
             (to.TENANT_QUEUED, view.queued_requests),
             (to.TENANT_IN_FLIGHT, view.in_flight_requests),
             (to.TENANT_IN_FLIGHT_TOKENS, view.in_flight_tokens),
         ):
-            by = seen[family]
+            by = look.seen[family]
             by[labels] = by.get(labels, 0) + value
-        return before + received
+
+    def _see_attained(self, labels: Labels, before: Attainment, now: Attainment) -> None:
+        """What has come to a tenant's counts: those of a label are of different tenants at different times."""
+        if now == before:
+            return
+        for (family, key, count), (_, _, counted) in zip(
+            to.TENANT_SLO.rows(labels, now), to.TENANT_SLO.rows(labels, before), strict=True
+        ):
+            self._charge(family, key, max(0, count - counted))
+
+    def _charge(self, family: Family, labels: Labels, amount: float) -> None:
+        by = self._charged[family]
+        by[labels] = by.get(labels, 0) + amount
 
     def _see_gap(
         self, pool: str, snapshot: Snapshot, standings: Mapping[str, Standing], seen: Mapping[Family, Values]
@@ -126,9 +154,9 @@ class Standings:
 
     def _forget_hidden(self) -> None:
         """Drop what only grows of tenants that are gone, or have no series of their own any more."""
-        by = self._charged[to.TENANT_SERVICE]
-        for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
-            del by[labels]
+        for by in (self._charged[family] for family in BY_TENANT):
+            for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
+                del by[labels]
 
 
 def promise_of(scheduling: Scheduling) -> Promise | None:
@@ -153,6 +181,9 @@ def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> N
     seen[to.POOL_QUEUED][(pool,)] = snapshot.queued_requests
     seen[to.POOL_QUEUED_BYTES][(pool,)] = snapshot.queued_bytes
     seen[to.POOL_IN_FLIGHT][(pool,)] = snapshot.in_flight_requests
+    for tier_id, attained in snapshot.attainment.items():
+        for family, labels, count in to.TIER_SLO.rows((pool, tier_id), attained):
+            seen[family][labels] = count
 
 
 def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
@@ -164,6 +195,22 @@ def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values
     seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.foreign_tokens
     if view.tokens_limit is not None:
         seen[to.BACKEND_LIMIT_TOKENS][labels] = view.tokens_limit
+
+
+def _see_steps(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
+    """What is believed of its steps, and what its limit makes of that, as far as anything is."""
+    believed, steps = view.step_time, view.steps
+    if believed is not None:
+        seen[to.BACKEND_STEP_ERROR][labels] = believed.error_ratio
+        seen[to.BACKEND_STEP_SURE][labels] = believed.is_sure
+        for name, seconds in asdict(believed.model).items():
+            seen[to.BACKEND_COEFFICIENT][*labels, name.removesuffix("_s")] = seconds
+    if steps is not None:
+        seen[to.BACKEND_STEP][labels] = steps.step_s
+        seen[to.BACKEND_PREFILL][labels] = steps.prefill_s
+        seen[to.BACKEND_BUDGET][labels] = steps.budget_tokens
+        if steps.step_s_max is not None:
+            seen[to.BACKEND_LIMIT_STEP][labels] = steps.step_s_max
 
 
 def _see_evenness(labels: Labels, evenness: Evenness, seen: Mapping[Family, Values]) -> None:

@@ -46,6 +46,7 @@ class CallTrace:
     reason: str | None = None
     usage: Usage | None = None
     timing: Timing | None = None
+    reserved_tokens: int = 0  # of its tenant's budgets, until it has ended
     estimated: bool = False
     outcome: Outcome | None = None
     cors: Mapping[str, str] | None = None

@@ -18,6 +18,7 @@ from gateway.config.sections import (
     POOL_CHARS_MAX,
     TENANT_NAME,
     Backend,
+    Count,
     Section,
     Tenant,
     TenantName,
@@ -59,6 +60,8 @@ class Key(Section):
     models: Annotated[tuple[ModelName, ...], Field(max_length=KEY_MODELS_MAX)] | None = None
     expires_at: AwareDatetime | None = None
     revoked: bool = False
+    tokens_per_day_max: Count | None = None
+    tokens_per_month_max: Count | None = None
 
     @model_validator(mode="after")
     def _is_for_somebody(self) -> Self:

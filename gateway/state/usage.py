@@ -35,6 +35,8 @@ class UsageBook:
         self._unwritten: set[UsageKey] = set()
         self._writing: set[UsageKey] = set()
         self._day, self._day_ends_at_s = "", 0.0
+        self.counted: Callable[[UsageKey, int], None] = lambda _of, _tokens: None
+        """Told of what was just counted, and how many tokens of prompt and answer it was."""
         self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
         self.writer = secrets.token_urlsafe(WRITER_BYTES)
 
@@ -63,7 +65,8 @@ class UsageBook:
         self, tenant: str, *, key: str, model: str, prompt_tokens: int, cached_tokens: int, output_tokens: int
     ) -> None:
         """One call was answered."""
-        of = UsageKey(self._today(), tenant, key, model)
+        of = UsageKey(self.today(), tenant, key, model)
+        self.counted(of, prompt_tokens + output_tokens)
         if of not in self._totals and len(self._totals) >= ROWS_MAX:
             of = UsageKey(of.day, OTHER, "", OTHER)
         requests, prompts, cached, outputs = self._totals.get(of, Totals())
@@ -85,7 +88,16 @@ class UsageBook:
         finally:
             self._writing = set()
 
-    def _today(self) -> str:
+    def tokens_today(self, tenant: str) -> dict[str, int]:
+        """Tokens of prompts and answers that were counted here today, by key. Looks at all rows."""
+        today, found = self.today(), dict[str, int]()
+        for of, totals in self._totals.items():
+            if of.day == today and of.tenant == tenant:
+                found[of.key] = found.get(of.key, 0) + totals.prompt_tokens + totals.output_tokens
+        return found
+
+    def today(self) -> str:
+        """The day that it is, in UTC."""
         now_s = self._clock()
         if now_s >= self._day_ends_at_s or now_s < self._day_ends_at_s - DAY_S:
             self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()

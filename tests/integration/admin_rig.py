@@ -1,7 +1,10 @@
 """A gateway with an admin port, and somebody who asks there."""
 
+import asyncio
 import contextlib
 import json
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,15 @@ from gateway.store.sqlite import SqliteStore
 SECRET = "0123456789abcdef"
 ROOT = "/admin/v1"
 LOCAL = ["127.0.0.0/8"]
+EFFECT_S = 1.0  # within which a change is in force
+
+
+async def within(condition: Callable[[], Awaitable[bool]], timeout_s: float = EFFECT_S) -> None:
+    """It comes true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not await condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        await asyncio.sleep(0.02)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from admin_rig import admin
 from gateway_rig import bearer, scripted, until
 from typer.testing import CliRunner
 
+from gateway.admin import cli, server
 from gateway.cli import app
 
 
@@ -48,8 +49,10 @@ async def test_a_tenant_from_the_shell_from_its_making_to_its_end(shell):
     etag = shown.errors.removeprefix("version: ").strip()
     changed = await shell("set", "tenants", "org/alice", "weight=3", "--if-match", etag)
     assert changed.json["weight"] == 3
-    refused = await shell("delete", "tenants", "org/alice", "--if-match", etag, exit_code=1)
-    assert "changed" in refused.errors
+    for command in (("delete", "tenants", "org/alice"), ("set", "tenants", "org/alice", "weight=4")):
+        refused = await shell(*command, "--if-match", etag, exit_code=1)
+        assert "changed" in refused.errors
+    assert (await shell("show", "tenants", "org/alice")).json["weight"] == 3
     assert [each["id"] for each in (await shell("list", "tenants")).lines] == ["declared", "org/alice"]
     await shell("delete", "tenants", "org/alice")
     assert "no such tenant" in (await shell("show", "tenants", "org/alice", exit_code=1)).errors
@@ -90,6 +93,54 @@ async def test_a_backend_a_pool_usage_state_and_the_audit_log(shell):
     assert (used["key"], used["model"], used["requests"], used["output_tokens"]) == (key["id"], "tiny", 1, 3)
     assert (await shell("audit", "--limit", "1")).lines[0]["kind"] == "keys"
     assert (await shell("openapi")).json["openapi"].startswith("3.1")
+
+
+async def test_lists_go_on_after_a_page_and_stop_where_they_are_told(shell, monkeypatch):
+    monkeypatch.setattr(cli, "PAGE_ROWS", 2)
+    for number in range(4):
+        await shell("create", "tenants", f"id=t{number}")
+    assert [each["id"] for each in (await shell("list", "tenants")).lines] == ["declared", "t0", "t1", "t2", "t3"]
+    assert [each["name"] for each in (await shell("audit", "--limit", "3")).lines] == ["t3", "t2", "t1"]
+    assert len((await shell("audit")).lines) == 4
+
+
+async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_option(shell, monkeypatch):
+    asked = set()
+
+    async def recorded(route, request):
+        fields = set() if request.query is None else request.query.model_fields_set - {"limit", "cursor"}
+        asked.update({(route.method, route.path), *((route.method, route.path, name) for name in fields)})
+        return await run(route, request)
+
+    run = server.run
+    document = (await shell.api.get("/openapi.json")).json
+    monkeypatch.setattr(server, "run", recorded)
+    for kind, fields in (
+        ("tiers", ["id=x"]), ("tenants", ["id=x"]), ("backends", ["id=x", "url=http://127.0.0.1:9"]), ("keys", []),
+    ):  # fmt: skip
+        made = (await shell("create", kind, *(fields or ["tenant=x"]))).json
+        await shell("list", kind)
+        await shell("show", kind, made["id"])
+        await shell("set", kind, made["id"], {"keys": "label=y", "backends": "draining=true"}.get(kind, "weight=2"))
+    await shell("rotate", made["id"])
+    for kind in ("keys", "backends", "tenants", "tiers"):
+        await shell("delete", kind, made["id"] if kind == "keys" else "x")
+    await shell("list", "keys", "--tenant", "x")
+    await shell("list", "pools")
+    await shell("show", "pools", "tiny")
+    await shell("set", "pools", "tiny", "fairness.policy=vtc")
+    await shell("state")
+    await shell("state", "--tenants", "--pool", "tiny")
+    if "/admin/v1/state/budgets" in document["paths"]:
+        await shell("state", "--budgets")
+    await shell("usage", "--tenant", "x", "--first-day", "2026-11-01", "--last-day", "2026-11-02")
+    await shell("audit", "--kind", "keys")
+    await shell("openapi")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            where = (method.upper(), path.removeprefix("/admin/v1"))
+            names = {each["name"] for each in operation["parameters"] if each["in"] == "query"}
+            assert {where, *((*where, name) for name in names - {"limit", "cursor"})} <= asked, where
 
 
 async def test_a_port_where_nobody_is_is_said_to_be_one(shell):

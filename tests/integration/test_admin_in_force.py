@@ -4,12 +4,10 @@ import asyncio
 import time
 
 import pytest
-from admin_rig import admin
-from gateway_rig import SLOW, bearer, call, engine, running, scripted, until
+from admin_rig import EFFECT_S, admin, within
+from gateway_rig import SLOW, answer, bearer, call, engine, running, scripted, until
 
 from gateway.store.base import StoreUnavailable
-
-EFFECT_S = 1.0
 
 
 @pytest.fixture
@@ -17,14 +15,6 @@ async def api(tmp_path):
     async with engine(**SLOW) as server, admin(tmp_path, server) as asker:
         asker.server = server
         yield asker
-
-
-async def within(condition, timeout_s=EFFECT_S):
-    """It comes true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not await condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.02)
 
 
 async def test_a_tenant_and_its_key_are_served_as_soon_as_they_are_made(api):
@@ -118,95 +108,57 @@ async def test_a_limit_of_requests_per_minute_holds_from_when_it_is_set(api):
     assert (await api.rig.post(headers=bearer(key))).status == 429
 
 
-async def test_tiers_share_a_running_pool_by_weights_that_change(api):
-    for tier in ("gold", "iron"):
-        await api.post("/tiers", {"id": tier})
-        await api.post("/tenants", {"id": tier, "tier": tier})
-    keys = {tier: await api.key_for(tier) for tier in ("gold", "iron")}
-    assert [(await api.rig.post(headers=bearer(key))).status for key in keys.values()] == [200, 200]
-    assert (await api.patch("/tiers/gold", {"weight": 4})).json["weight"] == 4
-    assert (await api.rig.post(headers=bearer(keys["gold"]))).status == 200
+@pytest.mark.parametrize("kind", ["tiers", "tenants"])
+async def test_a_weight_that_is_changed_decides_between_those_that_wait_already(tmp_path, kind):
+    opened = asyncio.Event()
+
+    async def act(reader, writer):
+        await opened.wait()
+        return await answer()(reader, writer)
+
+    async with scripted(act) as backend:
+        one_seat = {"name": "gpu", "url": backend.url, "requests_running_max": 1}
+        async with admin(tmp_path, one_seat, scheduling={"prediction": "none"}) as api:
+            calls = []
+            for name in ("gold", "iron"):
+                await api.post("/tiers", {"id": name})
+                await api.post("/tenants", {"id": name, "tier": name if kind == "tiers" else "default"})
+                asked = call(messages=[{"role": "user", "content": name}])
+                headers = bearer(await api.key_for(name))
+                calls += [asyncio.ensure_future(api.rig.post(asked, headers=headers)) for _ in range(20)]
+            await until(lambda: api.rig.snapshot().queued_requests == len(calls) - 1)
+            assert (await api.patch(f"/{kind}/gold", {"weight": 4})).json["weight"] == 4
+            opened.set()
+            assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
+    first = [b"gold" in asked.body for asked in backend.calls[:20]]
+    assert sum(first) == pytest.approx(16, abs=1), "four to one"
 
 
-async def test_a_backend_is_added_used_drained_and_taken_away_while_it_runs(api):
-    async with engine(**SLOW) as other:
-        assert (await api.post("/backends", {"id": "other", "url": other.url})).status == 201
-        assert (await api.post("/tenants", {"id": "alice"})).status == 201
-        key = await api.key_for("alice")
-
-        async def is_well():
-            return (await api.get("/backends/other")).json["state"] == "healthy"
-
-        await within(is_well)
-        calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=40), headers=bearer(key))) for _ in range(4)]
-        await until(lambda: running(other))
-        at_other = running(other)
-        assert (await api.patch("/backends/other", {"draining": True})).json["draining"]
-        calls += [asyncio.ensure_future(api.rig.post(call(max_tokens=4), headers=bearer(key))) for _ in range(4)]
-        await asyncio.gather(*calls[4:])
-        assert running(other) <= at_other
-        assert (await api.delete("/backends/other")).status == 204
-        replies = await asyncio.gather(*calls)
-        assert [reply.status for reply in replies] == [200] * 8
-        assert [reply.json["usage"]["completion_tokens"] for reply in replies] == [40] * 4 + [4] * 4
-        await until(lambda: "other" not in api.rig.gateway._links)
-        assert (await api.get("/backends/other")).status == 404
+async def test_a_tier_of_the_api_says_who_is_refused_late_who_gives_back_seats_and_who_is_shed_last(api):
+    said = {"envelope": {"ttft_ms": 1000}, "on_miss": "reject", "priority": -2, "preemptible": True}
+    made = await api.post("/tiers", {"id": "batch", **said})
+    assert {name: made.json[name] for name in ("on_miss", "priority", "preemptible")} == {
+        "on_miss": "reject", "priority": -2, "preemptible": True,
+    }  # fmt: skip
+    await api.post("/tenants", {"id": "alice", "tier": "batch", "in_flight_max": 1})
+    key = await api.key_for("alice")
+    runs = asyncio.ensure_future(api.rig.post(call(max_tokens=80), headers=bearer(key)))
+    await until(lambda: running(api.server))
+    late = await api.rig.post(headers=bearer(key))
+    assert (late.status, late.headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
+    await api.patch("/tiers/batch", {"on_miss": None})
+    assert [reply.status for reply in await asyncio.gather(runs, api.rig.post(headers=bearer(key)))] == [200, 200]
 
 
-async def test_a_name_is_free_for_another_backend_when_the_first_has_left(api):
-    async with engine(**SLOW) as one, scripted() as two:
-        await api.post("/backends", {"id": "x", "url": one.url})
-        assert (await api.delete("/backends/x")).status == 204
-        assert (await api.post("/backends", {"id": "x", "url": two.url})).status == 201
-
-        async def is_well():
-            shown = (await api.get("/backends/x")).json
-            return shown["state"] == "healthy" and two.polls
-
-        await within(is_well)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://169.254.169.254", "http://[::ffff:169.254.169.254]", "http://8.8.8.8:80", "http://2852039166",
-        "http://[fd00:ec2::254]",
-    ],
-)  # fmt: skip
-async def test_a_backend_at_an_address_that_none_may_have_is_refused(api, url):
-    assert (await api.post("/backends", {"id": "evil", "url": url})).status == 409
-
-
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://user:secret@vllm", "gopher://vllm", "http://vllm?x=1"])
-async def test_a_backend_of_another_scheme_or_with_credentials_in_its_url_is_refused(api, url):
-    assert (await api.post("/backends", {"id": "evil", "url": url})).status == 422
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "http://[::ffff:127.0.0.1]", "http://0x7f.1", "http://localhost"])
-async def test_by_default_no_backend_may_be_on_this_machine(tmp_path, url):
-    async with scripted() as backend, scripted() as internal:
-        port = internal.url.rsplit(":", 1)[1]
-        settings = {"enabled": True, "port": 0, "key_file": str(tmp_path / "admin-key")}
-        async with admin(tmp_path, backend, admin=settings) as api:
-            made = await api.post("/backends", {"id": "inside", "url": f"{url}:{port}"})
-            if made.status == 201:  # a name: what it means is looked at when it is connected to
-                await until(lambda: api.rig.gateway.backends.trouble("inside"))
-                assert "networks" in (await api.get("/backends/inside")).json["trouble"]
-            else:
-                assert made.status == 409
-            assert internal.polls == internal.calls == []
-
-
-async def test_redirects_of_a_backend_are_not_followed(tmp_path):
-    async def redirect(reader, writer):
-        writer.write(b"HTTP/1.1 307 X\r\nlocation: %b/v1/models\r\ncontent-length: 0\r\n\r\n" % target.url.encode())
-        return True
-
-    async with scripted() as target, scripted(redirect) as backend, admin(tmp_path, backend) as api:
-        await api.post("/tenants", {"id": "alice"})
-        key = await api.key_for("alice")
-        await api.rig.post(headers=bearer(key), allow_redirects=False)
-        assert target.calls == target.polls == []
+async def test_a_tenants_envelope_is_that_of_its_calls_from_when_it_is_said(api):
+    await api.post("/tenants", {"id": "alice"})
+    key = bearer(await api.key_for("alice"))
+    for said, judged in (({"ttft_ms": 60_000}, 1), (None, 1), ({"tpot_ms": 60_000}, 2)):
+        assert (await api.patch("/tenants/alice", {"envelope": None})).status == 200
+        assert (await api.patch("/tenants/alice", {"envelope": said})).status == 200
+        assert (await api.rig.post(call(stream=True), headers=key)).status == 200
+        await until(api.rig.idle)
+        assert api.rig.tenant("alice").attainment.requests == judged
 
 
 @pytest.mark.parametrize("policy", ["fifo", "drr", "dlpm", "slack", "lcf", "equinox", "justitia", "vtc"])
@@ -235,7 +187,7 @@ async def test_the_live_state_shows_queues_limits_counters_and_rates(api):
     key = await api.key_for("alice")
     await api.get("/state/tenants")
     calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=80), headers=bearer(key))) for _ in range(3)]
-    await until(lambda: running(api.server))
+    await until(lambda: running(api.server) and api.rig.tenant("alice").queued_requests == 2)
     state = (await api.get("/state")).json
     assert state["store_available"]
     assert (state["pools"][0]["queued_requests"], state["pools"][0]["in_flight_requests"]) == (2, 1)
@@ -264,23 +216,6 @@ async def test_what_was_changed_is_there_after_a_restart(tmp_path):
             assert (await api.get("/tenants/alice", key=role)).status == 200
             assert (await api.get("/pools/tiny", key=role)).json["fairness"]["policy"] == "drr"
             await until(lambda: api.rig.gateway.backends.states().get("other") == "healthy")
-
-
-async def test_a_kept_response_goes_with_the_backend_that_keeps_it(api):
-    async with engine(responses_stored=True) as other:
-        await api.post("/tenants", {"id": "alice"})
-        key = bearer(await api.key_for("alice"))
-        await api.post("/backends", {"id": "other", "url": other.url})
-        await until(lambda: api.rig.gateway.backends.states().get("other") == "healthy")
-        await api.patch("/backends/b0", {"draining": True})
-        asked = {"model": "tiny", "input": "hello", "max_output_tokens": 4}
-        made = await api.rig.post(asked, "/v1/responses", headers=key)
-        assert made.status == 200, made.body
-        path = f"/v1/responses/{made.json['id']}"
-        assert (await api.rig.get(path, headers=key)).status == 200
-        await api.delete("/backends/other")
-        await until(lambda: "other" not in api.rig.gateway._links)
-        assert (await api.rig.get(path, headers=key)).status == 404
 
 
 async def test_with_an_admin_port_the_first_tenant_and_key_may_come_by_it(tmp_path):

@@ -96,6 +96,23 @@ async def test_a_token_for_others_or_of_another_time_or_of_nobody_is_refused(api
     assert await status(api, token) == 401
 
 
+async def test_a_token_that_was_believed_is_believed_no_longer_than_it_says(api, provider, monkeypatch):
+    monkeypatch.setattr("gateway.identity.tokens.LEEWAY_S", 0.0)
+    over_at = int(time.time()) + 2
+    token = provider.token(exp=over_at)
+    assert await status(api, token) == 200
+    await asyncio.sleep(over_at - time.time() + 0.01)
+    assert await status(api, token) == 401
+
+
+async def test_a_token_of_a_tenant_that_is_not_there_is_nobodys_until_it_is(api, provider):
+    token = provider.token(tenant="acme")
+    refused = await api.rig.post(headers=bearer(token))
+    assert (refused.status, refused.error["code"]) == (403, "tenant_unknown")
+    assert (await api.post("/tenants", {"id": "acme"})).status == 201
+    assert (await api.rig.post(headers=bearer(token))).status == 200
+
+
 async def test_a_token_that_is_not_signed_by_its_issuer_is_refused(api, provider):
     body = provider.token().split(".")
     unsigned = base64.urlsafe_b64encode(b'{"alg":"none","kid":"rsa"}').rstrip(b"=").decode()
@@ -153,6 +170,15 @@ async def test_the_roles_that_a_token_names_are_those_at_the_admin_port(api, pro
         403, 200, 200, 401, 401,
     ]  # fmt: skip
     assert (await api.get("/audit?limit=1")).json["items"][0]["actor"] == f"carol@{provider.url}"
+
+
+@pytest.mark.parametrize(
+    "claims", [{"aud": "other"}, {"aud": None}, {"iss": "http://evil.test"}, {"exp": 1}, {"exp": None}]
+)
+async def test_at_the_admin_port_too_a_token_is_for_us_from_its_issuer_and_not_over(api, provider, claims):
+    roles = {"realm": {"roles": ["sre"]}}
+    assert (await api.get("/tenants", key=provider.token(**roles))).status == 200
+    assert (await api.get("/tenants", key=provider.token(**roles, **claims))).status == 401
 
 
 async def test_with_an_issuer_that_is_away_the_gateway_starts_and_takes_keys(tmp_path, provider):

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability import metrics as metrics_module
 from gateway.observability import standings
+from gateway.observability.calls import MODELS_MAX
 from gateway.observability.instruments import FAMILIES
 from gateway.observability.telemetry import CallTrace
 from policies.types import Outcome, Request, Tenant, Usage
@@ -156,6 +157,102 @@ async def test_metrics_are_at_the_admin_port_for_whoever_has_a_key_and_a_deleted
         assert b'tenant="acme"' not in (await api.get("/metrics")).body
 
 
+PROMISED = {
+    "tiers": {"gold": {"envelope": {"ttft_ms": 5000, "tpot_ms": 1000}}},
+    "tenants": {"anonymous": {"tier": "gold"}},
+}
+# base_ms, token_us, context_token_ns and request_us of an engine that is SLOW.
+KNOWN = {"base_ms": 19, "token_us": 180, "context_token_ns": 1, "request_us": 700}
+
+
+def tenants_attained(samples, tenant):
+    """What has been counted of what this tenant was promised, by name and target."""
+    return {
+        (name.removeprefix("fairlead_tenant_slo_"), dict(labels).get("target")): value
+        for (name, labels), value in samples.items()
+        if "tenant_slo" in name and dict(labels)["tenant"] == tenant
+    }
+
+
+async def test_attainment_is_told_by_tenant_and_tier_for_both_readings_of_tpot_and_token_by_token():
+    async with gateway_and_engine(PROMISED) as (rig, _):
+        await rig.post(call(stream=True))
+        # Due at once, and late for that: a client may ask for less than it was given.
+        await rig.post(call(stream=True), headers={"x-llm-d-slo-ttft-ms": "1", "x-llm-d-slo-tpot-ms": "1"})
+        await until(rig.idle)
+        samples, counted = await read(rig), rig.snapshot().attainment["gold"]
+    told = tenants_attained(samples, "anonymous")
+    assert told == {
+        ("requests_total", None): 2,
+        ("requests_kept_total", "ttft"): counted.ttft_met,
+        ("requests_kept_total", "tpot"): counted.tpot_met,
+        ("requests_kept_total", "tpot_envelope"): counted.tpot_envelope_met,
+        ("requests_kept_total", "all"): counted.met,
+        ("tokens_total", None): counted.tokens,
+        ("tokens_in_time_total", None): counted.tokens_in_time,
+        ("refused_total", None): 0,
+    }
+    assert 1 <= counted.met < 2 * counted.tokens_in_time
+    of_tier = {
+        (name.removeprefix("fairlead_tier_slo_"), dict(labels).get("target")): value
+        for (name, labels), value in samples.items()
+        if "tier_slo" in name and dict(labels)["tier"] == "gold"
+    }
+    assert of_tier == told
+
+
+async def test_attainment_goes_with_its_tenant_stays_with_its_tier_and_no_counter_of_the_others_falls():
+    config = {"auth": {"trusted_proxies": ["127.0.0.1/32"]}, "metrics": {"tenants_max": 1}, "tiers": PROMISED["tiers"]}
+    config["tenants"] = {name: {"tier": "gold"} for name in "abc"}
+    async with gateway_and_engine(config) as (rig, _):
+        for name in "abbc":
+            await rig.post(call(), headers={"x-llm-d-inference-fairness-id": name})
+        await until(rig.idle)
+        samples = await read(rig)
+        assert tenants_attained(samples, "a")["requests_total", None] == 1
+        assert tenants_attained(samples, "other")["requests_total", None] == 3
+        assert rig.gateway.pools.forget_if_idle("a")
+        assert rig.gateway.pools.forget_if_idle("b")
+        samples = await read(rig)
+        assert tenants_attained(samples, "a") == {}
+        assert tenants_attained(samples, "other")["requests_total", None] == 3
+        assert of(samples, "fairlead_tier_slo_requests_total", pool=MODEL, tier="gold") == 4
+
+
+async def test_a_backends_steps_are_told_with_their_limit_and_how_sure_that_is():
+    async with engine(**SLOW) as server:
+        backend = {"name": "b0", "url": server.url, "requests_running_max": 2, "step_time": KNOWN}
+        async with gateway(backend, **PROMISED) as rig:
+            running = asyncio.ensure_future(rig.post(call(max_tokens=200)))
+            await until(lambda: rig.snapshot().in_flight_requests == 1)
+            samples, about = await read(rig), {"pool": MODEL, "backend": "b0"}
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    told = {name: of(samples, f"fairlead_backend_{name}", **about) for name in STEPS}
+    assert all(value is not None for value in told.values())
+    assert 0.019 < told["step_seconds"] < 0.03
+    assert told["limit_step_seconds"] == 1.0, "the tightest target of what runs"
+    assert (told["step_time_error_ratio"], told["step_time_sure"]) == (0.2, 1)
+    assert told["prefill_budget_tokens"] > 0
+    name = "fairlead_backend_step_time_coefficient_seconds"
+    coefficients = {each: of(samples, name, **about, coefficient=each) for each in ("base", "token", "request")}
+    assert coefficients == pytest.approx({"base": 0.019, "token": 180e-6, "request": 700e-6})
+
+
+STEPS = (
+    "step_seconds", "limit_step_seconds", "prefill_seconds", "prefill_budget_tokens",
+    "step_time_error_ratio", "step_time_sure",
+)  # fmt: skip
+
+
+async def test_of_a_backend_that_counts_no_steps_nothing_is_told_of_them():
+    async with scripted() as backend, gateway(backend) as rig:
+        await until(lambda: rig.gateway.pools.find(MODEL))
+        names = {name for name, _ in await read(rig)}
+    assert "fairlead_backend_in_flight_requests" in names
+    assert not any("step" in name or "prefill" in name for name in names)
+
+
 async def test_service_that_was_given_back_makes_no_counter_fall():
     async with scripted() as backend, gateway(backend) as rig:
         await until(lambda: rig.gateway.pools.find(MODEL))
@@ -193,14 +290,14 @@ async def test_a_thousand_tenants_hold_up_the_event_loop_for_at_most_5_ms():
             tenant = Tenant(f"tenant-{number}")
             dispatcher.spent(tenant, Usage(100, 0, 10))
             for outcome in Outcome:
-                rig.gateway.metrics.calls.ended(ended_call(tenant, outcome))
+                rig.gateway.metrics.calls.ended(ended_call(tenant, outcome, f"model-{number % MODELS_MAX}"))
         stalls = [await stall_while(rig.gateway.metrics.exposition()) for _ in range(5)]
     # In CPU time, and the least of a few: what other processes of the machine take is not ours.
     assert min(stalls) <= STALL_S_MAX
 
 
-def ended_call(tenant, outcome):
-    trace = CallTrace("/v1/chat/completions", tenant_id=tenant.id, tier_id="default", model=MODEL, outcome=outcome)
+def ended_call(tenant, outcome, model):
+    trace = CallTrace("/v1/chat/completions", tenant_id=tenant.id, tier_id="default", model=model, outcome=outcome)
     trace.request, trace.status = Request("r", tenant.id, MODEL, 0.0, 10, 10), 200
     trace.queued_s = trace.dispatched_s = trace.started_s
     trace.usage = Usage(10, 1, 8)

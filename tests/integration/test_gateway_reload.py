@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import signal
 import socket
+import sys
 from urllib.parse import urlsplit
 
+import aiohttp
 import yaml
-from gateway_rig import SLOW, answer, bearer, call, engine, gateway, scripted, until
+from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scripted, until
 
 from gateway.config.load import load_config
 from gateway.config.reloading import Reloading
@@ -167,3 +170,30 @@ async def test_servers_behind_a_name_are_backends_while_the_name_has_them(monkey
             addresses[:] = ["127.0.0.1", "127.0.0.2"]
             await until(lambda: serves(rig, found))
             assert (await rig.post()).status == 200
+
+
+async def test_at_sighup_a_process_reads_everything_again_and_serves_on(tmp_path):
+    """The file is as it was, so that nobody would look; what it names is not there any more."""
+    (tmp_path / "backend-key").write_text("secret")
+    async with scripted() as backend:
+        file = File(tmp_path, listen={"port": 0}, backends=[{"url": backend.url, "api_key_file": "backend-key"}])
+        key = file.key("alice")
+        command = ["-c", "from gateway.cli import main; main()", "serve", "-c", str(file.path)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+                url = (await process.stdout.readline()).decode().split()[2].rstrip(".")
+                (tmp_path / "backend-key").unlink()
+                process.send_signal(signal.SIGHUP)
+                assert b"is not valid, and the last one that was stays in force" in await process.stderr.readline()
+                async with session.post(url + CHAT, json=call(), headers=bearer(key)) as response:
+                    assert response.status == 200
+                process.send_signal(signal.SIGTERM)
+                await process.communicate()
+                assert process.returncode == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()

@@ -11,7 +11,7 @@ import time
 
 import aiohttp
 import pytest
-from gateway_rig import CHAT, call, engine, fall_silent, gateway, http, running, scripted, until, wire
+from gateway_rig import CHAT, PATIENCE_S, call, engine, fall_silent, gateway, http, running, scripted, until, wire
 
 LAME = {"shutdown": {"lame_duck_s": 0.3, "drain_s": 5.0}}
 NOW = {"shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1}}
@@ -144,6 +144,39 @@ async def test_serve_without_configuration_greets_with_two_ways_that_work_as_pas
         records = [json.loads(line) for line in output.splitlines() if line]
         assert [record["status"] for record in records] == [200] * len(pasted)
         assert len({record["tenant"] for record in records}) == len(pasted)  # alice, and who gave no key
+
+
+@pytest.mark.parametrize("signals", [("LAME_DUCK_S", 2), ("DRAIN_S", 2), (None, 1)], ids=lambda given: str(given[0]))
+async def test_who_is_left_at_the_end_is_told_and_a_second_sigterm_is_that_end(tmp_path, signals):
+    """Whether it still serves everybody, or waits for who is left: a stream ends in an error, the process with 0."""
+    patience, times = signals
+    environment = {
+        "FAIRLEAD_ENGINE__SPEED": "0.05",
+        "FAIRLEAD_SHUTDOWN__LAME_DUCK_S": "0",
+        "FAIRLEAD_SHUTDOWN__DRAIN_S": "0",
+    } | ({f"FAIRLEAD_SHUTDOWN__{patience}": "300"} if patience else {})
+    async with serving(tmp_path, **environment) as process, aiohttp.ClientSession() as session:
+        url = re.search(r"http://[^. ]+\.0\.0\.1:\d+", await greeting_of(process))[0]
+        body = json.dumps(call(model=None, stream=True, max_tokens=4000))
+        async with session.post(url + CHAT, data=body, headers={"Content-Type": "application/json"}) as response:
+            await response.content.readuntil(b"\n\n")
+            process.send_signal(signal.SIGTERM)
+            if times == 2:
+                await until_not_ready(session, url)
+                process.send_signal(signal.SIGTERM)
+            rest = await response.text()
+        assert '"error"' in rest
+        assert "[DONE]" not in rest
+        _, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        assert (process.returncode, errors) == (0, b"")
+
+
+async def until_not_ready(session, url):
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            async with session.get(url + "/readyz") as answer:
+                if answer.status == 503:
+                    return
 
 
 async def test_sigterm_drains_and_exits_with_0(tmp_path):

@@ -37,7 +37,7 @@ class Server:
         self.asked.append(request)
         await asyncio.sleep(self.delay_s)
         status, body = self.answers.get(request.path, (404, ""))
-        return web.Response(status=status, text=body, headers={"Location": "/health"} if status == 302 else None)
+        return web.Response(status=status, text=body, headers={"Location": "/elsewhere"} if status == 302 else None)
 
 
 class Listener:
@@ -190,12 +190,14 @@ async def test_a_frozen_backend_is_down_after_its_time_limits():
         assert pool.loads()["tiny"] == (BackendLoad("a", available=False, kv_tokens_max=131072, kv_block_tokens=128),)
 
 
-async def test_a_redirect_is_not_followed():
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models"])
+async def test_a_redirect_is_not_followed(path):
     server = Server()
-    server.answers["/health"] = (302, "")
+    server.answers |= {path: (302, ""), "/elsewhere": (200, server.answers[path][1])}
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
-        await until(lambda: pool.states()["a"] is State.DOWN)
-        assert {request.path for request in server.asked} == {"/health"}
+        await until(lambda: [request.path for request in server.asked].count(path) > 1)
+        await until(lambda: pool.states()["a"] is (State.DOWN if path == "/health" else State.HEALTHY))
+        assert "/elsewhere" not in {request.path for request in server.asked}
 
 
 async def test_a_backend_without_metrics_is_served_without_measurements():

@@ -23,6 +23,11 @@ from gateway.state.registry import Edit, Registry, merged
 
 KIND = "keys"
 ID_BYTES = 8
+BUDGETS = frozenset({"tokens_per_day_max", "tokens_per_month_max"})
+CHANGED = {"label", "models", "revoked"} | BUDGETS
+INHERITED = (
+    frozenset({"tenant", "role", "label", "models", "expires_at"}) | BUDGETS
+)  # by the key that takes a key's place
 SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
 
@@ -96,7 +101,7 @@ class Keys:
     async def patch(self, asked: Asked) -> Reply:
         entry, patch = self._entry(asked), dict(asked.body)
         key = _key(entry)
-        given = merged({"label": key.label, "models": key.models, "revoked": key.revoked}, patch)
+        given = merged(key.model_dump(include=CHANGED), patch)
         change = checked(models.KeyChange, given)
         if key.revoked and not change.revoked:
             raise wrong("body.revoked", "cannot be taken back", status=409)
@@ -122,11 +127,7 @@ class Keys:
         key = _key(entry)
         if key.revoked or (key.expires_at is not None and key.expires_at.timestamp() <= self.clock()):
             raise Refused(409, "the key is not valid any more: make a new one")
-        inherited = {
-            name: value
-            for name, value in entry.body.items()
-            if name in ("tenant", "role", "label", "models", "expires_at")
-        }
+        inherited = {name: value for name, value in entry.body.items() if name in INHERITED}
         edit, secret = self._made(inherited)
         ends_at = self._at(rotation.overlap_s)
         if key.expires_at is not None:
@@ -169,6 +170,8 @@ def show(entry: Entry) -> models.Key:
         created_at=int(key.created_at.timestamp()),
         expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),
         revoked=key.revoked,
+        tokens_per_day_max=key.tokens_per_day_max,
+        tokens_per_month_max=key.tokens_per_month_max,
     )
 
 

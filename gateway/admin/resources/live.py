@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from gateway.admin import models
 from gateway.admin.routes import Asked, Reply, Role, Route
 from gateway.scheduling.pools import Pools
+from gateway.state.budgets import Budgets
 from gateway.state.registry import Registry
 from policies.types import BackendView, TenantView
 
@@ -43,6 +44,7 @@ class Rates:
 class Live:
     registry: Registry
     pools: Pools
+    budgets: Budgets
     clock: Callable[[], float]
     rates: Rates = field(default_factory=Rates)
 
@@ -55,6 +57,12 @@ class Live:
             method="GET", path="/state/tenants", role=Role.VIEWER,
             summary="Every tenant's queue, counters and rate of service in every pool, by pool and tenant.",
             run=self.tenants, query=models.TenantStatePage, answer=models.TenantStates,
+        )  # fmt: skip
+
+        yield Route(
+            method="GET", path="/state/budgets", role=Role.VIEWER,
+            summary="Every budget of tokens: what is used and what is left, by tenant and key.",
+            run=self.budgets_left, query=models.Page, answer=models.BudgetStates,
         )  # fmt: skip
 
     async def state(self, _asked: Asked) -> Reply:
@@ -88,6 +96,25 @@ class Live:
         return Reply(
             models.TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
         )
+
+    async def budgets_left(self, asked: Asked) -> Reply:
+        query: models.Page = asked.query
+        tenant, _, key = (query.cursor or "").partition("\n")
+        rows = self.budgets.standings((tenant, key), query.limit + 1)
+        # A holder is on one page with both of its budgets.
+        holders = list(dict.fromkeys(row.holder for row in rows))
+        shown = set(holders[: query.limit])
+        items = [
+            models.BudgetState(
+                tenant=row.holder[0], key=row.holder[1], period=row.period, limit=row.limit, used=row.used,
+                reserved=row.reserved, remaining=row.remaining, renewed_at=int(row.renewed_at_s),
+            )
+            for row in rows
+            if row.holder in shown
+        ]  # fmt: skip
+        more = len(holders) > query.limit
+        cursor = "\n".join(holders[query.limit - 1]) if more else None
+        return Reply(models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
     def _of(self, pool: str, rows: list[tuple[str, str]]) -> Iterator[models.TenantState]:
         names, now = [tenant for of, tenant in rows if of == pool], self.clock()

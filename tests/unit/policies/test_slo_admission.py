@@ -251,6 +251,16 @@ def test_the_protected_do_not_give_and_nobody_gives_to_his_like(make_pool):
     assert come(crowded(make_pool, "J", "W"), "B") == {"J-0": Reason.SHED}
 
 
+def test_the_protected_do_not_give_to_the_most_important_either(make_pool):
+    tiers, tenants = (*TIERS, Tier("vip", priority=9)), (*TENANTS, Tenant("V", tier_id="vip"))
+    pool = make_pool(tenants=tenants, tiers=tiers, loads=[load(seats=1)], admission=[BoundedQueues(requests_max=2)])
+    pool.send("W", "runs")
+    pool.poll()
+    for name in ("W", "G"):
+        pool.send(name, name)
+    assert come(pool, "V") == {"comes": Reason.QUEUE_FULL}
+
+
 def test_what_runs_is_not_shed_whosever_it_is(make_pool):
     pool = a_pool(make_pool, seats=1, is_sure=False, admission=[BoundedQueues(requests_max=1)])
     pool.send("J", "runs")

@@ -65,11 +65,11 @@ def test_attainment_is_counted_when_a_request_ends_or_is_refused_and_goes_with_i
     assert set(pool.refused()) == {"a3", "c2"}
     expected = Attainment(1, 1, 0, 1, 1, 2, 2, refused=1)
     snapshot = pool.scheduler.snapshot(pool.now)
-    assert snapshot.tenants["A"].attainment == snapshot.tiers["gold"].attainment == expected
+    assert snapshot.tenants["A"].attainment == snapshot.attainment["gold"] == expected
     assert snapshot.tenants["C"].attainment == Attainment(), "nobody promised anything"
     pool.end("a2")
     pool.change(removed=["A"])
     pool.poll()
     snapshot = pool.scheduler.snapshot(pool.now)
     assert "A" not in snapshot.tenants
-    assert snapshot.tiers["gold"].attainment == expected
+    assert snapshot.attainment["gold"] == expected

@@ -9,7 +9,7 @@ import pytest
 
 from policies.step_time import Observation, StepTime, StepTimeLearner, StepTimeModel, fit_all
 from policies.step_time.fit import not_negative
-from policies.step_time.learner import ERRORS_KEPT
+from policies.step_time.learner import ERRORS_KEPT, RECENT
 from policies.step_time.window import AGE_MAX, KIND_ROWS_MAX, ROWS_MAX, Window
 
 CPU = StepTimeModel(0.95e-3, 9e-6, 0.05e-6, 35e-6)
@@ -176,14 +176,31 @@ def test_work_of_another_kind_is_no_other_engine():
     assert median(errors(learner.step_time.model, CPU)) < 0.05
 
 
-def test_after_a_disturbance_what_was_known_is_known_again():
+def test_after_a_disturbance_what_was_known_is_known_again_at_once():
     rng, learner = random.Random(8), StepTimeLearner()
-    for number in range(350):
+    for number in range(318 + RECENT):
         seen = observed(CPU, rng, steps=8)
         disturbed = 300 <= number < 318
         learner.observe(replace(seen, seconds=seen.seconds * (2.5 if disturbed else 1.0)))
     assert learner.changes_total == 1
-    assert median(errors(learner.step_time.model, CPU)) < 0.02
+    assert median(errors(learner.step_time.model, CPU)) < 0.02, "too soon to have been learnt anew"
+    assert learner.step_time.is_sure
+
+
+@pytest.mark.parametrize(("pauses", "pause_s"), [(1, 5.0), (3, 5.0), (6, 5.0), (8, 2.0)])
+def test_while_the_first_steps_compile_nothing_wrong_is_learnt_for_long(pauses, pause_s):
+    rng, learner = random.Random(4), StepTimeLearner()
+    for number in range(60):
+        seen = observed(CPU, rng, steps=8)
+        learner.observe(replace(seen, seconds=seen.seconds + pause_s) if number < pauses else seen)
+    assert median(errors(learner.step_time.model, CPU)) < 0.05
+    assert learner.step_time.is_sure
+
+
+@pytest.mark.parametrize(("noise", "is_sure"), [(0.1, True), (0.6, False)])
+def test_whose_predictions_are_off_by_more_than_a_quarter_is_not_sure(noise, is_sure):
+    told = taught(CPU, count=300, noise=noise).step_time
+    assert (told.error_ratio <= 0.25, told.is_sure) == (is_sure, is_sure)
 
 
 def test_of_every_kind_the_latest_are_remembered_and_in_all_so_many():

@@ -1,0 +1,304 @@
+"""May a tenant, or a key, use more tokens today or this month? Budgets by the calendar, in UTC.
+
+Nothing is counted a second time: what is spent is what the book of usage has counted. What this process counts is told
+as it is counted; what others have counted (earlier processes, other gateways) is read from the store, or told by them
+sooner. The totals of one writer only grow, so of two that are known the larger is true, and nothing counts twice.
+
+A call reserves what it is likely to use (its prompt, and the output that its tenant's answers have in the mean) until
+it has ended; then it has used what it used. It is let in while its prompt fits into what is left: a guess at its
+answer may hold back others, but not itself.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal, NamedTuple
+
+from gateway.config.sections import Section, Tenant
+from gateway.observability.telemetry import CallTrace
+from gateway.state.kinds import Key
+from gateway.state.usage import UsageBook
+from gateway.store.base import Store, StoreFull, StoreUnavailable, UsageKey, UsageRow
+from gateway.store.periodic import Periodic
+
+LOOK_S = 0.25  # for budgets that are new
+READ_S = 10.0  # what others have counted, which the store has by then
+ROWS_AT_ONCE = 1_000
+OUTPUT_TOKENS_UNKNOWN = 256  # of an answer, while none has ended
+
+log = logging.getLogger(__name__)
+
+BUDGETED = ("tenants", "keys")
+"""Kinds of entries that may have budgets."""
+Holder = tuple[str, str]
+"""Who has a budget: a tenant and one of its keys, "" for the tenant as a whole."""
+Spent = Mapping[str, Mapping[str, int]]
+"""Tokens by day and holder (`named`), as one writer has counted them."""
+
+
+class Limits(NamedTuple):
+    """Tokens at most; None: no such budget."""
+
+    day: int | None = None
+    month: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One budget as it stands."""
+
+    holder: Holder
+    period: Literal["day", "month"]
+    limit: int
+    used: int
+    reserved: int
+    renewed_at_s: float
+
+    @property
+    def remaining(self) -> int:
+        return max(0, self.limit - self.used - self.reserved)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one holder has spent this month. Mutable."""
+
+    limits: Limits
+    days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
+    month: str = ""
+    month_tokens: int = 0
+    reserved: int = 0  # by calls that are here
+    calls: int = 0
+    output_tokens: int = 0
+
+    def told(self, writer: str, day: str, tokens: int) -> None:
+        """One writer has counted so many on this day, all in all."""
+        writers = self.days.setdefault(day, {})
+        more = tokens - writers.get(writer, 0)
+        if more > 0:
+            writers[writer] = tokens
+            if day[:7] == self.month:
+                self.month_tokens += more
+
+    def spent(self, today: str) -> tuple[int, int]:
+        """Today, and this month."""
+        if self.month != today[:7]:
+            self.month = today[:7]
+            self.days = {day: writers for day, writers in self.days.items() if day[:7] == self.month}
+            self.month_tokens = sum(sum(writers.values()) for writers in self.days.values())
+        return sum(self.days.get(today, {}).values()), self.month_tokens
+
+
+class Budgets:
+    """All budgets of one gateway. Mutable; used on one loop."""
+
+    def __init__(
+        self, book: UsageBook, store: Store, *, is_shared: bool, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`is_shared`: others write the store, too. `clock`: seconds since 1970."""
+        self._book = book
+        self._store = store
+        self._is_shared = is_shared
+        self._clock = clock
+        self._accounts: dict[Holder, _Account] = {}
+        self._unread: set[Holder] = set()
+        self._read_at_s = 0.0
+        self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
+        self.reserved_elsewhere: Mapping[str, int] = {}
+        """By holder (`named`): what other gateways have reserved."""
+        book.counted = self._counted
+
+    async def start(self) -> None:
+        """Know what was spent before anything is spent, as far as the store can be read."""
+        await self._read()
+        self._reader.start()
+
+    async def stop(self) -> None:
+        if self._reader.is_running:
+            await self._reader.stop()
+
+    # -- who has budgets -----------------------------------------------------------------------------------
+
+    def put(self, holder: Holder, limits: Limits) -> None:
+        """From now on the holder has these budgets."""
+        account = self._accounts.get(holder)
+        if limits == Limits():
+            self._accounts.pop(holder, None)
+            self._unread.discard(holder)
+        elif account is not None:
+            account.limits = limits
+        else:
+            account = self._accounts[holder] = _Account(limits)
+            account.told(self._book.writer, self._book.today(), self._counted_today(holder))
+            self._unread.add(holder)
+
+    def forget_key(self, key: str) -> None:
+        """There is no such key any more."""
+        for holder in [holder for holder in self._accounts if holder[1] == key]:
+            self.put(holder, Limits())
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    def wait_s(self, tenant: str, key: str, prompt_tokens: int) -> float | None:
+        """Seconds until a prompt may come that does not fit into what is left; None where it may come now."""
+        if not self._accounts:
+            return None
+        waits = [
+            standing.renewed_at_s - self._clock()
+            for holder in _holders(tenant, key)
+            for standing in self._standings(holder)
+            if prompt_tokens > standing.remaining
+        ]
+        return max(waits, default=None)
+
+    def reserve(self, tenant: str, key: str, *, prompt_tokens: int, output_tokens_max: int) -> int:
+        """Reserve what a call is likely to use, and return it: `ended` gives it back."""
+        accounts = [self._accounts[each] for each in _holders(tenant, key) if each in self._accounts]
+        if not accounts:
+            return 0
+        account = accounts[0]
+        mean = account.output_tokens / account.calls if account.calls else OUTPUT_TOKENS_UNKNOWN
+        tokens = prompt_tokens + min(round(mean), output_tokens_max)
+        for each in accounts:
+            each.reserved += tokens
+        return tokens
+
+    def ended(self, trace: CallTrace) -> None:
+        """A call has ended, and was counted by the book before."""
+        if trace.reserved_tokens and trace.tenant_id is not None:
+            for holder in _holders(trace.tenant_id, trace.key_id):
+                account = self._accounts.get(holder)
+                if account is not None:
+                    account.reserved = max(0, account.reserved - trace.reserved_tokens)
+                    if trace.usage is not None:
+                        account.calls += 1
+                        account.output_tokens += trace.usage.output_tokens
+            trace.reserved_tokens = 0
+
+    # -- gateways that share them ----------------------------------------------------------------------------
+
+    def spent_here(self) -> tuple[Spent, Mapping[str, int]]:
+        """What this writer has counted today, and what is reserved here, by holder (`named`)."""
+        today, writer = self._book.today(), self._book.writer
+        counted = {holder: account.days.get(today, {}).get(writer, 0) for holder, account in self._accounts.items()}
+        reserved = {named(holder): account.reserved for holder, account in self._accounts.items() if account.reserved}
+        return {today: {named(holder): tokens for holder, tokens in counted.items() if tokens}}, reserved
+
+    def spent_elsewhere(self, writer: str, spent: Spent) -> None:
+        """Another gateway has counted so much."""
+        for day, by_holder in spent.items():
+            for name, tokens in by_holder.items():
+                tenant, _, key = name.partition("\n")
+                account = self._accounts.get((tenant, key))
+                if account is not None:
+                    account.told(writer, day, tokens)
+
+    # -- for people ----------------------------------------------------------------------------------------
+
+    def standings(self, after: Holder = ("", ""), limit: int | None = None) -> list[Standing]:
+        """Every budget of so many holders as it stands, by holder, those behind `after`."""
+        holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
+        return [standing for holder in holders for standing in self._standings(holder)]
+
+    # -- in parts ------------------------------------------------------------------------------------------
+
+    def _standings(self, holder: Holder) -> Iterator[Standing]:
+        account = self._accounts.get(holder)
+        if account is None:
+            return
+        today = self._book.today()
+        limits, (day_tokens, month_tokens) = account.limits, account.spent(today)
+        reserved = account.reserved + self.reserved_elsewhere.get(named(holder), 0)
+        if limits.day is not None:
+            yield Standing(holder, "day", limits.day, day_tokens, reserved, _day_ends_at_s(today))
+        if limits.month is not None:
+            yield Standing(holder, "month", limits.month, month_tokens, reserved, _month_ends_at_s(today))
+
+    def _counted(self, of: UsageKey, tokens: int) -> None:
+        """The book has counted so many more."""
+        for holder in _holders(of.tenant, of.key):
+            account = self._accounts.get(holder)
+            if account is not None:
+                before = account.days.get(of.day, {}).get(self._book.writer, 0)
+                account.told(self._book.writer, of.day, before + tokens)
+
+    def _counted_today(self, holder: Holder) -> int:
+        by_key = self._book.tokens_today(holder[0])
+        return by_key.get(holder[1], 0) if holder[1] else sum(by_key.values())
+
+    async def _read(self) -> None:
+        """Read what others have counted: this month's of a budget that is new, lately for all."""
+        today = date.fromisoformat(self._book.today())
+        unread, self._unread = self._unread, set()
+        try:
+            if unread:
+                await self._read_days(unread, today.replace(day=1), today)
+            if self._is_shared and self._accounts and self._clock() - self._read_at_s >= READ_S:
+                await self._read_days(set(self._accounts), max(today - timedelta(days=1), today.replace(day=1)), today)
+                self._read_at_s = self._clock()
+        except StoreUnavailable as error:
+            self._unread |= unread & self._accounts.keys()
+            log.warning("what budgets have spent before cannot be read: %s", error)
+
+    async def _read_days(self, holders: set[Holder], first: date, last: date) -> None:
+        tenants = {tenant for tenant, _ in holders}
+        day = first
+        while day <= last:
+            totals: dict[tuple[Holder, str], int] = {}
+            async for row in self._rows(day.isoformat(), tenants):
+                for holder in _holders(row.of.tenant, row.of.key):
+                    if holder in holders:
+                        tokens = row.totals.prompt_tokens + row.totals.output_tokens
+                        totals[holder, row.writer] = totals.get((holder, row.writer), 0) + tokens
+            for (holder, writer), tokens in totals.items():
+                if holder in self._accounts:
+                    self._accounts[holder].told(writer, day.isoformat(), tokens)
+            day += timedelta(days=1)
+
+    async def _rows(self, day: str, tenants: set[str]) -> AsyncIterator[UsageRow]:
+        """The rows of these tenants on one day; the loop has its turn between them."""
+        one = next(iter(tenants)) if len(tenants) == 1 else None
+        try:
+            rows: Iterable[UsageRow] = await self._store.usage(first_day=day, last_day=day, tenant=one)
+        except StoreFull:
+            rows = [row for each in sorted(tenants) for row in await self._of_tenant(day, each)]
+        for number, row in enumerate(rows, start=1):
+            if row.of.tenant in tenants:
+                yield row
+            if number % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _of_tenant(self, day: str, tenant: str) -> Iterable[UsageRow]:
+        return await self._store.usage(first_day=day, last_day=day, tenant=tenant)
+
+
+def limits_of(section: Section | None) -> Limits:
+    """The budgets of a tenant or a key; none where there is no such thing any more."""
+    if not isinstance(section, Tenant | Key):
+        return Limits()
+    return Limits(section.tokens_per_day_max, section.tokens_per_month_max)
+
+
+def named(holder: Holder) -> str:
+    """The holder as a name: one line for a tenant, two for a key."""
+    return "\n".join(holder) if holder[1] else holder[0]
+
+
+def _holders(tenant: str, key: str) -> tuple[Holder, ...]:
+    return ((tenant, ""), (tenant, key)) if key else ((tenant, ""),)
+
+
+def _day_ends_at_s(day: str) -> float:
+    return _at_s(date.fromisoformat(day) + timedelta(days=1))
+
+
+def _month_ends_at_s(day: str) -> float:
+    this = date.fromisoformat(day)
+    return _at_s(date(this.year + this.month // 12, this.month % 12 + 1, 1))
+
+
+def _at_s(day: date) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()

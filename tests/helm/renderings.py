@@ -1,0 +1,94 @@
+"""The chart's documents for many sets of values, for the tests that judge them."""
+
+import itertools
+from pathlib import Path
+
+import helm_python
+import yaml
+
+CHART = Path(__file__).parents[2] / "helm"
+
+PEER = {"podSelector": {"matchLabels": {"app": "x"}}}
+EVERYTHING = {
+    "image": {"registry": "images.example.com", "tag": "1.2.3"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "replicaCount": 3,
+    "config": {
+        "backends": [{"url": "http://vllm-0:8000", "api_key_env": "VLLM_KEY"}, {"url": "https://vllm-1:8443"}],
+        "tiers": {"interactive": {"weight": 4, "envelope": {"ttft_ms": 500, "tpot_ms": 50}}},
+        "tenants": {"alice": {"tier": "interactive"}},
+        "auth": {"mode": "keys"},
+        "shutdown": {"lame_duck_s": 7.5, "drain_s": 120},
+    },
+    "keys": {"existingSecret": "fairlead-keys"},
+    "admin": {"port": 9000, "existingSecret": "fairlead-admin"},
+    "redis": {"url": "rediss://redis:6379/0", "existingSecret": "fairlead-redis"},
+    "monitoring": {
+        "prometheus": {"enabled": True, "keySecret": {"name": "metrics"}, "labels": {"release": "prometheus"}},
+        "rules": {"enabled": True},
+        "dashboards": {"enabled": True},
+    },
+    "env": [{"name": "VLLM_KEY", "valueFrom": {"secretKeyRef": {"name": "vllm", "key": "api-key"}}}],
+    "envFrom": [{"configMapRef": {"name": "more"}}],
+    "service": {"type": "LoadBalancer", "port": 8000, "annotations": {"a": "b"}},
+    "ingress": {"enabled": True, "className": "nginx", "host": "llm.example.com", "tls": [{"secretName": "tls"}]},
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "edge"}], "hostnames": ["llm.example.com"]},
+    "autoscaling": {"enabled": True, "maxReplicas": 5},
+    "pdb": {"enabled": True, "minAvailable": "50%"},
+    "networkPolicy": {"enabled": True, "from": [PEER], "backends": [PEER]},
+    "serviceAccount": {"name": "gateway", "annotations": {"a": "b"}},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "llm"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    ],
+    "priorityClassName": "high",
+    "extraVolumes": [{"name": "ranks", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "ranks", "mountPath": "/ranks"}],
+    "fullnameOverride": "gate",
+}
+FOUND = {
+    "config": {
+        "backends": [],
+        "discovery": [
+            {"kubernetes": "kubernetes.io/service-name=vllm", "port": "http"},
+            {"kubernetes": "kubernetes.io/service-name=vllm", "namespace": "models"},
+            {"dns": "vllm.other.svc", "port": 8000},
+        ],
+    }
+}
+SWITCHES = ("monitoring", "redis", "ingress", "httpRoute", "autoscaling", "pdb", "networkPolicy")
+MATRIX = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "no backends": {"config": {"backends": [], "shutdown": {"lame_duck_s": 0, "drain_s": 0}}},
+    "backends that are found": FOUND,
+    "a claim": {"persistence": {"enabled": True, "storageClass": "ssd"}},
+    "another's claim": {"persistence": {"enabled": True, "existingClaim": "mine"}},
+    "no admin port": {"admin": {"enabled": False}, "networkPolicy": {"enabled": True}},
+    "no account": {"serviceAccount": {"create": False}},
+    "a route without timeouts": {"httpRoute": {**EVERYTHING["httpRoute"], "timeouts": None}},
+    "no metric of the queue": {"autoscaling": {"enabled": True, "queueWaitSeconds": ""}},
+    **{
+        f"{one} and {other}": {one: {**EVERYTHING[one]}, other: {**EVERYTHING[other]}}
+        for one, other in itertools.combinations(SWITCHES, 2)
+    },
+}
+
+
+def render_all(values, *, name="release"):
+    """All documents, each with its kind and name; the notes are left out."""
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(values)
+        rendered = chart.render(values, name=name, namespace="llm")
+    texts = [text for file, text in rendered.items() if not file.endswith("NOTES.txt")]
+    documents = [document for text in texts for document in yaml.safe_load_all(text) if document]
+    return [((document["kind"], document["metadata"]["name"]), document) for document in documents]
+
+
+def render(values, *, name="release"):
+    """The same by kind and name."""
+    return dict(render_all(values, name=name))

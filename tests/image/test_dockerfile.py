@@ -1,0 +1,231 @@
+"""What the Dockerfile installs, installed: its commands run here, in folders of their own in place of the image's.
+
+There is no Docker engine where this runs, so that is all: nothing is pulled, no layer is built, the base is what this
+machine has of Python 3.11.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+INSTALL_S_MAX = 300.0
+START_S_MAX = 60.0
+LOCK = ROOT.joinpath("requirements.lock").read_text()
+
+
+def instructions():
+    """(name, arguments) of every line, with continued lines joined."""
+    lines = [line for line in ROOT.joinpath("Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line]
+
+
+def stages():
+    """The instructions of each stage; before them those that stand before the first."""
+    found = [[]]
+    for name, arguments in instructions():
+        if name == "FROM":
+            found.append([])
+        found[-1].append((name, arguments))
+    return found
+
+
+def said(stage, name):
+    return [arguments for instruction, arguments in stage if instruction == name]
+
+
+BEFORE, BUILD, FINAL = stages()
+
+
+@dataclass
+class Image:
+    """The folders that stand for the image's, and what its last stage says."""
+
+    folder: Path
+    home: Path = field(init=False)
+    work: Path = field(init=False)
+
+    def __post_init__(self):
+        self.home, self.work = self.folder / "home", self.folder / "work"
+
+    def mapped(self, command):
+        """/fairlead is a folder of ours."""
+        return re.sub(r"(?<![\w./])/fairlead\b", str(self.folder / "fairlead"), command)
+
+    def run(self, command, **options):
+        return subprocess.run(self.mapped(command), shell=True, check=False, text=True, capture_output=True, **options)
+
+    @property
+    def environment(self):
+        """As in a container, but listening on this machine alone."""
+        said_there = dict(pair.split("=", 1) for line in said(FINAL, "ENV") for pair in line.split())
+        assert said_there == {"FAIRLEAD_LISTEN__HOST": "0.0.0.0"}
+        own = {
+            "FAIRLEAD_LISTEN__HOST": "127.0.0.1",
+            "FAIRLEAD_LISTEN__PORT": "0",
+            "FAIRLEAD_SHUTDOWN__LAME_DUCK_S": "0",
+        }
+        return {"PATH": "/usr/bin:/bin", "HOME": str(self.home), **own}
+
+    @property
+    def command(self):
+        words = [word for name in ("ENTRYPOINT", "CMD") for word in json.loads(said(FINAL, name)[0])]
+        return [self.mapped(word) for word in words]
+
+    def files(self):
+        """What is there, and when it was written."""
+        paths = [path for folder in ("fairlead", "home", "work") for path in (self.folder / folder).rglob("*")]
+        return {path: path.lstat().st_mtime_ns for path in paths}
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """The build stage, done; the source is gone, as in the last stage."""
+    built = Image(tmp_path_factory.mktemp("image"))
+    source, tools = built.folder / "src", built.folder / "tools"
+    for folder in (source, tools, built.home, built.work):
+        folder.mkdir()
+    python = tools / "python"  # the base's
+    python.write_text(f'#!/bin/sh\nexec {sys._base_executable} "$@"\n')
+    python.chmod(0o755)
+    left = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment = {**left, "PATH": f"{tools}:/usr/bin:/bin", "HOME": str(built.home)}
+    for name, arguments in BUILD[1:]:
+        match name:
+            case "WORKDIR":
+                assert arguments == "/src"
+            case "COPY":
+                copy(arguments.split(), source)
+            case "RUN":
+                done = built.run(f"umask 022; {arguments}", cwd=source, env=environment, timeout=INSTALL_S_MAX)
+                assert done.returncode == 0, done.stdout + done.stderr
+            case _:
+                pytest.fail(f"not known here: {name}")
+    shutil.rmtree(source)
+    return built
+
+
+def copy(arguments, source):
+    """Only what .dockerignore lets pass is there to be copied."""
+    *names, target = arguments
+    let_pass = ROOT.joinpath(".dockerignore").read_text().split()
+    assert let_pass[0] == "**"
+    for name in names:
+        assert f"!{name}" in let_pass
+        if ROOT.joinpath(name).is_dir():
+            shutil.copytree(ROOT / name, source / target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source / target)
+
+
+def test_the_image_is_built_of_what_has_a_hash_by_nobody_in_particular():
+    (default,) = [arguments for name, arguments in BEFORE if name == "ARG"]
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.11\.?\d*-slim-\w+@sha256:[0-9a-f]{64}", default)
+    assert [stage[0][1].split()[0] for stage in (BUILD, FINAL)] == ["${PYTHON_IMAGE}"] * 2
+    assert said(FINAL, "RUN") == []
+    assert said(FINAL, "COPY") == ["--from=build /fairlead /fairlead"]
+    (user,) = said(FINAL, "USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+
+
+def test_nothing_is_compiled_nor_installed_without_its_hash():
+    installs = re.findall(r"pip install ([^&\n]*)", "\n".join(said(BUILD, "RUN")))
+    assert len(installs) == 2
+    assert "--require-hashes --only-binary :all: -r requirements.lock" in installs[0]
+    assert "--no-deps --no-build-isolation ." in installs[1]  # fairlead itself, which is Python alone
+
+
+def test_what_the_commands_install_is_what_is_locked_and_serves_without_writing(image):
+    assert_installed(image)
+    before = image.files()
+    assert [path for path in before if not path.is_symlink() and not readable_by_others(path)] == []
+    assert_serves(image)
+    assert image.files() == before  # its root may be read-only
+
+
+def assert_installed(image):
+    version = image.run("/fairlead/bin/fairlead --version", env=image.environment, cwd=image.work)
+    assert (version.stdout, version.stderr) == (f"fairlead {metadata.version('fairlead')}\n", "")
+    names = "from importlib import metadata; print(*(f'{i.name}=={i.version}' for i in metadata.distributions()))"
+    listed = image.run(f'/fairlead/bin/python -c "{names}"', env=image.environment, cwd=image.work).stdout.split()
+    installed = {canonicalize_name(name): version for name, _, version in (entry.partition("==") for entry in listed)}
+    assert installed.pop("fairlead") == metadata.version("fairlead")
+    assert installed == {name: version for name, version in locked().items() if name != "setuptools"}
+    found = image.run("/fairlead/bin/python -c 'import backends.discovery.cluster'", env=image.environment)
+    assert found.returncode == 0, found.stderr
+
+
+def assert_serves(image):
+    process = subprocess.Popen(image.command, stdout=subprocess.PIPE, text=True, env=image.environment, cwd=image.work)
+    try:
+        url = re.search(r"http://\S+:\d+", process.stdout.readline())[0]
+        with urllib.request.urlopen(f"{url}/readyz", timeout=START_S_MAX) as answer:
+            assert answer.status == 200
+        body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}).encode()
+        asked = urllib.request.Request(f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=START_S_MAX) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 4
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=START_S_MAX)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def readable_by_others(path):
+    wanted = 0o5 if path.is_dir() else 0o4
+    return path.stat().st_mode & wanted == wanted
+
+
+def locked():
+    return dict(re.findall(r"^([\w.-]+)==([^ ]+) \\$", LOCK, re.MULTILINE))
+
+
+def test_the_lock_is_of_versions_and_hashes_alone_and_says_what_constraints_say():
+    allowed = re.compile(r"#.*|[\w.-]+==[\w.]+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
+    assert [line for line in LOCK.splitlines() if not allowed.fullmatch(line)] == []
+    assert "/" not in LOCK
+    lines = ROOT.joinpath("constraints.txt").read_text().split()
+    constraints = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    assert locked() == {name: constraints[name] for name in locked()}
+
+
+def test_the_lock_has_all_that_fairlead_needs_and_nothing_else():
+    project = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text())
+    assert project["dependency-groups"]["image"] == project["build-system"]["requires"]
+    (build,) = project["build-system"]["requires"]
+    assert set(locked()) == needed("fairlead", {"kubernetes"}) - {"fairlead"} | {Requirement(build).name}
+
+
+def needed(name, extras):
+    """The distribution and all that it requires here with these extras, as what is installed here says."""
+    found, waiting = set(), [(name, frozenset(extras))]
+    done = set(waiting)
+    while waiting:
+        name, extras = waiting.pop()
+        found.add(canonicalize_name(name))
+        for line in metadata.requires(name) or ():
+            requirement = Requirement(line)
+            wanted = requirement.marker is None or any(
+                requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}
+            )
+            step = (requirement.name, frozenset(requirement.extras))
+            if wanted and step not in done:
+                done.add(step)
+                waiting.append(step)
+    return found

@@ -1,0 +1,73 @@
+"""Keys in time: how long one holds, and what a rotation makes of that."""
+
+import time
+
+import pytest
+from admin_rig import admin
+from gateway_rig import bearer, scripted
+
+EXACT_S = 2.0  # times are told in whole seconds
+
+
+@pytest.fixture
+async def api(tmp_path):
+    async with scripted() as backend, admin(tmp_path, backend) as asker:
+        yield asker
+
+
+async def made(api, **fields):
+    reply = await api.post("/keys", {"tenant": "declared", **fields})
+    assert reply.status == 201, reply.body
+    return reply.json
+
+
+async def rotated(api, key, overlap_s):
+    reply = await api.post(f"/keys/{key['id']}/rotate", {"overlap_s": overlap_s})
+    assert reply.status == 201, reply.body
+    return reply.json
+
+
+async def ends_in_s(api, key):
+    expires_at = (await api.get(f"/keys/{key['id']}")).json["expires_at"]
+    return None if expires_at is None else expires_at - time.time()
+
+
+async def test_a_rotated_key_ends_after_the_overlap_and_the_new_one_is_like_it(api):
+    old = await made(api, models=["tiny"], label="the app's")
+    new = await rotated(api, old, 500)
+    assert await ends_in_s(api, old) == pytest.approx(500, abs=EXACT_S)
+    assert {**new, "id": 0, "secret": 0, "last_four": 0, "created_at": 0} == {
+        **old, "id": 0, "secret": 0, "last_four": 0, "created_at": 0,
+    }  # fmt: skip
+    assert new["secret"] != old["secret"]
+
+
+async def test_no_rotation_makes_a_key_last_longer_than_it_was_made_for(api):
+    old = await made(api, expires_in_s=100)
+    new = await rotated(api, old, 86_400)
+    assert await ends_in_s(api, old) == pytest.approx(100, abs=EXACT_S)
+    assert await ends_in_s(api, new) == pytest.approx(100, abs=EXACT_S)
+
+
+async def test_a_key_is_given_another_end_or_none(api):
+    key = await made(api, expires_in_s=100)
+    await api.patch(f"/keys/{key['id']}", {"expires_in_s": 900})
+    assert await ends_in_s(api, key) == pytest.approx(900, abs=EXACT_S)
+    await api.patch(f"/keys/{key['id']}", {"expires_in_s": None})
+    assert await ends_in_s(api, key) is None
+
+
+async def test_a_revoked_key_stays_revoked_and_has_no_successor(api):
+    key = await made(api)
+    await api.patch(f"/keys/{key['id']}", {"revoked": True})
+    again = await api.patch(f"/keys/{key['id']}", {"revoked": False})
+    assert (again.status, again.json["errors"][0]["field"]) == (409, "body.revoked")
+    assert (await api.post(f"/keys/{key['id']}/rotate", {})).status == 409
+    assert (await api.rig.get("/v1/models", headers=bearer(key["secret"]))).status == 401
+
+
+async def test_a_key_is_for_a_tenant_or_for_a_role_and_the_tenant_is_there(api):
+    for body in ({}, {"tenant": "declared", "role": "viewer"}, {"tenant": "nobody"}):
+        assert (await api.post("/keys", body)).status == 409
+    assert (await api.post("/keys", {"role": "owner"})).status == 422
+    assert (await api.get("/keys")).json["items"] == []

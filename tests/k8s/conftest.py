@@ -1,0 +1,102 @@
+"""A control plane for all tests here, and a namespace for each."""
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from api import Api, RefusedError
+from control_plane import ControlPlane
+
+HOST = "10.250.0.1"  # in a network of our own: see run.sh
+SLICES = ("discovery.k8s.io/v1", "EndpointSlice")
+PATIENCE_S = 60.0
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory):
+    with ControlPlane(tmp_path_factory.mktemp("plane"), HOST) as plane:
+        with plane.api() as api:
+            for file in sorted(Path(os.environ.get("TEST_CRDS", "/nowhere")).glob("*.yaml")):
+                for document in yaml.safe_load_all(file.read_text()):
+                    define(api, document)
+            if not api.serves(*SLICES):
+                define(api, _SLICES_AS_RESOURCE)
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def api(plane):
+    """As the cluster's administrator."""
+    with plane.api() as api:
+        yield api
+
+
+@pytest.fixture
+def namespace(api):
+    """A new one; its name."""
+    return make_namespace(api, f"test-{next(_numbers)}")
+
+
+def make_namespace(api, name):
+    """With the account that every namespace has, which a controller makes where there is one."""
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    try:
+        api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, name)
+    except RefusedError as refused:
+        if refused.status != 409:
+            raise
+    return name
+
+
+def until(condition):
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at, "did not happen in time"
+        time.sleep(0.1)
+
+
+def define(api: Api, resource):
+    """Returns when the server has it among its resources."""
+    api.create(resource)
+    spec = resource["spec"]
+    paths = [f"/apis/{spec['group']}/{each['name']}" for each in spec["versions"] if each["served"]]
+    until(lambda: all(served(api, f"{path}/{spec['names']['plural']}") and served(api, path) for path in paths))
+
+
+def served(api, path):
+    try:
+        api.ask("GET", path)
+    except RefusedError:
+        return False
+    return True
+
+
+# A server older than 1.21 has EndpointSlices as v1beta1 only. There the group's v1 is a resource of our own: lists,
+# watches, selectors, tokens and RBAC are the server's, and nothing else of it is used here.
+_SLICES_AS_RESOURCE = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "endpointslices.discovery.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+    },
+    "spec": {
+        "group": "discovery.k8s.io",
+        "scope": "Namespaced",
+        "names": {"kind": "EndpointSlice", "plural": "endpointslices", "singular": "endpointslice"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                },
+            }
+        ],
+    },
+}

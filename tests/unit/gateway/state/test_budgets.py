@@ -1,0 +1,199 @@
+"""Token budgets: spent is what the book has counted, by whomever, once; reserved is what is under way."""
+
+import pytest
+
+from gateway.observability.telemetry import CallTrace
+from gateway.state import budgets as module
+from gateway.state.budgets import Budgets, Limits
+from gateway.state.usage import UsageBook
+from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.sqlite import SqliteStore
+from policies.types import Usage
+
+NOON = 1_795_176_000.0  # 2026-11-20 12:00 UTC
+HOUR_S, DAY_S = 3_600.0, 86_400.0
+ALICE = ("alice", "")
+
+
+class Clock:
+    now_s = NOON
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def store():
+    made = SqliteStore(None)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def book(store, clock):
+    return UsageBook(store, clock=clock)
+
+
+@pytest.fixture
+def budgets(book, store, clock):
+    return Budgets(book, store, is_shared=False, clock=clock)
+
+
+def call(budgets, book, *, key="k1", prompt=10, output=20):
+    """A whole call of alice; what it reserved."""
+    trace = CallTrace("chat", tenant_id="alice", key_id=key, model="m")
+    trace.reserved_tokens = budgets.reserve("alice", key, prompt_tokens=prompt, output_tokens_max=1_000)
+    trace.usage = Usage(prompt, 0, output)
+    book.ended(trace)
+    budgets.ended(trace)
+
+
+def used(budgets):
+    return {(each.holder[1], each.period): each.used for each in budgets.standings()}
+
+
+async def kept(store, day, tokens, *, writer="before", tenant="alice", key="k1", model="m"):
+    await store.put_usage([UsageRow(writer, UsageKey(day, tenant, key, model), Totals(1, tokens, 0, 0))])
+
+
+def test_a_call_that_does_not_fit_waits_for_the_next_day_in_utc(budgets, book):
+    budgets.put(ALICE, Limits(day=100))
+    call(budgets, book, prompt=10, output=50)
+    assert budgets.wait_s("alice", "k1", 40) is None
+    assert budgets.wait_s("alice", "k1", 41) == 12 * HOUR_S
+    assert budgets.wait_s("bob", "", 10**9) is None
+
+
+def test_a_month_ends_with_its_last_day_and_goes_before_the_day(budgets, book):
+    budgets.put(ALICE, Limits(day=50, month=100))
+    call(budgets, book, prompt=100, output=0)
+    assert budgets.wait_s("alice", "", 1) == 10.5 * DAY_S
+
+
+def test_a_new_day_and_a_new_month_begin_with_nothing_spent(budgets, book, clock):
+    budgets.put(ALICE, Limits(day=100, month=100))
+    call(budgets, book)
+    clock.now_s += DAY_S
+    assert used(budgets) == {("", "day"): 0, ("", "month"): 30}
+    clock.now_s += 10 * DAY_S
+    assert used(budgets) == {("", "day"): 0, ("", "month"): 0}
+    call(budgets, book)
+    assert used(budgets) == {("", "day"): 30, ("", "month"): 30}
+
+
+def test_what_is_under_way_holds_back_what_would_not_fit_beside_it(budgets, book):
+    budgets.put(ALICE, Limits(day=1_000))
+    call(budgets, book, prompt=0, output=100)  # its answers have 100 tokens
+    first = CallTrace("chat", tenant_id="alice", key_id="k1")
+    first.reserved_tokens = budgets.reserve("alice", "k1", prompt_tokens=600, output_tokens_max=1_000)
+    assert first.reserved_tokens == 700
+    assert budgets.wait_s("alice", "k1", 201) is not None
+    assert budgets.wait_s("alice", "k1", 200) is None
+    budgets.ended(first)  # it was refused: nothing was used
+    budgets.ended(first)
+    assert budgets.wait_s("alice", "k1", 900) is None
+    assert budgets.wait_s("alice", "k1", 901) is not None
+
+
+def test_a_key_has_a_budget_of_its_own_within_its_tenants(budgets, book):
+    budgets.put(ALICE, Limits(day=100))
+    budgets.put(("alice", "k1"), Limits(day=40))
+    call(budgets, book)
+    assert used(budgets) == {("", "day"): 30, ("k1", "day"): 30}
+    assert budgets.wait_s("alice", "k1", 11) is not None
+    assert budgets.wait_s("alice", "k2", 11) is None
+    call(budgets, book, key="k2", prompt=70)
+    assert budgets.wait_s("alice", "k1", 1) is not None
+    budgets.forget_key("k1")
+    assert list(used(budgets)) == [("", "day")]
+
+
+async def test_what_was_spent_before_the_start_counts_and_that_of_last_month_does_not(budgets, store):
+    await kept(store, "2026-11-20", 10)
+    await kept(store, "2026-11-20", 10, key="k2")
+    await kept(store, "2026-11-01", 100)
+    await kept(store, "2026-10-31", 1_000)
+    await kept(store, "2026-11-20", 5_000, tenant="bob")
+    budgets.put(ALICE, Limits(day=500, month=500))
+    budgets.put(("alice", "k2"), Limits(month=500))
+    await budgets.start()
+    await budgets.stop()
+    assert used(budgets) == {("", "day"): 20, ("", "month"): 120, ("k2", "month"): 10}
+
+
+async def test_a_budget_that_comes_later_knows_what_was_spent_and_counts_nothing_twice(budgets, book, store, clock):
+    call(budgets, book)
+    await book.flush()
+    clock.now_s += DAY_S
+    call(budgets, book)
+    await book.flush()
+    call(budgets, book)  # not written yet
+    budgets.put(ALICE, Limits(day=500, month=500))
+    assert used(budgets) == {("", "day"): 60, ("", "month"): 60}
+    await budgets._read()
+    assert used(budgets) == {("", "day"): 60, ("", "month"): 90}
+    await book.flush()
+    await budgets._read()
+    assert used(budgets) == {("", "day"): 60, ("", "month"): 90}
+
+
+async def test_what_others_have_counted_comes_from_the_store_or_from_them_and_counts_once(book, store, clock):
+    budgets = Budgets(book, store, is_shared=True, clock=clock)
+    budgets.put(ALICE, Limits(day=500))
+    await budgets._read()
+    budgets.spent_elsewhere("other", {"2026-11-20": {"alice": 70, "nobody": 5}})
+    assert used(budgets) == {("", "day"): 70}
+    await kept(store, "2026-11-20", 60, writer="other")
+    await kept(store, "2026-11-20", 20, writer="other", key="k2")
+    clock.now_s += module.READ_S
+    await budgets._read()
+    assert used(budgets) == {("", "day"): 80}
+    budgets.reserved_elsewhere = {"alice": 400}
+    assert budgets.wait_s("alice", "", 21) is not None
+    assert budgets.wait_s("alice", "", 20) is None
+
+
+async def test_what_is_told_to_others_is_what_they_count(book, store, clock):
+    one = Budgets(book, store, is_shared=True, clock=clock)
+    two = Budgets(UsageBook(store, clock=clock), store, is_shared=True, clock=clock)
+    for each in (one, two):
+        each.put(ALICE, Limits(month=500))
+        each.put(("alice", "k1"), Limits(day=500))
+    call(one, book)
+    one.reserve("alice", "k1", prompt_tokens=10, output_tokens_max=5)
+    spent, reserved = one.spent_here()
+    for _ in range(2):
+        two.spent_elsewhere("one", spent)
+    assert used(two) == {("", "month"): 30, ("k1", "day"): 30}
+    assert reserved == {"alice": 15, "alice\nk1": 15}
+
+
+async def test_a_store_that_cannot_be_read_is_read_later(budgets, store, caplog):
+    await kept(store, "2026-11-20", 10)
+    budgets.put(ALICE, Limits(day=500))
+    usage, store.usage = store.usage, _away
+    await budgets._read()
+    assert "cannot be read" in caplog.text
+    store.usage = usage
+    await budgets._read()
+    assert used(budgets) == {("", "day"): 10}
+
+
+async def _away(**_):
+    raise StoreUnavailable("away")
+
+
+def test_a_budget_that_is_taken_away_binds_nobody_and_comes_back_with_what_was_spent(budgets, book):
+    budgets.put(ALICE, Limits(day=10))
+    call(budgets, book)
+    assert budgets.wait_s("alice", "", 1) is not None
+    budgets.put(ALICE, Limits())
+    assert budgets.wait_s("alice", "", 1) is None
+    budgets.put(ALICE, Limits(day=20))
+    assert used(budgets) == {("", "day"): 30}
