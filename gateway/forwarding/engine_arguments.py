@@ -1,4 +1,4 @@
-"""What the scheduler inside an engine is told of a call: whose it is, and when its tokens are due.
+"""What the scheduler inside an engine is told of a call: whose it is, what that weighs, and when its tokens are due.
 
 Sent to backends that have the plugin (backends/vllm_plugin), and to no other: in `vllm_xargs`, where no client can
 have put these names (gateway/api/fields.py). Of a TTFT target is told what the call's time in our queue has left.
@@ -10,19 +10,20 @@ from typing import Any, Final
 import orjson
 
 from gateway.api.bodies import JSON_TYPE
-from policies.types import Request, Tenant
+from policies.types import Request, Tenant, Tier
 
 ARGUMENTS: Final = "vllm_xargs"
 LEAST_MS: Final = 1.0  # a target that has passed: the call is as urgent as can be
 
 
 def engine_arguments(
-    request: Request, tenant: Tenant, *, gateway: str, number: int, now: float
-) -> dict[str, str | float | list[str | int]]:
+    request: Request, tenant: Tenant, tier: Tier, *, gateway: str, number: int, now: float
+) -> dict[str, Any]:
     """Return what to tell. The call is the `number`-th that this backend is sent by the gateway of this name."""
-    told: dict[str, str | float | list[str | int]] = {
+    told: dict[str, Any] = {
         "tenant": tenant.id,
-        "tier": tenant.tier_id,
+        "tier": tier.id,
+        "fairlead_weights": [tenant.weight, tier.weight],
         "fairlead_dispatch": [gateway, number],
     }
     envelope = request.envelope
