@@ -26,6 +26,7 @@ REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64
 TARGETS_KEPT: Final = 64  # of the last requests: the tightest are those of the budget that is reported
 GATEWAYS_MAX: Final = 8  # whose dispatches are told apart
+NO_MODEL: Final = StepTimeModel(1.0, 0.0)  # of steps that may last as long as they will
 LEAD_S_MAX: Final = 1.0  # steps in flight delay the next one by no more than this, whatever the model says
 
 
@@ -51,6 +52,8 @@ class Clerk:
         """`cached_tokens` tells how much of the prompt of a request that waits is cached now."""
         self.options = options
         self.entries: dict[str, Entry] = {}
+        self.promised = 0
+        """How many of them were promised any time."""
         self.dispatches: dict[str, int] = {}  # the highest of each gateway, the last to send at the end
         self.tenants = TenantOrder(options.order, cached_tokens) if options.order in TENANT_ORDERS else None
         self._clock = clock
@@ -83,9 +86,10 @@ class Clerk:
         promise = read_promise(
             extra_args, arrived_at=arrived_at, ttft_s=self.options.ttft_s, tpot_s=self.options.tpot_s
         )
-        if arrived_at < promise.first_due_at < inf and promise.tpot_s < inf:
-            self._targets.append((promise.first_due_at - arrived_at, promise.tpot_s))
+        if promise.ttft_s < inf and promise.tpot_s < inf:
+            self._targets.append((promise.ttft_s, promise.tpot_s))
         self.entries[request_id] = Entry(promise)
+        self.promised += promise.is_any
         if self.tenants is not None:
             self.tenants.arrived(request_id, promise.owner, prompt_tokens=prompt_tokens, arrived_at=arrived_at)
         if promise.dispatch is not None:
@@ -97,7 +101,10 @@ class Clerk:
     def forget(self, request_id: str) -> None:
         """The request is over."""
         known = self.entries.pop(request_id, None)
-        if known is not None and self.tenants is not None:
+        if known is None:
+            return
+        self.promised -= known.promise.is_any
+        if self.tenants is not None:
             self.tenants.forget(request_id)
 
     def begun(self, request_id: str, computed_tokens: int) -> None:
@@ -152,14 +159,6 @@ class Clerk:
         if is_idle:
             self._steps.idle()
 
-    def divides(self, decodes: Sequence[Decode[str]]) -> bool:
-        """Whether a step with these decodes is to be divided by their targets.
-
-        A model that was sure once is kept to when it is not any more: on a noisy machine it is still the best guess,
-        and without one a step would be as long as vLLM's.
-        """
-        return self._was_sure and any(each.tpot_s < inf for each in decodes)
-
     def divide(
         self, decodes: Sequence[Decode[str]], prefills: Sequence[Prefill[str]], *, tokens_max: int
     ) -> dict[str, int]:
@@ -167,8 +166,14 @@ class Clerk:
 
         A step is made to end when the most urgent token is due, so half of these tokens would be late if the model
         were only right in the mean. It is taken to be slower by as much as all but a tenth of the last steps were.
+
+        Until the model was sure for the first time answers run in every step, as if they had no targets; that prompts
+        go by their slack needs no model. One that was sure is kept to when it is not any more: on a noisy machine it is
+        still the best guess.
         """
-        assert self._step_time is not None, "a step is divided by what it takes"
+        if not self._was_sure or self._step_time is None:
+            aimless = [each._replace(slack_s=inf, tpot_s=inf) for each in decodes]
+            return form_batch(aimless, prefills, model=NO_MODEL, tokens_max=tokens_max)
         times = 1.0 + self._margin.ratio
         slower = StepTimeModel(*(each * times for each in astuple(self._step_time.model)))
         return form_batch(decodes, prefills, model=slower, tokens_max=tokens_max)

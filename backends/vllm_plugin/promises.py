@@ -27,13 +27,20 @@ class Owner(NamedTuple):
 class Promise(NamedTuple):
     """The first token is due at `first_due_at`, the others `tpot_s` apart; infinite: it was not promised any time.
 
+    `ttft_s` is the target for the first token as it was when the request came to the gateway.
     `dispatch` is by which gateway it was sent, and the number that it has there; None: nobody said.
     """
 
     owner: Owner
     first_due_at: float
     tpot_s: float
+    ttft_s: float
     dispatch: tuple[str, int] | None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it was promised any time."""
+        return min(self.first_due_at, self.tpot_s) < inf
 
     def slack_s(self, *, output_tokens: int, first_token_at: float | None, now: float) -> float:
         """Seconds until the next token is due after so many.
@@ -54,11 +61,13 @@ def read_promise(
     given = extra_args or {}
     ttft_s = _seconds(given.get("slo_ttft_ms"), least=-MILLISECONDS_MAX) or ttft_s
     tpot_s = _seconds(given.get("slo_tpot_ms"), least=0.0) or tpot_s
+    whole_ttft_s = _seconds(given.get("fairlead_ttft_ms"), least=0.0) or ttft_s
     weight, tier_weight = _weights(given.get("fairlead_weights"))
     return Promise(
         owner=Owner(_name(given.get("tenant")), weight, _name(given.get("tier")), tier_weight),
         first_due_at=inf if ttft_s is None else arrived_at + ttft_s,
         tpot_s=inf if tpot_s is None else tpot_s,
+        ttft_s=inf if whole_ttft_s is None or whole_ttft_s <= 0.0 else whole_ttft_s,
         dispatch=_dispatch(given.get("fairlead_dispatch")),
     )
 

@@ -6,8 +6,8 @@ has there. The place where it may be told is `_reserve_prefill_lookahead`, which
 a request may have, whether it runs or waits: zero leaves a running one out of this step, and ends the scan of those
 that wait. What vLLM cannot give (no block, no seat) it gives to nobody else: the step is then shorter.
 
-Without a step time that is sure, and while no decode has a target, a step is vLLM's own, but for the order of the
-waiting queue. It derives from the asynchronous scheduler, which serves synchronous engines as well.
+While nobody in the engine has a target, a step is vLLM's own, but for the order of the waiting queue. It derives from
+the asynchronous scheduler, which serves synchronous engines as well.
 """
 
 import os
@@ -163,6 +163,8 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         return chosen
 
     def _grants(self, waiting: Sequence[Request], now: float) -> dict[str, int] | None:
+        if not self._clerk.promised:
+            return None
         decodes: list[Decode[str]] = []
         prefills: list[Prefill[str]] = []
         for request, entry in self._with_entries(each.request_id for each in self.running):
@@ -175,8 +177,6 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
             else:
                 tpot_s = entry.promise.tpot_s
                 decodes.append(Decode(request.request_id, slack_s, tpot_s, computed + wanted, wanted))
-        if not self._clerk.divides(decodes):
-            return None
         prefills += self._seatable(waiting, now)
         return self._clerk.divide(decodes, prefills, tokens_max=self.max_num_scheduled_tokens)
 

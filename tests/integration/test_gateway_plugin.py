@@ -41,6 +41,7 @@ async def test_a_call_carries_its_tenant_its_tier_and_what_its_targets_leave():
                     "mine": 5,
                     "tier": "default",
                     "fairlead_weights": [1.0, 3.0],
+                    "fairlead_ttft_ms": 400.0,
                     "slo_tpot_ms": 30.0,
                 }
 

@@ -37,11 +37,12 @@ def test_a_promise_is_read_from_what_the_gateway_sends():
             "tier": "x",
             "fairlead_weights": [2, 0.5],
             "slo_ttft_ms": 250,
+            "fairlead_ttft_ms": 500,
             "slo_tpot_ms": 12.5,
             "fairlead_dispatch": ["g", 7],
         }
     )
-    assert read == (Owner("gold", 2.0, "x", 0.5), 10.25, 0.0125, ("g", 7))
+    assert read == (Owner("gold", 2.0, "x", 0.5), 10.25, 0.0125, 0.5, ("g", 7))
     assert read.slack_s(output_tokens=0, first_token_at=None, now=10.0) == 0.25
 
 
@@ -64,8 +65,8 @@ def test_without_a_tpot_target_nothing_is_due_after_the_first_token():
 
 
 def test_what_the_operator_promises_stands_in_for_what_a_request_does_not_bring():
-    assert promise({"slo_tpot_ms": 10}, ttft_s=1.0, tpot_s=0.5) == (Owner(), 11.0, 0.01, None)
-    assert promise(None, ttft_s=1.0, tpot_s=0.5) == (Owner(), 11.0, 0.5, None)
+    assert promise({"slo_tpot_ms": 10}, ttft_s=1.0, tpot_s=0.5) == (Owner(), 11.0, 0.01, 1.0, None)
+    assert promise(None, ttft_s=1.0, tpot_s=0.5) == (Owner(), 11.0, 0.5, 1.0, None)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +78,14 @@ def test_what_the_operator_promises_stands_in_for_what_a_request_does_not_bring(
         {"slo_ttft_ms": True, "tenant": 5, "fairlead_dispatch": "7"},
         {"tenant": "x" * 1000, "fairlead_dispatch": ["x", -1]},
         {"fairlead_dispatch": [1, 1]},
-        {"fairlead_weights": [0, -1]},
+        {"fairlead_weights": [0, -1], "fairlead_ttft_ms": -5},
         {"fairlead_weights": [float("nan"), 1e300]},
         {"fairlead_weights": [True, "2"]},
         {"fairlead_weights": [1]},
     ],
 )
 def test_what_is_not_as_it_should_be_counts_as_not_said(lie):
-    assert promise(lie) == (Owner(), inf, inf, None)
+    assert promise(lie) == (Owner(), inf, inf, inf, None)
 
 
 def test_options_are_read_once_and_refused_by_name():
@@ -216,16 +217,24 @@ class Engine:
             )
 
 
-def test_a_step_is_divided_once_the_model_is_sure_and_somebody_has_a_target():
+def test_a_step_is_divided_by_targets_once_the_model_is_sure():
     engine = Engine()
-    aimed, aimless = Decode("a", 0.01, 0.02, 100), Decode("b", inf, inf, 100)
-    assert not engine.clerk.divides([aimed])
+    decodes = [Decode("a", 0.01, 0.02, 100), Decode("b", inf, inf, 100)]
+    prefills = [Prefill("long", inf, 0, 5000), Prefill("due", 1.0, 0, 300)]
+    at_first = engine.clerk.divide(decodes, prefills, tokens_max=2048)
+    assert at_first == {"a": 1, "b": 1, "due": 300, "long": 2048 - 302}, "prompts by their slack, as many as may be"
     engine.learn()
-    assert engine.clerk.divides([aimless, aimed])
-    assert not engine.clerk.divides([aimless])
-    granted = engine.clerk.divide([aimed, aimless], [Prefill("p", 1.0, 0, 5000)], tokens_max=2048)
+    granted = engine.clerk.divide(decodes, prefills, tokens_max=2048)
     assert granted["a"] == granted["b"] == 1
-    assert granted["p"] == pytest.approx(174, rel=0.05)  # 20 ms less 2.04 and two decodes, at 0.1021
+    assert granted["due"] == pytest.approx(174, rel=0.05)  # 20 ms less 2.04 and two decodes, at 0.1021
+    assert "long" not in granted
+
+
+def test_without_decodes_that_are_due_a_prompt_that_is_due_goes_before_one_that_was_begun():
+    engine = Engine()
+    engine.learn()
+    granted = engine.clerk.divide([], [Prefill("begun", inf, 500, 1500), Prefill("due", 0.1, 0, 60)], tokens_max=256)
+    assert granted == {"due": 60, "begun": 196}
 
 
 def test_a_model_that_was_sure_once_is_kept_to_when_it_is_not_any_more():
@@ -235,7 +244,8 @@ def test_a_model_that_was_sure_once_is_kept_to_when_it_is_not_any_more():
         engine.clock.now += 0.003 * (number // 16 % 3)  # the machine is elsewhere
         engine.step(new_tokens=8, context_tokens=100, requests=1)
     assert not engine.clerk.step_time.is_sure
-    assert engine.clerk.divides([Decode("a", 0.01, 0.02, 100)])
+    granted = engine.clerk.divide([Decode("a", 0.01, 0.02, 100)], [Prefill("p", 1.0, 0, 5000)], tokens_max=2048)
+    assert granted["p"] < 200
 
 
 def test_every_step_is_reported_in_time_and_at_once_when_the_engine_rests():
@@ -252,11 +262,22 @@ def test_the_budget_is_for_the_tightest_targets_that_came_lately():
     engine = Engine()
     assert engine.clerk.budget([], owed_tokens=0) is None
     engine.learn()
-    for name, ttft_ms, tpot_ms in [("a", 500, 50), ("b", 1000, 20)]:
-        engine.clerk.arrived(name, {"slo_ttft_ms": ttft_ms, "slo_tpot_ms": tpot_ms}, arrived_s_ago=0.0, prompt_tokens=1)
+    for name, left_ms, ttft_ms, tpot_ms in [("a", 1, 500, 50), ("b", 900, 1000, 20)]:  # whatever a queue has left of it
+        targets = {"slo_ttft_ms": left_ms, "fairlead_ttft_ms": ttft_ms, "slo_tpot_ms": tpot_ms}
+        engine.clerk.arrived(name, targets, arrived_s_ago=0.0, prompt_tokens=1)
     tokens, ttft_s, tpot_s = engine.clerk.budget([DueDecode(0.1, 200)], owed_tokens=100)
     assert (ttft_s, tpot_s) == (pytest.approx(0.5), pytest.approx(0.02))
     assert tokens == pytest.approx((0.5 - 21 * 0.002 - 21 * 0.00012) / 0.0001001 - 100, rel=0.1)
+
+
+def test_it_is_known_whether_anybody_was_promised_anything():
+    clerk = Engine().clerk
+    for name, targets in [("a", {}), ("b", {"slo_ttft_ms": 5}), ("c", {"slo_tpot_ms": 5})]:
+        clerk.arrived(name, targets, arrived_s_ago=0.0, prompt_tokens=1)
+    assert clerk.promised == 2
+    for name in ("a", "b", "b", "c"):
+        clerk.forget(name)
+    assert clerk.promised == 0
 
 
 def test_the_highest_dispatch_of_each_gateway_is_known_and_of_few_gateways():

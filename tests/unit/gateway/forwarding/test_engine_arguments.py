@@ -28,7 +28,7 @@ def test_an_engine_is_told_whose_a_call_is_what_that_weighs_and_which_dispatch_i
 @pytest.mark.parametrize(("now", "left_ms"), [(100.0, 500.0), (100.2, 300.0), (100.5, 1.0), (999.0, 1.0)])
 def test_of_a_ttft_target_is_told_what_the_queue_has_left(now, left_ms):
     said = told(SloEnvelope(ttft_s=0.5, tpot_s=0.05), now)
-    assert (said["slo_ttft_ms"], said["slo_tpot_ms"]) == (left_ms, 50.0)
+    assert (said["slo_ttft_ms"], said["fairlead_ttft_ms"], said["slo_tpot_ms"]) == (left_ms, 500.0, 50.0)
 
 
 def test_a_target_that_is_not_set_is_not_told():
