@@ -9,8 +9,8 @@ decodes off (fair.py), and for one pair of targets.
     N = 1 + (TTFT - least slack) / TPOT,  n_r = 1 + (TTFT - slack_r) / TPOT
 
 "linear" leaves out the 1, "ceil" rounds the quotient up: each decode needs whole tokens, each step is a whole one.
-Decodes that are due at no time run in every step (fair.py): to a they add what they cost. One that is late makes steps no
-shorter than its TPOT, as one that is due now: what it has missed is not made up for.
+Decodes that are due at no time run in every step (fair.py): to a they add what they cost. One that is late makes steps
+no shorter than its TPOT, as one that is due now: what it has missed is not made up for.
 """
 
 from collections.abc import Callable, Iterable
