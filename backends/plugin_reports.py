@@ -19,19 +19,22 @@ REPORTS_BYTES_MAX: Final = 4 << 20
 VERSION: Final = 1
 ABSENT_S: Final = 30.0  # until a server that had no plugin is asked again
 ROW_FIELDS: Final = 6
+_READS_PRIORITY: Final = {"priority": True, "fcfs": False}  # vLLM's --scheduling-policy
 
 
 @dataclass(frozen=True, slots=True)
 class EngineNews:
     """What its engines say together; sums, as a BackendLoad has them. None: they do not say.
 
-    `pab_dispatches` is the number of the last of our dispatches that `pab_tokens` has seen.
+    `pab_dispatches` is the number of the last of our dispatches that `pab_tokens` has seen. `reads_priority`: their own
+    queues go by the priority of each call.
     """
 
     step_tokens_max: int | None = None
     requests_running_max: int | None = None
     pab_tokens: float | None = None
     pab_dispatches: int | None = None
+    reads_priority: bool | None = None
 
 
 class PluginReports:
@@ -79,6 +82,7 @@ def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | Non
         return None
     budgets = [state.get("pab_tokens") for state in states]
     known = [float(each) for each in budgets if isinstance(each, int | float) and isfinite(each)]
+    policies = {str(state.get("scheduling_policy")) for state in states}
     dispatches = states[0].get("dispatches")
     seen = dispatches.get(gateway, 0) if isinstance(dispatches, dict) else None
     return EngineNews(
@@ -87,6 +91,7 @@ def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | Non
         pab_tokens=sum(known) if len(known) == len(states) else None,
         # Of several engines each sees a part of the dispatches, so that none says which have arrived.
         pab_dispatches=seen if len(states) == 1 and _is_count(seen) else None,
+        reads_priority=_READS_PRIORITY.get(policies.pop()) if len(policies) == 1 else None,
     )
 
 

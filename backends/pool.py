@@ -34,7 +34,7 @@ from backends.kinds import (
 )
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
 from backends.plugin_reports import REPORTS_BYTES_MAX, EngineNews, PluginReports
-from backends.poll import Poller, UnansweredError
+from backends.poll import Poller, PollTimes, UnansweredError
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
 from backends.step_times import StepTimes
@@ -47,17 +47,6 @@ PROBE_WAIT_S = 0.5  # that the first news of a backend waits for its kind and si
 JITTER_RATIO = 0.1  # so that the rounds of many gateways and backends do not fall together
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PollTimes:
-    """How often a backend is asked, and how long it may take. A scrape costs vLLM about 5 ms of its API process."""
-
-    idle_s: float = 1.0
-    busy_s: float = 0.25
-    models_s: float = 30.0
-    timeout_s: float = 3.0
-    start_s: float = 5.0  # the longest that `start` waits for first answers
 
 
 @dataclass(slots=True)
@@ -205,6 +194,13 @@ class BackendPool:
         """Return our name at the scheduler inside this backend, None where it has none that listens to us."""
         plugin = self._backends[backend_id].plugin
         return None if plugin.engines is None else plugin.gateway
+
+    def reads_priority(self, backend_id: str) -> bool:
+        """Whether this backend is known to order its own queue by the priority of each call."""
+        backend = self._backends[backend_id]
+        if backend.spec.reads_priority is not None:
+            return backend.spec.reads_priority
+        return bool(backend.plugin.engines and backend.plugin.engines.reads_priority)
 
     def options_refused(self, backend_id: str) -> None:
         """It turned out to take no `stream_options`."""

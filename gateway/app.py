@@ -21,7 +21,8 @@ import uvloop
 from aiohttp import web
 
 from backends.engine.server import EngineOptions, EngineServer
-from backends.pool import BackendPool, PollTimes
+from backends.poll import PollTimes
+from backends.pool import BackendPool
 from backends.simulation.recording import SchedulerLike
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
@@ -75,7 +76,7 @@ class Gateway:
         self._wrap_scheduler = wrap_scheduler or (lambda _pool, scheduler: scheduler)
         self._engine: EngineServer | None = None
         self._links: dict[str, Link] = {}
-        self._tier_priorities = {name: tier.priority for name, tier in config.tiers.items()}
+        self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self.admin_url: str | None = None
         self._runner: web.ServerRunner | None = None
         self._tracing: Tracing | None = None
@@ -112,6 +113,7 @@ class Gateway:
             pools=self.pools,
             backends=self.backends,
             links=self._links,
+            tiers=self._tiers,
             telemetry=telemetry,
             tokens=self._tokens,
             budgets=budgets,
@@ -125,7 +127,7 @@ class Gateway:
                     self.backends,
                     self._links,
                     make_link=self._make_link,
-                    tier_priorities=self._tier_priorities,
+                    tiers=self._tiers,
                 )
             )
         await self.backends.start()
@@ -189,7 +191,7 @@ class Gateway:
         )
 
     def _make_link(self, spec: BackendSpec) -> Link:
-        return Link(self._make_upstream(spec), spec.headers, self._tier_priorities if spec.reads_priority else None)
+        return Link(self._make_upstream(spec), spec.headers)
 
     def _make_metrics(self) -> Metrics:
         scheduling_of = self._config.scheduling_of if self._management is None else self._management.scheduling_of

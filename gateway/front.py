@@ -39,6 +39,7 @@ from gateway.intake.reception import Reception
 from gateway.observability.telemetry import Telemetry
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
+from policies.types import Tier
 
 if TYPE_CHECKING:
     from gateway.identity.tokens import Tokens
@@ -54,11 +55,12 @@ class Front:
         pools: Pools,
         backends: BackendPool,
         links: Mapping[str, Link],
+        tiers: Mapping[str, Tier],
         telemetry: Telemetry,
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
         budgets: Budgets | None = None,
     ) -> None:
-        """Raises ValueError where a secret cannot be read."""
+        """`tiers` are as of now, whenever they are looked up. Raises ValueError where a secret cannot be read."""
         self._config = config
         self._pools = pools
         self._backends = backends
@@ -87,6 +89,7 @@ class Front:
             intake=intake,
             backends=backends,
             links=links,
+            tiers=tiers,
             answer_headers=self._headers,
             output_tokens=OutputTokens(learnt_tokens, exact_tokens),
             on_answer=self._made,

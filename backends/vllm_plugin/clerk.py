@@ -10,23 +10,23 @@ from math import inf
 from typing import Any, Final
 
 from backends.vllm_plugin.collector import Collector
+from backends.vllm_plugin.margin import Margin
 from backends.vllm_plugin.options import Options
 from backends.vllm_plugin.promises import Promise, read_promise
-from backends.vllm_plugin.queue_order import TenantOrder
+from backends.vllm_plugin.queue_order import TENANT_ORDERS, TenantOrder
 from backends.vllm_plugin.step_clock import StepClock, StepReport
 from policies.batching.fair import Decode, Prefill, form_batch
 from policies.batching.pab import DueDecode, prefill_admission_budget
+from policies.step_time.groups import StepGroups
 from policies.step_time.learner import StepTimeLearner
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.step_time.observation import Observation
 
-LEARN_EVERY: Final = 4  # steps without a prompt, once the model is sure: a fit takes a millisecond of the engine's time
 REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64
 TARGETS_KEPT: Final = 64  # of the last requests: the tightest are those of the budget that is reported
-ERROR_TIMES: Final = 2.0  # the model's median error, that steps are expected to be longer than it says
-MARGIN_RATIO_MIN, MARGIN_RATIO_MAX = 0.02, 0.25  # and no less, and no more
 GATEWAYS_MAX: Final = 8  # whose dispatches are told apart
+NO_MODEL: Final = StepTimeModel(1.0, 0.0)  # of steps that may last as long as they will
 LEAD_S_MAX: Final = 1.0  # steps in flight delay the next one by no more than this, whatever the model says
 
 
@@ -46,17 +46,23 @@ class Entry:
 class Clerk:
     """One engine's books."""
 
-    def __init__(self, options: Options, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, options: Options, clock: Callable[[], float], cached_tokens: Callable[[str], int] = lambda _: 0
+    ) -> None:
+        """`cached_tokens` tells how much of the prompt of a request that waits is cached now."""
         self.options = options
         self.entries: dict[str, Entry] = {}
+        self.promised = 0
+        """How many of them were promised any time."""
         self.dispatches: dict[str, int] = {}  # the highest of each gateway, the last to send at the end
-        self.tenants = TenantOrder() if options.order == "vtc" else None
+        self.tenants = TenantOrder(options.order, cached_tokens) if options.order in TENANT_ORDERS else None
         self._clock = clock
         self._steps = StepClock()
         self._learner = StepTimeLearner()
+        self._groups = StepGroups()
         self._step_time: StepTime | None = None
         self._was_sure = False
-        self._seen = 0
+        self._margin = Margin()
         self._in_flight_until = 0.0
         self._collector = Collector(clock) if options.collects else None
         self._has_begun = False
@@ -72,15 +78,20 @@ class Clerk:
         """What is believed of the engine's steps; None: nothing yet."""
         return self._step_time
 
-    def arrived(self, request_id: str, extra_args: Mapping[str, Any] | None, *, arrived_s_ago: float) -> None:
+    def arrived(
+        self, request_id: str, extra_args: Mapping[str, Any] | None, *, arrived_s_ago: float, prompt_tokens: int
+    ) -> None:
         """A request is in the engine's queue, that came to its server so long ago."""
         arrived_at = self._clock() - arrived_s_ago
         promise = read_promise(
             extra_args, arrived_at=arrived_at, ttft_s=self.options.ttft_s, tpot_s=self.options.tpot_s
         )
-        if arrived_at < promise.first_due_at < inf and promise.tpot_s < inf:
-            self._targets.append((promise.first_due_at - arrived_at, promise.tpot_s))
+        if promise.ttft_s < inf and promise.tpot_s < inf:
+            self._targets.append((promise.ttft_s, promise.tpot_s))
         self.entries[request_id] = Entry(promise)
+        self.promised += promise.is_any
+        if self.tenants is not None:
+            self.tenants.arrived(request_id, promise.owner, prompt_tokens=prompt_tokens, arrived_at=arrived_at)
         if promise.dispatch is not None:
             gateway, number = promise.dispatch
             self.dispatches[gateway] = max(self.dispatches.pop(gateway, 0), number)
@@ -89,24 +100,27 @@ class Clerk:
 
     def forget(self, request_id: str) -> None:
         """The request is over."""
-        self.entries.pop(request_id, None)
+        known = self.entries.pop(request_id, None)
+        if known is None:
+            return
+        self.promised -= known.promise.is_any
+        if self.tenants is not None:
+            self.tenants.forget(request_id)
 
-    def begun(self, request_id: str, prompt_tokens: int) -> None:
+    def begun(self, request_id: str, computed_tokens: int) -> None:
         """So much of a request's prompt, all that was not cached, will be computed."""
-        entry = self.entries.get(request_id)
-        if entry is not None and self.tenants is not None:
-            self.tenants.charge(entry.promise.tenant, prompt_tokens=prompt_tokens)
+        if request_id in self.entries and self.tenants is not None:
+            self.tenants.begun(request_id, computed_tokens)
 
-    def produced(self, entry: Entry, output_tokens: int, now: float) -> None:
+    def produced(self, request_id: str, entry: Entry, output_tokens: int, now: float) -> None:
         """A request has produced so many tokens in all."""
-        new_tokens = output_tokens - entry.output_tokens
-        if new_tokens <= 0:
+        if output_tokens <= entry.output_tokens:
             return
         if entry.first_token_at is None:
             entry.first_token_at = now
         entry.output_tokens = output_tokens
-        if self.tenants is not None:
-            self.tenants.charge(entry.promise.tenant, output_tokens=new_tokens)
+        if self.tenants is not None and request_id in self.entries:
+            self.tenants.produced(request_id, output_tokens)
 
     def begin_step(self) -> float:
         """Return when the step that is formed now will start: when those in flight are through."""
@@ -145,24 +159,22 @@ class Clerk:
         if is_idle:
             self._steps.idle()
 
-    def divides(self, decodes: Sequence[Decode[str]]) -> bool:
-        """Whether a step with these decodes is to be divided by their targets.
-
-        A model that was sure once is kept to when it is not any more: on a noisy machine it is still the best guess,
-        and without one a step would be as long as vLLM's.
-        """
-        return self._was_sure and any(each.tpot_s < inf for each in decodes)
-
     def divide(
         self, decodes: Sequence[Decode[str]], prefills: Sequence[Prefill[str]], *, tokens_max: int
     ) -> dict[str, int]:
         """Return the tokens each request may have in this step.
 
         A step is made to end when the most urgent token is due, so half of these tokens would be late if the model
-        were only right in the middle. It is taken to be slower by what it is wrong.
+        were only right in the mean. It is taken to be slower by as much as all but a tenth of the last steps were.
+
+        Until the model was sure for the first time answers run in every step, as if they had no targets; that prompts
+        go by their slack needs no model. One that was sure is kept to when it is not any more: on a noisy machine it is
+        still the best guess.
         """
-        assert self._step_time is not None, "a step is divided by what it takes"
-        times = 1.0 + min(max(ERROR_TIMES * self._step_time.error_ratio, MARGIN_RATIO_MIN), MARGIN_RATIO_MAX)
+        if not self._was_sure or self._step_time is None:
+            aimless = [each._replace(slack_s=inf, tpot_s=inf) for each in decodes]
+            return form_batch(aimless, prefills, model=NO_MODEL, tokens_max=tokens_max)
+        times = 1.0 + self._margin.ratio
         slower = StepTimeModel(*(each * times for each in astuple(self._step_time.model)))
         return form_batch(decodes, prefills, model=slower, tokens_max=tokens_max)
 
@@ -188,12 +200,12 @@ class Clerk:
         return steps
 
     def _learn(self, report: StepReport) -> None:
-        self._seen += 1
-        only_decodes = report.new_tokens == report.requests
-        if only_decodes and self._step_time is not None and self._step_time.is_sure and self._seen % LEARN_EVERY:
-            return
-        self._learner.observe(
-            Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
-        )
-        self._step_time = self._learner.step_time
-        self._was_sure = self._was_sure or (self._step_time is not None and self._step_time.is_sure)
+        step = Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
+        if self._step_time is not None and report.new_tokens > report.requests:
+            self._margin.seen(report.duration_s, said_s=step.predicted_s(self._step_time.model))
+        # Of single steps it would learn the middle one, and leave out the long ones that make the mean.
+        seen = self._groups.add(step)
+        if seen is not None:
+            self._learner.observe(seen)
+            self._step_time = self._learner.step_time
+            self._was_sure = self._was_sure or (self._step_time is not None and self._step_time.is_sure)

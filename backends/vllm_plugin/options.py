@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
-ORDERS: Final = ("slack", "vtc")
+ORDERS: Final = ("slack", "vtc", "dlpm")
 _YES: Final = {"1": True, "true": True, "0": False, "false": False, "": False}
 
 

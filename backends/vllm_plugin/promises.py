@@ -1,4 +1,4 @@
-"""What was promised to a request inside the engine, and to whom it belongs: read from its `vllm_xargs`.
+"""What was promised to a request inside the engine, and whose it is: read from its `vllm_xargs`.
 
 They are the client's word where vLLM is asked directly, so whatever is not as it should be counts as not said.
 Times run on the engine's clock from the request's arrival; the gateway sends what is left of a TTFT target when it
@@ -12,28 +12,46 @@ from typing import Any, Final, NamedTuple
 NAME_CHARACTERS_MAX: Final = 256
 MILLISECONDS_MAX: Final = 1e9
 DISPATCH_MAX: Final = 2**53
+WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
+
+
+class Owner(NamedTuple):
+    """A tenant and its tier, with the weights that the gateway gives them. Without a name: nobody said."""
+
+    tenant: str = ""
+    weight: float = 1.0
+    tier: str = ""
+    tier_weight: float = 1.0
 
 
 class Promise(NamedTuple):
     """The first token is due at `first_due_at`, the others `tpot_s` apart; infinite: it was not promised any time.
 
+    `ttft_s` is the target for the first token as it was when the request came to the gateway.
     `dispatch` is by which gateway it was sent, and the number that it has there; None: nobody said.
     """
 
-    tenant: str
+    owner: Owner
     first_due_at: float
     tpot_s: float
+    ttft_s: float
     dispatch: tuple[str, int] | None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it was promised any time."""
+        return min(self.first_due_at, self.tpot_s) < inf
 
     def slack_s(self, *, output_tokens: int, first_token_at: float | None, now: float) -> float:
         """Seconds until the next token is due after so many.
 
-        Without a TTFT target the due times begin with the first token, whenever it came.
+        The envelope has all due times from the arrival on. Whoever reads an answer measures its pace from its first
+        token, so where that came early the others are due from then on: both readings of the target are kept.
         """
-        began_at = self.first_due_at if self.first_due_at != inf else first_token_at
-        if output_tokens == 0 or began_at is None:
+        if output_tokens == 0:
             return self.first_due_at - now
-        return inf if self.tpot_s == inf else began_at + output_tokens * self.tpot_s - now
+        began_at = self.first_due_at if first_token_at is None else min(self.first_due_at, first_token_at)
+        return began_at + output_tokens * self.tpot_s - now
 
 
 def read_promise(
@@ -43,13 +61,27 @@ def read_promise(
     given = extra_args or {}
     ttft_s = _seconds(given.get("slo_ttft_ms"), least=-MILLISECONDS_MAX) or ttft_s
     tpot_s = _seconds(given.get("slo_tpot_ms"), least=0.0) or tpot_s
-    tenant = given.get("tenant")
+    whole_ttft_s = _seconds(given.get("fairlead_ttft_ms"), least=0.0) or ttft_s
+    weight, tier_weight = _weights(given.get("fairlead_weights"))
     return Promise(
-        tenant=tenant if type(tenant) is str and len(tenant) <= NAME_CHARACTERS_MAX else "",
+        owner=Owner(_name(given.get("tenant")), weight, _name(given.get("tier")), tier_weight),
         first_due_at=inf if ttft_s is None else arrived_at + ttft_s,
         tpot_s=inf if tpot_s is None else tpot_s,
+        ttft_s=inf if whole_ttft_s is None or whole_ttft_s <= 0.0 else whole_ttft_s,
         dispatch=_dispatch(given.get("fairlead_dispatch")),
     )
+
+
+def _name(value: Any) -> str:
+    return value if type(value) is str and len(value) <= NAME_CHARACTERS_MAX else ""
+
+
+def _weights(value: Any) -> tuple[float, float]:
+    """Of the tenant and of its tier."""
+    if type(value) is not list or len(value) != 2 or any(type(each) not in (int, float) for each in value):
+        return 1.0, 1.0
+    weight, tier_weight = (float(each) if WEIGHT_MIN <= each <= WEIGHT_MAX else 1.0 for each in value)
+    return weight, tier_weight
 
 
 def _dispatch(value: Any) -> tuple[str, int] | None:

@@ -1,70 +1,152 @@
-"""Whose prompt is begun next, among those that wait inside the engine? By VTC: its tenant's that received the least.
+"""Whose prompt is begun next, among those that wait inside the engine? By the orders of the gateway's own queues.
 
 The gateway in front decides who enters the engine; this is for engines that let more wait than the gateway sends at
-once, or that others use too. Counters are those of policies/fairness/vtc.py, of tenants of equal weight: prompts are
-charged when they are begun, without what was cached, and outputs as they are produced.
+once, or that others use too. Tiers share by weighted VTC and the tenants of a tier by `vtc`, or by `dlpm`, which
+follows the prefix cache as far as every tenant's deficit allows (policies/fairness). Weights are those that came with
+the latest request. A prompt is charged when it is chosen, without what is cached, and put right when it is begun;
+outputs are charged as they are produced.
+
+What was chosen goes before any new choice. So only as many are chosen as a step can begin.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from policies.fairness.base import NOTHING
+from backends.vllm_plugin.promises import Owner
+from policies.cost import ExtendPrice
+from policies.fairness.base import Fairness
+from policies.fairness.dlpm import DeficitLongestPrefix
+from policies.fairness.tiers import TieredFairness
 from policies.fairness.vtc import VirtualTokenCounter
+from policies.ledger import Charge, InFlight, Ledger
+from policies.queues import TenantQueues
+from policies.reservation import Reservation
+from policies.types import Request, Tenant, Tier, Usage
 
-PROMPT_TOKEN_PRICE: Final = 1.0
-OUTPUT_TOKEN_PRICE: Final = 2.0
-TENANTS_MAX: Final = 10_000  # beyond, a counter is dropped with its tenant's last request
+TENANT_ORDERS: Final[Mapping[str, Callable[[], Fairness]]] = {
+    "vtc": VirtualTokenCounter,
+    "dlpm": DeficitLongestPrefix,
+}
+TENANTS_MAX: Final = 10_000  # beyond, an account is dropped with its tenant's last request
+TIERS_MAX: Final = 100  # beyond, what comes is of the tier without a name
+NO_TIER: Final = ""
 
 
 class TenantOrder:
-    """Counters per tenant. Who waits is told whole, before every order."""
+    """One engine's accounts, and who of those that wait is next. `cached_tokens` tells how much of the prompt of a
+    request that waits is in the prefix cache now.
+    """
 
-    def __init__(self) -> None:
-        self._counters = VirtualTokenCounter()
-        self._waiting: set[str] = set()
-        self._known: set[str] = set()
+    def __init__(self, order: str, cached_tokens: Callable[[str], int]) -> None:
+        self._cached_tokens = cached_tokens
+        self._tiers = {NO_TIER: Tier(NO_TIER)}
+        self._order = TieredFairness(
+            TENANT_ORDERS[order], self._tiers.values(), lambda request: cached_tokens(request.id)
+        )
+        self._ledger = Ledger(ExtendPrice())
+        self._queues = TenantQueues()
+        self._tenants: dict[str, Tenant] = {}
+        self._requests: dict[str, int] = {}  # of each tenant, waiting or running
+        self._waiting: dict[str, Request] = {}
+        self._chosen: dict[str, None] = {}
 
-    def waiting(self, tenants: Iterable[str]) -> None:
-        """These tenants have requests waiting, and nobody else; in the order in which they came."""
-        now = dict.fromkeys(tenants)
-        for tenant in [each for each in self._waiting if each not in now]:
-            self._waiting.discard(tenant)
-            self._counters.left(tenant)
-            self._forget_beyond_limit(tenant)
-        for tenant in now:
-            if tenant not in self._waiting:
-                self._waiting.add(tenant)
-                self._known.add(tenant)
-                self._counters.joined(tenant, NOTHING)
+    def arrived(self, request_id: str, owner: Owner, *, prompt_tokens: int, arrived_at: float) -> None:
+        """A request waits."""
+        tenant = self._tenant(owner)
+        self._tenants[tenant.id] = tenant
+        self._requests[tenant.id] = self._requests.get(tenant.id, 0) + 1
+        # One token for a block: `cached_tokens` counts tokens.
+        request = Request(request_id, tenant.id, "", arrived_at, prompt_tokens, 0, prefix_block_tokens=1.0)
+        self._waiting[request_id] = request
+        had_none = not self._queues.of(tenant.id).requests
+        self._queues.add(request)
+        if had_none:
+            self._order.joined(tenant.tier_id, tenant.id, self._queues.of(tenant.id).requests)
 
-    def order(self, requests: Sequence[tuple[str, int]]) -> list[int]:
-        """Return the positions of waiting requests in the order in which they are to be begun.
+    def choices(self) -> Iterator[str]:
+        """The requests that were chosen and are not begun yet; then choose more, for as long as they are asked for."""
+        yield from list(self._chosen)
+        while (tier_id := self._order.pick_tier(())) is not None:
+            request = self._order.pick(tier_id, _any_request)
+            assert request is not None, "somebody of the tier waits"
+            self._choose(request)
+            yield request.id
 
-        A request is its tenant and its prompt tokens; each would be charged before the next one is chosen.
-        """
-        queues: defaultdict[str, deque[int]] = defaultdict(deque)
-        for position, (tenant, _) in enumerate(requests):
-            queues[tenant].append(position)
-        heap = [(self._counters.standing(tenant).key, tenant) for tenant in queues]
-        heapify(heap)
-        ordered = []
-        while heap:
-            key, tenant = heappop(heap)
-            position = queues[tenant].popleft()
-            ordered.append(position)
-            if queues[tenant]:
-                heappush(heap, (key + PROMPT_TOKEN_PRICE * requests[position][1], tenant))
-        return ordered
+    def has_begun(self, request_id: str) -> bool:
+        """Whether it was begun before, and is not over."""
+        return request_id in self._ledger.in_flight and request_id not in self._chosen
 
-    def charge(self, tenant: str, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Count what a tenant has received."""
-        self._known.add(tenant)
-        service = PROMPT_TOKEN_PRICE * prompt_tokens + OUTPUT_TOKEN_PRICE * output_tokens
-        self._counters.charged(tenant, service, 0.0)
+    def begun(self, request_id: str, computed_tokens: int) -> None:
+        """So much of a request's prompt, all that was not cached, will be computed."""
+        waiting = self._waiting.get(request_id)
+        if waiting is not None:  # the engine passed over who was chosen
+            self._choose(waiting)
+        self._chosen.pop(request_id, None)
+        entry = self._ledger.in_flight[request_id]
+        prompt_tokens = entry.request.prompt_tokens
+        self._charge(entry, Usage(prompt_tokens, max(0, prompt_tokens - computed_tokens), entry.usage.output_tokens))
 
-    def _forget_beyond_limit(self, tenant: str) -> None:
-        if len(self._known) > TENANTS_MAX:
-            self._known.discard(tenant)
-            self._counters.forget(tenant)
+    def produced(self, request_id: str, output_tokens: int) -> None:
+        """A request has produced so many tokens in all."""
+        entry = self._ledger.in_flight.get(request_id)
+        if entry is not None:
+            prompt_tokens, cached_tokens, _ = entry.usage
+            self._charge(entry, Usage(prompt_tokens, cached_tokens, output_tokens))
+
+    def forget(self, request_id: str) -> None:
+        """The request is over. One that was not begun costs nothing."""
+        request = self._waiting.get(request_id)
+        if request is None:
+            entry = self._ledger.in_flight[request_id]
+            request = entry.request
+            charge = self._ledger.closed(entry, is_served=request_id not in self._chosen)
+            self._order.charged(self._tenants[request.tenant_id], charge)
+            self._chosen.pop(request_id, None)
+        else:
+            self._leave(request)
+        self._requests[request.tenant_id] -= 1
+        if not self._requests[request.tenant_id] and len(self._tenants) > TENANTS_MAX:
+            tenant = self._tenants.pop(request.tenant_id)
+            del self._requests[tenant.id]
+            self._ledger.forget(tenant.id)
+            self._order.forget(tenant.tier_id, tenant.id)
+
+    def key(self, owner: Owner) -> float:
+        """What the tenant has received over its weight, and was lifted to."""
+        return self._order.standing(self._tenant(owner)).key
+
+    def _tenant(self, owner: Owner) -> Tenant:
+        """A tenant has an account in each tier that it comes with."""
+        is_known = owner.tier in self._tiers or len(self._tiers) < TIERS_MAX
+        tier = Tier(owner.tier, owner.tier_weight) if is_known else self._tiers[NO_TIER]
+        if self._tiers.get(tier.id) != tier:
+            self._tiers[tier.id] = tier
+            self._order.set_tiers([tier])
+        return Tenant(f"{tier.id}\n{owner.tenant}", owner.weight, tier.id)
+
+    def _choose(self, request: Request) -> None:
+        """It is next: charge it, so that the one after it is chosen by that."""
+        tenant = self._tenants[request.tenant_id]
+        cached_tokens = min(self._cached_tokens(request.id), request.prompt_tokens)
+        usage = Usage(request.prompt_tokens, cached_tokens, 0)
+        entry = InFlight(request, "", Reservation(tenant.tier_id, 1, 0), 0.0, 0.0, usage, tenant.weight)
+        charge = self._ledger.opened(entry)
+        self._order.dispatched(tenant.tier_id, entry)
+        self._order.charged(tenant, charge)
+        self._leave(request)
+        self._chosen[request.id] = None
+
+    def _leave(self, request: Request) -> None:
+        """It waits for no choice any more."""
+        del self._waiting[request.id]
+        self._queues.take(request)
+        if not self._queues.of(request.tenant_id).requests:
+            self._order.left(self._tenants[request.tenant_id].tier_id, request.tenant_id)
+
+    def _charge(self, entry: InFlight, usage: Usage) -> None:
+        charge: Charge = self._ledger.charge(entry, usage)
+        self._order.charged(self._tenants[entry.request.tenant_id], charge)
+
+
+def _any_request(request: Request) -> bool:  # noqa: ARG001
+    return True

@@ -25,6 +25,7 @@ class EngineState:
 
     `coefficients` are those of policies/step_time/model.py, in seconds. `pab_tokens` is the prefill admission budget
     for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` are the highest numbers that it has seen, by gateway.
+    `scheduling_policy` is vLLM's: "priority" where its queue goes by the priority of each call.
     """
 
     dispatches: Mapping[str, int]
@@ -35,6 +36,7 @@ class EngineState:
     kv_block_tokens: int
     step_tokens_max: int
     requests_running_max: int
+    scheduling_policy: str
     coefficients: Sequence[float] | None = None
     error_ratio: float | None = None
     is_sure: bool = False

@@ -6,14 +6,14 @@ has there. The place where it may be told is `_reserve_prefill_lookahead`, which
 a request may have, whether it runs or waits: zero leaves a running one out of this step, and ends the scan of those
 that wait. What vLLM cannot give (no block, no seat) it gives to nobody else: the step is then shorter.
 
-Without a step time that is sure, and while no decode has a target, a step is vLLM's own, but for the order of the
-waiting queue. It derives from the asynchronous scheduler, which serves synchronous engines as well.
+While nobody in the engine has a target, a step is vLLM's own, but for the order of the waiting queue. It derives from
+the asynchronous scheduler, which serves synchronous engines as well.
 """
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from math import inf
 from typing import Any
 
@@ -21,10 +21,11 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from backends.vllm_plugin.clerk import Clerk, Entry
 from backends.vllm_plugin.options import read_options
+from backends.vllm_plugin.queue_order import TenantOrder
 from backends.vllm_plugin.reports import EngineState, carried
 from policies.batching.fair import Decode, Prefill
 from policies.batching.pab import DueDecode
@@ -43,7 +44,9 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         if not self.scheduler_config.enable_chunked_prefill:
             raise RuntimeError("fairlead-vllm cuts prompts: it needs --enable-chunked-prefill")
         options = read_options(os.environ)
-        self._clerk = Clerk(options, time.monotonic)
+        if self.policy != SchedulingPolicy.FCFS:
+            options = replace(options, order=self.policy.value)
+        self._clerk = Clerk(options, time.monotonic, lambda each: self._cached_tokens(self.requests[each]))
         self._granted: dict[str, int] | None = None  # of this step; None: whatever vLLM gives
         self._queue_changed = False
         self._turned_away_at_blocks = -1  # free blocks, with which the head of the queue found no room
@@ -54,7 +57,9 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         if self.requests.get(request.request_id) is request:  # else it is one more input of a session
             extra_args = None if request.sampling_params is None else request.sampling_params.extra_args
             arrived_s_ago = max(0.0, time.time() - request.arrival_time)
-            self._clerk.arrived(request.request_id, extra_args, arrived_s_ago=arrived_s_ago)
+            self._clerk.arrived(
+                request.request_id, extra_args, arrived_s_ago=arrived_s_ago, prompt_tokens=request.num_prompt_tokens
+            )
             self._queue_changed = True
 
     def schedule(self, throttle_prefills: bool = False) -> Any:  # noqa: FBT001, FBT002 - vLLM's signature
@@ -84,7 +89,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         touched = list(self._with_entries(scheduler_output.num_scheduled_tokens))
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for request, entry in touched:
-            self._clerk.produced(entry, request.num_output_tokens, now)
+            self._clerk.produced(request.request_id, entry, request.num_output_tokens, now)
         self._clerk.rest(
             is_idle=not self.get_num_unfinished_requests(),
             prompts_wait=bool(self.waiting) or any(each.is_prefill_chunk for each in self.running),
@@ -134,13 +139,32 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         if tenants is None:
             # Due times of those that wait stand still: who is ahead of whom changes when somebody comes.
             return sorted(waiting, key=lambda each: self._slack_s(each, 0.0)) if self._queue_changed else waiting
-        preempted = [each for each in waiting if each.status == RequestStatus.PREEMPTED]  # their prompts are paid for
-        others = [each for each in waiting if each.status != RequestStatus.PREEMPTED]
-        offered = [(self._tenant(each), each.num_prompt_tokens) for each in others]
-        tenants.waiting(tenant for tenant, _ in offered)
-        return preempted + [others[position] for position in tenants.order(offered)]
+        chosen = self._chosen(tenants, {each.request_id: each for each in waiting})
+        begun = [each for each in waiting if tenants.has_begun(each.request_id)]  # and paid for: they were preempted
+        first = {each.request_id for each in (*begun, *chosen)}
+        return [*begun, *chosen, *(each for each in waiting if each.request_id not in first)]
+
+    def _chosen(self, tenants: TenantOrder, waiting: Mapping[str, Request]) -> list[Request]:
+        """Who of those that wait is next by the order of tenants: as many as this step can begin. Those that wait for
+        more than their turn, which vLLM passes over, are beside these.
+        """
+        seats = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        chosen: list[Request] = []
+        tokens = 0
+        choices = tenants.choices()
+        while seats > 0 and tokens < self.max_num_scheduled_tokens and (name := next(choices, None)) is not None:
+            request = waiting.get(name)
+            if request is None:  # it holds memory already, and goes first
+                continue
+            chosen.append(request)
+            if not self._is_blocked_waiting_status(request.status):
+                seats -= 1
+                tokens += request.num_prompt_tokens
+        return chosen
 
     def _grants(self, waiting: Sequence[Request], now: float) -> dict[str, int] | None:
+        if not self._clerk.promised:
+            return None
         decodes: list[Decode[str]] = []
         prefills: list[Prefill[str]] = []
         for request, entry in self._with_entries(each.request_id for each in self.running):
@@ -153,8 +177,6 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
             else:
                 tpot_s = entry.promise.tpot_s
                 decodes.append(Decode(request.request_id, slack_s, tpot_s, computed + wanted, wanted))
-        if not self._clerk.divides(decodes):
-            return None
         prefills += self._seatable(waiting, now)
         return self._clerk.divide(decodes, prefills, tokens_max=self.max_num_scheduled_tokens)
 
@@ -193,8 +215,8 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
             self._turned_away_at_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
 
     def _cached_tokens(self, request: Request) -> int:
-        if self.enable_kv_cache_events:  # asking would tell everybody who listens
-            return 0
+        if self.enable_kv_cache_events and getattr(request, "kv_cache_report_mode", None) == "full":
+            return 0  # asking would tell everybody who listens
         return int(self.kv_cache_manager.get_computed_blocks(request)[1])
 
     def _with_entries(self, request_ids: Any) -> Iterator[tuple[Request, Entry]]:
@@ -206,10 +228,6 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
     def _slack_s(self, request: Request, now: float) -> float:
         entry = self._clerk.entries.get(request.request_id)
         return inf if entry is None else entry.slack_s(request.num_output_tokens + request.num_output_placeholders, now)
-
-    def _tenant(self, request: Request) -> str:
-        entry = self._clerk.entries.get(request.request_id)
-        return "" if entry is None else entry.promise.tenant
 
     def _state(self) -> EngineState:
         pool = self.kv_cache_manager.block_pool
@@ -225,6 +243,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
             kv_block_tokens=self.block_size,
             step_tokens_max=self.max_num_scheduled_tokens,
             requests_running_max=self.max_num_active_reqs,
+            scheduling_policy=self.policy.value,
             coefficients=None if step_time is None else astuple(step_time.model),
             error_ratio=None if step_time is None else step_time.error_ratio,
             is_sure=step_time is not None and step_time.is_sure,

@@ -45,7 +45,7 @@ class InForce:
         backends: BackendPool,
         links: MutableMapping[str, Link],
         make_link: Callable[[BackendSpec], Link],
-        tier_priorities: MutableMapping[str, int],
+        tiers: MutableMapping[str, policy.Tier],
         reach: Reach,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
@@ -56,7 +56,7 @@ class InForce:
         self._backends = backends
         self._links = links
         self._make_link = make_link
-        self._tier_priorities = tier_priorities
+        self._tiers = tiers
         self._reach = reach
         self.scheduling_of = scheduling_of
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
@@ -108,8 +108,8 @@ class InForce:
         tiers = []
         for name in names:
             section = _section(self._registry.get("tiers", name), Tier) or Tier()
-            tiers.append(policy_tier(name, section))
-            self._tier_priorities[name] = section.priority
+            self._tiers[name] = policy_tier(name, section)
+            tiers.append(self._tiers[name])
             _keep(self._tier_envelopes, name, section)
         if tiers:
             self._pools.tiers_changed(tiers)

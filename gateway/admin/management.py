@@ -30,6 +30,7 @@ from gateway.state.kinds import Key
 from gateway.state.registry import Changed, Registry
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store
+from policies.types import Tier
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Running:
     backends: BackendPool
     links: MutableMapping[str, Link]
     make_link: Callable[[BackendSpec], Link]
-    tier_priorities: MutableMapping[str, int]
+    tiers: MutableMapping[str, Tier]
 
 
 class Management:
@@ -101,7 +102,7 @@ class Management:
             backends=running.backends,
             links=running.links,
             make_link=running.make_link,
-            tier_priorities=running.tier_priorities,
+            tiers=running.tiers,
             reach=self._reach(),
             scheduling_of=self.scheduling_of,
         )

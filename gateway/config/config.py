@@ -206,7 +206,7 @@ def backend_spec(backend: Backend, reach: Reach | None = None) -> BackendSpec:
         step_time=believed(backend),
         step_tokens_max=backend.step_tokens_max,
         prompt_step_tokens_max=backend.prompt_step_tokens_max,
-        reads_priority=backend.scheduling_policy == "priority",
+        reads_priority=None if backend.scheduling_policy is None else backend.scheduling_policy == "priority",
         tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
         reach=reach,
     )

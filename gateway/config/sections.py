@@ -127,7 +127,7 @@ class Backend(Section):
     step_time: StepTime | None = None
     step_time_file: Path | None = None
     kind: Kind | None = None
-    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduling_policy: Literal["fcfs", "priority"] | None = None
     ca_file: Path | None = None
 
     @property

@@ -28,7 +28,7 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, nothing
 from policies.slo.timeliness import Timeliness
 from policies.slo.urgency import engine_priority
-from policies.types import Outcome
+from policies.types import Outcome, Tier
 
 BUSY_HOLD_S = 0.25  # a backend that is busy gets nothing for as long as a few of its steps may take
 UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure sets off has had its say
@@ -51,11 +51,10 @@ class OptionsRefused(Exception):  # noqa: N818 - a state, not an error
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What is kept of one backend from call to call. `tier_priorities` are for one that orders its own queue."""
+    """What is kept of one backend from call to call."""
 
     upstream: Upstream
     credentials: Mapping[str, str]
-    tier_priorities: Mapping[str, int] | None = None
     remembered: Remembered = field(default_factory=Remembered)
     pace: Pace = field(default_factory=Pace)
 
@@ -72,13 +71,16 @@ class Attempt:
         link: Link,
         kind: BackendKind,
         plugin_name: str | None,
+        reads_priority: bool,
+        tier: Tier,
         intake: Intake,
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         on_id: Callable[[str], None],
     ) -> None:
         """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later.
-        `plugin_name` is our name at the scheduler inside the backend, where it has one that listens.
+        `plugin_name` is our name at the scheduler inside the backend, where it has one that listens. A backend that
+        `reads_priority` orders its own queue. `tier` is that of the call's tenant.
         """
         self._call = call
         self._lease = lease
@@ -86,6 +88,8 @@ class Attempt:
         self._link = link
         self._kind = kind
         self._plugin_name = plugin_name
+        self._reads_priority = reads_priority
+        self._tier = tier
         self._output_tokens = output_tokens
         self._answer_headers = answer_headers
         self._on_id = on_id
@@ -144,6 +148,7 @@ class Attempt:
         told = engine_arguments(
             call.request,
             call.tenant,
+            self._tier,
             gateway=self._plugin_name,
             number=self._lease.number,
             now=call.dispatcher.now(),
@@ -152,12 +157,11 @@ class Attempt:
 
     def _priority(self) -> int:
         """What the backend orders its own queue by, where it does."""
-        priorities, call = self._link.tier_priorities, self._call
-        if priorities is None:
+        if not self._reads_priority:
             return 0
         return engine_priority(
-            tier_priority=priorities.get(call.tenant.tier_id, 0),
-            envelope=call.request.envelope,
+            tier_priority=self._tier.priority,
+            envelope=self._call.request.envelope,
             arrived_at=self._trace.arrived_at,
         )
 

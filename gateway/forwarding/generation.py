@@ -21,7 +21,7 @@ from gateway.intake.intake import Call, Intake
 from gateway.intake.prompt_tokens import OutputTokens
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Withdrawn
-from policies.types import Outcome
+from policies.types import Outcome, Tier
 
 RESENDS_MAX = 1  # of a call whose connection broke before the answer: it may be what breaks the backend
 
@@ -35,6 +35,7 @@ class Generation:
         intake: Intake,
         backends: BackendPool,
         links: Mapping[str, Link],
+        tiers: Mapping[str, Tier],
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         on_answer: Callable[[str, Call, str, int], None],
@@ -45,6 +46,7 @@ class Generation:
         self._intake = intake
         self._backends = backends
         self._links = links
+        self._tiers = tiers
         self._answer_headers = answer_headers
         self._output_tokens = output_tokens
         self._on_answer = on_answer
@@ -127,6 +129,8 @@ class Generation:
             link=self._links[backend_id],
             kind=self._backends.kind(backend_id),
             plugin_name=self._backends.plugin_name(backend_id),
+            reads_priority=self._backends.reads_priority(backend_id),
+            tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
             intake=self._intake,
             answer_headers=self._answer_headers,
             output_tokens=self._output_tokens,

@@ -9,17 +9,21 @@ decodes off (fair.py), and for one pair of targets.
     N = 1 + (TTFT - least slack) / TPOT,  n_r = 1 + (TTFT - slack_r) / TPOT
 
 "linear" leaves out the 1, "ceil" rounds the quotient up: each decode needs whole tokens, each step is a whole one.
+Decodes that are due at no time run in every step (fair.py): to a they add what they cost. One that is late makes steps
+no shorter than its TPOT, as one that is due now: what it has missed is not made up for.
 """
 
 from collections.abc import Callable, Iterable
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from policies.step_time.model import StepTimeModel
 
 
 class DueDecode(NamedTuple):
-    """A running request: seconds until its next token is due, and the KV tokens that a step reads for it."""
+    """A running request: seconds until its next token is due, infinite where nobody said, and the KV tokens that a step
+    reads for it.
+    """
 
     slack_s: float
     context_tokens: float
@@ -48,14 +52,16 @@ def prefill_admission_budget(
 ) -> float:
     """Return prompt tokens, negative where more is owed than can be in time. Targets are above zero."""
     steps_of = MODES[mode]
-    needed_s, slack_min_s = 0.0, ttft_s
+    step_s, needed_s, slack_min_s = model.base_s, 0.0, ttft_s
     for decode in decodes:
-        if decode.slack_s < ttft_s:
-            steps = steps_of((ttft_s - decode.slack_s) / tpot_s)
-            needed_s += steps * _decode_s(model, decode.context_tokens)
-            slack_min_s = min(slack_min_s, decode.slack_s)
+        if decode.slack_s == inf:
+            step_s += _decode_s(model, decode.context_tokens)
+        elif decode.slack_s < ttft_s:
+            slack_s = max(decode.slack_s, 0.0)
+            needed_s += steps_of((ttft_s - slack_s) / tpot_s) * _decode_s(model, decode.context_tokens)
+            slack_min_s = min(slack_min_s, slack_s)
     steps = steps_of((ttft_s - slack_min_s) / tpot_s) if slack_min_s < ttft_s else 1.0
-    left_s = ttft_s - model.base_s * steps - needed_s
+    left_s = ttft_s - step_s * steps - needed_s
     return tokens_in(model, left_s) - owed_tokens
 
 

@@ -10,7 +10,7 @@ from backends.vllm_plugin.step_clock import StepReport as PluginStep
 
 STATE = EngineState(
     dispatches={}, running=1, waiting=0, kv_blocks=100, kv_blocks_free=90, kv_block_tokens=16, step_tokens_max=2048,
-    requests_running_max=128, pab_tokens=500.0, pab_ttft_s=0.5, pab_tpot_s=0.05,
+    requests_running_max=128, scheduling_policy="fcfs", pab_tokens=500.0, pab_ttft_s=0.5, pab_tpot_s=0.05,
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_what_the_plugin_serves_is_what_the_gateway_reads():
     reports = PluginReports()
     assert reports.told(answer(served)) == [StepReport(10, 500, 2, 0.0125)]
     assert reports.engines == EngineNews(
-        step_tokens_max=2048, requests_running_max=128, pab_tokens=500.0, pab_dispatches=0
+        step_tokens_max=2048, requests_running_max=128, pab_tokens=500.0, pab_dispatches=0, reads_priority=False
     )
     assert reports.path(0.0) == "/fairlead/steps?since=1"
 
@@ -54,9 +54,21 @@ def test_only_steps_that_are_new_are_served_and_of_too_many_the_last():
 def test_several_engines_are_one_backend_and_nobody_says_which_dispatches_have_arrived():
     reports = PluginReports()
     reports.told(answer(serve(STATE, STATE)))
-    assert reports.engines == EngineNews(step_tokens_max=4096, requests_running_max=256, pab_tokens=1000.0)
+    assert reports.engines == EngineNews(
+        step_tokens_max=4096, requests_running_max=256, pab_tokens=1000.0, reads_priority=False
+    )
     reports.told(answer(serve(STATE, state(pab_tokens=None))))
     assert reports.engines.pab_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("policies", "known"),
+    [(["priority"], True), (["priority", "priority"], True), (["priority", "fcfs"], None), (["lottery"], None)],
+)
+def test_engines_say_whether_their_queues_go_by_priority(policies, known):
+    reports = PluginReports()
+    reports.told(answer(serve(*(state(scheduling_policy=policy) for policy in policies))))
+    assert reports.engines.reads_priority is known
 
 
 def test_only_our_own_dispatches_count():
@@ -100,7 +112,15 @@ def test_a_row_that_is_no_step_is_passed_over(row):
 
 
 @pytest.mark.parametrize(
-    "lie", [{"pab_tokens": "many"}, {"pab_tokens": float("inf")}, {"step_tokens_max": -1}, {"dispatches": [1]}, {}]
+    "lie",
+    [
+        {"pab_tokens": "many"},
+        {"pab_tokens": float("inf")},
+        {"step_tokens_max": -1},
+        {"dispatches": [1]},
+        {"scheduling_policy": 7},
+        {},
+    ],
 )
 def test_an_engine_that_says_what_cannot_be_says_nothing(lie):
     said = {"a": {**lie}}

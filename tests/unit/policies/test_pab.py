@@ -1,5 +1,8 @@
 """The prefill admission budget, by the worked example of its specification, and what follows from what it means."""
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,3 +54,19 @@ def test_prompts_get_what_decodes_at_their_pace_leave():
     # A step every 50 ms takes 10 ms + 100 * 0.3 ms + 20,000 * 0.5 us = 50 ms: all of it.
     assert tokens_per_s(MODEL, sequences=100, context_tokens=20_000, tpot_s=0.05) == pytest.approx(0.0, abs=1e-6)
     assert tokens_per_s(MODEL, sequences=100, context_tokens=20_000, tpot_s=0.1) == pytest.approx(0.5 / 0.0003005)
+
+
+def test_a_decode_that_is_due_at_no_time_runs_in_every_step():
+    aimless = DueDecode(inf, 5000.0)
+    cost_s = MODEL.step_s(new_tokens=1, context_tokens=5000, requests=1) - MODEL.base_s
+    slower = replace(MODEL, base_s=MODEL.base_s + cost_s)
+    budget = prefill_admission_budget(MODEL, [*DECODES, aimless], owed_tokens=0, **TARGETS)
+    assert budget == pytest.approx(prefill_admission_budget(slower, DECODES, owed_tokens=0, **TARGETS))
+    assert budget < prefill_admission_budget(MODEL, DECODES, owed_tokens=0, **TARGETS)
+
+
+def test_a_decode_that_is_late_costs_what_one_that_is_due_now_does():
+    late, due = ([DueDecode(slack_s, 1000)] for slack_s in (-60.0, 0.0))
+    assert prefill_admission_budget(MODEL, late, owed_tokens=0, **TARGETS) == prefill_admission_budget(
+        MODEL, due, owed_tokens=0, **TARGETS
+    )
