@@ -22,7 +22,7 @@ from policies.limit.knee import knee_s
 from policies.limit.urgency import DueTokens
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.types import BackendLoad
+from policies.types import BackendLoad, SloEnvelope
 
 # A model that was sure once limits better than none while it is in doubt: without one a flood is let in at once.
 ERROR_RATIO_KEPT = 0.5
@@ -35,6 +35,15 @@ FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; mor
 
 class EngineWork:
     """One backend's running requests over time. Mutable; `now` never goes back."""
+
+    # Read and written with every fact: more than thirty attributes without slots take Python twice as long.
+    __slots__ = (
+        "_at", "_bound", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences", "_foreign_tokens",
+        "_knee_s", "_late_tokens", "_late_until", "_reported_tokens", "_sent", "_short_tokens", "_steps",
+        "_surely_computed", "_tpots", "_unreported", "batching", "busy_until", "chunk_s", "chunk_tokens",
+        "context_tokens", "decode_s", "engines", "is_sure", "long_prompts", "model", "output_tokens", "ready_at",
+        "sequences", "share_tokens", "step_s_max", "step_tokens_max",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.model: StepTimeModel | None = None
@@ -71,6 +80,7 @@ class EngineWork:
         """When less will be left of them than keeps the engine busy. Long ago, both, while no model says when."""
         self.step_s_max = inf
         """The tightest TPOT target of what runs, or the knee where nothing has one."""
+        self._knee_s = inf
         self._dispatches = 0
         self._reported_tokens: float | None = None
         self._unreported: dict[Reservation, int] = {}  # sent after what the engine's report knew of
@@ -82,41 +92,44 @@ class EngineWork:
         self._advance(now)
         self._sent += reservation.prefill_tokens
         self._ends[reservation] = self._sent
-        self._count_prompt(reservation, 1)
+        if self.share_tokens is not None:
+            self._count_prompt(reservation, 1)
         self._dispatches += 1
         reservation.number = self._dispatches
         if self._reported_tokens is not None:
             self._unreported[reservation] = reservation.prefill_tokens
-        self._bind(reservation)
         self._count(reservation, 1)
-        self._set_pace()
-        self._note_due(reservation, now)
+        if reservation.envelope is not None:
+            self._bind(reservation)
+        if self.model is not None:
+            self._set_pace(self.model)
+        if reservation.envelope is not None:
+            self._note_due(reservation, reservation.envelope, now)
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Its first token is there."""
         self._advance(now)
-        self._unreported.pop(reservation, None)
-        end = self._ends.pop(reservation, None)
+        end = self._prefilled(reservation)
         if end is not None:
-            self._count_prompt(reservation, -1)
             self._surely_computed = max(self._surely_computed, end)
             is_streamed = reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences
             self._computed = self._surely_computed if is_streamed else max(self._computed, end)
-            self._set_pace()
-        self._note_due(reservation, now)
+            if self.model is not None:
+                self._set_pace(self.model)
+        if reservation.envelope is not None:
+            self._note_due(reservation, reservation.envelope, now)
 
     def release(self, reservation: Reservation, now: float) -> None:
         """It has ended, however."""
         self._advance(now)
-        self._unreported.pop(reservation, None)
-        end = self._ends.pop(reservation, None)
-        if end is not None:
-            self._count_prompt(reservation, -1)
-            if end > self._computed:  # it will not be computed any more
-                self._computed += min(reservation.prefill_tokens, end - self._computed)
-        self._unbind(reservation)
+        end = self._prefilled(reservation)
+        if end is not None and end > self._computed:  # it will not be computed any more
+            self._computed += min(reservation.prefill_tokens, end - self._computed)
+        if reservation.envelope is not None:
+            self._unbind(reservation)
         self._count(reservation, -1)
-        self._set_pace()
+        if self.model is not None:
+            self._set_pace(self.model)
 
     def measured(
         self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float, is_new: bool = True
@@ -138,13 +151,18 @@ class EngineWork:
         self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
         if is_new:
             self._reported(load)
-        self._set_pace()
+        if self.model is None:
+            self._late_until = self.ready_at = self.busy_until = -inf
+        else:
+            self._knee_s = knee_s(self.model)
+            self._set_pace(self.model)
 
     def told(self, running: Iterable[Reservation], now: float) -> None:
         """What these, all that run, have produced by now is known."""
         self._advance(now)
         for reservation in running:
-            self._note_due(reservation, now)
+            if reservation.envelope is not None:
+                self._note_due(reservation, reservation.envelope, now)
         self._due.settle()
 
     # -- what is asked ---------------------------------------------------------------------------------------
@@ -272,13 +290,9 @@ class EngineWork:
             passed_s -= prefill_s
         self._steps += passed_s / self.decode_s
 
-    def _set_pace(self) -> None:
+    def _set_pace(self, model: StepTimeModel) -> None:
         """How fast it goes from now on. Called with every fact, hence written for its cost."""
-        model = self.model
         self._late_until = -inf
-        if model is None:
-            self.ready_at = self.busy_until = -inf
-            return
         engines, sequences = self.engines, self.sequences + self._foreign_sequences
         chunk = self.step_tokens_max * engines
         self.chunk_tokens = max(1, chunk - sequences)
@@ -292,19 +306,27 @@ class EngineWork:
         # A report of the engine knows better what it can still take on.
         is_queue = self._reported_tokens is None and self.share_tokens is None
         self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s if is_queue else -inf
-        self.step_s_max = min(self._tpots) if self._tpots else knee_s(model)
+        self.step_s_max = min(self._tpots) if self._tpots else self._knee_s
+
+    def _prefilled(self, reservation: Reservation) -> float | None:
+        """Its prompt is owed no more; where it ends in what was sent, None where that is known already."""
+        if self._unreported:
+            self._unreported.pop(reservation, None)
+        end = self._ends.pop(reservation, None)
+        if end is not None and self.share_tokens is not None:
+            self._count_prompt(reservation, -1)
+        return end
 
     def _share(self, tokens: int | None) -> None:
         """A step computes at most so many tokens of one prompt."""
         tokens = None if tokens is None or tokens >= self.step_tokens_max else tokens
         if tokens != self.share_tokens:
             self.share_tokens, self.long_prompts, self._short_tokens = tokens, 0, 0
-            for reservation in self._ends:
+            for reservation in () if tokens is None else self._ends:
                 self._count_prompt(reservation, 1)
 
     def _count_prompt(self, reservation: Reservation, sign: int) -> None:
-        if self.share_tokens is None:
-            return
+        assert self.share_tokens is not None, "asked where prompts share steps"
         if reservation.prefill_tokens > self.share_tokens:
             self.long_prompts += sign
         else:
@@ -339,10 +361,10 @@ class EngineWork:
             if not self._tpots[tpot_s]:
                 del self._tpots[tpot_s]
 
-    def _note_due(self, reservation: Reservation, now: float) -> None:
+    def _note_due(self, reservation: Reservation, envelope: SloEnvelope, now: float) -> None:
         """When its next token is due. It gets one with every step; the first when its prompt is computed."""
-        envelope, tpot_s = reservation.envelope, self._bound.get(reservation)
-        if envelope is None or tpot_s is None:
+        tpot_s = self._bound.get(reservation)
+        if tpot_s is None:
             return
         produced = reservation.produced_tokens // reservation.sequences
         if envelope.ttft_s is not None:
