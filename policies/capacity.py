@@ -194,20 +194,14 @@ class BackendCapacity:
             self.work, reservation, self._clock.now
         )
 
-    def may_fit(self, reservation: Reservation, *, reserve_only: bool, prefill_tokens: int, due_at: float) -> bool:
-        """Whether `fits` may be true of it, with at least so many tokens to compute, the first due then: what a glance
-        tells.
-        """
+    def may_fit(self, reservation: Reservation, *, reserve_only: bool) -> bool:
+        """Whether `fits` may be true of it, whatever of its prompt is cached: what a glance tells."""
         if not self.sequences:
             return True
         room = self.own_room(reservation.tier_id) if reserve_only else self.room(reservation.tier_id)
         if reservation.sequences > room.sequences or (reservation.tokens > room.tokens and self._peak is None):
             return False
-        work = self.work
-        if not self._reads_time or work.model is None:
-            return True
-        now = self._clock.now
-        return (now >= work.busy_until or work.ready_at <= due_at) and not work.is_known_late(prefill_tokens, now)
+        return self._clock.now >= self.busy_until(reservation.first_due_at)
 
     def busy_until(self, due_at: float) -> float:
         """Until when it surely takes no prompt whose first token is due then; long ago: perhaps it takes one now."""

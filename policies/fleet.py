@@ -177,43 +177,23 @@ class Fleet:
         """
         if not candidates:
             return None
-        prompt_tokens, cached_tokens = request.prompt_tokens, self.cached_tokens
-        needed = candidates[0].reservation(request, tier_id, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        needed = candidates[0].reservation(
+            request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+        )
         layouts = {candidates[0].layout: needed}
-        asked, due_at = candidates, _due_at(request)
-        is_remembered = self._layout is not None and (is_closed or not closed)
-        if is_remembered and self._refusals.kinds:
-            asked = self._refusals.worth_asking(
-                candidates, needed, reserve_only=is_closed, due_at=due_at, now=self._clock.now
-            )
-        prefill_tokens = prompt_tokens if cached_tokens is None else 0
-        promising: list[BackendCapacity] = []
-        for capacity in asked:
-            reservation = layouts.get(capacity.layout)
-            if reservation is None:
-                reservation = layouts[capacity.layout] = capacity.reservation(
-                    request, tier_id, prompt_tokens=prompt_tokens, output_tokens=output_tokens
-                )
-            reserve_only = is_closed or capacity.id in closed
-            if capacity.may_fit(reservation, reserve_only=reserve_only, prefill_tokens=prefill_tokens, due_at=due_at):
-                promising.append(capacity)
-        fitting = self._fitting(promising, layouts, request, is_closed=is_closed, closed=closed)
+        asked, refusals = candidates, self._refusals if self._layout is not None and (is_closed or not closed) else None
+        if refusals is not None and refusals.kinds:
+            asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=self._clock.now)
+        fitting = self._fitting(asked, layouts, request, is_closed=is_closed, closed=closed)
         if not fitting:
-            if is_remembered:
-                self._refusals.found_none(
-                    asked,
-                    candidates,
-                    self._backends,
-                    needed,
-                    reserve_only=is_closed,
-                    due_at=due_at,
-                    now=self._clock.now,
-                )
+            if refusals is not None:
+                now = self._clock.now
+                refusals.found_none(asked, candidates, self._backends, needed, reserve_only=is_closed, now=now)
             return None
         chosen = fitting[0] if len(fitting) == 1 else placement.place(request, fitting)
         reservation = layouts[chosen.layout]
-        if cached_tokens is not None:
-            reservation.cached_tokens = cached_tokens(request, chosen.id)
+        if self.cached_tokens is not None:
+            reservation.cached_tokens = self.cached_tokens(request, chosen.id)
         chosen.take(reservation)
         self._requests += 1
         self._seats_changed(chosen)
@@ -349,20 +329,28 @@ class Fleet:
 
     def _fitting(
         self,
-        promising: Iterable[BackendCapacity],
-        layouts: Mapping[tuple[int, bool], Reservation],
+        asked: Sequence[BackendCapacity],
+        layouts: dict[tuple[int, bool], Reservation],
         request: Request,
         *,
         is_closed: bool,
         closed: Collection[str],
     ) -> list[BackendCapacity]:
-        """Those of the promising that have room."""
-        fitting = []
-        for capacity in promising:
-            reservation = layouts[capacity.layout]
-            if self.cached_tokens is not None:
-                reservation.cached_tokens = self.cached_tokens(request, capacity.id)
-            if capacity.fits(reservation, reserve_only=is_closed or capacity.id in closed):
+        """Those that have room for it. `layouts` has what it would occupy by the layout of blocks, of one at least."""
+        cached_tokens, fitting = self.cached_tokens, []
+        for capacity in asked:
+            reservation = layouts.get(capacity.layout)
+            if reservation is None:
+                like = next(iter(layouts.values()))
+                reservation = layouts[capacity.layout] = capacity.reservation(
+                    request, like.tier_id, prompt_tokens=request.prompt_tokens, output_tokens=like.output_tokens
+                )
+            reserve_only = is_closed or capacity.id in closed
+            if cached_tokens is not None:
+                if not capacity.may_fit(reservation, reserve_only=reserve_only):
+                    continue
+                reservation.cached_tokens = cached_tokens(request, capacity.id)
+            if capacity.fits(reservation, reserve_only=reserve_only):
                 fitting.append(capacity)
         return fitting
 
@@ -384,9 +372,3 @@ class Fleet:
         if not capacity.requests:
             del self._backends[capacity.id]
             self._retired.discard(capacity.id)
-
-
-def _due_at(request: Request) -> float:
-    """When its first token is due; long ago where nobody said when."""
-    envelope = request.envelope
-    return -inf if envelope is None or envelope.ttft_s is None else request.arrived_at + envelope.ttft_s

@@ -54,16 +54,15 @@ class Refusals:
         needed: Reservation,
         *,
         reserve_only: bool,
-        due_at: float,
         now: float,
     ) -> Sequence[BackendCapacity]:
-        """The candidates that may have room for what is needed by somebody whose first token is due then."""
+        """The candidates that may have room for what is needed."""
         refused = self.kinds.get((needed.tier_id, reserve_only))
         if (
             refused is None
             or needed.sequences <= refused.seats_free
             or needed.tokens <= refused.tokens_free
-            or due_at >= refused.ready_at
+            or needed.first_due_at >= refused.ready_at
         ):
             return candidates
         others, busy = refused.others, refused.busy
@@ -79,7 +78,6 @@ class Refusals:
         needed: Reservation,
         *,
         reserve_only: bool,
-        due_at: float,
         now: float,
     ) -> None:
         """None of those asked, the candidates that were worth it, has room. `known` are the ids of all backends."""
@@ -96,7 +94,7 @@ class Refusals:
                 seats_free = max(seats_free, room.sequences)
             elif room.tokens < needed.tokens:
                 tokens_free = max(tokens_free, room.tokens)
-            elif now < (busy_until := each.busy_until(due_at)):
+            elif now < (busy_until := each.busy_until(needed.first_due_at)):
                 ready_at = min(ready_at, each.work.ready_at)
                 busy.append((busy_until, each.id))
             else:

@@ -17,6 +17,7 @@ first token has slack too: prompts that are sent after his are computed while he
 from collections.abc import Iterable
 from functools import partial
 from math import ceil, inf, isfinite
+from typing import NamedTuple
 
 from policies.limit.knee import knee_s
 from policies.limit.urgency import DueTokens
@@ -31,6 +32,15 @@ STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
 ROUNDING_S = 1e-9
 STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
 FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; more: they are told of late, or all at once
+
+
+class Stall(NamedTuple):
+    """Steps with prompts in them: which is the last full one, and by when it is done; the same of the last of all."""
+
+    last_full: float
+    full_s: float
+    last: float
+    all_s: float
 
 
 class EngineWork:
@@ -182,9 +192,12 @@ class EngineWork:
 
     def decode_with_s(self, reservation: Reservation) -> float:
         """Seconds of a step in which all that runs and this one decode."""
-        sequences = self._all_sequences + reservation.sequences
-        context_tokens = self.context_tokens + self._foreign_tokens + reservation.context_tokens
-        return self.step_s(new_tokens=sequences, sequences=sequences, context_tokens=context_tokens)
+        model, each = self.model, 1 / self.engines  # of what is shared among the engines
+        assert model is not None
+        sequences = (self.sequences + self._foreign_sequences + reservation.sequences) * each
+        context_tokens = (self.context_tokens + self._foreign_tokens + reservation.context_tokens) * each
+        decodes_s = model.base_s + model.token_s * sequences  # written out: every engine of a pool may be asked this
+        return decodes_s + model.context_token_s * context_tokens + model.request_s * sequences
 
     def own_tpot_s(self, reservation: Reservation) -> float:
         """Its own TPOT target; infinite where it has none, or one that the engine could not keep for it alone."""
@@ -212,7 +225,7 @@ class EngineWork:
 
     def tpot_target_s(self) -> float:
         """The tightest of what runs; infinite where nothing has one."""
-        return min(self._tpots, default=inf)
+        return self.step_s_max if self._tpots else inf
 
     def makes_late(self, prefill_tokens: float, now: float) -> bool:
         """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
@@ -220,10 +233,13 @@ class EngineWork:
         """
         if self.is_known_late(prefill_tokens, now):
             return True
+        if self._due.is_empty:
+            return False
         owed = self.owed_tokens(now)
+        stall = self._stall(owed + prefill_tokens)
         is_late = any(
-            self._is_late(tpot_s, base, owed + prefill_tokens)
-            for tpot_s, base in self._due.most_urgent(partial(self._is_late, owed_tokens=owed))
+            self._is_late(tpot_s, base, stall)
+            for tpot_s, base in self._due.most_urgent(partial(self._is_late, stall=self._stall(owed)))
         )
         if is_late:
             self._late_tokens = prefill_tokens if now >= self._late_until else min(self._late_tokens, prefill_tokens)
@@ -379,12 +395,20 @@ class EngineWork:
             steps_ahead = max(0, ceil(ahead / self.chunk_tokens) - 1)
         self._due.note(reservation, tpot_s, due - (self._steps + steps_ahead) * tpot_s)
 
-    def _is_late(self, tpot_s: float, base: float, owed_tokens: float) -> bool:
-        """Whether a request whose tokens are due from this base on gets one too late while so much is computed."""
-        slack_s = base + self._steps * tpot_s - self._at
+    def _stall(self, owed_tokens: float) -> Stall:
+        """What decodes have to bear while so much is computed."""
         full_steps, rest = divmod(owed_tokens, self.chunk_tokens)
-        # The last step gives the token that is due after those of all others; so does the last full one.
         last = full_steps if rest else full_steps - 1
-        if full_steps and slack_s + (full_steps - 1) * tpot_s < full_steps * self.chunk_s - ROUNDING_S:
-            return True
-        return slack_s + max(0.0, last) * tpot_s < max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S
+        return Stall(
+            full_steps - 1,
+            full_steps * self.chunk_s - ROUNDING_S if full_steps else -inf,
+            max(0.0, last),
+            max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S,
+        )
+
+    def _is_late(self, tpot_s: float, base: float, stall: Stall) -> bool:
+        """Whether a request whose tokens are due from this base on gets one too late by this stall."""
+        slack_s = base + self._steps * tpot_s - self._at
+        # The last step gives the token that is due after those of all others; so does the last full one.
+        last_full, full_s, last, all_s = stall
+        return slack_s + last_full * tpot_s < full_s or slack_s + last * tpot_s < all_s
