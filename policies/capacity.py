@@ -81,6 +81,15 @@ class BackendCapacity:
     Limits change with measurements and are computed then; what fits is asked for every decision.
     """
 
+    # As EngineWork.
+    __slots__ = (
+        "_clock", "_foreign_requests", "_foreign_tokens", "_headroom_ratio", "_headroom_ratio_max", "_limit",
+        "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_shared",
+        "_shared_tokens", "_tiers", "foreign_requests", "foreign_tokens", "held_until", "id", "layout", "load",
+        "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "tokens", "tokens_limit",
+        "tokens_max", "work",
+    )  # fmt: skip
+
     def __init__(
         self,
         load: BackendLoad,
@@ -99,6 +108,7 @@ class BackendCapacity:
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
         self._rooms: dict[str, Room] = {}  # by tier, as far as it was asked for since something changed
+        self._reserved_ratio: float | None = None  # likewise
         self.held_until = -inf  # the backend refused a request: nothing is sent before
         self.refusing_since: float | None = None  # it has taken none since
         self.requests = 0
@@ -118,9 +128,13 @@ class BackendCapacity:
     @property
     def reserved_ratio(self) -> float:
         """How full it is, by whichever limit is nearer."""
-        sequences = (self.sequences + self.foreign_requests) / self.sequences_limit
-        limit = self.tokens_limit
-        return max(sequences, (self.tokens_held_max + self.foreign_tokens) / limit) if limit else sequences
+        ratio = self._reserved_ratio
+        if ratio is None or self._peak is not None:  # the peak moves with time
+            ratio = (self.sequences + self.foreign_requests) / self.sequences_limit
+            if self.tokens_limit:
+                ratio = max(ratio, (self.tokens_held_max + self.foreign_tokens) / self.tokens_limit)
+            self._reserved_ratio = ratio
+        return ratio
 
     @property
     def tokens_held_max(self) -> float:
@@ -143,9 +157,11 @@ class BackendCapacity:
             prefix,
             request.prefix_block_tokens,
             output_tokens,
-            prompt_tokens=prompt_tokens,
-            arrived_at=request.arrived_at,
-            envelope=request.envelope,
+            0,  # produced
+            prompt_tokens,
+            0,  # cached
+            request.arrived_at,
+            request.envelope,
         )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
@@ -171,24 +187,27 @@ class BackendCapacity:
             return False
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
-        if reserve_only and not self._fits_own_reserve(reservation.tier_id, reservation.sequences, needed):
-            return False
+        if reserve_only:
+            own = self.own_room(reservation.tier_id)
+            if reservation.sequences > own.sequences or needed > own.tokens:
+                return False
         return (needed <= room.tokens or self._fits_peak(reservation, needed, room)) and self._limit.allows(
             self.work, reservation, self._clock.now
         )
 
-    def may_fit(self, tier_id: str, tokens: int, *, prefill_tokens: int, due_at: float) -> bool:
-        """Whether `fits` may be true of so many own tokens, at least so many to compute, the first due then: what a
-        glance tells.
-        """
+    def may_fit(self, reservation: Reservation, *, reserve_only: bool) -> bool:
+        """Whether `fits` may be true of it, whatever of its prompt is cached: what a glance tells."""
         if not self.sequences:
             return True
-        if tokens > self.room(tier_id).tokens and self._peak is None:
+        room = self.own_room(reservation.tier_id) if reserve_only else self.room(reservation.tier_id)
+        if reservation.sequences > room.sequences or (reservation.tokens > room.tokens and self._peak is None):
             return False
-        if not self._reads_time:
-            return True
-        work, now = self.work, self._clock.now
-        return (now >= work.busy_until or work.ready_at <= due_at) and not work.is_known_late(prefill_tokens, now)
+        return self._clock.now >= self.busy_until(reservation.first_due_at)
+
+    def busy_until(self, due_at: float) -> float:
+        """Until when it surely takes no prompt whose first token is due then; long ago: perhaps it takes one now."""
+        work = self.work
+        return work.busy_until if self._reads_time and self.sequences and work.ready_at > due_at else -inf
 
     def opens_at(self, now: float) -> float:
         """When time alone may make room that there is not at `now`; infinite where it does not."""
@@ -198,11 +217,15 @@ class BackendCapacity:
         """What is free beside what runs, and what is kept for other tiers."""
         room = self._rooms.get(tier_id)
         if room is None:
-            kept = self._kept_for_others(tier_id)
+            kept = self._kept_for_others(tier_id) if self._reserves else NOTHING
             tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
-            room = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
-            self._rooms[tier_id] = room
+            room = self._rooms[tier_id] = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
         return room
+
+    def own_room(self, tier_id: str) -> Room:
+        """What is free of the tier's own reserve; negative where it has more than that."""
+        used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
+        return Room(reserve.sequences - used.sequences, reserve.tokens - used.tokens)
 
     def ttft_s(self, prefill_tokens: float) -> float | None:
         """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed; None
@@ -315,6 +338,7 @@ class BackendCapacity:
     def _set_limits(self) -> None:
         load = self.load
         self._rooms.clear()
+        self._reserved_ratio = None
         self.id = load.backend_id
         self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
         if self._peak is not None:
@@ -357,10 +381,6 @@ class BackendCapacity:
         """Tokens of the reservation's prefix that no running request holds yet."""
         return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
 
-    def _fits_own_reserve(self, tier_id: str, sequences: int, tokens: float) -> bool:
-        used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
-        return used.sequences + sequences <= reserve.sequences and used.tokens + tokens <= reserve.tokens
-
     def _kept_for_others(self, tier_id: str) -> _Use:
         """The unused part of the other tiers' reserves."""
         kept = _Use()
@@ -387,6 +407,7 @@ class BackendCapacity:
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
         self._rooms.clear()
+        self._reserved_ratio = None
         use = self._tiers[tier_id]
         use.sequences += sequences
         use.tokens += tokens

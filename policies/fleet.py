@@ -48,9 +48,11 @@ class Fleet:
         self._limits = (0, 0.0)
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
-        self._with_seat: set[str] = set()  # ids of those that are there and have one
+        self.with_seat: set[str] = set()
+        """Ids of the backends that are there and have a seat."""
         self._open: list[BackendCapacity] | None = None  # these, as far as they were asked for since they changed
         self._refusals = Refusals()
+        self._requests = 0  # of ours that all of them hold
         self._layout: tuple[int, bool] | None = None  # of blocks, where all backends have the same
         self._held_until = -inf  # the last of those that are held
 
@@ -75,7 +77,7 @@ class Fleet:
         self._retired = self._backends.keys() - {load.backend_id for load in loads}
         for backend_id in sorted(self._retired):
             self._retire(self._backends[backend_id])
-        self._with_seat = {each.id for each in self._backends.values() if each.load.available and each.has_seat}
+        self.with_seat = {each.id for each in self._backends.values() if each.load.available and each.has_seat}
         self._open = None
         self._refusals.forget()
         layouts = {each.layout for each in self._backends.values()}
@@ -157,6 +159,7 @@ class Fleet:
         backend.refusing_since = None
         self._clock.now = entry.first_token_at or self._clock.now
         backend.started(entry.reservation)
+        self._refusals.changed(backend.id)
 
     def seat(
         self,
@@ -165,44 +168,34 @@ class Fleet:
         candidates: Sequence[BackendCapacity],
         *,
         output_tokens: float,
-        reserve_only: Collection[str],
+        is_closed: bool,
+        closed: Collection[str],
         placement: Placement,
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's place where placement says, among the candidates that have room; None if none has.
-        At the backends `reserve_only` it may enter its tier's reserve alone.
+        Where `is_closed`, or at the backends that are `closed`, it may enter its tier's reserve alone.
         """
-        fitting: list[BackendCapacity] = []
-        cached_tokens = self.cached_tokens
-        due_at, prefill_tokens = _due_at(request), request.prompt_tokens if cached_tokens is None else 0
-        layouts: dict[tuple[int, bool], Reservation] = {}
-        asked, remembered = candidates, self._layout is not None and bool(candidates) and not reserve_only
-        if remembered:
-            needed = candidates[0].reservation(
-                request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
-            )
-            layouts[candidates[0].layout] = needed
-            asked = self._refusals.worth_asking(needed, candidates)
-        for capacity in asked:
-            reservation = layouts.get(capacity.layout)
-            if reservation is None:
-                reservation = layouts[capacity.layout] = capacity.reservation(
-                    request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
-                )
-            if not capacity.may_fit(tier_id, reservation.tokens, prefill_tokens=prefill_tokens, due_at=due_at):
-                continue
-            if cached_tokens is not None:
-                reservation.cached_tokens = cached_tokens(request, capacity.id)
-            if capacity.fits(reservation, reserve_only=capacity.id in reserve_only):
-                fitting.append(capacity)
+        if not candidates:
+            return None
+        needed = candidates[0].reservation(
+            request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+        )
+        layouts = {candidates[0].layout: needed}
+        asked, refusals = candidates, self._refusals if self._layout is not None and (is_closed or not closed) else None
+        if refusals is not None and refusals.kinds:
+            asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=self._clock.now)
+        fitting = self._fitting(asked, layouts, request, is_closed=is_closed, closed=closed)
         if not fitting:
-            if remembered:
-                self._refusals.found_none(needed, asked, candidates, self._backends)
+            if refusals is not None:
+                now = self._clock.now
+                refusals.found_none(asked, candidates, self._backends, needed, reserve_only=is_closed, now=now)
             return None
         chosen = fitting[0] if len(fitting) == 1 else placement.place(request, fitting)
         reservation = layouts[chosen.layout]
-        if cached_tokens is not None:
-            reservation.cached_tokens = cached_tokens(request, chosen.id)
+        if self.cached_tokens is not None:
+            reservation.cached_tokens = self.cached_tokens(request, chosen.id)
         chosen.take(reservation)
+        self._requests += 1
         self._seats_changed(chosen)
         return chosen, reservation
 
@@ -271,6 +264,7 @@ class Fleet:
         if output:  # since it was sent: that is known of answers that come whole, too
             capacity.answered((now - entry.dispatched_at) / output, output)
         capacity.release(entry.reservation)
+        self._requests -= 1
         if capacity.id in self._retired:
             self._retire(capacity)
         self._seats_changed(capacity)
@@ -288,7 +282,7 @@ class Fleet:
 
     def requests(self) -> int:
         """How many requests of ours all backends hold."""
-        return sum([capacity.requests for capacity in self._backends.values()])
+        return self._requests
 
     def views(self) -> Mapping[str, BackendView]:
         return {backend_id: capacity.view() for backend_id, capacity in self._backends.items()}
@@ -333,27 +327,48 @@ class Fleet:
             return capacity.seat_in_s(request.choices, tokens)
         return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
 
+    def _fitting(
+        self,
+        asked: Sequence[BackendCapacity],
+        layouts: dict[tuple[int, bool], Reservation],
+        request: Request,
+        *,
+        is_closed: bool,
+        closed: Collection[str],
+    ) -> list[BackendCapacity]:
+        """Those that have room for it. `layouts` has what it would occupy by the layout of blocks, of one at least."""
+        cached_tokens, fitting = self.cached_tokens, []
+        for capacity in asked:
+            reservation = layouts.get(capacity.layout)
+            if reservation is None:
+                like = next(iter(layouts.values()))
+                reservation = layouts[capacity.layout] = capacity.reservation(
+                    request, like.tier_id, prompt_tokens=request.prompt_tokens, output_tokens=like.output_tokens
+                )
+            reserve_only = is_closed or capacity.id in closed
+            if cached_tokens is not None:
+                if not capacity.may_fit(reservation, reserve_only=reserve_only):
+                    continue
+                reservation.cached_tokens = cached_tokens(request, capacity.id)
+            if capacity.fits(reservation, reserve_only=reserve_only):
+                fitting.append(capacity)
+        return fitting
+
     def _seated(self) -> list[BackendCapacity]:
         """The backends that are there and have a seat."""
         if self._open is None:
-            self._open = [each for each in self._backends.values() if each.id in self._with_seat]
+            self._open = [each for each in self._backends.values() if each.id in self.with_seat]
         return self._open
 
     def _seats_changed(self, capacity: BackendCapacity) -> None:
         self._refusals.changed(capacity.id)
         has_seat = capacity.load.available and capacity.has_seat
-        if has_seat != (capacity.id in self._with_seat):
+        if has_seat != (capacity.id in self.with_seat):
             self._open = None
-            (self._with_seat.add if has_seat else self._with_seat.discard)(capacity.id)
+            (self.with_seat.add if has_seat else self.with_seat.discard)(capacity.id)
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)
         if not capacity.requests:
             del self._backends[capacity.id]
             self._retired.discard(capacity.id)
-
-
-def _due_at(request: Request) -> float:
-    """When its first token is due; long ago where nobody said when."""
-    envelope = request.envelope
-    return -inf if envelope is None or envelope.ttft_s is None else request.arrived_at + envelope.ttft_s

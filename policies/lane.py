@@ -44,13 +44,14 @@ class TenantState:
 class Round:
     """The dispatching of one poll from one lane: the backends that have room, and who waits for it in vain."""
 
-    __slots__ = ("blocked", "candidates", "closed", "now", "passed_over")
+    __slots__ = ("blocked", "candidates", "closed", "is_closed", "now", "passed_over")
 
     def __init__(self, now: float, candidates: list[BackendCapacity]) -> None:
         self.now = now
         self.candidates = candidates
         self.blocked: set[str] = set()  # tiers to which all candidates are closed
-        self.closed: dict[str, frozenset[str]] = {}  # backend id -> tiers that it is closed to
+        self.is_closed = False  # all of them are, to these and perhaps not to all
+        self.closed: dict[str, frozenset[str]] = {}  # backend id -> tiers to which it is closed besides
         self.passed_over: set[str] = set()  # tenants whose next may only go to closed backends
 
     def may_go(self, request: Request) -> bool:
@@ -61,7 +62,7 @@ class Round:
         """The candidates that the request may go to."""
         closed, ids = self.closed, request.backend_ids
         if ids is None and not self.passed_over:
-            return self.candidates  # what was closed was all of them, and is closed to tiers that are blocked
+            return self.candidates  # what is closed is all of them, to tiers that are blocked
         return [
             each
             for each in self.candidates
@@ -71,19 +72,15 @@ class Round:
     def close(self, request: Request, tier_ids: frozenset[str]) -> None:
         """The request fits at no candidate that it may go to: keep what they have for it, from these tiers."""
         closed, ids = self.closed, request.backend_ids
-        if ids is None and not closed:
-            self.closed = dict.fromkeys([candidate.id for candidate in self.candidates], tier_ids)
+        if ids is None:
+            self.is_closed = True
             self.blocked |= tier_ids
             return
         for candidate in self.candidates:
-            if ids is None or candidate.id in ids:
+            if candidate.id in ids:
                 closed[candidate.id] = closed.get(candidate.id, NOBODY) | tier_ids
-        if ids is None:
-            self.blocked |= tier_ids
-        else:
-            self.passed_over.add(request.tenant_id)
-            closed_to_all = frozenset.intersection(*(closed.get(each.id, NOBODY) for each in self.candidates))
-            self.blocked |= closed_to_all
+        self.passed_over.add(request.tenant_id)
+        self.blocked |= frozenset.intersection(*(closed.get(each.id, NOBODY) for each in self.candidates))
 
 
 class Lane:

@@ -45,12 +45,16 @@ class Preemption:
     outlook: Outlook
     wakeup_at: float | None = field(default=None, init=False)
     """When somebody who waits will have waited too long."""
+    is_on: bool = field(default=False, init=False)
+    """Whether anything may be taken back from anybody."""
     _untouched: dict[str, InFlight] = field(default_factory=dict, init=False)  # by request, in the order of dispatch
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything may be taken back from anybody."""
-        return self.service_min is not None or any(tier.preemptible for tier in self.tiers.values())
+    def __post_init__(self) -> None:
+        self.tiers_changed()
+
+    def tiers_changed(self) -> None:
+        """There are other tiers, or they are others than they were."""
+        self.is_on = self.service_min is not None or any(tier.preemptible for tier in self.tiers.values())
 
     def may_withdraw(self, request: Request) -> bool:
         """Whether this request, if it is sent now, may be taken back."""

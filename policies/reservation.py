@@ -1,6 +1,7 @@
 """What one request occupies at its backend, and how far it has come."""
 
 from dataclasses import dataclass
+from math import inf
 
 from policies.types import SloEnvelope
 
@@ -33,6 +34,12 @@ class Reservation:
     def steps_left(self) -> float:
         """Steps until it is expected to end; negative: it has outgrown the prediction."""
         return (self.output_tokens - self.produced_tokens) / self.sequences
+
+    @property
+    def first_due_at(self) -> float:
+        """When its first token is due; long ago where nobody said when: no time would be soon enough to tell."""
+        envelope = self.envelope
+        return -inf if envelope is None or envelope.ttft_s is None else self.arrived_at + envelope.ttft_s
 
     @property
     def prefill_tokens(self) -> int:

@@ -237,6 +237,7 @@ class Scheduler:
         """
         changed, new_tiers = list(changed), {tier.id: tier for tier in tiers}
         self._tiers |= new_tiers
+        self._preemption.tiers_changed()
         with self._accounting.reweighing(self._tenants.states if new_tiers else {tenant.id for tenant in changed}):
             self._seating.set_tiers(self._tiers.values())
             for lane in self._lanes.all():
@@ -395,9 +396,6 @@ class Scheduler:
         self._queues.remove(request.id)
         self._refused.append(self._door.reject(request, reason, now))
         self._left(request, now)
-
-    def _tier_of(self, tenant_id: str) -> Tier:
-        return self._tiers[self._tenants.tier_id(tenant_id)]
 
     def _find_homes(self, now: float) -> None:
         """What waits for a backend that does not serve waits for another that does. What waits for some backends alone

@@ -53,22 +53,24 @@ class Seating:
         """Reserve the request's place where placement says. Where it fits nowhere the backends are kept for it, from
         its tier and from all without a reserve.
         """
-        expected, sized = self.prediction.predict(request), self.sizing.predict(request)
+        sized = self.sizing.predict(request)
+        expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
         seat = self._fleet.seat(
             request,
             tier_id,
             this_round.open_to(tier_id, request),
             output_tokens=sized,
-            reserve_only=this_round.closed,
+            is_closed=this_round.is_closed,
+            closed=this_round.closed,
             placement=self.placement,
         )
         if seat is None:
             this_round.close(request, self._unreserved | {tier_id})
             return None
         backend, reservation = seat
-        if not backend.has_seat:
+        if backend.id not in self._fleet.with_seat:
             this_round.candidates.remove(backend)
-        if self.reads_prefixes:
+        if self._fleet.cached_tokens is not None:
             self._prefixes.inserted(request, backend.id)  # from now on the backend holds all of it
         return InFlight(
             request,

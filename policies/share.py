@@ -75,11 +75,14 @@ class ShareCap:
         """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences and KV
         tokens) when its head is sent.
         """
-        ratio = max(self._ratio_max, self._weight_ratio(tenant))
-        if ratio >= 1.0:
-            return True  # the whole pool is no cap: a request too large for it is stopped at, not passed over
         sequences, tokens = use.sequences + head.choices, use.tokens + head.prompt_tokens + output_tokens
         sequences_max, tokens_max = limits
+        ratio = self._ratio_max
+        if sequences <= ratio * sequences_max and tokens <= ratio * tokens_max:
+            return True
+        ratio = max(ratio, self._weight_ratio(tenant))
+        if ratio >= 1.0:
+            return True  # the whole pool is no cap: a request too large for it is stopped at, not passed over
         return sequences <= ratio * sequences_max and tokens <= ratio * tokens_max
 
     def ratio_if_active(self, tenant: Tenant) -> float:

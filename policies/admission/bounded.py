@@ -22,14 +22,11 @@ class BoundedQueues(Admission):
 
     def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
         queue = queues.of(tenant.id)
-        requests_max = _or_default(tenant.queued_requests_max, self.tenant_requests_max)
-        bytes_max = _or_default(tenant.queued_bytes_max, self.tenant_bytes_max)
+        requests_max, bytes_max = tenant.queued_requests_max, tenant.queued_bytes_max
+        requests_max = self.tenant_requests_max if requests_max is None else requests_max
+        bytes_max = self.tenant_bytes_max if bytes_max is None else bytes_max
         if len(queue.requests) >= requests_max or queue.body_bytes + request.body_bytes > bytes_max:
             return Refusal(Reason.TENANT_QUEUE_FULL)
         if len(queues) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
             return Refusal(Reason.QUEUE_FULL)
         return None
-
-
-def _or_default(limit: int | None, default: int) -> int:
-    return default if limit is None else limit

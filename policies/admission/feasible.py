@@ -41,11 +41,13 @@ class Feasibility(Admission):
         self._overloaded_until = float("-inf")
 
     def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
-        tier = self._tiers[tenant.tier_id]
-        if tier.is_sheddable and now < self._overloaded_until:
+        if now < self._overloaded_until and self._tiers[tenant.tier_id].is_sheddable:
             return Refusal(Reason.SHED, max(RETRY_AFTER_S_MIN, self._overloaded_until - now))
         due_at = first_token_due_at(request)
-        if due_at is None or not (tier.rejects_misses or self._may_shed_for(tier)):
+        if due_at is None:
+            return None
+        tier = self._tiers[tenant.tier_id]
+        if not (tier.rejects_misses or self._may_shed_for(tier)):
             return None
         forecast_s = self._ttft_s(request, tenant, now)
         # Too late by so much, at the best.

@@ -15,6 +15,9 @@ class Gate:
 
     def __init__(self, rules: Sequence[Admission], queues: Queues) -> None:
         self._rules = tuple(rules)
+        # Most rules want to hear nothing of what they let in, and it is told with every request.
+        self._told_admitted = tuple(each for each in rules if type(each).admitted is not Admission.admitted)
+        self._told_settled = tuple(each for each in rules if type(each).settled is not Admission.settled)
         self._queues = queues
         self._drain = DrainEstimate()
 
@@ -25,18 +28,20 @@ class Gate:
         full: Refusal | None = None
         for rule in self._rules:
             refusal = rule.refuse(request, tenant, self._queues, now)
-            if refusal is not None and refusal.reason is not Reason.QUEUE_FULL:
+            if refusal is None:
+                continue
+            if refusal.reason is not Reason.QUEUE_FULL:
                 return self.reject(request, refusal.reason, now, refusal.retry_after_s)
             full = full or refusal
         if full is not None:
             return self.reject(request, full.reason, now, full.retry_after_s)
-        for rule in self._rules:
+        for rule in self._told_admitted:
             rule.admitted(request, tenant, now)
         return None
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
         """A request that was let in is over, having used so many tokens; 0 where it was never served."""
-        for rule in self._rules:
+        for rule in self._told_settled:
             rule.settled(request_id, tokens, now)
 
     def spent(self, tenant: Tenant, tokens: int, now: float) -> None:

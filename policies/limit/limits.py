@@ -87,6 +87,8 @@ class ModelLimit:
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         if work.model is None:
             return work.sequences + reservation.sequences <= self._gap.sequences_max
+        if now < work.busy_until and work.ready_at > reservation.first_due_at:
+            return False  # as `may_prefill` would find, at a glance
         return keeps_pace(work, reservation) and may_prefill(work, reservation, now)
 
     def answered(self, token_s: float, tokens: int, running: int) -> None:
@@ -96,9 +98,9 @@ class ModelLimit:
 def keeps_pace(work: EngineWork, reservation: Reservation) -> bool:
     """Whether the step with it stays within the tightest TPOT target there, or the knee where there is none."""
     assert work.model is not None
-    step_s_max, own_s = work.step_s_max, work.own_tpot_s(reservation)
-    if own_s < inf:  # the knee is for those who were promised nothing
-        step_s_max = min(work.tpot_target_s(), own_s)
+    step_s_max = work.step_s_max
+    if reservation.envelope is not None and (own_s := work.own_tpot_s(reservation)) < inf:
+        step_s_max = min(work.tpot_target_s(), own_s)  # the knee is for those who were promised nothing
     return work.decode_with_s(reservation) <= step_s_max + ROUNDING_S
 
 
@@ -108,7 +110,8 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     tokens = reservation.prefill_tokens
     if predictor.makes_late(work, tokens, now):
         return False
-    left_s = _ttft_left_s(reservation, now)
+    due_at = reservation.first_due_at
+    left_s = None if due_at == -inf else due_at - now
     if work.share_tokens is not None and work.batching == "vllm":
         return may_share(work, tokens, left_s)
     if left_s is not None and work.prefill_s(tokens) <= left_s:
@@ -132,11 +135,3 @@ def may_share(work: EngineWork, tokens: int, left_s: float | None) -> bool:
 
 
 LIMITS: dict[str, Callable[..., Limit]] = {"model": ModelLimit, "fixed": FixedLimit, "room": RoomOnly}
-
-
-def _ttft_left_s(reservation: Reservation, now: float) -> float | None:
-    """Seconds until its first token is due; None where nobody said when."""
-    envelope = reservation.envelope
-    if envelope is None or envelope.ttft_s is None:
-        return None
-    return reservation.arrived_at + envelope.ttft_s - now

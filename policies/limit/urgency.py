@@ -20,6 +20,11 @@ class DueTokens:
         self._heaps: dict[float, list[Entry]] = {}
         self._bases: dict[Reservation, float] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody's tokens are due at any time."""
+        return not self._heaps
+
     def note(self, reservation: Reservation, tpot_s: float, base: float) -> None:
         """From now on this is when its tokens are due."""
         self._bases[reservation] = base

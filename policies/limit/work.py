@@ -17,12 +17,13 @@ first token has slack too: prompts that are sent after his are computed while he
 from collections.abc import Iterable
 from functools import partial
 from math import ceil, inf, isfinite
+from typing import NamedTuple
 
 from policies.limit.knee import knee_s
 from policies.limit.urgency import DueTokens
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.types import BackendLoad
+from policies.types import BackendLoad, SloEnvelope
 
 # A model that was sure once limits better than none while it is in doubt: without one a flood is let in at once.
 ERROR_RATIO_KEPT = 0.5
@@ -33,8 +34,26 @@ STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
 FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; more: they are told of late, or all at once
 
 
+class Stall(NamedTuple):
+    """Steps with prompts in them: which is the last full one, and by when it is done; the same of the last of all."""
+
+    last_full: float
+    full_s: float
+    last: float
+    all_s: float
+
+
 class EngineWork:
     """One backend's running requests over time. Mutable; `now` never goes back."""
+
+    # Read and written with every fact: more than thirty attributes without slots take Python twice as long.
+    __slots__ = (
+        "_at", "_bound", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences", "_foreign_tokens",
+        "_knee_s", "_late_tokens", "_late_until", "_reported_tokens", "_sent", "_short_tokens", "_steps",
+        "_surely_computed", "_tpots", "_unreported", "batching", "busy_until", "chunk_s", "chunk_tokens",
+        "context_tokens", "decode_s", "engines", "is_sure", "long_prompts", "model", "output_tokens", "ready_at",
+        "sequences", "share_tokens", "step_s_max", "step_tokens_max",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.model: StepTimeModel | None = None
@@ -71,6 +90,7 @@ class EngineWork:
         """When less will be left of them than keeps the engine busy. Long ago, both, while no model says when."""
         self.step_s_max = inf
         """The tightest TPOT target of what runs, or the knee where nothing has one."""
+        self._knee_s = inf
         self._dispatches = 0
         self._reported_tokens: float | None = None
         self._unreported: dict[Reservation, int] = {}  # sent after what the engine's report knew of
@@ -82,41 +102,44 @@ class EngineWork:
         self._advance(now)
         self._sent += reservation.prefill_tokens
         self._ends[reservation] = self._sent
-        self._count_prompt(reservation, 1)
+        if self.share_tokens is not None:
+            self._count_prompt(reservation, 1)
         self._dispatches += 1
         reservation.number = self._dispatches
         if self._reported_tokens is not None:
             self._unreported[reservation] = reservation.prefill_tokens
-        self._bind(reservation)
         self._count(reservation, 1)
-        self._set_pace()
-        self._note_due(reservation, now)
+        if reservation.envelope is not None:
+            self._bind(reservation)
+        if self.model is not None:
+            self._set_pace(self.model)
+        if reservation.envelope is not None:
+            self._note_due(reservation, reservation.envelope, now)
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Its first token is there."""
         self._advance(now)
-        self._unreported.pop(reservation, None)
-        end = self._ends.pop(reservation, None)
+        end = self._prefilled(reservation)
         if end is not None:
-            self._count_prompt(reservation, -1)
             self._surely_computed = max(self._surely_computed, end)
             is_streamed = reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences
             self._computed = self._surely_computed if is_streamed else max(self._computed, end)
-            self._set_pace()
-        self._note_due(reservation, now)
+            if self.model is not None:
+                self._set_pace(self.model)
+        if reservation.envelope is not None:
+            self._note_due(reservation, reservation.envelope, now)
 
     def release(self, reservation: Reservation, now: float) -> None:
         """It has ended, however."""
         self._advance(now)
-        self._unreported.pop(reservation, None)
-        end = self._ends.pop(reservation, None)
-        if end is not None:
-            self._count_prompt(reservation, -1)
-            if end > self._computed:  # it will not be computed any more
-                self._computed += min(reservation.prefill_tokens, end - self._computed)
-        self._unbind(reservation)
+        end = self._prefilled(reservation)
+        if end is not None and end > self._computed:  # it will not be computed any more
+            self._computed += min(reservation.prefill_tokens, end - self._computed)
+        if reservation.envelope is not None:
+            self._unbind(reservation)
         self._count(reservation, -1)
-        self._set_pace()
+        if self.model is not None:
+            self._set_pace(self.model)
 
     def measured(
         self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float, is_new: bool = True
@@ -138,13 +161,18 @@ class EngineWork:
         self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
         if is_new:
             self._reported(load)
-        self._set_pace()
+        if self.model is None:
+            self._late_until = self.ready_at = self.busy_until = -inf
+        else:
+            self._knee_s = knee_s(self.model)
+            self._set_pace(self.model)
 
     def told(self, running: Iterable[Reservation], now: float) -> None:
         """What these, all that run, have produced by now is known."""
         self._advance(now)
         for reservation in running:
-            self._note_due(reservation, now)
+            if reservation.envelope is not None:
+                self._note_due(reservation, reservation.envelope, now)
         self._due.settle()
 
     # -- what is asked ---------------------------------------------------------------------------------------
@@ -164,9 +192,12 @@ class EngineWork:
 
     def decode_with_s(self, reservation: Reservation) -> float:
         """Seconds of a step in which all that runs and this one decode."""
-        sequences = self._all_sequences + reservation.sequences
-        context_tokens = self.context_tokens + self._foreign_tokens + reservation.context_tokens
-        return self.step_s(new_tokens=sequences, sequences=sequences, context_tokens=context_tokens)
+        model, each = self.model, 1 / self.engines  # of what is shared among the engines
+        assert model is not None
+        sequences = (self.sequences + self._foreign_sequences + reservation.sequences) * each
+        context_tokens = (self.context_tokens + self._foreign_tokens + reservation.context_tokens) * each
+        decodes_s = model.base_s + model.token_s * sequences  # written out: every engine of a pool may be asked this
+        return decodes_s + model.context_token_s * context_tokens + model.request_s * sequences
 
     def own_tpot_s(self, reservation: Reservation) -> float:
         """Its own TPOT target; infinite where it has none, or one that the engine could not keep for it alone."""
@@ -194,7 +225,7 @@ class EngineWork:
 
     def tpot_target_s(self) -> float:
         """The tightest of what runs; infinite where nothing has one."""
-        return min(self._tpots, default=inf)
+        return self.step_s_max if self._tpots else inf
 
     def makes_late(self, prefill_tokens: float, now: float) -> bool:
         """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
@@ -202,10 +233,13 @@ class EngineWork:
         """
         if self.is_known_late(prefill_tokens, now):
             return True
+        if self._due.is_empty:
+            return False
         owed = self.owed_tokens(now)
+        stall = self._stall(owed + prefill_tokens)
         is_late = any(
-            self._is_late(tpot_s, base, owed + prefill_tokens)
-            for tpot_s, base in self._due.most_urgent(partial(self._is_late, owed_tokens=owed))
+            self._is_late(tpot_s, base, stall)
+            for tpot_s, base in self._due.most_urgent(partial(self._is_late, stall=self._stall(owed)))
         )
         if is_late:
             self._late_tokens = prefill_tokens if now >= self._late_until else min(self._late_tokens, prefill_tokens)
@@ -272,13 +306,9 @@ class EngineWork:
             passed_s -= prefill_s
         self._steps += passed_s / self.decode_s
 
-    def _set_pace(self) -> None:
+    def _set_pace(self, model: StepTimeModel) -> None:
         """How fast it goes from now on. Called with every fact, hence written for its cost."""
-        model = self.model
         self._late_until = -inf
-        if model is None:
-            self.ready_at = self.busy_until = -inf
-            return
         engines, sequences = self.engines, self.sequences + self._foreign_sequences
         chunk = self.step_tokens_max * engines
         self.chunk_tokens = max(1, chunk - sequences)
@@ -292,19 +322,27 @@ class EngineWork:
         # A report of the engine knows better what it can still take on.
         is_queue = self._reported_tokens is None and self.share_tokens is None
         self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s if is_queue else -inf
-        self.step_s_max = min(self._tpots) if self._tpots else knee_s(model)
+        self.step_s_max = min(self._tpots) if self._tpots else self._knee_s
+
+    def _prefilled(self, reservation: Reservation) -> float | None:
+        """Its prompt is owed no more; where it ends in what was sent, None where that is known already."""
+        if self._unreported:
+            self._unreported.pop(reservation, None)
+        end = self._ends.pop(reservation, None)
+        if end is not None and self.share_tokens is not None:
+            self._count_prompt(reservation, -1)
+        return end
 
     def _share(self, tokens: int | None) -> None:
         """A step computes at most so many tokens of one prompt."""
         tokens = None if tokens is None or tokens >= self.step_tokens_max else tokens
         if tokens != self.share_tokens:
             self.share_tokens, self.long_prompts, self._short_tokens = tokens, 0, 0
-            for reservation in self._ends:
+            for reservation in () if tokens is None else self._ends:
                 self._count_prompt(reservation, 1)
 
     def _count_prompt(self, reservation: Reservation, sign: int) -> None:
-        if self.share_tokens is None:
-            return
+        assert self.share_tokens is not None, "asked where prompts share steps"
         if reservation.prefill_tokens > self.share_tokens:
             self.long_prompts += sign
         else:
@@ -339,10 +377,10 @@ class EngineWork:
             if not self._tpots[tpot_s]:
                 del self._tpots[tpot_s]
 
-    def _note_due(self, reservation: Reservation, now: float) -> None:
+    def _note_due(self, reservation: Reservation, envelope: SloEnvelope, now: float) -> None:
         """When its next token is due. It gets one with every step; the first when its prompt is computed."""
-        envelope, tpot_s = reservation.envelope, self._bound.get(reservation)
-        if envelope is None or tpot_s is None:
+        tpot_s = self._bound.get(reservation)
+        if tpot_s is None:
             return
         produced = reservation.produced_tokens // reservation.sequences
         if envelope.ttft_s is not None:
@@ -357,12 +395,20 @@ class EngineWork:
             steps_ahead = max(0, ceil(ahead / self.chunk_tokens) - 1)
         self._due.note(reservation, tpot_s, due - (self._steps + steps_ahead) * tpot_s)
 
-    def _is_late(self, tpot_s: float, base: float, owed_tokens: float) -> bool:
-        """Whether a request whose tokens are due from this base on gets one too late while so much is computed."""
-        slack_s = base + self._steps * tpot_s - self._at
+    def _stall(self, owed_tokens: float) -> Stall:
+        """What decodes have to bear while so much is computed."""
         full_steps, rest = divmod(owed_tokens, self.chunk_tokens)
-        # The last step gives the token that is due after those of all others; so does the last full one.
         last = full_steps if rest else full_steps - 1
-        if full_steps and slack_s + (full_steps - 1) * tpot_s < full_steps * self.chunk_s - ROUNDING_S:
-            return True
-        return slack_s + max(0.0, last) * tpot_s < max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S
+        return Stall(
+            full_steps - 1,
+            full_steps * self.chunk_s - ROUNDING_S if full_steps else -inf,
+            max(0.0, last),
+            max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S,
+        )
+
+    def _is_late(self, tpot_s: float, base: float, stall: Stall) -> bool:
+        """Whether a request whose tokens are due from this base on gets one too late by this stall."""
+        slack_s = base + self._steps * tpot_s - self._at
+        # The last step gives the token that is due after those of all others; so does the last full one.
+        last_full, full_s, last, all_s = stall
+        return slack_s + last_full * tpot_s < full_s or slack_s + last * tpot_s < all_s

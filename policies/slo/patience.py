@@ -20,9 +20,10 @@ class Patience:
 
     def ends_at(self, request: Request) -> float:
         """When it has waited long enough."""
-        waited_at = request.arrived_at + self.wait_s_max
-        due_at = first_token_due_at(request) if self.tier(request.tenant_id).rejects_misses else None
-        return waited_at if due_at is None else min(waited_at, due_at)
+        waited_at, due_at = request.arrived_at + self.wait_s_max, first_token_due_at(request)
+        if due_at is None or due_at >= waited_at or not self.tier(request.tenant_id).rejects_misses:
+            return waited_at
+        return due_at
 
     def reason(self, request: Request, now: float) -> Reason:
         """Why a request is refused whose time has run out."""
