@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import pytest
 import yaml
 from api import Api, RefusedError
 from control_plane import ControlPlane
+from renderings import CHART
 
 HOST = "10.250.0.1"  # in a network of our own: see run.sh
 SLICES = ("discovery.k8s.io/v1", "EndpointSlice")
+OLDEST = (1, 25)  # that the chart is for
 PATIENCE_S = 60.0
 _numbers = itertools.count(1)
+_measured: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +29,7 @@ def plane(tmp_path_factory):
                     define(api, document)
             if not api.serves(*SLICES):
                 define(api, _SLICES_AS_RESOURCE)
+            _measured.append("kube-apiserver {gitVersion}, built with {goVersion}".format(**api.ask("GET", "/version")))
         yield plane
 
 
@@ -39,6 +44,34 @@ def api(plane):
 def namespace(api):
     """A new one; its name."""
     return make_namespace(api, f"test-{next(_numbers)}")
+
+
+@pytest.fixture
+def chart(api, tmp_path):
+    """The chart; for a server that is too old for it a copy that does not say so."""
+    if api.version() >= OLDEST:
+        return CHART
+    copied = shutil.copytree(CHART, tmp_path / "chart")
+    about = yaml.safe_load((copied / "Chart.yaml").read_text())
+    del about["kubeVersion"]
+    (copied / "Chart.yaml").write_text(yaml.safe_dump(about))
+    return copied
+
+
+@pytest.fixture
+def measured():
+    """Notes down what a test has measured; said at the end of the run."""
+
+    def note(what, value):
+        _measured.append(f"{what}: {value}")
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _measured:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(_measured))
 
 
 def make_namespace(api, name):

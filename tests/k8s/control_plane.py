@@ -1,6 +1,6 @@
 """A real control plane of a test's own: etcd and a kube-apiserver, and a kube-controller-manager where there is one.
 
-    with ControlPlane(folder, "10.250.0.1") as plane: ... plane.api().version() ... plane.stop_api_server()
+    with ControlPlane(folder, "10.250.0.1") as plane: ... plane.api().version() ... plane.kill_api_server()
 
 No kubelet: pods stay pending until a test says of them what a kubelet would say.
 """
@@ -61,7 +61,7 @@ class ControlPlane:
 
     def __exit__(self, *_: object) -> None:
         for name in reversed(list(self._processes)):
-            self._stop(name)
+            self._kill(name)
 
     @property
     def ca(self) -> str:
@@ -91,8 +91,8 @@ class ControlPlane:
         """As whom the token is of, or as the administrator."""
         return Api(self._url, token or self._token, self.ca)
 
-    def stop_api_server(self) -> None:
-        self._stop("kube-apiserver")
+    def kill_api_server(self) -> None:
+        self._kill("kube-apiserver")
 
     def start_api_server(self) -> None:
         """Returns when it is ready."""
@@ -163,14 +163,11 @@ class ControlPlane:
                 pass  # not yet
             time.sleep(0.05)
 
-    def _stop(self, name: str) -> None:
+    def _kill(self, name: str) -> None:
+        """As it is asked to end it waits a minute for those who watch."""
         process = self._processes.pop(name)
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 def _free_port(host: str) -> int:

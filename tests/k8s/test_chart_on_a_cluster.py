@@ -1,16 +1,14 @@
 """The chart on a real API server: what it makes is taken whole, changed, changed back, and taken away."""
 
 import copy
-import shutil
 
 import helm_python
 import pytest
 import yaml
 from api import RefusedError
-from conftest import make_namespace, until
-from renderings import CHART, EVERYTHING, FOUND, MATRIX, render_all
+from conftest import OLDEST, make_namespace, until
+from renderings import EVERYTHING, FOUND, MATRIX, render_all
 
-OLDEST = (1, 25)  # of the chart
 # What a server may lack, by what turns it on: groups that came later than 1.20, and resources of others.
 SWITCHED = {
     "autoscaling": ("autoscaling/v2", "HorizontalPodAutoscaler"),
@@ -34,18 +32,6 @@ VOLATILE = ("creationTimestamp", "generation", "managedFields", "resourceVersion
 def namespaces(api):
     for name in ("llm", "models"):
         make_namespace(api, name)
-
-
-@pytest.fixture
-def chart(api, tmp_path):
-    """The chart; for a server that is too old for it a copy that does not say so."""
-    if api.version() >= OLDEST:
-        return CHART
-    copied = shutil.copytree(CHART, tmp_path / "chart")
-    about = yaml.safe_load((copied / "Chart.yaml").read_text())
-    del about["kubeVersion"]
-    (copied / "Chart.yaml").write_text(yaml.safe_dump(about))
-    return copied
 
 
 def known_to(api, values):
@@ -90,7 +76,7 @@ def accepted(api, document):
     return kept
 
 
-def test_every_rendering_is_taken_whole(api, record_property):
+def test_every_rendering_is_taken_whole(api, measured):
     seen, left_out = [], set()
     for values in MATRIX.values():
         for (kind, _), document in render_all(values):
@@ -99,8 +85,8 @@ def test_every_rendering_is_taken_whole(api, record_property):
             elif document not in seen:
                 seen.append(document)
                 accepted(api, document)
-    record_property("documents", len(seen))
-    record_property("left_out", sorted(left_out))
+    measured(f"documents of {len(MATRIX)} renderings taken", len(seen))
+    measured("kinds that this server does not have", sorted(left_out))
     theirs = {"HTTPRoute", "PrometheusRule", "ServiceMonitor"}
     later = {"HorizontalPodAutoscaler", "PodDisruptionBudget"} if api.version() < OLDEST else set()
     assert left_out <= theirs | later
