@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import statistics
 import time
 from pathlib import Path
 
@@ -60,10 +61,11 @@ def chart(api, tmp_path):
 
 @pytest.fixture
 def measured():
-    """Notes down what a test has measured; said at the end of the run."""
+    """Notes down what a test has measured, once or several times; said at the end of the run."""
 
-    def note(what, value):
-        _measured.append(f"{what}: {value}")
+    def note(what, *values):
+        spread = f"{statistics.median(values)}, the longest of {len(values)} {max(values)}" if values[1:] else values[0]
+        _measured.append(f"{what}: {spread}")
 
     return note
 

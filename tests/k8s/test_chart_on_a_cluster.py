@@ -92,6 +92,25 @@ def test_every_rendering_is_taken_whole(api, measured):
     assert left_out <= theirs | later
 
 
+def test_pods_are_taken_where_only_restricted_ones_may_run(api, namespace):
+    if api.version() < OLDEST:
+        pytest.skip("this server has no pod security standards")
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.ask("PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
+    for values in MATRIX.values():
+        documents = render_all(values)
+        (template,) = [each["spec"]["template"] for (kind, _), each in documents if kind == "Deployment"]
+        named = {**template["metadata"], "name": "gateway"}
+        pod = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": named}
+        pod["spec"] = {**pod["spec"], "serviceAccountName": "default", "priorityClassName": ""}
+        (test,) = [each for (kind, _), each in documents if kind == "Pod"]
+        for each in (pod, test):
+            api.create(each, namespace, dryRun="All")
+    pod["spec"]["securityContext"] = {}
+    with pytest.raises(RefusedError, match="PodSecurity"):
+        api.create(pod, namespace, dryRun="All")
+
+
 def test_what_a_server_would_drop_or_refuse_is_seen(api):
     (deployment,) = [document for (kind, _), document in render_all({}) if kind == "Deployment"]
     misspelt = copy.deepcopy(deployment)
