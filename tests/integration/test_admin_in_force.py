@@ -43,6 +43,17 @@ async def status_is(api, key, status):
     return (await api.rig.get("/v1/models", headers=bearer(key))).status == status
 
 
+async def test_an_answer_that_streams_goes_on_when_its_key_is_revoked(api):
+    await api.post("/tenants", {"id": "alice"})
+    key = (await api.post("/keys", {"tenant": "alice"})).json
+    streams = asyncio.ensure_future(api.rig.post(call(stream=True, max_tokens=30), headers=bearer(key["secret"])))
+    await until(lambda: running(api.server))
+    assert (await api.patch(f"/keys/{key['id']}", {"revoked": True})).status == 200
+    assert await status_is(api, key["secret"], 401)
+    assert not streams.done()
+    assert (await streams).events[-1] == "[DONE]"
+
+
 async def test_a_rotated_key_goes_on_for_its_overlap_beside_the_new_one(api):
     await api.post("/tenants", {"id": "alice"})
     old = (await api.post("/keys", {"tenant": "alice", "models": ["tiny"]})).json
