@@ -20,7 +20,9 @@ from backends.discovery.source import OnFound, limited, root_url
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 LIST_S = 10.0
 WATCH_S = 300  # then the API server ends the stream, and it is asked anew
-SILENCE_S = 90.0  # an API server sends a bookmark every minute, so nobody is there any more
+# A bookmark comes every minute where anything has changed. Without one there was nothing, or nobody is there any more:
+# listing anew finds out, and costs little.
+SILENCE_S = 90.0
 log = logging.getLogger(__name__)
 
 Connect = Callable[[], AbstractAsyncContextManager[ApiClient]]

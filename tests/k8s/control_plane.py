@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 BUILT = Path(__file__).parents[2] / "build" / "k8s"
 START_S_MAX = 120.0
-CONTROLLERS = "deployment,endpointslice,garbagecollector,replicaset,serviceaccount"
+CONTROLLERS = "deployment,endpointslice,garbagecollector,horizontalpodautoscaling,replicaset,serviceaccount"
+LOOK_EVERY = "--horizontal-pod-autoscaler-sync-period=1s"
 
 
 def program(name: str, variable: str) -> str | None:
@@ -138,7 +139,7 @@ class ControlPlane:
             return
         kubeconfig = self._folder / "kubeconfig.json"
         kubeconfig.write_text(self.kubeconfig)
-        arguments = (f"--kubeconfig={kubeconfig}", f"--controllers={CONTROLLERS}", "--leader-elect=false")
+        arguments = (f"--kubeconfig={kubeconfig}", f"--controllers={CONTROLLERS}", LOOK_EVERY, "--leader-elect=false")
         self._start("kube-controller-manager", found, *arguments, "--bind-address=127.0.0.1", "--secure-port=0")
 
     def _is_ready(self) -> bool:
