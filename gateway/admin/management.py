@@ -25,7 +25,7 @@ from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.shared_limits import SharedLimits
 from gateway.state.assembly import make_meeting
-from gateway.state.budgets import BUDGETED, Budgets, limits_of
+from gateway.state.budgets import BUDGETED, Budgets, Limits, limits_of
 from gateway.state.declaration import Declaration
 from gateway.state.discovering import make_source
 from gateway.state.kinds import Key
@@ -163,6 +163,10 @@ class Management:
         for kind, name in changed:
             entry = self.registry.get(kind, name) if kind in BUDGETED else None
             section = None if entry is None else entry.section
+            if limits_of(section) != Limits() and not self._config.keeps_state:
+                log.warning(
+                    "%s %s has a budget, which is kept from the next start on: usage is not counted", kind, name
+                )
             if kind == "tenants":
                 self.budgets.put((name, ""), limits_of(section))
             elif isinstance(section, Key) and section.tenant is not None:

@@ -119,6 +119,7 @@ class Replicas:
             self.is_cut_off, self._met_at = False, self._clock()
             self._look()
         self._limits.shared_by(self.count, is_cut_off=self.is_cut_off and self.count > 1)
+        self._budgets.cut_off(self.count if self.is_cut_off else 1)
 
     async def _say(self, *, leaves: bool) -> None:
         """Hear what is new until nothing is, and say what that makes of this gateway's part."""

@@ -121,4 +121,5 @@ class RateLimiter(Admission):
             return None
         others = self._sharing.others(tenant_id, kind)
         reset_s = WINDOW_S if others else window.reset_s(now)
-        return RateLimit(limit=limit, remaining=max(limit - window.used(now) - others, 0), reset_s=reset_s)
+        remaining = max(self._sharing.limit(limit) - window.used(now) - others, 0)
+        return RateLimit(limit=limit, remaining=remaining, reset_s=reset_s)

@@ -73,14 +73,14 @@ class Sharing:
         if not self.replicas:
             return window.wait_s(amount, limit, now)
         if self.is_cut_off:
-            fair = max(1, limit // self.replicas)
+            fair = self.limit(limit)
             return window.wait_s(min(amount, fair), fair, now)
         used = window.used(now)
         share = self._share(tenant_id, now)
         part = share.parts[kind]
         if part.limit != limit:
             self._limited(tenant_id, part, kind, limit, used)
-        if self.replicas == 1:
+        if self.replicas == 1 and not part.others:
             return window.wait_s(amount, limit, now)
         excess = used + part.others + amount - limit
         if excess > 0:
@@ -100,9 +100,13 @@ class Sharing:
             part.left -= amount
             part.since += amount
 
+    def limit(self, limit: int) -> int:
+        """What of this limit holds here: cut off, the fair share."""
+        return max(1, limit // self.replicas) if self.is_cut_off else limit
+
     def others(self, tenant_id: str, kind: int) -> int:
-        """What other replicas have used of the minute."""
-        share = self._shares.get(tenant_id)
+        """What other replicas have used of the minute, beside what holds here."""
+        share = None if self.is_cut_off else self._shares.get(tenant_id)
         return 0 if share is None else round(share.parts[kind].others)
 
     def forget(self, tenant_id: str) -> None:

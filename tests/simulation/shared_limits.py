@@ -66,6 +66,10 @@ class SharedLimits:
         replica.sharing.agreed()
         self.at(self.now + MEET_S * (1 + 0.1 * self.rng.uniform(-1, 1)), lambda: self._meets(replica))
 
+    def words(self, name):
+        """What a replica said last."""
+        return self._words[name]
+
     def refusal(self, replica):
         """What a small call would be told at a replica."""
         request = Request("asked", self.tenant.id, "m", self.now, 20, 1_000)

@@ -86,6 +86,7 @@ def test_cut_off_from_the_others_a_replica_keeps_to_its_fair_share():
     for replica in shared.all:
         replica.sharing.is_cut_off = True
     assert [sum(shared.call(replica, 20) for _ in range(300)) for replica in range(REPLICAS)] == [200] * 3
+    assert shared.all[0].limiter.limits(shared.tenant, shared.now).requests.remaining == 0
     shared = SharedLimits(TENANTS["1 request"], replicas=REPLICAS)
     for replica in shared.all:
         replica.sharing.is_cut_off = True
@@ -119,4 +120,22 @@ def test_a_refusal_says_when_the_others_will_have_left_room():
     refusal = shared.refusal(1)
     assert 1.0 <= refusal.retry_after_s <= 60.0
     shared.run(61)
+    assert shared.call(1, 20)
+
+
+def test_what_a_replica_let_in_that_is_gone_counts_for_its_minute():
+    shared = SharedLimits(TENANTS["10 requests"], replicas=2)
+    shared.run(1)
+    for _ in range(30):
+        shared.call(0, 20)
+        shared.run(0.3)
+    left = shared.all[1].sharing
+    heard = {"gw0": shared.words("gw0")}
+    left.replicas = 1
+    assert not shared.call(1, 20)
+    left.propose("gw1", heard, shared.now)
+    left.agreed()
+    assert not shared.call(1, 20)
+    left.propose("gw1", {}, shared.now)
+    left.agreed()
     assert shared.call(1, 20)
