@@ -38,6 +38,7 @@ from backends.poll import Poller, UnansweredError
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
 from backends.step_times import StepTimes
+from policies.step_time import StepTime
 from policies.types import BackendLoad
 
 BACKENDS_MAX = 1024
@@ -83,10 +84,6 @@ class _Backend:
     leaving: bool = False  # nobody is told of it any more
 
 
-def _make_backend(spec: BackendSpec) -> _Backend:
-    return _Backend(spec, BackendHealth(spec.id), StepTimes(spec.id, spec.step_time))
-
-
 class BackendPool:
     """The backends of one gateway. `on_change` is called on the loop, and only marks that there is news."""
 
@@ -99,7 +96,8 @@ class BackendPool:
         rng: Random,
         times: PollTimes | None = None,
     ) -> None:
-        self._backends = {spec.id: _make_backend(spec) for spec in specs}
+        self._step_time_of: Callable[[BackendSpec], StepTime | None] = lambda spec: spec.step_time
+        self._backends = {spec.id: self._make_backend(spec) for spec in specs}
         assert len(self._backends) <= BACKENDS_MAX, "the configuration is checked before it comes here"
         pools = {b.spec.id: b.spec.pool for b in self._backends.values() if b.spec.pool is not None}
         self._catalog = Catalog(list(self._backends), pools=pools)
@@ -109,6 +107,12 @@ class BackendPool:
         self._times = times or PollTimes()
         self._poller = Poller(self._times.timeout_s)
         self._running = False
+
+    def remember(self, step_time_of: Callable[[BackendSpec], StepTime | None]) -> None:
+        """What is believed of the steps of every backend before any is seen; otherwise it is what its spec says."""
+        self._step_time_of = step_time_of
+        for backend in self._backends.values():
+            backend.step_times = StepTimes(backend.spec.id, step_time_of(backend.spec))
 
     async def start(self) -> None:
         """Ask every backend once, in at most `start_s`, and go on asking. Does not fail for a backend that is down."""
@@ -135,7 +139,7 @@ class BackendPool:
         assert spec.id not in self._backends, "a backend is there once"
         if len(self._backends) >= BACKENDS_MAX:
             raise ValueError(f"there are {BACKENDS_MAX} backends")
-        backend = self._backends[spec.id] = _make_backend(spec)
+        backend = self._backends[spec.id] = self._make_backend(spec)
         self._catalog.add(spec.id, spec.pool)
         if self._running:
             self._watch(backend)
@@ -268,6 +272,9 @@ class BackendPool:
             backend.ask_now.set()
         if backend.health.state is not was:
             self._settle(backend, was, why=evidence)
+
+    def _make_backend(self, spec: BackendSpec) -> _Backend:
+        return _Backend(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
 
     def _watch(self, backend: _Backend) -> asyncio.Event:
         """Ask it from now on. The event says that it has answered, or has not."""

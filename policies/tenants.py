@@ -67,8 +67,9 @@ class Tenants:
             for lane in self.lanes.all():
                 lane.order.set_tiers(new_tiers.values())
             for tenant in changed:
-                assert tenant.tier_id in self.tiers, "a tenant's tier exists before the tenant"
-                self._changed(tenant, now)
+                # Where its tier has gone meanwhile somebody knows it as it was: it stays what it has become.
+                if tenant.tier_id in self.tiers:
+                    self._changed(tenant, now)
         waiting = [request for tenant_id in removed for request in self._removed(tenant_id)]
         self._leaving_tiers |= self.tiers.keys() & tiers_removed
         self._forget_tiers()

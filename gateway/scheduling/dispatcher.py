@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from backends.simulation.recording import SchedulerLike
 from backends.upstream import UpstreamError
+from policies.standings import Standings
 from policies.types import (
     BackendLoad,
     Dispatch,
@@ -132,11 +133,24 @@ class Dispatcher:
         self._scheduler.tenants_changed(tiers=tiers, now=self.now())
         self._pump_soon()
 
+    def tiers_removed(self, tier_ids: Collection[str]) -> None:
+        """These tiers are gone: each with the last of its tenants."""
+        self._scheduler.tenants_changed(tiers_removed=tier_ids, now=self.now())
+
+    def restored(self, standings: Standings) -> None:
+        """Everybody goes on from these. Told before anybody comes."""
+        self._scheduler.restored(standings, self.now())
+
+    def standings(self) -> Standings:
+        """What everybody has received by now, to be restored in another process."""
+        self._tell_all_usages()
+        return self._scheduler.standings()
+
     def forget(self, tenant_id: str) -> None:
         """The tenant is gone; what it has queued is refused."""
-        if self._tenants.pop(tenant_id, None) is not None:
-            self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
-            self._pump_soon()
+        self._tenants.pop(tenant_id, None)  # one that has not been here may be known from before a restart
+        self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
+        self._pump_soon()
 
     def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """The state by now, with these tenants alone, or all."""
