@@ -52,6 +52,8 @@ async def test_no_call_is_stuck_behind_a_backend_that_lies_in_its_metrics(lie, c
             await until(lambda: len(told) > 20)
             replies = await asyncio.gather(*(rig.post() for _ in range(CALLS)))
             assert {reply.status for reply in replies} == {200}
+            step_time = rig.snapshot().backends["b0"].step_time
+            assert step_time is None or not step_time.is_sure
             await until(rig.idle)
     complaints = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(complaints) <= 2, [record.getMessage() for record in complaints]
