@@ -34,7 +34,7 @@ from backends.kinds import (
 )
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
 from backends.plugin_reports import REPORTS_BYTES_MAX, EngineNews, PluginReports
-from backends.poll import Poller, UnansweredError
+from backends.poll import Poller, PollTimes, UnansweredError
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
 from backends.step_times import StepTimes
@@ -48,17 +48,6 @@ PROBE_WAIT_S = 0.5  # that the first news of a backend waits for its kind and si
 JITTER_RATIO = 0.1  # so that the rounds of many gateways and backends do not fall together
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PollTimes:
-    """How often a backend is asked, and how long it may take. A scrape costs vLLM about 5 ms of its API process."""
-
-    idle_s: float = 1.0
-    busy_s: float = 0.25
-    models_s: float = 30.0
-    timeout_s: float = 3.0
-    start_s: float = 5.0  # the longest that `start` waits for first answers
 
 
 @dataclass(slots=True)
@@ -181,11 +170,14 @@ class BackendPool:
     def leaving_ids(self) -> list[str]:
         return [backend_id for backend_id, backend in self._backends.items() if backend.leaving]
 
-    def resize(self, backend_id: str, *, requests_running_max: int | None, kv_tokens_max: int | None) -> None:
-        """It is known to be of this size; None: it is to be found out."""
-        backend = self._backends[backend_id]
-        spec = replace(backend.spec, requests_running_max=requests_running_max, kv_tokens_max=kv_tokens_max)
+    def resize(self, spec: BackendSpec) -> None:
+        """It is known to be of this size, and its steps to take so long; None: it is to be found out. Coefficients that
+        are new are learnt on from, instead of what was learnt.
+        """
+        backend = self._backends[spec.id]
         if spec != backend.spec:
+            if spec.step_time not in (None, backend.spec.step_time):
+                backend.step_times = StepTimes(spec.id, spec.step_time)
             backend.spec = spec
             backend.load = self._load(backend)
             self._on_change()

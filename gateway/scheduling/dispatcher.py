@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from backends.simulation.recording import SchedulerLike
 from backends.upstream import UpstreamError
+from policies.slo.timeliness import Timeliness
 from policies.standings import Standings
 from policies.types import (
     BackendLoad,
@@ -164,6 +165,10 @@ class Dispatcher:
     def tenants(self) -> Collection[Tenant]:
         """All that have been here and are not forgotten, as they are now."""
         return self._tenants.values()
+
+    def leases(self) -> "Collection[Lease]":
+        """All that wait or run."""
+        return self._leases.values()
 
     def rate_limits(self, tenant: Tenant) -> RateLimits:
         """The tenant's limits per minute as they stand, its latest request included."""
@@ -343,7 +348,7 @@ class Lease:
 
     __slots__ = (
         "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "number", "outcome",
-        "passed", "quiet_tokens", "request", "timing", "watch",
+        "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Dispatcher, request: Request, watch: Watch | None = None) -> None:
@@ -358,7 +363,8 @@ class Lease:
         self.number = 0  # of those that the backend was sent
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
-        self.timing: Timing | None = None  # of the answer, where the request has an envelope
+        self.timeliness: Timeliness | None = None  # of the answer as it passes, where the request has an envelope
+        self.timing: Timing | None = None  # the same when it has ended
         self.passed: Callable[[], Usage | None] = nothing
         """What has passed by now, also of what was not told; set by whoever relays."""
 

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from backends.health import FAILURES_MAX, Evidence, State
 from backends.metrics import SCRAPE_BYTES_MAX
-from backends.pool import BackendPool, BackendSpec, PollTimes
+from backends.poll import PollTimes
+from backends.pool import BackendPool, BackendSpec
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad
 

@@ -10,7 +10,8 @@ from conftest import SMALL_SEATS
 from wire import COMPLETIONS, Call
 
 from backends.health import State
-from backends.pool import BackendPool, BackendSpec, PollTimes
+from backends.poll import PollTimes
+from backends.pool import BackendPool, BackendSpec
 
 LONG = {"model": "tiny", "prompt": "Once", "max_tokens": 3000, "ignore_eos": True, "stream": True}
 
