@@ -6,7 +6,7 @@
 What cannot be read, is of a newer gateway or too old is named and left out: it is worth having, and nothing more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Any, TypeVar
@@ -57,7 +57,7 @@ class Models:
     """By backend; ratios of the tenants seen last, the last one last."""
 
     backends: Mapping[str, BackendModel] = field(default_factory=dict)
-    tokens_per_byte: Sequence[Ratio] = ()
+    tokens_per_byte: tuple[Ratio, ...] = ()
     version: int = VERSION
 
 
@@ -84,7 +84,7 @@ def read(kind: type[K], body: bytes) -> K:
     version = said.get("version") if isinstance(said, dict) else None
     if type(version) is int and version > VERSION:
         raise UnreadableError(f"it was written by a newer fairlead (version {version}, this one knows {VERSION})")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise UnreadableError("it is not what fairlead keeps")
     try:
         kept: K = _READERS[kind].validate_python(said)
@@ -96,15 +96,17 @@ def read(kind: type[K], body: bytes) -> K:
 
 def trimmed(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNTS_MAX) -> Mapping[str, PoolCounters]:
     """With as many accounts as are kept: those furthest above what anybody is lifted to."""
-    ahead = [
-        (counter - tier.level, (pool, lane, tier_id, tenant_id))
+    tiers = [
+        ((pool, lane, tier_id), tier)
         for pool, counters in pools.items()
         for lane, standings in counters.lanes.items()
         for tier_id, tier in standings.tiers.items()
-        for tenant_id, counter in tier.tenants.items()
     ]
-    if len(ahead) <= accounts_max:
+    if sum(len(tier.tenants) for _, tier in tiers) <= accounts_max:
         return pools
+    ahead = (
+        (counter - tier.level, (*of, tenant_id)) for of, tier in tiers for tenant_id, counter in tier.tenants.items()
+    )
     staying = {name for _, name in nlargest(accounts_max, ahead)}
     return {
         pool: replace(

@@ -141,7 +141,7 @@ class Memory:
                 self._models.pop(spec.id, None)
             elif before is None or replace(before, at_s=now) != model:
                 self._models[spec.id] = model
-        return Models(self._models, source.tokens_per_byte())
+        return Models(self._models, tuple(source.tokens_per_byte()))
 
     async def _read(self, name: str, kind: type[K]) -> K | None:
         try:
