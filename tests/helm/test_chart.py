@@ -145,7 +145,8 @@ def test_only_who_looks_for_backends_in_the_cluster_may_read_where_they_are():
     documents = render(FOUND)
     assert pod_of(documents)["spec"]["automountServiceAccountToken"] is True
     roles = [document for (kind, _), document in render_all(FOUND) if kind == "Role"]
-    assert {role["metadata"]["namespace"] for role in roles} == {"llm", "models"}
+    names = {(role["metadata"]["namespace"], role["metadata"]["name"]) for role in roles}
+    assert names == {("llm", "release-fairlead"), ("models", "llm-release-fairlead")}
     (rule,) = roles[0]["rules"]
     assert rule == {
         "apiGroups": ["discovery.k8s.io"],
@@ -153,6 +154,8 @@ def test_only_who_looks_for_backends_in_the_cluster_may_read_where_they_are():
         "verbs": ["list", "watch"],
     }
     assert not any(kind in {"Role", "RoleBinding"} for kind, _ in render({}))
+    elsewhere = {"config": {"discovery": [{"kubernetes": "app=vllm", "namespace": "models"}, {"dns": "vllm"}]}}
+    assert one(render(elsewhere), "Role")["metadata"]["namespace"] == "models"
 
 
 def test_a_route_lets_answers_take_their_time_unless_its_gateway_cannot_say_so():

@@ -161,3 +161,16 @@ def test_it_is_installed_upgraded_rolled_back_and_uninstalled(plane, api, chart,
     until(lambda: api.everything_in(namespace) - before <= kept)  # a controller ends pods later
     assert api.everything_in(namespace) - before == kept
     assert api.everything_in("models") == other_before
+
+
+def test_releases_of_one_name_look_for_backends_in_one_namespace(plane, api, chart, namespace):
+    values = {"config": {"discovery": [{"kubernetes": "app=vllm", "namespace": "models"}]}}
+    other = make_namespace(api, f"{namespace}-other")
+    before = api.everything_in("models")
+    for each in (namespace, other):
+        with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=each) as helm:
+            helm.install(chart, "gate", values)
+    for each in (namespace, other):
+        with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=each) as helm:
+            helm.uninstall("gate")
+    assert api.everything_in("models") == before
