@@ -182,6 +182,10 @@ class BackendPool:
             backend.load = self._load(backend)
             self._on_change()
 
+    def has_learnt_steps(self, backend_id: str) -> bool:
+        """Whether its step time is learnt, not what was known before it was seen."""
+        return self._backends[backend_id].step_times.has_learnt
+
     def draining(self, backend_id: str) -> bool:
         return self._backends[backend_id].draining
 

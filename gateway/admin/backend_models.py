@@ -62,8 +62,8 @@ class NewBackend(BackendFields):
 
 
 class BelievedStepTime(StepTimeFields):
-    """What is believed of a backend's steps now. `origin`: `named` (as `step_time` says), `stored` (as a calibration's
-    file says), or `learnt` while it served. While it is not `sure`, nothing is promised by it.
+    """What is believed of a backend's steps now. `origin`: `named` (as `step_time` says), `stored` (of a calibration's
+    file, or learnt before a restart), or `learnt` since. While it is not `sure`, nothing is promised by it.
     """
 
     sure: bool

@@ -55,8 +55,20 @@ async def test_coefficients_that_are_no_longer_named_are_not_forgotten(api):
         await api.post("/backends", {"id": "gpu", "url": server.url, "pool": "gpus", "step_time": KNOWN})
         await shown(api, "gpu", lambda backend: backend["step_time_now"])
         assert (await api.patch("/backends/gpu", {"step_time": None})).json["step_time"] is None
-        backend = await shown(api, "gpu", lambda backend: backend["step_time_now"]["origin"] == "learnt")
+        backend = await shown(api, "gpu", lambda backend: backend["step_time_now"]["origin"] != "named")
         assert backend["step_time_now"]["base_ms"] == pytest.approx(19.0)
+
+
+async def test_coefficients_of_a_calibration_are_stored_ones(tmp_path):
+    stored = tmp_path / "gpu.yaml"
+    stored.write_text("base_ms: 19\ntoken_us: 180\n")
+    async with engine(**SLOW) as server:
+        gpu = {"name": "gpu", "url": server.url, "step_time_file": str(stored)}
+        async with admin(tmp_path, gpu) as api:
+            backend = await shown(api, "gpu", lambda backend: backend["step_time_now"])
+            assert (backend["step_time"], backend["step_time_now"]["origin"]) == (None, "stored")
+            changed = await api.patch("/backends/gpu", {"draining": True})
+            assert changed.json["step_time_now"]["base_ms"] == pytest.approx(19.0)
 
 
 async def test_what_is_learnt_replaces_what_was_named_and_says_so(tmp_path):

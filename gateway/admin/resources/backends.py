@@ -103,10 +103,10 @@ class Backends:
     def _believed(
         self, section: ManagedBackend, backend_id: str, now: policy.StepTime
     ) -> backend_models.BelievedStepTime:
-        """What is believed now, and where that is from: what is learnt is never quite what it began with."""
-        origin = "learnt"
-        if now == self.backends.spec(backend_id).step_time:
-            origin = "stored" if section.step_time is None else "named"
+        """What is believed now, and where that is from."""
+        origin = "learnt" if self.backends.has_learnt_steps(backend_id) else "stored"
+        if origin == "stored" and section.step_time is not None and now == self.backends.spec(backend_id).step_time:
+            origin = "named"
         known: dict[str, Any] = configured(now)
         return backend_models.BelievedStepTime.model_construct(**known, sure=now.is_sure, origin=origin)
 
