@@ -6,7 +6,7 @@ import pytest
 from admin_rig import admin
 from gateway_rig import bearer, scripted
 
-EXACT_S = 2.0  # times are told in whole seconds
+EXACT_S = 10.0  # times are told in whole seconds, and a machine may be busy
 
 
 @pytest.fixture
