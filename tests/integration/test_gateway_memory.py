@@ -1,95 +1,17 @@
 """A gateway that is killed or stopped goes on as it was: who was ahead is ahead, and how long steps take is known."""
 
 import asyncio
-import contextlib
-import json
-import re
 import signal
-import sqlite3
-import sys
 
-import aiohttp
 import pytest
-import yaml
-from gateway_rig import CHAT, MODEL, PATIENCE_S, call, engine, running, until
+from gateway_process import kept, serving
+from gateway_rig import MODEL, engine, running, until
 
-from gateway.state.kept import Counters, Models, read
+from gateway.state.kept import Counters, Models
 from policies.standings import BEFORE_ALL
 
 AHEAD_SERVICE = 1_000.0
 LONG = [{"role": "user", "content": "word " * 3_000}]
-STATE = "fairlead.db"
-
-
-class Process:
-    """`fairlead serve` as a process of its own, and who calls it."""
-
-    def __init__(self, process, session, url, admin_url, admin_key):
-        self._process, self._session = process, session
-        self._url, self._admin_url, self._admin_key = url, admin_url, admin_key
-
-    async def ask(self, tenant, **fields):
-        """Status of a call; None: the connection was lost."""
-        headers = {"Authorization": f"Bearer {tenant}", "Content-Type": "application/json"}
-        try:
-            async with self._session.post(self._url + CHAT, data=json.dumps(call(**fields)), headers=headers) as answer:
-                await answer.read()
-                return answer.status
-        except aiohttp.ClientError:
-            return None
-
-    async def metric(self, name):
-        """The values of a family, by its labels as text."""
-        headers = {"Authorization": f"Bearer {self._admin_key}"}
-        async with self._session.get(f"{self._admin_url}/metrics", headers=headers) as answer:
-            text = await answer.text()
-        return {labels: float(value) for labels, value in re.findall(rf"^{name}{{(.*?)}} (\S+)$", text, re.MULTILINE)}
-
-    async def end(self, signal_number):
-        self._process.send_signal(signal_number)
-        _, errors = await asyncio.wait_for(self._process.communicate(), PATIENCE_S)
-        assert errors == b""
-
-
-@contextlib.asynccontextmanager
-async def serving(folder, backend, **config):
-    settings = {
-        "listen": {"port": 0},
-        "backends": [{"name": "b0", "url": backend.url, "requests_running_max": 1, **config}],
-        "access_log": {"enabled": False},
-        "admin": {"enabled": True, "port": 0, "key_file": str(folder / "admin-key")},
-        "auth": {"secret_file": str(folder / "secret")},
-        "health": {"idle_s": 0.1, "busy_s": 0.05},
-        "shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1},
-    }
-    file = folder / "fairlead.yaml"
-    file.write_text(yaml.safe_dump(settings))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config", str(file),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=folder,
-    )  # fmt: skip
-    try:
-        said = ""
-        async with asyncio.timeout(PATIENCE_S):
-            while "admin port is" not in said:
-                line = (await process.stdout.readline()).decode()
-                assert line, (await process.stderr.read()).decode()
-                said += line
-        url, admin_url = re.findall(r"http://127\.0\.0\.1:\d+(?=\.)", said)
-        connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=2 * PATIENCE_S)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            yield Process(process, session, url, admin_url, (folder / "admin-key").read_text().strip())
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-def kept(folder, name, kind):
-    """What is in the file by now, without disturbing who has it."""
-    with contextlib.closing(sqlite3.connect(f"file:{folder / STATE}?mode=ro", uri=True)) as database:
-        row = database.execute("SELECT body FROM learnt WHERE name = ?", (name,)).fetchone()
-    return kind() if row is None else read(kind, row[0])
 
 
 def somebody_is_ahead(folder):
@@ -131,18 +53,18 @@ async def order_of(process, server):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_who_was_served_far_more_than_another_stays_behind_it_after_a_restart(tmp_path, how):
     async with engine(speed=0.05, max_model_len=16_384) as server:
-        async with serving(tmp_path, server) as process:
+        async with serving(tmp_path, server, requests_running_max=1) as process:
             calls = await get_ahead(process, server, tmp_path)
-            await process.end(how)
+            assert await process.end(how) == ""
             await asyncio.gather(*calls)
         await until(lambda: not running(server))
-        async with serving(tmp_path, server) as process:
+        async with serving(tmp_path, server, requests_running_max=1) as process:
             assert await order_of(process, server) == "bbbbaaaa"
 
 
 async def test_without_what_was_kept_all_are_even(tmp_path):
     """So what the test above sees comes from the state file."""
-    async with engine(speed=0.05) as server, serving(tmp_path, server) as process:
+    async with engine(speed=0.05) as server, serving(tmp_path, server, requests_running_max=1) as process:
         assert await order_of(process, server) != "bbbbaaaa"
 
 
