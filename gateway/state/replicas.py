@@ -7,6 +7,7 @@ A gateway that was not heard of for GONE_S is gone; what it let in counts until 
 be met, each keeps to its fair share: limits over the number of gateways that there were.
 """
 
+import asyncio
 import logging
 import secrets
 import time
@@ -27,6 +28,8 @@ MEET_S = 0.2
 GONE_S = 2.0
 AWAY_S = 1.0  # without a meeting
 MINUTE_S = 60.0
+TIME_RATIO_MAX = 0.1  # of the event loop's time, for meeting
+PAUSE_S_MAX = 0.8
 TRIES_MAX = 5
 NAME_BYTES = 9
 
@@ -36,6 +39,7 @@ log = logging.getLogger(__name__)
 class Meeting(Protocol):
     """Where do gateways meet?"""
 
+    async def hear(self, name: str, said: int) -> Met: ...
     async def say(self, name: str, word: bytes, said: int) -> Met: ...
     async def close(self) -> None: ...
 
@@ -80,6 +84,8 @@ class Replicas:
         self._clock = clock
         self.name = secrets.token_urlsafe(NAME_BYTES)
         self._others: dict[str, _Other] = {}
+        self._next_at = clock()
+        self._busy_s = 0.0  # with the latest meeting
         self._said = 0  # by all of them, as far as was heard
         self._met_at = clock()
         self._told: tuple[ReplicaShare, Mapping[str, PeersUse]] = (ALONE, {})
@@ -105,31 +111,39 @@ class Replicas:
     # -- meetings ------------------------------------------------------------------------------------------
 
     async def _meet(self) -> None:
+        if self._clock() < self._next_at:
+            return
+        self._busy_s = 0.0
         try:
-            await self._say(leaves=False)
+            is_said, why = await self._say(leaves=False), "too many say something at once"
         except StoreUnavailable as error:
-            if self._clock() - self._met_at > AWAY_S and not self.is_cut_off:
-                self.is_cut_off = True
-                log.warning(
-                    "the other gateways cannot be met, limits are kept to a share of 1/%d: %s", self.count, error
-                )
-        else:
+            is_said, why = False, str(error)
+        if is_said:
             if self.is_cut_off:
                 log.info("the other gateways are met again")
             self.is_cut_off, self._met_at = False, self._clock()
             self._look()
+        elif self._clock() - self._met_at > AWAY_S and not self.is_cut_off:
+            self.is_cut_off = True
+            log.warning("the other gateways cannot be met, limits are kept to a share of 1/%d: %s", self.count, why)
         self._limits.shared_by(self.count, is_cut_off=self.is_cut_off and self.count > 1)
         self._budgets.cut_off(self.count if self.is_cut_off else 1)
+        self._next_at = self._clock() + min(self._busy_s / TIME_RATIO_MAX, PAUSE_S_MAX) - MEET_S
 
-    async def _say(self, *, leaves: bool) -> None:
-        """Hear what is new until nothing is, and say what that makes of this gateway's part."""
+    async def _say(self, *, leaves: bool) -> bool:
+        """Hear what is new until nothing is, and say what that makes of this gateway's part; whether it was said."""
+        await self._hear(await self._meeting.hear(self.name, self._said))
         for _ in range(TRIES_MAX):
-            met = await self._meeting.say(self.name, self._word(leaves=leaves), self._said)
-            self._said = met.said
+            began = time.perf_counter()
+            word = self._word(leaves=leaves)
+            self._busy_s += time.perf_counter() - began
+            met = await self._meeting.say(self.name, word, self._said)
             if met.taken:
+                self._said = met.said
                 self._limits.agreed()
-                return
-            self._hear(met)
+                return True
+            await self._hear(met)
+        return False
 
     def _word(self, *, leaves: bool) -> bytes:
         now = self._clock()
@@ -145,13 +159,17 @@ class Replicas:
         }
         return orjson.dumps(word, default=tuple)  # a MinuteSaid is a named tuple
 
-    def _hear(self, met: Met) -> None:
+    async def _hear(self, met: Met) -> None:
         now = self._clock()
         for name, (age_s, word) in met.heard.items():
+            began = time.perf_counter()
             try:
                 self._others[name] = _read(orjson.loads(word), now - age_s)
-            except (ValueError, TypeError, KeyError) as error:  # another version's
+            except (AttributeError, KeyError, TypeError, ValueError) as error:  # another version's
                 log.debug("what another gateway says is not understood: %s", error)
+            self._busy_s += time.perf_counter() - began
+            await asyncio.sleep(0)  # a word may be of thousands of tenants
+        self._said = met.said
 
     def _look(self) -> None:
         """Who is there by now, and what that means for this gateway."""

@@ -44,6 +44,10 @@ class RedisMeeting:
         script = resources.files("gateway.store").joinpath("data", "meet.lua").read_text(encoding="utf-8")
         self._script = self._redis.register_script(script)
 
+    async def hear(self, name: str, said: int) -> Met:
+        """What is new since the first `said` words; `taken` where nothing is. Raises StoreUnavailable."""
+        return await self.say(name, b"", said)
+
     async def say(self, name: str, word: bytes, said: int) -> Met:
         """Say a word in the knowledge of the first `said` words. Raises StoreUnavailable within the timeout."""
         try:

@@ -13,21 +13,22 @@ one of each other replica that has not heard of it yet.
 Cut off from the others, a replica keeps to its fair share: the limit over the number of replicas that there were.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple, Self
 
 from policies.admission.window import WINDOW_S, Window
 from policies.types import MinuteSaid
 
 IDLE_S = 3.0  # who was not asked for a tenant for so long holds no claim
 MEET_AGAIN_S = 1.0  # by then the replicas have met, and shares are others
-REQUESTS, TOKENS = KINDS = (0, 1)
+REQUESTS, TOKENS = 0, 1
 
 Amounts = tuple[float, float]
 """Of requests and of tokens."""
 
-SILENCE = MinuteSaid((0.0, 0.0), (0.0, 0.0), asks=False)
+NOTHING = (0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Sharing:
         """How many there are, this one included; 0: nobody shares anything."""
         self.is_cut_off = False
         self._shares: dict[str, _Share] = {}
+        self._name = ""
         self._proposed: list[_Share] = []
         self._heard: Mapping[str, Mapping[str, MinuteSaid]] = {}  # by replica and tenant
 
@@ -118,20 +120,23 @@ class Sharing:
         """What this replica, of this name, says of its tenants where the others (by name) have said so much. It holds
         when it is `agreed`; until then no more is let in than both allow.
         """
-        self._heard, self._proposed = heard, []
+        self._name, self._heard, self._proposed = name, heard, []
         said = {}
         for tenant_id, share in list(self._shares.items()):
-            mine: Amounts = (self.used(tenant_id, REQUESTS, now), self.used(tenant_id, TOKENS, now))
+            requests, tokens = share.parts
+            mine = (
+                self.used(tenant_id, REQUESTS, now) if requests.limit < inf else 0.0,
+                self.used(tenant_id, TOKENS, now) if tokens.limit < inf else 0.0,
+            )
             asks = now - share.asked_at < IDLE_S
             if not asks and not any(mine):
                 del self._shares[tenant_id]
                 continue
-            theirs = {other: words.get(tenant_id, SILENCE) for other, words in heard.items()}
-            for kind in KINDS:
-                self._divide(share.parts[kind], kind, mine[kind], theirs.values(), asks=asks)
-            share.is_next = _is_next(name, mine, theirs)
-            claims = (share.parts[0].proposed, share.parts[1].proposed) if asks else (0.0, 0.0)
-            said[tenant_id] = MinuteSaid(mine, claims, asks)
+            theirs = _Theirs.of(tenant_id, heard)
+            for kind, part in enumerate(share.parts):
+                self._divide(part, mine[kind], theirs.used[kind], theirs.claims[kind], theirs.holders, asks=asks)
+            share.is_next = theirs.least is None or (*mine, name) < theirs.least
+            said[tenant_id] = MinuteSaid(mine, (requests.proposed, tokens.proposed) if asks else NOTHING, asks)
             self._proposed.append(share)
         return said
 
@@ -139,25 +144,22 @@ class Sharing:
         """All have heard what was proposed."""
         for share in self._proposed:
             for part in share.parts:
-                part.left, part.may_exceed = part.proposed - part.since, True
+                part.left, part.may_exceed = part.proposed - part.since, not part.since
                 part.unclaimed = part.proposed_unclaimed
 
     # -- in parts ------------------------------------------------------------------------------------------
 
-    def _divide(self, part: _Part, kind: int, used: float, theirs: Iterable[MinuteSaid], *, asks: bool) -> None:
-        theirs = list(theirs)
-        part.others = sum(said.used[kind] for said in theirs)
-        part.since = 0.0
+    def _divide(self, part: _Part, used: float, others: float, claimed: float, holders: int, *, asks: bool) -> None:
+        """What is left of a limit, of which others have used and claimed so much; so many of them hold a claim."""
+        part.others, part.since = others, 0.0
         if part.limit == inf:
             part.proposed = 0.0
             return
-        claimed = sum(said.claims[kind] for said in theirs)
-        left = part.limit - used - part.others
-        holders = sum(said.asks for said in theirs) + asks
+        left = part.limit - used - others
         if asks:
             # What those who hold no claim may have let in since they spoke.
-            silent = (self.replicas - holders) * max(0.0, part.unclaimed) / self.replicas
-            part.proposed = max(0.0, min((left - silent) / holders, left - silent - claimed))
+            silent = (self.replicas - holders - 1) * max(0.0, part.unclaimed) / self.replicas
+            part.proposed = max(0.0, min((left - silent) / (holders + 1), left - silent - claimed))
             part.proposed_unclaimed = left - claimed - part.proposed
         else:
             part.proposed_unclaimed = left - claimed
@@ -168,20 +170,39 @@ class Sharing:
         share = self._shares.get(tenant_id)
         if share is None:
             share = self._shares[tenant_id] = _Share(now)
-            share.is_next = not any(words.get(tenant_id, SILENCE).asks for words in self._heard.values())
+            least = _Theirs.of(tenant_id, self._heard).least
+            share.is_next = least is None or least > (0.0, 0.0, self._name)
         share.asked_at = now
         return share
 
     def _limited(self, tenant_id: str, part: _Part, kind: int, limit: float, used: float) -> None:
         """The limit is new here: what may be let in until the next meeting."""
-        theirs = [words.get(tenant_id, SILENCE) for words in self._heard.values()]
-        part.limit = limit
-        part.others = sum(said.used[kind] for said in theirs)
-        part.unclaimed = limit - used - part.others - sum(said.claims[kind] for said in theirs)
+        theirs = _Theirs.of(tenant_id, self._heard)
+        part.limit, part.others = limit, theirs.used[kind]
+        part.unclaimed = limit - used - part.others - theirs.claims[kind]
         part.left = max(0.0, part.unclaimed) / self.replicas
 
 
-def _is_next(name: str, mine: Amounts, theirs: Mapping[str, MinuteSaid]) -> bool:
-    """Whether nobody else who was asked has let in less."""
-    least = (mine[REQUESTS], mine[TOKENS], name)
-    return all(least < (*said.used, other) for other, said in theirs.items() if said.asks)
+class _Theirs(NamedTuple):
+    """What all others together say of a tenant's minute; `least` is what is used by the holder who has used least."""
+
+    used: Amounts
+    claims: Amounts
+    holders: int
+    least: tuple[float, float, str] | None
+
+    @classmethod
+    def of(cls, tenant_id: str, heard: Mapping[str, Mapping[str, MinuteSaid]]) -> Self:
+        requests = tokens = requests_claimed = tokens_claimed = 0.0
+        holders, least = 0, None
+        for other, words in heard.items():
+            said = words.get(tenant_id)
+            if said is None:
+                continue
+            used, claims, asks = said
+            requests, tokens = requests + used[REQUESTS], tokens + used[TOKENS]
+            requests_claimed, tokens_claimed = requests_claimed + claims[REQUESTS], tokens_claimed + claims[TOKENS]
+            if asks:
+                holders += 1
+                least = min(least or (inf, inf, other), (*used, other))
+        return cls((requests, tokens), (requests_claimed, tokens_claimed), holders, least)

@@ -1,7 +1,7 @@
 -- Say something to the other gateways, unless somebody has said something that this one has not heard.
 --
 -- KEYS  replicas: hash of name -> when (ms) "\n" word;  said: how often anything was said
--- ARGV  name;  word;  how often anything was said, as this gateway knows it;  how long a word is kept, in ms
+-- ARGV  name;  word ("": only listen);  how often anything was said, as this gateway knows it;  how long a word is kept, in ms
 --
 -- Answers {1, how often} where it was said; else {0, how often}, and for each other name: it, its word's age in ms, its
 -- word. So what a gateway says is said in the knowledge of all that was said before.
@@ -9,6 +9,9 @@ local replicas, said = KEYS[1], KEYS[2]
 local count = redis.call('GET', said) or '0'
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+if count == ARGV[3] and ARGV[2] == '' then
+  return {1, tonumber(count)}
+end
 if count == ARGV[3] then
   redis.call('HSET', replicas, ARGV[1], string.format('%.0f', now_ms) .. '\n' .. ARGV[2])
   count = redis.call('INCR', said)
