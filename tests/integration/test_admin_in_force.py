@@ -100,6 +100,19 @@ async def test_a_deleted_tenants_queue_is_answered_403_and_what_runs_goes_on(api
     assert (await api.rig.post(headers=bearer(key))).status == 401  # its keys went with it
 
 
+@pytest.mark.parametrize("placement", ["round-robin", "preble", "d2lpm"])
+async def test_a_deleted_tenants_calls_are_answered_403_where_they_wait_for_one_backend_too(tmp_path, placement):
+    async with engine(**SLOW) as server:
+        one_seat = {"name": "b0", "url": server.url, "requests_running_max": 1}
+        async with admin(tmp_path, one_seat, scheduling={"placement": placement}) as api:
+            await api.post("/tenants", {"id": "alice"})
+            key = bearer(await api.key_for("alice"))
+            calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=40), headers=key)) for _ in range(3)]
+            await until(lambda: running(server) and api.rig.tenant("alice").queued_requests == 2)
+            assert (await api.delete("/tenants/alice")).status == 204
+            assert sorted(reply.status for reply in await asyncio.gather(*calls)) == [200, 403, 403]
+
+
 async def test_a_limit_that_is_raised_lets_in_what_waits(api):
     await api.post("/tenants", {"id": "alice", "in_flight_max": 1})
     key = await api.key_for("alice")
