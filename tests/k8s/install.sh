@@ -2,8 +2,9 @@
 # install.sh DIR: the kube-apiserver of Debian bookworm's source (1.20.2) as DIR/kube-apiserver. About five minutes and
 # 3 GB the first time, of which 110 MB stay; nothing afterwards. Installs no package, but says what is missing.
 #
-# Another one is taken instead by KUBE_APISERVER=path, and with KUBE_CONTROLLER_MANAGER=path its controllers, too. Debian
-# from 13 on has no server in its source.
+# Another one is taken instead by KUBE_APISERVER=path, and with KUBE_CONTROLLER_MANAGER=path its controllers, too; resources
+# of others (Gateway API, prometheus-operator) come from the files of TEST_CRDS=folder. Debian from 13 on has no server in
+# its source.
 set -euo pipefail
 
 mkdir -p "$1"

@@ -58,7 +58,7 @@ class Pod:
         }
         token = self.api.ask("POST", f"{self._path}/serviceaccounts/{account}/token", request)["status"]["token"]
         folder = ACCOUNT / f"..{self._written}"
-        folder.mkdir(parents=True)
+        folder.mkdir()
         for name, text in (("token", token), ("ca.crt", self.plane.ca), ("namespace", self.namespace)):
             (folder / name).write_text(text)
         link = ACCOUNT / "..new"
@@ -80,6 +80,7 @@ def pod(plane, api, chart, namespace, monkeypatch):
     installed = {each["kind"]: each for each in yaml.safe_load_all(release["manifest"]) if each}
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", plane.host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(plane.port))
+    ACCOUNT.mkdir(parents=True)
     yield Pod(plane, api, namespace, installed)
     shutil.rmtree(ACCOUNT)
 
