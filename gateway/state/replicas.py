@@ -119,9 +119,12 @@ class Replicas:
         except StoreUnavailable as error:
             is_said, why = False, str(error)
         if is_said:
+            now = self._clock()
             if self.is_cut_off:
                 log.info("the other gateways are met again")
-            self.is_cut_off, self._met_at = False, self._clock()
+                for other in self._others.values():  # they could not say anything either
+                    other.heard_at = min(now, other.heard_at + now - self._met_at)
+            self.is_cut_off, self._met_at = False, now
             self._look()
         elif self._clock() - self._met_at > AWAY_S and not self.is_cut_off:
             self.is_cut_off = True
