@@ -76,12 +76,26 @@ async def test_the_secret_of_a_key_is_shown_once(api):
         assert made["secret"].encode() not in reply.body
 
 
+ASKED = {
+    "/v1/chat/completions": call(),
+    "/v1/completions": {"model": "tiny", "prompt": "hello", "max_tokens": 2},
+    "/v1/messages": call(max_tokens=2),
+    "/v1/responses": {"model": "tiny", "input": "hello", "max_output_tokens": 2},
+    "/v1/embeddings": {"model": "tiny", "input": "hello"},
+    "/tokenize": {"model": "tiny", "prompt": "hello"},
+}
+
+
 async def test_a_key_opens_the_models_it_is_for_and_shows_no_others(api):
     await api.post("/tenants", {"id": "alice"})
-    key = await api.key_for("alice", models=["other"])
-    reply = await api.rig.post(headers=bearer(key))
-    assert (reply.status, reply.error["code"]) == (403, "model_not_allowed")
-    assert (await api.rig.get("/v1/models", headers=bearer(key))).json["data"] == []
+    for models, is_allowed in ((["other"], False), (["tiny", "other"], True), ([], False), (None, True)):
+        key = bearer(await api.key_for("alice", models=models))
+        shown = (await api.rig.get("/v1/models", headers=key)).json["data"]
+        assert [each["id"] for each in shown] == (["tiny"] if is_allowed else [])
+        for path, body in ASKED.items():
+            reply = await api.rig.post(body, path, headers=key)
+            assert (reply.status == 403) != is_allowed, (path, reply.body)
+            assert is_allowed or b"model" in reply.body
 
 
 async def test_a_deleted_tenants_queue_is_answered_403_and_what_runs_goes_on(api):
