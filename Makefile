@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability lock clean
+.PHONY: help run plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability bench-redis-faults lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -69,6 +69,9 @@ bench-step-time: $(STAMP)  ## how well the step time of a real vLLM is learnt, f
 
 bench-observability: $(STAMP)  ## CPU per call of traces and metrics, and what reading metrics holds up
 	$(BIN)/python tests/benchmarks/observability/bench.py
+
+bench-redis-faults: $(STAMP)  ## what calls wait while the Redis that shares state is frozen, killed, emptied or slow
+	$(BIN)/python tests/benchmarks/redis_faults/bench.py
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py

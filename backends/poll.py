@@ -95,3 +95,14 @@ def tls_context(ca_file: str) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"the file {ca_file} is not one of CA certificates: {error}") from error
+
+
+def tls_context_of(ca_pem: str) -> ssl.SSLContext:
+    """Trust whoever this PEM text names, and nobody else. Raises ValueError where it names nobody."""
+    wrong = ValueError("is not a text of CA certificates (PEM)")
+    if not ca_pem.isascii() or not ca_pem:  # of none, Python trusts whom the system does
+        raise wrong
+    try:
+        return ssl.create_default_context(cadata=ca_pem)
+    except (ValueError, ssl.SSLError):
+        raise wrong from None

@@ -38,6 +38,7 @@ from backends.poll import Poller, PollTimes, UnansweredError
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
 from backends.step_times import StepTimes
+from policies.step_time import StepTime
 from policies.types import BackendLoad
 
 BACKENDS_MAX = 1024
@@ -72,10 +73,6 @@ class _Backend:
     leaving: bool = False  # nobody is told of it any more
 
 
-def _make_backend(spec: BackendSpec) -> _Backend:
-    return _Backend(spec, BackendHealth(spec.id), StepTimes(spec.id, spec.step_time))
-
-
 class BackendPool:
     """The backends of one gateway. `on_change` is called on the loop, and only marks that there is news."""
 
@@ -88,7 +85,8 @@ class BackendPool:
         rng: Random,
         times: PollTimes | None = None,
     ) -> None:
-        self._backends = {spec.id: _make_backend(spec) for spec in specs}
+        self._step_time_of: Callable[[BackendSpec], StepTime | None] = lambda spec: spec.step_time
+        self._backends = {spec.id: self._make_backend(spec) for spec in specs}
         assert len(self._backends) <= BACKENDS_MAX, "the configuration is checked before it comes here"
         pools = {b.spec.id: b.spec.pool for b in self._backends.values() if b.spec.pool is not None}
         self._catalog = Catalog(list(self._backends), pools=pools)
@@ -98,6 +96,12 @@ class BackendPool:
         self._times = times or PollTimes()
         self._poller = Poller(self._times.timeout_s)
         self._running = False
+
+    def remember(self, step_time_of: Callable[[BackendSpec], StepTime | None]) -> None:
+        """What is believed of the steps of every backend before any is seen; otherwise it is what its spec says."""
+        self._step_time_of = step_time_of
+        for backend in self._backends.values():
+            backend.step_times = StepTimes(backend.spec.id, step_time_of(backend.spec))
 
     async def start(self) -> None:
         """Ask every backend once, in at most `start_s`, and go on asking. Does not fail for a backend that is down."""
@@ -124,7 +128,7 @@ class BackendPool:
         assert spec.id not in self._backends, "a backend is there once"
         if len(self._backends) >= BACKENDS_MAX:
             raise ValueError(f"there are {BACKENDS_MAX} backends")
-        backend = self._backends[spec.id] = _make_backend(spec)
+        backend = self._backends[spec.id] = self._make_backend(spec)
         self._catalog.add(spec.id, spec.pool)
         if self._running:
             self._watch(backend)
@@ -166,14 +170,21 @@ class BackendPool:
     def leaving_ids(self) -> list[str]:
         return [backend_id for backend_id, backend in self._backends.items() if backend.leaving]
 
-    def resize(self, backend_id: str, *, requests_running_max: int | None, kv_tokens_max: int | None) -> None:
-        """It is known to be of this size; None: it is to be found out."""
-        backend = self._backends[backend_id]
-        spec = replace(backend.spec, requests_running_max=requests_running_max, kv_tokens_max=kv_tokens_max)
+    def resize(self, spec: BackendSpec) -> None:
+        """It is known to be of this size, and its steps to take so long; None: it is to be found out. Coefficients that
+        are new are learnt on from, instead of what was learnt.
+        """
+        backend = self._backends[spec.id]
         if spec != backend.spec:
+            if spec.step_time not in (None, backend.spec.step_time):
+                backend.step_times = StepTimes(spec.id, spec.step_time)
             backend.spec = spec
             backend.load = self._load(backend)
             self._on_change()
+
+    def has_learnt_steps(self, backend_id: str) -> bool:
+        """Whether its step time is learnt, not what was known before it was seen."""
+        return self._backends[backend_id].step_times.has_learnt
 
     def draining(self, backend_id: str) -> bool:
         return self._backends[backend_id].draining
@@ -264,6 +275,9 @@ class BackendPool:
             backend.ask_now.set()
         if backend.health.state is not was:
             self._settle(backend, was, why=evidence)
+
+    def _make_backend(self, spec: BackendSpec) -> _Backend:
+        return _Backend(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
 
     def _watch(self, backend: _Backend) -> asyncio.Event:
         """Ask it from now on. The event says that it has answered, or has not."""

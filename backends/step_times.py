@@ -91,6 +91,7 @@ class StepTimes:
 
     def __init__(self, backend_id: str, start: StepTime | None = None) -> None:
         self._backend_id = backend_id
+        self._start = start
         self._learner = StepTimeLearner(start)
         self._windows = StepWindows()
         self._groups = StepGroups()
@@ -101,6 +102,11 @@ class StepTimes:
     def step_time(self) -> StepTime | None:
         """What is believed of its steps now; None while nothing is."""
         return self._learner.step_time
+
+    @property
+    def has_learnt(self) -> bool:
+        """Whether that is another than it started from."""
+        return self._learner.step_time is not self._start
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> None:
         """Learn from one scrape; scrapes come in order."""

@@ -34,15 +34,17 @@ from gateway.forwarding.attempt import Link
 from gateway.front import Front
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
-from gateway.observability.instruments import LINES_LOST, SPANS_LOST, Family, Values
+from gateway.observability.instruments import CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
 from gateway.observability.metrics import Metrics
 from gateway.observability.telemetry import Meter, Telemetry
 from gateway.observability.trace_log import make_trace_log
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+from gateway.scheduling.shared_limits import SharedLimits
 from gateway.state.assembly import make_store
 from gateway.store.base import Store
+from policies.admission import Sharing
 
 if TYPE_CHECKING:
     from gateway.observability.tracing import Tracing
@@ -82,6 +84,7 @@ class Gateway:
         self._tracing: Tracing | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
+        self._shared_limits = SharedLimits(self.pools)
         self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
         self._trace_log = make_trace_log(config.trace_log.path) if config.trace_log.enabled else None
 
@@ -128,8 +131,10 @@ class Gateway:
                     self._links,
                     make_link=self._make_link,
                     tiers=self._tiers,
+                    shared_limits=self._shared_limits,
                 )
             )
+            await self._management.meet()
         await self.backends.start()
         await self._runner.setup()
         await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
@@ -207,12 +212,19 @@ class Gateway:
         logs = {"access": self._access_log, "trace": self._trace_log}
         lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
         spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
-        return {LINES_LOST: lines, SPANS_LOST: spans}
+        return {LINES_LOST: lines, SPANS_LOST: spans, **self._replicas()}
+
+    def _replicas(self) -> dict[Family, Values]:
+        """How many gateways share limits, where they do."""
+        replicas = None if self._management is None else self._management.replicas
+        return {} if replicas is None else {REPLICAS: {(): replicas.count}, CUT_OFF: {(): replicas.is_cut_off}}
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         config = self._config
         scheduling = config.scheduling_of(pool) if self._management is None else self._management.scheduling_of(pool)
-        scheduler = make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue)
+        sharing = Sharing()
+        scheduler = make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue, sharing=sharing)
+        self._shared_limits.add(pool, sharing)
         return Dispatcher(self._wrap_scheduler(pool, scheduler))
 
     async def _embedded_engine(self) -> BackendSpec:

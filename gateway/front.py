@@ -83,7 +83,8 @@ class Front:
             pools=pools,
             body_timeout_s=config.limits.body_timeout_s,
         )
-        learnt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
+        self.prompt_tokens = learnt_tokens = LearntPromptTokens()
+        exact_tokens = self._exact_tokens()
         intake = self._make_intake(learnt_tokens, exact_tokens)
         self._generation = Generation(
             intake=intake,
@@ -117,6 +118,11 @@ class Front:
 
     def refuse_new(self) -> None:
         self._reception.draining = True
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether new calls are taken."""
+        return not self._reception.draining
 
     async def stop(self) -> None:
         """The gateway cuts its exchanges itself from now on: no evidence about backends."""

@@ -11,6 +11,9 @@ comes back slowly.
 What a backend has seats and memory for may still be more than it can serve in time: that is asked of a limit
 (policies/limit/).
 
+Replicas of the gateway have a part each of a backend's seats and memory, and tell each other what they have there, so
+that none takes the others' for strangers'.
+
 A tier's reserve is a part of each backend that only this tier may enter: for all others it is as if occupied.
 """
 
@@ -130,9 +133,11 @@ class BackendCapacity:
         """How full it is, by whichever limit is nearer."""
         ratio = self._reserved_ratio
         if ratio is None or self._peak is not None:  # the peak moves with time
-            ratio = (self.sequences + self.foreign_requests) / self.sequences_limit
+            peers = self.load.peers
+            ratio = (self.sequences + self.foreign_requests + peers.requests) / self.sequences_limit
             if self.tokens_limit:
-                ratio = max(ratio, (self.tokens_held_max + self.foreign_tokens) / self.tokens_limit)
+                theirs = self.foreign_tokens + peers.tokens
+                ratio = max(ratio, (self.tokens_held_max + theirs) / self.tokens_limit)
             self._reserved_ratio = ratio
         return ratio
 
@@ -350,11 +355,13 @@ class BackendCapacity:
         # arrival looks like foreign load once, a foreign request stays.
         self.foreign_requests = min(self._foreign_requests)
         self.foreign_tokens = min(self._foreign_tokens)
-        # What may be ours.
-        self.sequences_max = max(0, self.sequences_limit - self.foreign_requests)
-        self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens)
+        # What may be ours: of what strangers leave, our part beside other replicas.
+        share = load.share
+        self.sequences_max = share.of(max(0, self.sequences_limit - self.foreign_requests))
+        self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens) / share.replicas
+        sequences, tokens = share.of(self.sequences_limit), self.tokens_limit / share.replicas
         self._reserves = {
-            tier_id: _Use(ceil(ratio * self.sequences_limit - ROUNDING), ratio * self.tokens_limit)
+            tier_id: _Use(ceil(ratio * sequences - ROUNDING), ratio * tokens)
             for tier_id, ratio in self._reserve_ratios.items()
         }
 
@@ -362,8 +369,9 @@ class BackendCapacity:
         """How fast it goes, by the latest measurement."""
         self.work.measured(
             self.load,
-            foreign_sequences=self.foreign_requests,
-            foreign_tokens=self.foreign_tokens,
+            # Other replicas' requests take time of every step like strangers'.
+            foreign_sequences=self.foreign_requests + self.load.peers.requests,
+            foreign_tokens=self.foreign_tokens + self.load.peers.tokens,
             now=self._clock.now,
             is_new=is_new,
         )
@@ -399,11 +407,11 @@ class BackendCapacity:
                 recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
                 self._headroom_ratio = min(recovered, self._headroom_ratio_max)
         if load.requests_running is not None:
-            theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences
+            theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences - load.peers.requests
             self._foreign_requests.append(max(0, theirs))
         if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
             theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens
-            self._foreign_tokens.append(max(0.0, theirs_tokens))
+            self._foreign_tokens.append(max(0.0, theirs_tokens - load.peers.tokens))
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
         self._rooms.clear()

@@ -12,7 +12,7 @@ where only some will do, its tenant is passed over and the others go on at the r
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policies.capacity import BackendCapacity
 from policies.cost import Price
@@ -20,6 +20,7 @@ from policies.fairness.tiers import TieredFairness
 from policies.ledger import Charge, InFlight
 from policies.queues import TenantQueues
 from policies.share import ShareCap, TenantUse
+from policies.standings import LaneStandings
 from policies.types import Request, Tenant
 
 NO_USE = TenantUse()
@@ -115,6 +116,7 @@ class Lane:
         self._output_tokens = output_tokens
         self._competing: set[str] = set()  # tenants that wait and may send
         self._uses: dict[str, TenantUse] = {}  # of those with anything in flight from here
+        self._absent: dict[str, tuple[str, float]] = {}  # tier and counter, by tenant that has not been here yet
 
     @property
     def is_empty(self) -> bool:
@@ -167,6 +169,44 @@ class Lane:
 
     def forget(self, tenant: Tenant) -> None:
         self.order.forget(tenant.tier_id, tenant.id)
+
+    # -- who has received what -------------------------------------------------------------------------------
+
+    def standings(self) -> LaneStandings:
+        """What everybody has received here, also who has not come back yet."""
+        here = self.order.standings()
+        absent: dict[str, dict[str, float]] = {}
+        for tenant_id, (tier_id, counter) in self._absent.items():
+            absent.setdefault(tier_id, {})[tenant_id] = counter
+        if not absent:
+            return here
+        return replace(
+            here,
+            tiers={
+                tier_id: replace(tier, tenants={**tier.tenants, **absent.get(tier_id, {})})
+                for tier_id, tier in here.tiers.items()
+            },
+        )
+
+    def restore(self, standings: LaneStandings, *, returning: bool = False) -> None:
+        """Nobody has waited here yet: everybody goes on from these. With `returning` nobody is lifted for being away,
+        until the order is told otherwise.
+        """
+        self.order.begin_at(standings, returning=returning)
+        for tier_id, tier in standings.tiers.items():
+            for tenant_id, counter in tier.tenants.items():
+                self._absent[tenant_id] = tier_id, counter
+        for tenant_id in self._absent.keys() & self._tenants.keys():
+            self.welcome(self._tenants[tenant_id].tenant)
+
+    def welcome(self, tenant: Tenant) -> None:
+        """The tenant is new here, or back."""
+        if tenant.id in self._absent:
+            self.order.adopt(tenant, self._absent.pop(tenant.id)[1])
+
+    def forget_absent(self, tenant_id: str) -> None:
+        """A tenant that has not come back will not."""
+        self._absent.pop(tenant_id, None)
 
     # -- what is in flight from here -------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ another. Counters of a lane stay as long as its backend is known or anything wai
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from policies.ledger import InFlight
 from policies.placement import ArrivalPlacement, Placement, Worker
 from policies.prefixes import PrefixIndex
 from policies.queues import Queues, TenantQueues
+from policies.standings import BEFORE_ALL, LaneStandings
 from policies.types import Request, Tier
 
 
@@ -87,6 +88,15 @@ class Lanes(Protocol):
     def forget(self, tenant_id: str) -> None:
         """The tenant is gone."""
         return
+
+    def standings(self) -> dict[str, LaneStandings]:
+        """What everybody has received in every lane."""
+        return {lane.backend_id or BEFORE_ALL: lane.standings() for lane in self.all()}
+
+    def all_returned(self) -> None:
+        """Who has not come back by now was away."""
+        for lane in self.all():
+            lane.order.all_returned()
 
 
 class SharedLane(Lanes):
@@ -243,6 +253,8 @@ class LaneMaker:
     price: Price
     share_ratio_max: float
     output_tokens: Callable[[Request], float]
+    restored: dict[str, LaneStandings] = field(default_factory=dict)
+    """What everybody had received before backends that are not there yet."""
 
     def lanes(self, placement: Placement | ArrivalPlacement, queues: Queues, running: Collection[str] = ()) -> Lanes:
         """The lanes that this placement needs, over the pool's queues; `running` are ids that it knows as sent."""
@@ -250,13 +262,17 @@ class LaneMaker:
             placement.look_up_in(self.prefixes)
         if isinstance(placement, ArrivalPlacement):
             return LanePerBackend(placement, self.fleet, self._lane_before, running)
+        self.restored = {}  # of lanes that there will not be
         longest = self.prefixes.longest
         return SharedLane(self._lane(queues, self.fleet.limits, lambda request: longest(request)[0]))
 
     def _lane_before(self, backend_id: str) -> Lane:
         """A lane before one backend, with queues of its own."""
         cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
-        return self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, backend_id)
+        lane = self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, backend_id)
+        if backend_id in self.restored:
+            lane.restore(self.restored.pop(backend_id))
+        return lane
 
     def _lane(
         self,

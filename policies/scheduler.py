@@ -1,10 +1,10 @@
 """The scheduler of one pool: a state machine that is told facts and asked for decisions.
 
-    facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed, policy_changed
-               (each with `now`)
+    facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed, policy_changed,
+               restored (each with `now`)
     decisions  poll(now) -> [Dispatch | Reject | Withdraw]
     time       next_wakeup() -> when poll has something to do although no fact arrived
-    view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now)
+    view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now), standings()
 
 It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
 clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
@@ -15,6 +15,7 @@ the order of precedence), the fleet where there is room. What can be decided is 
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from math import inf
 
 from policies.accounting import Accounting
 from policies.admission import Admission, BoundedQueues, Feasibility, Gate, RateLimiter
@@ -28,7 +29,7 @@ from policies.lanes import LaneMaker, Lanes
 from policies.ledger import InFlight, Ledger
 from policies.limit import Limit, ModelLimit
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
-from policies.prediction import PREDICTION, Prediction, TenantQuantile
+from policies.prediction import Prediction, TenantQuantile
 from policies.preemption import Preemption
 from policies.prefixes import PrefixIndex
 from policies.queues import Queues
@@ -39,7 +40,8 @@ from policies.slo.outlook import Outlook
 from policies.slo.patience import Patience
 from policies.slo.shedding import Shedding
 from policies.snapshot import taken
-from policies.switching import chosen, rearrange
+from policies.standings import RETURNING_S, Standings
+from policies.switching import chosen, predictors, rearrange, restore
 from policies.tenants import Tenants
 from policies.types import (
     DEFAULT_TIER,
@@ -109,14 +111,16 @@ class Scheduler:
             output_tokens=expected_output,
         )
         self._lanes = self._arrange(placement or LeastReserved())
-        self._tenants = Tenants(states, self._tiers, self._queues, self._lanes, self._forget)
         self._outlook = Outlook(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
         feasible = Feasibility(tiers=self._tiers, ttft_s=self._outlook.ttft_s, is_hopeless=self._outlook.is_hopeless)
         self._gate = Gate((*rules, feasible), self._queues)
-        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
         self._accounting = Accounting(self._ledger, self._lanes)
         self._unsettled = self._accounting.unsettled
-        self._attainment = AttainmentBook()
+        book = self._attainment = AttainmentBook()
+        self._tenants = Tenants(
+            states, self._tiers, self._queues, self._lanes, self._accounting, self._seating, self._gate, book
+        )
+        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
         self._door = Door(
             self._tenants,
             self._fleet,
@@ -125,6 +129,7 @@ class Scheduler:
             Patience(wait_s_max, self._tenants.tier),
             self._attainment,
         )
+        self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
 
@@ -134,9 +139,11 @@ class Scheduler:
         """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""
         assert request.id not in self._queues, "an id is in use once"
         assert request.id not in self._ledger.in_flight, "an id is in use once"
-        if (
-            refusal := self._door.refusal(request, now, partial(self._refuse, reason=Reason.SHED, now=now))
-        ) is not None:
+        if now >= self._returned_at:
+            self._returned_at = inf
+            self._lanes.all_returned()
+        refusal = self._door.refusal(request, now, partial(self._refuse, reason=Reason.SHED, now=now))
+        if refusal is not None:
             self._refused.append(refusal)
             return
         self._queues.append(request, self._door.patience.ends_at(request))
@@ -230,24 +237,17 @@ class Scheduler:
         changed: Iterable[Tenant] = (),
         removed: Iterable[str] = (),
         tiers: Iterable[Tier] = (),
+        tiers_removed: Iterable[str] = (),
         now: float,
     ) -> None:
-        """Tenants and tiers that are new or different, and tenants that are gone (their queue is refused at the
-        next poll). Counters stay as they are when weights, limits or the tier change.
+        """Tenants and tiers that are new or different, tenants that are gone (their queue is refused at the next poll),
+        and tiers that go with their last tenant. Counters stay as they are when weights, limits or the tier change.
         """
-        changed, new_tiers = list(changed), {tier.id: tier for tier in tiers}
-        self._tiers |= new_tiers
+        for request in self._tenants.change(
+            changed=list(changed), removed=removed, tiers=tiers, tiers_removed=tiers_removed, now=now
+        ):
+            self._refuse(request, Reason.TENANT_UNKNOWN, now)
         self._preemption.tiers_changed()
-        with self._accounting.reweighing(self._tenants.states if new_tiers else {tenant.id for tenant in changed}):
-            self._seating.set_tiers(self._tiers.values())
-            for lane in self._lanes.all():
-                lane.order.set_tiers(new_tiers.values())
-            for tenant in changed:
-                assert tenant.tier_id in self._tiers, "a tenant's tier exists before the tenant"
-                self._tenants.changed(tenant, now)
-        for tenant_id in removed:
-            for request in self._tenants.removed(tenant_id):
-                self._refuse(request, Reason.TENANT_UNKNOWN, now)
 
     def policy_changed(
         self,
@@ -265,9 +265,7 @@ class Scheduler:
         seating, maker = self._seating, self._maker
         make_order = chosen(FAIRNESS, fairness) if fairness else maker.make_order
         place = chosen(PLACEMENT, placement)() if placement else self._placement
-        predictor = chosen(PREDICTION, prediction)() if prediction else seating.prediction
-        sizer = predictor if seating.sizing is seating.prediction else seating.sizing
-        sizer = chosen(PREDICTION, sizing)() if sizing else sizer
+        predictor, sizer = predictors(seating, prediction, sizing)
         self._accounting.settle_all()
         seating.predict_by(predictor, sizer)
         maker.make_order, maker.output_tokens = make_order, sizer.predict
@@ -277,8 +275,19 @@ class Scheduler:
             self._refuse(request, Reason.NO_BACKEND, now)
         states = self._tenants.states
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
-        self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = after
+        self._follow(after)
         self._outlook.output_tokens = sizer.predict
+
+    def restored(self, standings: Standings, now: float, returning_s: float = RETURNING_S) -> None:
+        """Everybody goes on from these standings, whatever was charged here. Told while nothing waits or runs, when the
+        backends are known. Who comes in the next `returning_s` seconds was not away.
+        """
+        assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
+        self._maker.restored = {}
+        lanes = self._arrange(self._placement)
+        restore(lanes, self._maker, standings)
+        self._follow(lanes)
+        self._returned_at = now + returning_s
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -342,6 +351,11 @@ class Scheduler:
             return None
         return waits_for(self._queues.get(request_id), self._queues, self._tenants.states, self._fleet, now)
 
+    def standings(self) -> Standings:
+        """What to tell the next scheduler of this pool as `restored`; takes time in proportion to the tenants."""
+        self._accounting.settle_all()
+        return self._lanes.standings() | self._maker.restored
+
     # -- decisions, in parts -------------------------------------------------------------------------------
 
     def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action]) -> None:
@@ -398,17 +412,12 @@ class Scheduler:
         self._left(request, now)
 
     def _find_homes(self, now: float) -> None:
-        """What waits for a backend that does not serve waits for another that does. What waits for some backends alone
-        that have all left is refused: it would keep back what its tenant sends after it.
+        """What waits for some backends alone that have all left is refused: it would keep back what its tenant sends
+        after it. What else waits for a backend that does not serve waits for another.
         """
         for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
             self._refuse(request, Reason.NO_BACKEND, now)
-        for request in self._lanes.stranded(now):
-            move = self._lanes.move(request, now)
-            self._accounting.moved(request, move, now)
-            move.after.queued(request, now)
-            for lane in (move.before, move.after):
-                self._tenants.queue_changed(request.tenant_id, lane)
+        self._tenants.move_stranded(now)
 
     def _freed(self, entry: InFlight, lane: Lane, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""
@@ -437,12 +446,6 @@ class Scheduler:
         self._seating.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
         return self._maker.lanes(placement, self._queues, running)
 
-    def _forget(self, tenant: Tenant) -> None:
-        """The tenant is gone, and all that it had here."""
-        for lane in self._lanes.all():
-            lane.forget(tenant)
-        self._lanes.forget(tenant.id)
-        self._ledger.forget(tenant.id)
-        self._seating.forget(tenant.id)
-        self._gate.forget(tenant.id)
-        self._attainment.forget(tenant.id)
+    def _follow(self, lanes: Lanes) -> None:
+        """These are the lanes from now on."""
+        self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = lanes

@@ -9,15 +9,17 @@ Nobody may gain by the change, so tenants join the new orders from the least ser
 least among those that wait, which is then himself.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from policies.fairness import Standing
 from policies.lane import Lane, TenantState
-from policies.lanes import Lanes
+from policies.lanes import LaneMaker, Lanes
 from policies.ledger import Charge, InFlight, Ledger
+from policies.prediction import PREDICTION, Prediction
 from policies.queues import Queues
+from policies.seating import Seating
+from policies.standings import BEFORE_ALL, Standings, divided, fitted, summed
 from policies.types import PolicyChoice
 
 T = TypeVar("T")
@@ -37,11 +39,22 @@ def chosen(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -> Calla
     return make
 
 
+def predictors(
+    seating: Seating, prediction: PolicyChoice | None, sizing: PolicyChoice | None
+) -> tuple[Prediction, Prediction]:
+    """What is to order tenants and what is to size reservations; where one did both, one goes on doing both unless
+    there is a choice of sizing. Raises ValueError as `chosen`.
+    """
+    predictor = chosen(PREDICTION, prediction)() if prediction else seating.prediction
+    sizer = predictor if seating.sizing is seating.prediction else seating.sizing
+    return predictor, chosen(PREDICTION, sizing)() if sizing else sizer
+
+
 def rearrange(
     before: Lanes, after: Lanes, *, ledger: Ledger, queues: Queues, states: Mapping[str, TenantState], now: float
 ) -> None:
     """Let everything that is in the old lanes be in the new, which are empty. There is a place for all that waits."""
-    _carry_counters(list(before.all()), list(after.all()), list(states.values()))
+    _carry_counters(list(before.all()), list(after.all()))
     for entry in ledger.in_flight.values():
         lane = after.at(entry.backend_id)
         lane.holds(entry)
@@ -62,15 +75,20 @@ def rearrange(
         _join(lane, states.values())
 
 
-def _carry_counters(before: list[Lane], after: list[Lane], states: list[TenantState]) -> None:
-    for state in states:
-        total = sum(lane.order.standing(state.tenant).counter for lane in before)
-        for lane in after:
-            lane.order.adopt(state.tenant, Standing(total / len(after)))
-    for tier_id in {state.tenant.tier_id for state in states}:
-        total = sum(lane.order.tier_standing(tier_id).counter for lane in before)
-        for lane in after:
-            lane.order.adopt_tier(tier_id, Standing(total / len(after)))
+def restore(lanes: Lanes, maker: LaneMaker, standings: Standings) -> None:
+    """Let everybody go on from these standings in new lanes, and in those that the maker has yet to make."""
+    here = {lane.backend_id or BEFORE_ALL: lane for lane in lanes.all()}
+    fitting = fitted(standings, here)
+    for key, lane in here.items():
+        if key in fitting:
+            lane.restore(fitting[key], returning=True)
+    maker.restored = {key: each for key, each in fitting.items() if key not in here}
+
+
+def _carry_counters(before: Sequence[Lane], after: Sequence[Lane]) -> None:
+    part = divided(summed([lane.standings() for lane in before]), max(1, len(after)))
+    for lane in after:
+        lane.restore(part)
 
 
 def _expect(lane: Lane, entry: InFlight) -> None:

@@ -1,28 +1,36 @@
 """Who is served here: everybody's settings, and whether he may send.
 
 A limit of what a tenant has in flight holds over all lanes; a tenant that is removed is refused from then on, and
-forgotten when the last of its requests has ended.
+forgotten when the last of its requests has ended. A tier that is removed is gone when its last tenant is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
+from policies.accounting import Accounting
+from policies.admission import Gate
 from policies.lane import Lane, TenantState
 from policies.lanes import Lanes
 from policies.ledger import Ledger
 from policies.queues import Queues
+from policies.seating import Seating
+from policies.slo.attainment import AttainmentBook
 from policies.types import Attainment, Request, Tenant, TenantView, Tier
 
 
 @dataclass(slots=True)
 class Tenants:
-    """The tenants of one pool, kept in step with its lanes. `forget` is told of those that are gone for good."""
+    """The tenants of one pool, kept in step with its lanes, and with whoever else remembers them."""
 
     states: dict[str, TenantState]
-    tiers: Mapping[str, Tier]
+    tiers: dict[str, Tier]
     queues: Queues
     lanes: Lanes
-    forget: Callable[[Tenant], None]
+    accounting: Accounting
+    seating: Seating
+    gate: Gate
+    attainment: AttainmentBook
+    _leaving_tiers: set[str] = field(default_factory=set)
 
     def admitted(self, tenant_id: str) -> Tenant | None:
         """The tenant if it is one that may come here."""
@@ -39,11 +47,42 @@ class Tenants:
         """What the tenants of a tier are ordered by, summed over all lanes."""
         return sum(lane.key(tenant_id) for lane in self.lanes.all())
 
-    def changed(self, tenant: Tenant, now: float) -> None:
+    def change(
+        self,
+        *,
+        changed: Collection[Tenant],
+        removed: Iterable[str],
+        tiers: Iterable[Tier],
+        tiers_removed: Iterable[str],
+        now: float,
+    ) -> list[Request]:
+        """Settings are others, in this order: tiers, tenants, who is gone. Returns what those have waiting, which is to
+        be refused.
+        """
+        new_tiers = {tier.id: tier for tier in tiers}
+        self.tiers |= new_tiers
+        self._leaving_tiers -= new_tiers.keys()
+        with self.accounting.reweighing(self.states if new_tiers else {tenant.id for tenant in changed}):
+            self.seating.set_tiers(self.tiers.values())
+            for lane in self.lanes.all():
+                lane.order.set_tiers(new_tiers.values())
+            for tenant in changed:
+                # Where its tier has gone meanwhile somebody knows it as it was: it stays what it has become.
+                if tenant.tier_id in self.tiers:
+                    self._changed(tenant, now)
+        waiting = [request for tenant_id in removed for request in self._removed(tenant_id)]
+        self._leaving_tiers |= self.tiers.keys() & tiers_removed
+        self._forget_tiers()
+        return waiting
+
+    def _changed(self, tenant: Tenant, now: float) -> None:
         """The tenant is new, or has other settings."""
+        self._leaving_tiers.discard(tenant.tier_id)
         state = self.states.get(tenant.id)
         if state is None:
             self.states[tenant.id] = TenantState(tenant)
+            for lane in self.lanes.all():
+                lane.welcome(tenant)
             return
         before, state.tenant, state.removed = state.tenant, tenant, False
         for lane in self.lanes.all():
@@ -68,10 +107,21 @@ class Tenants:
         self._refresh(state, lane)
         self._forget_if_gone(state)
 
-    def removed(self, tenant_id: str) -> list[Request]:
+    def move_stranded(self, now: float) -> None:
+        """What waits for a backend that does not serve waits for another that does."""
+        for request in self.lanes.stranded(now):
+            move = self.lanes.move(request, now)
+            self.accounting.moved(request, move, now)
+            move.after.queued(request, now)
+            for lane in (move.before, move.after):
+                self.queue_changed(request.tenant_id, lane)
+
+    def _removed(self, tenant_id: str) -> list[Request]:
         """The tenant is gone. Returns what it has waiting, oldest first, which is to be refused."""
         state = self.states.get(tenant_id)
         if state is None:
+            for lane in self.lanes.all():
+                lane.forget_absent(tenant_id)
             return []
         state.removed = True
         waiting = list(self.queues.of(tenant_id).requests.values())
@@ -123,4 +173,26 @@ class Tenants:
         tenant = state.tenant
         if state.removed and not state.in_flight and not self.queues.of(tenant.id).requests:
             del self.states[tenant.id]
-            self.forget(tenant)
+            self._forget(tenant)
+            if self._leaving_tiers:
+                self._forget_tiers()
+
+    def _forget(self, tenant: Tenant) -> None:
+        """The tenant is gone, and all that it had here."""
+        for lane in self.lanes.all():
+            lane.forget(tenant)
+        self.lanes.forget(tenant.id)
+        self.accounting.ledger.forget(tenant.id)
+        self.seating.forget(tenant.id)
+        self.gate.forget(tenant.id)
+        self.attainment.forget(tenant.id)
+
+    def _forget_tiers(self) -> None:
+        """Tiers that are to leave go when nobody is of them any more."""
+        for tier_id in self._leaving_tiers - {state.tenant.tier_id for state in self.states.values()}:
+            self._leaving_tiers.discard(tier_id)
+            del self.tiers[tier_id]
+            self.seating.set_tiers(self.tiers.values())
+            for lane in self.lanes.all():
+                lane.order.remove_tier(tier_id)
+            self.attainment.forget_tier(tier_id)

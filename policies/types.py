@@ -128,6 +128,42 @@ class Timing(NamedTuple):
     tokens_in_time: int
 
 
+class ReplicaShare(NamedTuple):
+    """What is this replica's part of a limit that so many share: one of them takes what does not come out even."""
+
+    replicas: int = 1
+    number: int = 0
+
+    def of(self, limit: int) -> int:
+        """Its part, which is never nothing."""
+        if self.replicas == 1:
+            return limit
+        return max(min(1, limit), limit // self.replicas + (self.number < limit % self.replicas))
+
+
+ALONE = ReplicaShare()
+
+
+class PeersUse(NamedTuple):
+    """What other replicas have at a backend, as they say: requests, and KV tokens that are reserved for them."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+NO_PEERS = PeersUse()
+
+
+class MinuteSaid(NamedTuple):
+    """What one replica says of one tenant's limits per minute, of requests and of tokens: what it has let in, what it
+    means to let in yet, and whether it was asked to lately (policies/admission/sharing.py).
+    """
+
+    used: tuple[float, float]
+    claims: tuple[float, float]
+    asks: bool
+
+
 @dataclass(frozen=True, slots=True)
 class BackendLoad:
     """What is known of a backend: its size, and what it was last measured to be doing.
@@ -143,6 +179,8 @@ class BackendLoad:
 
     `pab_tokens` is the prefill admission budget that the engine reports, reckoned when it had all up to the
     `pab_dispatches`-th that we sent it (Dispatch.number); None there: all that was sent before this was told.
+
+    Of what it can hold a `share` is ours; other replicas have the rest, and `peers` there now.
     """
 
     backend_id: str
@@ -163,6 +201,8 @@ class BackendLoad:
     step_time: StepTime | None = None
     pab_tokens: float | None = None
     pab_dispatches: int | None = None
+    share: ReplicaShare = ALONE
+    peers: PeersUse = NO_PEERS
 
 
 class Outcome(StrEnum):

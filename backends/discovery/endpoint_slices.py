@@ -2,14 +2,14 @@
 
 The API server is asked for all slices once and then says what changes, so a pod is known as soon as the cluster calls
 it ready, and left alone as soon as it is about to end, while it still answers what it was sent. Where the stream
-breaks, or the API server has forgotten where we were (410), everything is listed anew.
+breaks or falls silent, or the API server has forgotten where we were (410), everything is listed anew.
 (Kubernetes, "EndpointSlices"; discovery.k8s.io/v1.)
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 from kubernetes_asyncio import watch
@@ -18,7 +18,11 @@ from kubernetes_asyncio.client import ApiClient, DiscoveryV1Api
 from backends.discovery.source import OnFound, limited, root_url
 
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+LIST_S = 10.0
 WATCH_S = 300  # then the API server ends the stream, and it is asked anew
+# A bookmark comes every minute where anything has changed. Without one there was nothing, or nobody is there any more:
+# listing anew finds out, and costs little.
+SILENCE_S = 90.0
 log = logging.getLogger(__name__)
 
 Connect = Callable[[], AbstractAsyncContextManager[ApiClient]]
@@ -28,7 +32,14 @@ class EndpointSlices:
     """The ready pods of the services in `namespace` whose slices have these labels."""
 
     def __init__(
-        self, connect: Connect, *, namespace: str, selector: str, port: int | str, scheme: str = "http"
+        self,
+        connect: Connect,
+        *,
+        namespace: str,
+        selector: str,
+        port: int | str,
+        scheme: str = "http",
+        silence_s: float = SILENCE_S,
     ) -> None:
         """`connect` opens a client that is signed in to a cluster; `port` is a number or a name of the slices'."""
         self._connect = connect
@@ -36,6 +47,7 @@ class EndpointSlices:
         self._selector = selector
         self._port = port
         self._scheme = scheme
+        self._silence_s = silence_s
         self._slices: dict[str, frozenset[str]] = {}  # by name: what each has
         self._found: frozenset[str] | None = None
         self._failures = 0
@@ -52,7 +64,9 @@ class EndpointSlices:
                 self._failures += 1
 
     async def _list_and_follow(self, api: DiscoveryV1Api, on_found: OnFound) -> None:
-        listed = await api.list_namespaced_endpoint_slice(self._namespace, label_selector=self._selector)
+        listed = await api.list_namespaced_endpoint_slice(
+            self._namespace, label_selector=self._selector, _request_timeout=LIST_S
+        )
         self._failures = 0
         self._slices = {each.metadata.name: self._urls(each) for each in listed.items}
         self._tell(on_found)
@@ -63,16 +77,18 @@ class EndpointSlices:
             resource_version=listed.metadata.resource_version,
             timeout_seconds=WATCH_S,
             allow_watch_bookmarks=True,
+            _request_timeout=(LIST_S, self._silence_s),
         )
-        async for change in changes:
-            if change["type"] == "BOOKMARK":
-                continue
-            name = change["object"].metadata.name
-            if change["type"] == "DELETED":
-                self._slices.pop(name, None)
-            else:
-                self._slices[name] = self._urls(change["object"])
-            self._tell(on_found)
+        with suppress(TimeoutError):  # silent: listed anew
+            async for change in changes:
+                if change["type"] == "BOOKMARK":
+                    continue
+                name = change["object"].metadata.name
+                if change["type"] == "DELETED":
+                    self._slices.pop(name, None)
+                else:
+                    self._slices[name] = self._urls(change["object"])
+                self._tell(on_found)
 
     def _tell(self, on_found: OnFound) -> None:
         found = limited(url for urls in self._slices.values() for url in urls)

@@ -89,6 +89,7 @@ class Books:
         self.tier_services: defaultdict[str, float] = defaultdict(float)
         self._price = price or LinearPrice()
         self._removed: set[str] = set()
+        self._tiers_removed: set[str] = set()
 
     def __call__(self, entry: Entry) -> None:
         match entry:
@@ -132,6 +133,12 @@ class Books:
             require(not self.tenants[tenant_id].in_flight, "a tenant is forgotten when its last request has ended")
             del self.tenants[tenant_id]
             self._removed.discard(tenant_id)
+        for tier_id in self._tiers_removed - {books.tenant.tier_id for books in self.tenants.values()}:
+            require(tier_id not in snapshot.tiers, f"{tier_id} is forgotten when its last tenant is")
+            del self.tiers[tier_id]
+            self.tier_services.pop(tier_id, None)
+            self._tiers_removed.discard(tier_id)
+        require(snapshot.tiers.keys() == self.tiers.keys(), f"the tiers are {sorted(self.tiers)}")
         for tenant_id, books in self.tenants.items():
             view = snapshot.tenants[tenant_id]
             require(view.queued_requests == len(books.queued), f"{tenant_id}: {len(books.queued)} queued")
@@ -197,6 +204,8 @@ class Books:
             self.tenants.setdefault(tenant.id, TenantBooks(tenant)).tenant = tenant
             self._removed.discard(tenant.id)
         self._removed.update(self.tenants.keys() & entry.removed)
+        self._tiers_removed -= {tier.id for tier in entry.tiers} | {tenant.tier_id for tenant in entry.changed}
+        self._tiers_removed |= self.tiers.keys() & entry.tiers_removed
 
     # -- decisions -------------------------------------------------------------------------------------------
 

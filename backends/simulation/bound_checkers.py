@@ -11,7 +11,7 @@ from itertools import combinations
 
 from backends.simulation.books import Books, RequestBooks, TenantBooks, require
 from backends.simulation.bounds import Bound
-from backends.simulation.recording import Entry, PolicyChanged, Polled, Progressed, Submitted, TenantsChanged
+from backends.simulation.recording import Entry, PolicyChanged, Polled, Progressed, Restored, Submitted, TenantsChanged
 from policies.cost import LinearPrice, Price
 from policies.types import Dispatch
 
@@ -157,7 +157,7 @@ class ServiceBound:
             case Polled():
                 if any(isinstance(action, Dispatch) for action in entry.actions):
                     self.exposure.look()
-            case TenantsChanged() | PolicyChanged():
+            case TenantsChanged() | PolicyChanged() | Restored():
                 for each in (self._both_wait, self._one_waits, self._tiers, self._arrivals):
                     each.clear()
             case Submitted():

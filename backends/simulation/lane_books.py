@@ -15,6 +15,7 @@ from backends.simulation.recording import (
     LoadChanged,
     PolicyChanged,
     Polled,
+    Restored,
     Spent,
     Submitted,
     TenantsChanged,
@@ -85,7 +86,7 @@ class LaneWatch:
             case Submitted():
                 is_here = self._placement.backend_ids.get(entry.request.id) == self._backend_id
                 return entry if is_here else None
-            case LoadChanged() | TenantsChanged() | PolicyChanged():
+            case LoadChanged() | TenantsChanged() | PolicyChanged() | Restored():
                 return entry
             case Spent():
                 return None

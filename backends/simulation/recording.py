@@ -16,6 +16,7 @@ from typing import Annotated, BinaryIO, Literal, Protocol
 import orjson
 from pydantic import Field, TypeAdapter
 
+from policies.standings import RETURNING_S, Standings
 from policies.types import (
     Action,
     BackendLoad,
@@ -68,6 +69,17 @@ class Decides(Protocol):
 class SchedulerLike(Decides, Protocol):
     """A Scheduler, or a Recorder around one."""
 
+    def tenants_changed(
+        self,
+        *,
+        changed: Iterable[Tenant] = (),
+        removed: Iterable[str] = (),
+        tiers: Iterable[Tier] = (),
+        tiers_removed: Iterable[str] = (),
+        now: float,
+    ) -> None: ...
+    def restored(self, standings: Standings, now: float, returning_s: float = RETURNING_S) -> None: ...
+    def standings(self) -> Standings: ...
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
     def counter(self, tenant_id: str) -> float: ...
     def waits_for(self, request_id: str, now: float) -> Wait | None: ...
@@ -154,10 +166,17 @@ class TenantsChanged:
     changed: tuple[Tenant, ...]
     removed: tuple[str, ...]
     tiers: tuple[Tier, ...]
+    tiers_removed: tuple[str, ...] = ()
     call: Literal["tenants_changed"] = "tenants_changed"
 
     def tell(self, scheduler: SchedulerLike) -> None:
-        scheduler.tenants_changed(changed=self.changed, removed=self.removed, tiers=self.tiers, now=self.now)
+        scheduler.tenants_changed(
+            changed=self.changed,
+            removed=self.removed,
+            tiers=self.tiers,
+            tiers_removed=self.tiers_removed,
+            now=self.now,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +199,17 @@ class PolicyChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    now: float
+    standings: Standings
+    returning_s: float
+    call: Literal["restored"] = "restored"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.restored(self.standings, self.now, self.returning_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Polled:
     """A poll and what it decided; the only entry that is an answer."""
 
@@ -188,7 +218,18 @@ class Polled:
     call: Literal["poll"] = "poll"
 
 
-Fact = Submitted | Progressed | Finished | Returned | Cancelled | Spent | LoadChanged | TenantsChanged | PolicyChanged
+Fact = (
+    Submitted
+    | Progressed
+    | Finished
+    | Returned
+    | Cancelled
+    | Spent
+    | LoadChanged
+    | TenantsChanged
+    | PolicyChanged
+    | Restored
+)
 Entry = Fact | Polled
 Listener = Callable[[Entry], None]
 
@@ -232,9 +273,10 @@ class Recorder:
         changed: Iterable[Tenant] = (),
         removed: Iterable[str] = (),
         tiers: Iterable[Tier] = (),
+        tiers_removed: Iterable[str] = (),
         now: float,
     ) -> None:
-        self._record(TenantsChanged(now, tuple(changed), tuple(removed), tuple(tiers)))
+        self._record(TenantsChanged(now, tuple(changed), tuple(removed), tuple(tiers), tuple(tiers_removed)))
 
     def policy_changed(
         self,
@@ -246,6 +288,9 @@ class Recorder:
         now: float,
     ) -> None:
         self._record(PolicyChanged(now, fairness, prediction, sizing, placement))
+
+    def restored(self, standings: Standings, now: float, returning_s: float = RETURNING_S) -> None:
+        self._record(Restored(now, standings, returning_s))
 
     def poll(self, now: float) -> list[Action]:
         actions = self._scheduler.poll(now)
@@ -260,6 +305,9 @@ class Recorder:
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         return self._scheduler.rate_limits(tenant_id, now)
+
+    def standings(self) -> Standings:
+        return self._scheduler.standings()
 
     def counter(self, tenant_id: str) -> float:
         return self._scheduler.counter(tenant_id)

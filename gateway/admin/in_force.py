@@ -8,14 +8,17 @@ retired, and forgotten when it runs nothing of ours; until then another of the s
 import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 from typing import TypeVar, cast
 
+from backends.poll import tls_context_of
 from backends.pool import BackendPool
 from backends.reach import Reach
 from backends.spec import BackendSpec
 from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
 from gateway.config.scheduling import Scheduling
 from gateway.config.sections import Section, Tenant, Tier
+from gateway.config.step_time import believed
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
 from gateway.identity.auth import Identity
@@ -61,6 +64,7 @@ class InForce:
         self.scheduling_of = scheduling_of
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
         self._tier_envelopes: dict[str, policy.SloEnvelope] = {}
+        self._share = policy.ALONE
         self._urls: dict[str, str] = {}  # of the backends that the registry has brought
         self._faults: dict[str, str] = {}  # why a backend of the registry is not there
         self._tending: asyncio.Task[None] | None = None
@@ -90,6 +94,17 @@ class InForce:
         for name in self._pools.dispatchers():
             self._pool_changed(name)
 
+    def shared(self, share: policy.ReplicaShare) -> None:
+        """So much of every tenant's limit in flight is this gateway's; others have the rest."""
+        if share != self._share:
+            self._share = share
+            limited = [entry for entry in self._registry.entries("tenants") if entry.body.get("in_flight_max")]
+            self._tenants_changed([entry.name for entry in limited])
+
+    def _shared(self, tenant: policy.Tenant) -> policy.Tenant:
+        limit = tenant.in_flight_max
+        return tenant if limit is None else replace(tenant, in_flight_max=self._share.of(limit))
+
     def _changed(self, changed: Changed) -> None:
         names: dict[str, list[str]] = {}
         for kind, name in sorted(changed):
@@ -105,14 +120,21 @@ class InForce:
             self._match_backends()
 
     def _tiers_changed(self, names: list[str]) -> None:
-        tiers = []
+        tiers, removed = [], []
         for name in names:
-            section = _section(self._registry.get("tiers", name), Tier) or Tier()
+            section = _section(self._registry.get("tiers", name), Tier)
+            if section is None and name != policy.DEFAULT_TIER.id:
+                removed.append(name)
+                self._tiers.pop(name, None)
+                self._tier_envelopes.pop(name, None)
+                continue
+            section = section or Tier()
             self._tiers[name] = policy_tier(name, section)
             tiers.append(self._tiers[name])
             _keep(self._tier_envelopes, name, section)
-        if tiers:
+        if names:
             self._pools.tiers_changed(tiers)
+            self._pools.tiers_removed(removed)
             self._front.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
     def _tenants_changed(self, names: list[str]) -> None:
@@ -124,7 +146,7 @@ class InForce:
                 self._pools.forget(name)
             else:
                 _keep(self._tenant_envelopes, name, section)
-                tenant = policy_tenant(name, section)
+                tenant = self._shared(policy_tenant(name, section))
                 self._front.tenants.put(tenant)
                 self._pools.tenant_changed(tenant)
         if names:
@@ -170,8 +192,17 @@ class InForce:
                 self._faults[backend_id] = str(error)
                 return
         self._backends.drain(backend_id, draining=section.draining)
+        spec = self._backends.spec(backend_id)
         self._backends.resize(
-            backend_id, requests_running_max=section.requests_running_max, kv_tokens_max=section.kv_tokens_max
+            replace(
+                spec,
+                requests_running_max=section.requests_running_max,
+                kv_tokens_max=section.kv_tokens_max,
+                step_tokens_max=section.step_tokens_max,
+                prompt_step_tokens_max=section.prompt_step_tokens_max,
+                # A file is read when its backend comes, and not again with every change of any.
+                step_time=spec.step_time if section.step_time_file is not None else believed(section),
+            )
         )
 
     def _add(self, backend_id: str, entry: Entry) -> None:
@@ -180,6 +211,8 @@ class InForce:
         # What the file declares is the operator's own word, at whatever address.
         reach = self._reach if entry.origin == "admin" else None
         spec = backend_spec(section.model_copy(update={"name": backend_id}), reach)
+        if section.ca_pem is not None:
+            spec = replace(spec, tls=tls_context_of(section.ca_pem))
         link = self._make_link(spec)
         self._backends.add(spec)
         self._links[backend_id] = link

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,14 +23,19 @@ from gateway.front import Front
 from gateway.identity.key_file import make_secret
 from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
-from gateway.state.budgets import BUDGETED, Budgets, limits_of
+from gateway.scheduling.shared_limits import SharedLimits
+from gateway.state.assembly import make_meeting
+from gateway.state.budgets import BUDGETED, Budgets, Limits, limits_of
 from gateway.state.declaration import Declaration
 from gateway.state.discovering import make_source
 from gateway.state.kinds import Key
+from gateway.state.learning import Learning
+from gateway.state.memory import Memory
 from gateway.state.registry import Changed, Registry
+from gateway.state.replicas import Replicas
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store
-from policies.types import Tier
+from policies.types import PeersUse, ReplicaShare, Tier
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,7 @@ class Running:
     links: MutableMapping[str, Link]
     make_link: Callable[[BackendSpec], Link]
     tiers: MutableMapping[str, Tier]
+    shared_limits: SharedLimits
 
 
 class Management:
@@ -59,7 +65,9 @@ class Management:
         self._searches: list[asyncio.Task[None]] = []
         self.registry = Registry(store, self._declaration.declared())
         self.usage = UsageBook(store)
+        self._memory = Memory(store) if config.keeps_state else None
         self.budgets = Budgets(self.usage, store, is_shared=config.state.redis is not None)
+        self.replicas: Replicas | None = None  # where gateways share their state
         self._is_open = False
         self._in_force: InForce | None = None
         self._port: AdminPort | None = None
@@ -72,6 +80,8 @@ class Management:
             make_secret(self._config.auth.secret_file)  # of the HMACs of admin keys, which outlive the process
         await self.registry.start()
         self._is_open = True
+        if self._memory is not None:
+            await self._memory.open()
         self.usage.start()
         self._budgets_changed(frozenset((kind, e.name) for kind in BUDGETED for e in self.registry.entries(kind)))
         self.registry.subscribe(self._budgets_changed)
@@ -95,6 +105,9 @@ class Management:
     def begin(self, running: Running) -> None:
         """Put everything in force in these parts, and what changes."""
         self._running = running
+        if self._memory is not None:
+            front = running.front
+            self._memory.start(Learning(running.pools, running.backends, front.prompt_tokens, lambda: front.is_serving))
         self._in_force = InForce(
             self.registry,
             front=running.front,
@@ -111,6 +124,27 @@ class Management:
             asyncio.create_task(source.watch(partial(self._found, number)))
             for number, source in enumerate(self._sources)
         ]
+
+    async def meet(self) -> None:
+        """Know of the other gateways before anything is served, if they can be met."""
+        meeting, running = make_meeting(self._config.state), self._running
+        if meeting is None:
+            return
+        assert running is not None, "begun before it meets"
+        self.replicas = Replicas(
+            meeting,
+            limits=running.shared_limits,
+            budgets=self.budgets,
+            writer=self.usage.writer,
+            on_share=self._shared,
+        )
+        await self.replicas.start()
+
+    def _shared(self, share: ReplicaShare, peers: Mapping[str, PeersUse]) -> None:
+        assert self._running is not None, "begun before it meets"
+        assert self._in_force is not None, "begun before it meets"
+        self._in_force.shared(share)
+        self._running.pools.shared(share, peers)
 
     def reload(self, config: Config) -> None:
         """The file says this now: what can be is put in force, the rest is said. Raises ValueError."""
@@ -129,6 +163,10 @@ class Management:
         for kind, name in changed:
             entry = self.registry.get(kind, name) if kind in BUDGETED else None
             section = None if entry is None else entry.section
+            if limits_of(section) != Limits() and not self._config.keeps_state:
+                log.warning(
+                    "%s %s has a budget, which is kept from the next start on: usage is not counted", kind, name
+                )
             if kind == "tenants":
                 self.budgets.put((name, ""), limits_of(section))
             elif isinstance(section, Key) and section.tenant is not None:
@@ -166,7 +204,9 @@ class Management:
         return await self._port.start()
 
     async def stop(self) -> None:
-        """Change nothing more."""
+        """Change nothing more, and leave the other gateways."""
+        if self.replicas is not None:
+            await self.replicas.stop()
         for search in self._searches:
             search.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
@@ -182,6 +222,8 @@ class Management:
         if self._is_open:
             await self.budgets.stop()
             await self.usage.stop()
+            if self._memory is not None:
+                await self._memory.stop()
             await self.registry.stop()
 
     def _reach(self) -> Reach:

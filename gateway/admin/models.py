@@ -22,14 +22,10 @@ WEIGHT_MIN = 1e-6
 MILLISECONDS_MAX = 86_400_000.0
 EXPIRY_S_MAX = 10 * 366 * 86_400
 OVERLAP_S_MAX = 30 * 86_400
-URL_CHARS_MAX = 2048
 
 NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}$"
 TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}$"
 DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-URL_PATTERN = r"^https?://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?/?$"
-# Not any variable: who may name one could have its value sent to a server of his own.
-KEY_VARIABLE_PATTERN = r"^BACKEND_KEY_[A-Z0-9_]{1,64}$"
 DIGITS_PATTERN = r"^[0-9]{1,18}$"
 
 
@@ -160,43 +156,7 @@ class KeyMade(Key):
     secret: str
 
 
-# -- backends and pools ------------------------------------------------------------------------------------
-
-
-class BackendFields(Fields):
-    """`draining`: what runs there ends, and nothing new is sent. Null sizes are found out."""
-
-    requests_running_max: Count | None = None
-    kv_tokens_max: Count | None = None
-    draining: bool = False
-
-
-class NewBackend(BackendFields):
-    """`url` is its root, without /v1. `pool` null: that of the base model that it serves. `api_key_env`: the variable
-    of the gateway's environment that holds its credential.
-    """
-
-    id: Name
-    url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=URL_PATTERN)]
-    pool: Name | None = None
-    api_key_env: Annotated[str, Field(pattern=KEY_VARIABLE_PATTERN)] | None = None
-
-
-class Backend(Kept):
-    """`state`: what its health polls say; `trouble`: why the last failed. Nulls are not known."""
-
-    url: str
-    pool: str | None
-    requests_running_max: int | None
-    kv_tokens_max: int | None
-    draining: bool
-    state: str
-    trouble: str
-    models: list[str]
-    in_flight_requests: int
-    requests_limit: int | None
-    reserved_tokens: int
-    tokens_limit: int | None
+# -- pools -------------------------------------------------------------------------------------------------
 
 
 class Pool(Fields):
@@ -209,60 +169,6 @@ class Pool(Fields):
 
 
 # -- what happens ------------------------------------------------------------------------------------------
-
-
-class BackendState(Fields):
-    available: bool
-    in_flight_requests: int
-    requests_limit: int
-    reserved_tokens: int
-    tokens_limit: int | None
-    foreign_requests: int
-    foreign_tokens: int
-
-
-class PoolState(Fields):
-    pool: str
-    queued_requests: int
-    queued_bytes: int
-    in_flight_requests: int
-    tenants: int
-    backends: dict[str, BackendState]
-
-
-class LiveState(Fields):
-    store_available: bool
-    pools: list[PoolState]
-
-
-class TenantState(Fields):
-    """`service` is charged since start, in service units (a price per token); `service_per_s` of late."""
-
-    pool: str
-    tenant: str
-    queued_requests: int
-    queued_bytes: int
-    in_flight_requests: int
-    in_flight_tokens: int
-    service: float
-    service_per_s: float
-    counter: float
-    key: float
-
-
-class BudgetState(Fields):
-    """A budget of tokens; `key` "": of its tenant as a whole. `used` is by calls that have ended, at all gateways that
-    share the state; `reserved` is for those that are waiting or running. `renewed_at`: seconds since 1970.
-    """
-
-    tenant: str
-    key: str
-    period: Literal["day", "month"]
-    limit: int
-    used: int
-    reserved: int
-    remaining: int
-    renewed_at: int
 
 
 class UsageRow(Fields):
@@ -303,10 +209,6 @@ class KeyPage(Page):
     tenant: TenantName | None = None
 
 
-class TenantStatePage(Page):
-    pool: ModelName | None = None
-
-
 class UsagePage(Page):
     """Days are in UTC, both included; by default today."""
 
@@ -341,20 +243,8 @@ class Keys(Listed):
     items: list[Key]
 
 
-class Backends(Listed):
-    items: list[Backend]
-
-
 class Pools(Listed):
     items: list[Pool]
-
-
-class TenantStates(Listed):
-    items: list[TenantState]
-
-
-class BudgetStates(Listed):
-    items: list[BudgetState]
 
 
 class Usage(Listed):

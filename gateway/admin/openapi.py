@@ -55,14 +55,26 @@ def document(routes: Iterable[Route]) -> Schema:
 def patch_schema(model: type[BaseModel]) -> Schema:
     """Any part of the model, where null takes a field back to its default (RFC 7396)."""
     whole = model.model_json_schema(ref_template=REF_TEMPLATE)
+    return _part_of(whole, whole.get("$defs", {}))
+
+
+def _part_of(whole: Schema, definitions: Schema) -> Schema:
+    """Any part of this object, and of the objects in it: those are merged, too."""
     required = whole.get("required", [])
+    parts = {name: _inside(schema, definitions) for name, schema in whole["properties"].items()}
     return {
         "type": "object",
         "additionalProperties": False,
-        "properties": {
-            name: schema if name in required else _or_null(schema) for name, schema in whole["properties"].items()
-        },
+        "properties": {name: part if name in required else _or_null(part) for name, part in parts.items()},
     }
+
+
+def _inside(schema: Schema, definitions: Schema) -> Schema:
+    """The same, with an object that it refers to in part."""
+    if "anyOf" in schema:
+        return schema | {"anyOf": [_inside(choice, definitions) for choice in schema["anyOf"]]}
+    definition = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
+    return _part_of(definition, definitions) if "properties" in definition else schema
 
 
 def _or_null(schema: Schema) -> Schema:

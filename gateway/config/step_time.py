@@ -42,14 +42,19 @@ def read_step_time(path: Path) -> StepTime:
         raise ValueError(f"the file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def write_step_time(path: Path, step_time: policy.StepTime) -> None:
-    """Write what the configuration's `step_time_file` reads. Raises OSError."""
+def configured(step_time: policy.StepTime) -> dict[str, float]:
+    """The same as it would be configured."""
     model = step_time.model
-    stored = {
+    return {
         "base_ms": model.base_s * 1e3,
         "token_us": model.token_s * 1e6,
         "context_token_ns": model.context_token_s * 1e9,
         "request_us": model.request_s * 1e6,
         "error_ratio": step_time.error_ratio,
     }
-    path.write_text("".join(f"{name}: {value:.{DIGITS}g}\n" for name, value in stored.items()), encoding="utf-8")
+
+
+def write_step_time(path: Path, step_time: policy.StepTime) -> None:
+    """Write what the configuration's `step_time_file` reads. Raises OSError."""
+    stored = configured(step_time).items()
+    path.write_text("".join(f"{name}: {value:.{DIGITS}g}\n" for name, value in stored), encoding="utf-8")

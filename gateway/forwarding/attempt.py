@@ -93,7 +93,7 @@ class Attempt:
         self._output_tokens = output_tokens
         self._answer_headers = answer_headers
         self._on_id = on_id
-        self._timeliness = None if call.request.envelope is None else Timeliness(call.request)
+        self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
             intake=intake, output_tokens=output_tokens, pace=link.pace, call=call, lease=lease, trace=trace, on_id=on_id
         )

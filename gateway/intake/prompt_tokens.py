@@ -15,7 +15,9 @@ import base64
 import binascii
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil
 from pathlib import Path
 from types import FunctionType
@@ -35,10 +37,15 @@ FAST_ALPHA, FAST_OBSERVATIONS, SLOW_ALPHA = 0.3, 10, 0.1
 # A shorter prompt moves it less: most of its tokens are the chat template's.
 FULL_WEIGHT_BYTES = 512
 RATIOS_MAX = 20_000
+LATEST_MAX = 5_000
 
 INLINE_BYTES_MAX = 16 << 10
 THREAD_BYTES_MAX = 256 << 10
 RANKS_FILE_BYTES_MAX = 64 << 20
+
+
+Ratio = tuple[str, str, float, int]
+"""Of a tenant and a model: tokens per byte of its prompts, and by how many reports."""
 
 
 @dataclass(slots=True)
@@ -70,6 +77,17 @@ class LearntPromptTokens:
     def tokens_per_byte(self, tenant_id: str, model: str) -> float:
         ratio = self._ratios.get((tenant_id, model))
         return TOKENS_PER_BYTE_AT_FIRST if ratio is None else ratio.tokens_per_byte
+
+    def latest(self) -> list[Ratio]:
+        """The `LATEST_MAX` pairs seen last, the last one last."""
+        latest = list(islice(reversed(self._ratios.items()), LATEST_MAX))
+        return [(*pair, ratio.tokens_per_byte, ratio.observations) for pair, ratio in reversed(latest)]
+
+    def remember(self, ratios: Iterable[Ratio]) -> None:
+        """Begin with these, as `latest` told them."""
+        for tenant_id, model, tokens_per_byte, observations in ratios:
+            believable = min(max(tokens_per_byte, TOKENS_PER_BYTE_MIN), TOKENS_PER_BYTE_MAX)
+            self._ratios[tenant_id, model] = _Ratio(believable, observations)
 
     def observed(self, tenant_id: str, model: str, *, prompt_bytes: int, prompt_tokens: int) -> None:
         """Learn from a report. Not for prompts that came as token ids: their bytes are no text."""

@@ -172,6 +172,10 @@ TENANT_SLO: Final = _slo("tenant")
 TIER_SLO: Final = _slo("tier")
 TENANTS: Final = Family("fairlead_tenants", "Tenants that the schedulers know.")
 TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants that have series of their own.")
+REPLICAS: Final = Family("fairlead_replicas", "Gateways that share limits through Redis, this one included.")
+CUT_OFF: Final = Family(
+    "fairlead_replicas_cut_off", "1: the others cannot be met, and this gateway keeps to its fair share of limits."
+)
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
 LINES_LOST: Final = Family(
     "fairlead_log_lines_lost_total", "Lines that no file has taken, by log.", ("log",), total=True
@@ -187,7 +191,7 @@ FAMILIES: Final = (
     BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
     BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
     *TENANT_SLO, *TIER_SLO,
-    TENANTS, TENANT_SERIES, SPANS_LOST, LINES_LOST,
+    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF, SPANS_LOST, LINES_LOST,
 )  # fmt: skip
 
 

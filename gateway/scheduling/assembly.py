@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gateway.config.scheduling import Policy, Scheduling
 from gateway.config.sections import Queue
-from policies.admission import WINDOWS, BoundedQueues, RateLimiter
+from policies.admission import WINDOWS, BoundedQueues, RateLimiter, Sharing
 from policies.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.limit import LIMITS
@@ -44,9 +44,10 @@ def make_scheduler(
     tenants: Iterable[Tenant] = (),
     queue: Queue | None = None,
     rng: Random | None = None,
+    sharing: Sharing | None = None,
 ) -> Scheduler:
     """Return a Scheduler of one pool, with policies of its own. `rng` is for those that need chance: without one they
-    get a seed from the system.
+    get a seed from the system. `sharing`: with whom limits per minute are shared; None: with nobody.
     """
     queue = queue or Queue()
     rng = rng or Random()  # noqa: S311 - no secrets
@@ -68,7 +69,7 @@ def make_scheduler(
                 tenant_requests_max=queue.tenant_requests_max,
                 tenant_bytes_max=queue.tenant_bytes_max,
             ),
-            RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window]),
+            RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window], sharing),
         ),
         share_ratio_max=scheduling.share_ratio_max,
         headroom_ratio_max=scheduling.kv_headroom_ratio,

@@ -18,6 +18,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 from backends.simulation.recording import SchedulerLike
 from backends.upstream import UpstreamError
+from policies.slo.timeliness import Timeliness
+from policies.standings import Standings
 from policies.types import (
     BackendLoad,
     Dispatch,
@@ -132,11 +134,24 @@ class Dispatcher:
         self._scheduler.tenants_changed(tiers=tiers, now=self.now())
         self._pump_soon()
 
+    def tiers_removed(self, tier_ids: Collection[str]) -> None:
+        """These tiers are gone: each with the last of its tenants."""
+        self._scheduler.tenants_changed(tiers_removed=tier_ids, now=self.now())
+
+    def restored(self, standings: Standings) -> None:
+        """Everybody goes on from these. Told before anybody comes."""
+        self._scheduler.restored(standings, self.now())
+
+    def standings(self) -> Standings:
+        """What everybody has received by now, to be restored in another process."""
+        self._tell_all_usages()
+        return self._scheduler.standings()
+
     def forget(self, tenant_id: str) -> None:
         """The tenant is gone; what it has queued is refused."""
-        if self._tenants.pop(tenant_id, None) is not None:
-            self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
-            self._pump_soon()
+        self._tenants.pop(tenant_id, None)  # one that has not been here may be known from before a restart
+        self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
+        self._pump_soon()
 
     def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """The state by now, with these tenants alone, or all."""
@@ -150,6 +165,10 @@ class Dispatcher:
     def tenants(self) -> Collection[Tenant]:
         """All that have been here and are not forgotten, as they are now."""
         return self._tenants.values()
+
+    def leases(self) -> "Collection[Lease]":
+        """All that wait or run."""
+        return self._leases.values()
 
     def rate_limits(self, tenant: Tenant) -> RateLimits:
         """The tenant's limits per minute as they stand, its latest request included."""
@@ -329,7 +348,7 @@ class Lease:
 
     __slots__ = (
         "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "number", "outcome",
-        "passed", "quiet_tokens", "request", "timing", "watch",
+        "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Dispatcher, request: Request, watch: Watch | None = None) -> None:
@@ -344,7 +363,8 @@ class Lease:
         self.number = 0  # of those that the backend was sent
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
-        self.timing: Timing | None = None  # of the answer, where the request has an envelope
+        self.timeliness: Timeliness | None = None  # of the answer as it passes, where the request has an envelope
+        self.timing: Timing | None = None  # the same when it has ended
         self.passed: Callable[[], Usage | None] = nothing
         """What has passed by now, also of what was not told; set by whoever relays."""
 

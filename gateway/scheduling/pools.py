@@ -5,12 +5,25 @@ counters of that pool are in it. News of backends is coalesced and passed on as 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from backends.catalog import ModelCard
 from backends.pool import BackendPool
 from gateway.scheduling.dispatcher import Dispatcher
-from policies.types import BackendLoad, PolicyChoice, Snapshot, Tenant, TenantView, Tier
+from policies.standings import Standings
+from policies.types import (
+    ALONE,
+    NO_PEERS,
+    BackendLoad,
+    PeersUse,
+    PolicyChoice,
+    ReplicaShare,
+    Snapshot,
+    Tenant,
+    TenantView,
+    Tier,
+)
 
 
 class Pools:
@@ -23,6 +36,10 @@ class Pools:
         self._backends: BackendPool
         self._updating = False
         self._tiers: dict[str, Tier] = {}  # that were told since the start
+        self._tiers_removed: set[str] = set()
+        self._standings_of: Callable[[str], Standings | None] = lambda _pool: None
+        self._share: ReplicaShare = ALONE  # of what backends can hold
+        self._peers: Mapping[str, PeersUse] = {}  # by backend
         # By model, as asked for since the last news.
         self._routes: dict[str, tuple[Dispatcher, ModelCard]] = {}
         self._holders: dict[str, frozenset[str] | None] = {}
@@ -31,12 +48,19 @@ class Pools:
         """Follow these backends; `changed` is to be called when there is news of them."""
         self._backends = backends
 
+    def remember(self, standings_of: Callable[[str], Standings | None]) -> None:
+        """A pool begins with what everybody had received there, where that is known."""
+        self._standings_of = standings_of
+
     def changed(self) -> None:
         self._routes.clear()
         self._holders.clear()
-        if not self._updating:
-            self._updating = True
-            asyncio.get_running_loop().call_soon(self._update)
+        self._update_soon()
+
+    def shared(self, share: ReplicaShare, peers: Mapping[str, PeersUse]) -> None:
+        """Other replicas have their parts of every backend, and so much there now, by backend."""
+        self._share, self._peers = share, peers
+        self._update_soon()
 
     def find(self, model: str | None) -> tuple[Dispatcher, ModelCard] | None:
         """Who serves this model. A call that names none means the only base model, as in vLLM."""
@@ -103,8 +127,16 @@ class Pools:
     def tiers_changed(self, tiers: Sequence[Tier]) -> None:
         """These tiers are new, or have other settings; pools that come get them, too."""
         self._tiers |= {tier.id: tier for tier in tiers}
+        self._tiers_removed -= {tier.id for tier in tiers}
         for dispatcher in self._dispatchers.values():
             dispatcher.tiers_changed(tiers)
+
+    def tiers_removed(self, tier_ids: Collection[str]) -> None:
+        """These tiers are gone; in every pool each goes with the last of its tenants."""
+        self._tiers = {tier_id: tier for tier_id, tier in self._tiers.items() if tier_id not in tier_ids}
+        self._tiers_removed |= set(tier_ids)
+        for dispatcher in self._dispatchers.values():
+            dispatcher.tiers_removed(tier_ids)
 
     def forget(self, tenant_id: str) -> None:
         """A tenant is gone everywhere: what it has queued is refused, what runs goes on."""
@@ -155,10 +187,22 @@ class Pools:
         pools = {self._backends.pool_of(card.id) for card in bases}
         return bases[0] if len(pools) == 1 else None
 
+    def _update_soon(self) -> None:
+        if not self._updating:
+            self._updating = True
+            asyncio.get_running_loop().call_soon(self._update)
+
     def _update(self) -> None:
         self._updating = False
         for pool, loads in self._backends.loads().items():
-            self._dispatcher(pool).load_changed(loads)
+            self._dispatcher(pool).load_changed(self._divided(loads))
+
+    def _divided(self, loads: tuple[BackendLoad, ...]) -> tuple[BackendLoad, ...]:
+        """With our part of each, where other replicas have theirs."""
+        if self._share is ALONE:
+            return loads
+        peers = self._peers
+        return tuple(replace(each, share=self._share, peers=peers.get(each.backend_id, NO_PEERS)) for each in loads)
 
     def _dispatcher(self, pool: str) -> Dispatcher:
         dispatcher = self._dispatchers.get(pool)
@@ -166,5 +210,9 @@ class Pools:
             dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
             if self._tiers:
                 dispatcher.tiers_changed(list(self._tiers.values()))
-            dispatcher.load_changed(self._backends.loads().get(pool, ()))
+            dispatcher.tiers_removed(self._tiers_removed)  # which the file may have declared at the start
+            dispatcher.load_changed(self._divided(self._backends.loads().get(pool, ())))
+            standings = self._standings_of(pool)
+            if standings is not None:
+                dispatcher.restored(standings)
         return dispatcher

@@ -6,6 +6,7 @@ from typing import Any
 from gateway.config.state import Redis, State
 from gateway.store.base import Store
 from gateway.store.mirrored import MirroredStore
+from gateway.store.redis_meeting import RedisMeeting
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
 
@@ -36,9 +37,20 @@ def _file(state: State, config_file: Path | None) -> Path | None:
     return state.file or (None if config_file is None else config_file.parent / FILE_NAME)
 
 
+def make_meeting(state: State) -> RedisMeeting | None:
+    """Where gateways that share their state meet; None where they do not. Raises ValueError where a password cannot be
+    read.
+    """
+    return None if state.redis is None else RedisMeeting(state.redis.url, **_settings(state.redis))
+
+
 def _shared(redis: Redis) -> RedisStore:
+    return RedisStore(redis.url, **_settings(redis))
+
+
+def _settings(redis: Redis) -> dict[str, Any]:
     given = {"username": redis.username, "password": redis.secret()}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if redis.ca_file is not None:
         options["ssl_ca_certs"] = str(redis.ca_file)
-    return RedisStore(redis.url, prefix=redis.prefix, timeout_s=redis.timeout_ms / 1000, options=options)
+    return {"prefix": redis.prefix, "timeout_s": redis.timeout_ms / 1000, "options": options}

@@ -55,11 +55,12 @@ class Standing:
     limit: int
     used: int
     reserved: int
+    kept_back: int  # for other gateways, while they cannot be met
     renewed_at_s: float
 
     @property
     def remaining(self) -> int:
-        return max(0, self.limit - self.used - self.reserved)
+        return max(0, self.limit - self.used - self.reserved - self.kept_back)
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class _Account:
     reserved: int = 0  # by calls that are here
     calls: int = 0
     output_tokens: int = 0
+    cut_off: tuple[str, int, int] | None = None  # today by then, and what was spent, when the others were last met
 
     def told(self, writer: str, day: str, tokens: int) -> None:
         """One writer has counted so many on this day, all in all."""
@@ -90,6 +92,13 @@ class _Account:
             self.days = {day: writers for day, writers in self.days.items() if day[:7] == self.month}
             self.month_tokens = sum(sum(writers.values()) for writers in self.days.values())
         return sum(self.days.get(today, {}).values()), self.month_tokens
+
+    def before(self, today: str) -> tuple[int, int]:
+        """What of today's and this month's was spent when the other gateways were last met."""
+        if self.cut_off is None:
+            return 0, 0
+        day, day_tokens, month_tokens = self.cut_off
+        return day_tokens if day == today else 0, month_tokens if day[:7] == today[:7] else 0
 
 
 class Budgets:
@@ -109,6 +118,8 @@ class Budgets:
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
         self.reserved_elsewhere: Mapping[str, int] = {}
         """By holder (`named`): what other gateways have reserved."""
+        self._replicas = 1  # that share what is left while they cannot meet
+        self._today, self._ends_s = "", (0.0, 0.0)
         book.counted = self._counted
 
     async def start(self) -> None:
@@ -196,6 +207,14 @@ class Budgets:
                 if account is not None:
                     account.told(writer, day, tokens)
 
+    def cut_off(self, replicas: int) -> None:
+        """So many gateways share what is left and cannot meet; 1: they meet."""
+        if replicas != self._replicas:
+            self._replicas, today = replicas, self._book.today()
+            self.reserved_elsewhere = {}
+            for account in self._accounts.values():
+                account.cut_off = None if replicas == 1 else (today, *account.spent(today))
+
     # -- for people ----------------------------------------------------------------------------------------
 
     def standings(self, after: Holder = ("", ""), limit: int | None = None) -> list[Standing]:
@@ -210,12 +229,18 @@ class Budgets:
         if account is None:
             return
         today = self._book.today()
-        limits, (day_tokens, month_tokens) = account.limits, account.spent(today)
+        if today != self._today:
+            self._today, self._ends_s = today, (_day_ends_at_s(today), _month_ends_at_s(today))
         reserved = account.reserved + self.reserved_elsewhere.get(named(holder), 0)
-        if limits.day is not None:
-            yield Standing(holder, "day", limits.day, day_tokens, reserved, _day_ends_at_s(today))
-        if limits.month is not None:
-            yield Standing(holder, "month", limits.month, month_tokens, reserved, _month_ends_at_s(today))
+        (day, month), used, before, ends_s = account.limits, account.spent(today), account.before(today), self._ends_s
+        if day is not None:
+            yield Standing(holder, "day", day, used[0], reserved, self._kept_back(day - before[0]), ends_s[0])
+        if month is not None:
+            yield Standing(holder, "month", month, used[1], reserved, self._kept_back(month - before[1]), ends_s[1])
+
+    def _kept_back(self, left: int) -> int:
+        """Of what was left when the gateways last met: what is for the others."""
+        return max(0, left) * (self._replicas - 1) // self._replicas
 
     def _counted(self, of: UsageKey, tokens: int) -> None:
         """The book has counted so many more."""

@@ -9,8 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from backends.poll import tls_context_of
 from gateway.config.problems import Problem, validation_problems
 from gateway.config.scheduling import Pool
 from gateway.config.sections import (
@@ -25,6 +34,7 @@ from gateway.config.sections import (
     Tier,
 )
 
+CA_CHARS_MAX = 16 << 10
 KEY_MODELS_MAX = 256
 LABEL_CHARS_MAX = 256
 
@@ -37,9 +47,27 @@ _POOL = re.compile(rf"[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}")
 
 
 class ManagedBackend(Backend):
-    """A server as in the file. `draining`: what runs there ends, and nothing new is sent."""
+    """A server as in the file. `draining`: what runs there ends, and nothing new is sent. `ca_pem` is what a `ca_file`
+    holds: it goes with the rest to every gateway, and names no file of theirs.
+    """
 
     draining: bool = False
+    ca_pem: Annotated[str, Field(max_length=CA_CHARS_MAX)] | None = None
+
+    @field_validator("ca_pem")
+    @classmethod
+    def _is_of_certificates(cls, ca_pem: str | None) -> str | None:
+        if ca_pem is not None:
+            if "PRIVATE KEY" in ca_pem:
+                raise ValueError("holds a private key, which nobody but the CA may have")
+            tls_context_of(ca_pem)
+        return ca_pem
+
+    @model_validator(mode="after")
+    def _has_one_ca(self) -> Self:
+        if self.ca_file is not None and self.ca_pem is not None:
+            raise ValueError("set only one of ca_file and ca_pem")
+        return self
 
     @model_validator(mode="after")
     def _holds_no_secret(self) -> Self:

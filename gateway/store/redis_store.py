@@ -79,17 +79,8 @@ class RedisStore:
         self._revision = 0
         self._timeout_s = timeout_s
         self._ahead_s = 0.0  # the server's clock, of this machine's
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=1,
-            timeout=2 * timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            health_check_interval=0,
-            redis_connect_func=self._connected,
-            **(options or {}),
-        )
+        options = {"redis_connect_func": self._connected, **(options or {})}
+        pool = connections(url, timeout_s=timeout_s, options=options)
         self._redis = Redis(connection_pool=pool)
         data = resources.files("gateway.store").joinpath("data")
         self._scripts = {
@@ -259,6 +250,22 @@ class RedisStore:
             yield
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"Redis: {error or type(error).__name__}") from error
+
+
+def connections(url: str, *, timeout_s: float, options: dict[str, Any]) -> BlockingConnectionPool:
+    """One connection, on which nothing is waited for longer than the timeout, and nothing tried again. Raises
+    ValueError for a URL that is none.
+    """
+    return BlockingConnectionPool.from_url(
+        url,
+        max_connections=1,
+        timeout=2 * timeout_s,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+        **options,
+    )
 
 
 def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:

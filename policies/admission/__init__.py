@@ -6,6 +6,7 @@ from policies.admission.drain import DrainEstimate
 from policies.admission.feasible import Feasibility
 from policies.admission.gate import Gate
 from policies.admission.rate import RateLimiter
+from policies.admission.sharing import Sharing
 from policies.admission.window import WINDOWS, FixedWindow, SlidingWindow
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "Gate",
     "RateLimiter",
     "Refusal",
+    "Sharing",
     "SlidingWindow",
 ]

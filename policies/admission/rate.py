@@ -7,6 +7,8 @@ served gives all of it back; what waits again after its backend would not take i
 
 A guess may not condemn a request: one whose prompt fits under the limit is let in when the minute is empty, however
 long its answer is expected to be. One whose prompt does not fit never would be, and is told so at once.
+
+What other replicas let in of the same limits counts, too (sharing.py).
 """
 
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from math import ceil
 from typing import NamedTuple
 
 from policies.admission.base import Admission, Refusal
+from policies.admission.sharing import REQUESTS, TOKENS, Sharing
 from policies.admission.window import WINDOW_S, Booking, SlidingWindow, Window
 from policies.queues import Queues
 from policies.types import RateLimit, RateLimits, Reason, Request, Tenant
@@ -30,11 +33,18 @@ class RateLimiter(Admission):
     """At most `tenant.requests_per_minute_max` accepted requests and `tenant.tokens_per_minute_max` tokens a minute."""
 
     def __init__(
-        self, expected_output: Callable[[Request], float], window: Callable[[], Window] = SlidingWindow
+        self,
+        expected_output: Callable[[Request], float],
+        window: Callable[[], Window] = SlidingWindow,
+        sharing: Sharing | None = None,
     ) -> None:
-        """`expected_output` is a request's likely number of output tokens; `window` what a minute is."""
+        """`expected_output` is a request's likely number of output tokens; `window` what a minute is; `sharing` with
+        whom; None: with nobody.
+        """
         self._expected_output = expected_output
         self._make_window = window
+        self._sharing = sharing or Sharing()
+        self._sharing.used = lambda tenant_id, kind, now: self._minute(tenant_id)[kind].used(now)
         self._minutes: dict[str, _Minute] = {}
         self._reserved: dict[str, tuple[Window, Booking]] = {}  # by request, of tenants with a limit of tokens
 
@@ -47,21 +57,24 @@ class RateLimiter(Admission):
             return Refusal(Reason.REQUEST_TOO_LARGE, WINDOW_S)
         minute, waits = self._minute(tenant.id), []
         if requests_max is not None:
-            waits.append(minute.requests.wait_s(1, requests_max, now))
+            waits.append(
+                self._sharing.wait_s(tenant.id, REQUESTS, 1, window=minute.requests, limit=requests_max, now=now)
+            )
         if tokens_max is not None:
-            waits.append(minute.tokens.wait_s(self._reservation(request, tokens_max), tokens_max, now))
+            tokens = self._reservation(request, tokens_max)
+            waits.append(
+                self._sharing.wait_s(tenant.id, TOKENS, tokens, window=minute.tokens, limit=tokens_max, now=now)
+            )
         wait_s = max((wait_s for wait_s in waits if wait_s is not None), default=None)
         return None if wait_s is None else Refusal(Reason.RATE_LIMITED, wait_s)
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
         if tenant.requests_per_minute_max is not None:
-            self._minute(tenant.id).requests.book(1, now)
+            self._book(tenant.id, REQUESTS, 1, now)
         if tenant.tokens_per_minute_max is not None:
-            tokens = self._minute(tenant.id).tokens
-            self._reserved[request.id] = (
-                tokens,
-                tokens.book(self._reservation(request, tenant.tokens_per_minute_max), now),
-            )
+            tokens = self._reservation(request, tenant.tokens_per_minute_max)
+            booking = self._book(tenant.id, TOKENS, tokens, now)
+            self._reserved[request.id] = self._minute(tenant.id).tokens, booking
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
         if request_id in self._reserved:
@@ -73,19 +86,24 @@ class RateLimiter(Admission):
 
     def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
         if tenant.requests_per_minute_max is not None:
-            self._minute(tenant.id).requests.book(1, now)
+            self._book(tenant.id, REQUESTS, 1, now)
         if tenant.tokens_per_minute_max is not None:
-            self._minute(tenant.id).tokens.book(tokens, now)
+            self._book(tenant.id, TOKENS, tokens, now)
 
     def limits(self, tenant: Tenant, now: float) -> RateLimits:
         minute = self._minutes.get(tenant.id) or _Minute(self._make_window(), self._make_window())
         return RateLimits(
-            requests=_limit(minute.requests, tenant.requests_per_minute_max, now),
-            tokens=_limit(minute.tokens, tenant.tokens_per_minute_max, now),
+            requests=self._limit(tenant.id, REQUESTS, minute.requests, tenant.requests_per_minute_max, now),
+            tokens=self._limit(tenant.id, TOKENS, minute.tokens, tenant.tokens_per_minute_max, now),
         )
 
     def forget(self, tenant_id: str) -> None:
         self._minutes.pop(tenant_id, None)
+        self._sharing.forget(tenant_id)
+
+    def _book(self, tenant_id: str, kind: int, amount: int, now: float) -> Booking:
+        self._sharing.booked(tenant_id, kind, amount)
+        return self._minute(tenant_id)[kind].book(amount, now)
 
     def _minute(self, tenant_id: str) -> _Minute:
         minute = self._minutes.get(tenant_id)
@@ -98,8 +116,10 @@ class RateLimiter(Admission):
         output_tokens = min(self._expected_output(request), request.output_tokens_max)
         return min(request.prompt_tokens + ceil(output_tokens), tokens_max)
 
-
-def _limit(window: Window, limit: int | None, now: float) -> RateLimit | None:
-    if limit is None:
-        return None
-    return RateLimit(limit=limit, remaining=max(limit - window.used(now), 0), reset_s=window.reset_s(now))
+    def _limit(self, tenant_id: str, kind: int, window: Window, limit: int | None, now: float) -> RateLimit | None:
+        if limit is None:
+            return None
+        others = self._sharing.others(tenant_id, kind)
+        reset_s = WINDOW_S if others else window.reset_s(now)
+        remaining = max(self._sharing.limit(limit) - window.used(now) - others, 0)
+        return RateLimit(limit=limit, remaining=remaining, reset_s=reset_s)

@@ -113,6 +113,24 @@ class Fairness(Protocol):
         """Drop the account of a tenant that is not waiting."""
         ...
 
+    def received(self) -> Mapping[str, float]:
+        """What every tenant with an account has received, over its weight."""
+        ...
+
+    def level(self) -> float:
+        """The counter that a tenant back from idleness is lifted to, nothing being outstanding; 0.0: nobody is."""
+        ...
+
+    def begin_at(self, level: float, *, returning: bool) -> None:
+        """Nobody has waited here yet: the first to join is lifted to this level. With `returning` all are, until
+        `all_returned`: as if somebody of this level went on waiting.
+        """
+        ...
+
+    def all_returned(self) -> None:
+        """Who has not come back by now was away."""
+        ...
+
 
 class Account(Place):
     """One tenant's account inside an order."""
@@ -142,6 +160,9 @@ class Accounts:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._waiting = 0
+        self._last_left: Account | None = None
+        self._first_level = 0.0  # while nobody has left
+        self._is_returning = False
 
     def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
         return
@@ -182,6 +203,23 @@ class Accounts:
         account = self._accounts.pop(tenant_id, None)
         assert account is None or not account.is_waiting, "a waiting tenant is not forgotten"
 
+    def received(self) -> Mapping[str, float]:
+        return {tenant_id: account.counter for tenant_id, account in self._accounts.items()}
+
+    def level(self) -> float:
+        if self._is_returning:
+            return self._first_level
+        if self._waiting:
+            return min(account.counter for account in self._accounts.values() if account.is_waiting)
+        return self._first_level if self._last_left is None else self._last_left.counter
+
+    def begin_at(self, level: float, *, returning: bool) -> None:
+        assert not self._waiting, "before anybody waits"
+        self._first_level, self._is_returning = level, returning
+
+    def all_returned(self) -> None:
+        self._is_returning = False
+
     def _account(self, tenant_id: str) -> Account:
         account = self._accounts.get(tenant_id)
         if account is None:
@@ -199,6 +237,7 @@ class Accounts:
         account = self._account(tenant_id)
         assert account.is_waiting, "left without waiting"
         account.is_waiting, account.waiting = False, NOTHING
+        self._last_left = account
         account.stamp = 0  # disowns what the heap still holds of it
         self._waiting -= 1
         return account

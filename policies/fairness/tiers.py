@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from policies.fairness.base import NOTHING, Eligible, Fairness, Standing, Waiting
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.ledger import Charge, InFlight
+from policies.standings import LaneStandings, TierStanding
 from policies.types import Request, Tenant, Tier
 
 
@@ -40,6 +41,13 @@ class TieredFairness:
                 self._orders[tier.id] = self._new_order()
         self.is_fair = all(order.is_fair for order in self._orders.values())
         self.follows_requests = any(order.follows_requests for order in self._orders.values())
+
+    def remove_tier(self, tier_id: str) -> None:
+        """Nobody is of this tier any more."""
+        assert not self._orders[tier_id].waiting_count(), "a tier that waits is somebody's"
+        del self._tiers[tier_id], self._orders[tier_id]
+        self._tier_order.forget(tier_id)
+        self.set_tiers(())
 
     def tier(self, tier_id: str) -> Tier:
         return self._tiers[tier_id]
@@ -98,12 +106,32 @@ class TieredFairness:
     def tier_standing(self, tier_id: str) -> Standing:
         return self._tier_order.standing(tier_id)
 
-    def adopt(self, tenant: Tenant, standing: Standing) -> None:
-        """Take over the account of a tenant that does not wait here yet."""
-        self._orders[tenant.tier_id].adopt(tenant.id, standing)
+    def adopt(self, tenant: Tenant, counter: float) -> None:
+        """A tenant that does not wait here yet has received so much."""
+        self._orders[tenant.tier_id].adopt(tenant.id, Standing(counter))
 
-    def adopt_tier(self, tier_id: str, standing: Standing) -> None:
-        self._tier_order.adopt(tier_id, standing)
+    def standings(self) -> LaneStandings:
+        """What all tiers and tenants have received; takes time in proportion to them."""
+        tiers = {
+            tier_id: TierStanding(self.tier_standing(tier_id).counter, order.level(), order.received())
+            for tier_id, order in self._orders.items()
+        }
+        return LaneStandings(self._tier_order.level(), tiers)
+
+    def begin_at(self, standings: LaneStandings, *, returning: bool) -> None:
+        """Nobody has waited here yet: so much have the tiers received, and so far is lifted the first to join, or with
+        `returning` whoever joins until `all_returned`.
+        """
+        self._tier_order.begin_at(standings.level, returning=returning)
+        for tier_id, tier in standings.tiers.items():
+            if tier_id in self._orders:
+                self._tier_order.adopt(tier_id, Standing(tier.counter))
+                self._orders[tier_id].begin_at(tier.level, returning=returning)
+
+    def all_returned(self) -> None:
+        """Who has not come back by now was away."""
+        for order in (self._tier_order, *self._orders.values()):
+            order.all_returned()
 
     def lag(self, tenant: Tenant, other: Tenant) -> float:
         """Service by which the tenant is behind the other, or its tier behind the other's tier."""

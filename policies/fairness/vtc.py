@@ -59,6 +59,9 @@ class LeastCounterFirst(Accounts):
             account = self._heap.first_of(lambda account: account.tenant_id not in passed_over)
         return account.tenant_id if account else None
 
+    def level(self) -> float:
+        return 0.0
+
     def pick(self, eligible: Eligible) -> Request | None:
         account = self._heap.first()
         if account is None or eligible(head := account.head()):
@@ -70,17 +73,12 @@ class LeastCounterFirst(Accounts):
 class VirtualTokenCounter(LeastCounterFirst):
     """Least counter first, with both lifts of Alg. 2."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._last_left: Account | None = None
+    level = Accounts.level
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         least = self._heap.first() if self._waiting else self._last_left
-        if least is not None:
-            # Another tenant's key of now, not of when it left: it has gone on being served since.
-            account = self._account(tenant_id)
-            account.counter += max(0.0, key_of(least) - key_of(account))
+        # Another tenant's key of now, not of when it left: it has gone on being served since.
+        level = self._first_level if least is None or self._is_returning else key_of(least)
+        account = self._account(tenant_id)
+        account.counter += max(0.0, level - key_of(account))
         super().joined(tenant_id, waiting)
-
-    def left(self, tenant_id: str) -> None:
-        self._last_left = self._ended(tenant_id)

@@ -61,16 +61,16 @@ class RoomOnly:
 
 
 class FixedLimit(RoomOnly):
-    """At most so many sequences per engine, as the operator says."""
+    """At most so many sequences per engine, as the operator says; of all replicas together."""
 
     def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
         self._sequences_max = sequences_max
 
     def is_full(self, work: EngineWork) -> bool:
-        return work.sequences >= self._sequences_max * work.engines
+        return work.sequences >= work.share.of(self._sequences_max * work.engines)
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
-        return work.sequences + reservation.sequences <= self._sequences_max * work.engines
+        return work.sequences + reservation.sequences <= work.share.of(self._sequences_max * work.engines)
 
 
 class ModelLimit:

@@ -23,7 +23,7 @@ from policies.limit.knee import knee_s
 from policies.limit.urgency import DueTokens
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.types import BackendLoad, SloEnvelope
+from policies.types import ALONE, BackendLoad, SloEnvelope
 
 # A model that was sure once limits better than none while it is in doubt: without one a flood is let in at once.
 ERROR_RATIO_KEPT = 0.5
@@ -52,7 +52,7 @@ class EngineWork:
         "_knee_s", "_late_tokens", "_late_until", "_reported_tokens", "_sent", "_short_tokens", "_steps",
         "_surely_computed", "_tpots", "_unreported", "batching", "busy_until", "chunk_s", "chunk_tokens",
         "context_tokens", "decode_s", "engines", "is_sure", "long_prompts", "model", "output_tokens", "ready_at",
-        "sequences", "share_tokens", "step_s_max", "step_tokens_max",
+        "sequences", "share", "share_tokens", "step_s_max", "step_tokens_max",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,6 +63,7 @@ class EngineWork:
         self.batching = "vllm"
         self.step_tokens_max = STEP_TOKENS_UNKNOWN
         self.engines = 1
+        self.share = ALONE
         self.sequences = 0
         self.context_tokens = 0.0
         self.output_tokens = 0.0
@@ -155,7 +156,7 @@ class EngineWork:
             self.model, self._computed = known.model, self._sent  # what was sent before is as good as computed
         else:
             self.model = known.model
-        self.batching, self.engines = load.batching, load.engines
+        self.batching, self.engines, self.share = load.batching, load.engines, load.share
         self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
         self._share(load.prompt_step_tokens_max)
         self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens

@@ -78,6 +78,10 @@ class AttainmentBook:
         """The tenant is gone; its tier remembers."""
         self._tenants.pop(tenant_id, None)
 
+    def forget_tier(self, tier_id: str) -> None:
+        """The tier is gone."""
+        self._tiers.pop(tier_id, None)
+
     def _tallies(self, tenant_id: str, tier_id: str) -> tuple["_Tally", "_Tally"]:
         return self._tenants.setdefault(tenant_id, _Tally()), self._tiers.setdefault(tier_id, _Tally())
 

@@ -63,6 +63,14 @@ class Timeliness:
         if tokens and late_s > ROUNDING_S and (not last or late_s > last * self._token_s + ROUNDING_S):
             self._late = tokens
 
+    def slack_s(self, now: float) -> float:
+        """Seconds until the next token is due (envelope.py); infinite where it never is, negative where it is late."""
+        if not self._tokens:
+            return self._due_at - now
+        if self._token_s == inf:
+            return inf
+        return self._due_at + (self._tokens // self._choices) * self._choices * self._token_s - now
+
     def timing(self) -> Timing:
         """All of it, so far."""
         last, choices = self._tokens - 1, self._choices

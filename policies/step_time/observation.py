@@ -1,15 +1,14 @@
 """What was seen of an engine's steps: one step, or a stretch of time and all steps in it, as sums.
 
 The model is linear, so a sum of steps is as good an equation as a single one. What nobody could have seen (a
-negative count, no time at all, a step of minutes) is told apart here, so that whoever lies teaches nothing.
+negative count, a step of no time or of minutes) is told apart here, so that whoever lies teaches nothing.
 """
 
 from dataclasses import astuple, dataclass
 
 from policies.step_time.model import StepTimeModel
 
-STEP_S_MAX = 600.0
-SECONDS_MIN = 1e-6
+STEP_S_MIN, STEP_S_MAX = 1e-6, 600.0
 AMOUNT_MAX = 1e15  # of anything: above it, sums of squares lose their last digits
 
 
@@ -33,7 +32,7 @@ class Observation:
         return (
             all(0.0 <= each <= AMOUNT_MAX for each in astuple(self))  # which NaN is not
             and self.steps > 0.0
-            and SECONDS_MIN <= self.seconds <= STEP_S_MAX * self.steps
+            and STEP_S_MIN * self.steps <= self.seconds <= STEP_S_MAX * self.steps
             and self.new_tokens > 0.0
         )
 

@@ -65,6 +65,7 @@ MATRIX = {
     "defaults": {},
     "everything": EVERYTHING,
     "no backends": {"config": {"backends": [], "shutdown": {"lame_duck_s": 0, "drain_s": 0}}},
+    "an end that nobody set": {"config": {"shutdown": None}},
     "backends that are found": FOUND,
     "a claim": {"persistence": {"enabled": True, "storageClass": "ssd"}},
     "another's claim": {"persistence": {"enabled": True, "existingClaim": "mine"}},

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from renderings import CHART, EVERYTHING, FOUND, MATRIX, render, render_all
 
+from gateway.api.endpoints import LIVEZ, READYZ
 from gateway.config import Config
 
 VERSIONS = ("1.31.0", "1.37.0")
@@ -144,14 +145,17 @@ def test_only_who_looks_for_backends_in_the_cluster_may_read_where_they_are():
     documents = render(FOUND)
     assert pod_of(documents)["spec"]["automountServiceAccountToken"] is True
     roles = [document for (kind, _), document in render_all(FOUND) if kind == "Role"]
-    assert {role["metadata"]["namespace"] for role in roles} == {"llm", "models"}
+    names = {(role["metadata"]["namespace"], role["metadata"]["name"]) for role in roles}
+    assert names == {("llm", "release-fairlead"), ("models", "llm-release-fairlead")}
     (rule,) = roles[0]["rules"]
     assert rule == {
         "apiGroups": ["discovery.k8s.io"],
         "resources": ["endpointslices"],
-        "verbs": ["get", "list", "watch"],
+        "verbs": ["list", "watch"],
     }
     assert not any(kind in {"Role", "RoleBinding"} for kind, _ in render({}))
+    elsewhere = {"config": {"discovery": [{"kubernetes": "app=vllm", "namespace": "models"}, {"dns": "vllm"}]}}
+    assert one(render(elsewhere), "Role")["metadata"]["namespace"] == "models"
 
 
 def test_a_route_lets_answers_take_their_time_unless_its_gateway_cannot_say_so():
@@ -186,6 +190,20 @@ def test_pods_are_given_time_to_end_what_they_are_in_the_middle_of(name):
     config = Config(**yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"]))
     grace_s = pod_of(documents)["spec"]["terminationGracePeriodSeconds"]
     assert grace_s >= config.shutdown.lame_duck_s + config.shutdown.drain_s + 5
+
+
+@every_rendering
+def test_probes_ask_what_the_gateway_answers_and_see_a_lame_duck_before_it_is_gone(name):
+    documents = dict(all_rendered(name))
+    config = Config(**yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"]))
+    (container,) = pod_of(documents)["spec"]["containers"]
+    probes = {kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")}
+    asked = {kind: (probe["httpGet"]["path"], probe["httpGet"]["port"]) for kind, probe in probes.items()}
+    live, ready = (LIVEZ.path, "http"), (READYZ.path, "http")
+    assert asked == {"startup": live, "liveness": live, "readiness": ready}
+    readiness = probes["readiness"]
+    seen_s = readiness["periodSeconds"] * readiness["failureThreshold"] + readiness["timeoutSeconds"]
+    assert config.shutdown.lame_duck_s < 5 or seen_s < config.shutdown.lame_duck_s
 
 
 @every_rendering

@@ -49,6 +49,7 @@ def said(stage, name):
 
 
 BEFORE, BUILD, FINAL = stages()
+pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Backends by the admin API: how long their steps take, what kind they are, and whom they are believed to be."""
 
 import asyncio
+import time
 
 import pytest
 from admin_rig import admin
@@ -10,6 +11,7 @@ from tls_rig import NEEDS_OPENSSL, behind_tls, make_authority
 from backends.kinds import KINDS
 from gateway.admin.backend_models import BackendKind
 
+SHOWN_S = 5.0
 # Of an engine that is SLOW.
 KNOWN = {"base_ms": 19.0, "token_us": 180.0, "context_token_ns": 1.0, "request_us": 700.0, "error_ratio": 0.1}
 
@@ -27,9 +29,10 @@ def authority(tmp_path_factory):
 
 async def shown(api, backend_id, condition):
     """The backend as it is shown, as soon as the condition is true of that."""
-    async with asyncio.timeout(5.0):
-        while not condition(backend := (await api.get(f"/backends/{backend_id}")).json):
-            await asyncio.sleep(0.02)
+    deadline = time.monotonic() + SHOWN_S
+    while not condition(backend := (await api.get(f"/backends/{backend_id}")).json):
+        assert time.monotonic() < deadline, backend
+        await asyncio.sleep(0.02)
     return backend
 
 
@@ -52,8 +55,20 @@ async def test_coefficients_that_are_no_longer_named_are_not_forgotten(api):
         await api.post("/backends", {"id": "gpu", "url": server.url, "pool": "gpus", "step_time": KNOWN})
         await shown(api, "gpu", lambda backend: backend["step_time_now"])
         assert (await api.patch("/backends/gpu", {"step_time": None})).json["step_time"] is None
-        backend = await shown(api, "gpu", lambda backend: backend["step_time_now"]["origin"] == "learnt")
+        backend = await shown(api, "gpu", lambda backend: backend["step_time_now"]["origin"] != "named")
         assert backend["step_time_now"]["base_ms"] == pytest.approx(19.0)
+
+
+async def test_coefficients_of_a_calibration_are_stored_ones(tmp_path):
+    stored = tmp_path / "gpu.yaml"
+    stored.write_text("base_ms: 19\ntoken_us: 180\n")
+    async with engine(**SLOW) as server:
+        gpu = {"name": "gpu", "url": server.url, "step_time_file": str(stored)}
+        async with admin(tmp_path, gpu) as api:
+            backend = await shown(api, "gpu", lambda backend: backend["step_time_now"])
+            assert (backend["step_time"], backend["step_time_now"]["origin"]) == (None, "stored")
+            changed = await api.patch("/backends/gpu", {"draining": True})
+            assert changed.json["step_time_now"]["base_ms"] == pytest.approx(19.0)
 
 
 async def test_what_is_learnt_replaces_what_was_named_and_says_so(tmp_path):
@@ -74,8 +89,8 @@ async def test_what_is_learnt_replaces_what_was_named_and_says_so(tmp_path):
 async def test_coefficients_that_no_engine_has_are_refused(api):
     async with engine() as server:
         new = {"id": "gpu", "url": server.url}
-        nothing = {"base_ms": 0, "token_us": 0}
-        assert (await api.post("/backends", {**new, "step_time": nothing})).status == 409
+        for nothing in ({"base_ms": 0, "token_us": 0}, {"base_ms": 5}, {}):
+            assert (await api.post("/backends", {**new, "step_time": nothing})).status == 409
         reply = await api.post("/backends", {**new, "step_time": KNOWN | {"token_us": -1}})
         assert (reply.status, reply.json["errors"][0]["field"]) == (422, "body.step_time.token_us")
 
@@ -83,8 +98,10 @@ async def test_coefficients_that_no_engine_has_are_refused(api):
 async def test_a_kind_is_taken_as_named_and_only_one_that_there_is(api):
     assert tuple(KINDS) == BackendKind.__args__
     async with scripted() as server:
-        made = await api.post("/backends", {"id": "x", "url": server.url, "kind": "tgi"})
+        new = {"id": "x", "url": server.url, "kind": "tgi", "scheduling_policy": "priority"}
+        made = await api.post("/backends", new)
         assert (made.status, made.json["kind"]) == (201, "tgi")
+        assert api.rig.gateway.backends.spec("x").reads_priority
         backend = await shown(api, "x", lambda backend: backend["state"] == "healthy")
         assert backend["kind"] == "tgi"
         refused = await api.post("/backends", {"id": "y", "url": server.url, "kind": "tensorrt"})
@@ -100,8 +117,8 @@ async def test_a_backend_whose_ca_came_with_it_is_spoken_to_and_no_other(api, au
         assert b"BEGIN" not in made.body
         await api.post("/backends", {"id": "unknown", "url": backend.url})
         assert (await shown(api, "safe", lambda each: each["state"] == "healthy"))["trouble"] == ""
-        backend = await shown(api, "unknown", lambda each: each["trouble"])
-        assert "certificate" in backend["trouble"].lower()
+        unknown = await shown(api, "unknown", lambda each: each["trouble"])
+        assert "certificate" in unknown["trouble"].lower()
 
 
 @NEEDS_OPENSSL
@@ -136,6 +153,7 @@ async def test_a_ca_lets_no_backend_be_where_none_may_be(tmp_path, authority):
     [
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n",
+        "é -----BEGIN CERTIFICATE-----",
     ],
 )
 async def test_what_is_no_certificate_or_a_secret_is_not_kept(api, ca_pem):

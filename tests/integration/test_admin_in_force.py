@@ -43,6 +43,17 @@ async def status_is(api, key, status):
     return (await api.rig.get("/v1/models", headers=bearer(key))).status == status
 
 
+async def test_an_answer_that_streams_goes_on_when_its_key_is_revoked(api):
+    await api.post("/tenants", {"id": "alice"})
+    key = (await api.post("/keys", {"tenant": "alice"})).json
+    streams = asyncio.ensure_future(api.rig.post(call(stream=True, max_tokens=30), headers=bearer(key["secret"])))
+    await until(lambda: running(api.server))
+    assert (await api.patch(f"/keys/{key['id']}", {"revoked": True})).status == 200
+    assert await status_is(api, key["secret"], 401)
+    assert not streams.done()
+    assert (await streams).events[-1] == "[DONE]"
+
+
 async def test_a_rotated_key_goes_on_for_its_overlap_beside_the_new_one(api):
     await api.post("/tenants", {"id": "alice"})
     old = (await api.post("/keys", {"tenant": "alice", "models": ["tiny"]})).json
@@ -65,12 +76,26 @@ async def test_the_secret_of_a_key_is_shown_once(api):
         assert made["secret"].encode() not in reply.body
 
 
+ASKED = {
+    "/v1/chat/completions": call(),
+    "/v1/completions": {"model": "tiny", "prompt": "hello", "max_tokens": 2},
+    "/v1/messages": call(max_tokens=2),
+    "/v1/responses": {"model": "tiny", "input": "hello", "max_output_tokens": 2},
+    "/v1/embeddings": {"model": "tiny", "input": "hello"},
+    "/tokenize": {"model": "tiny", "prompt": "hello"},
+}
+
+
 async def test_a_key_opens_the_models_it_is_for_and_shows_no_others(api):
     await api.post("/tenants", {"id": "alice"})
-    key = await api.key_for("alice", models=["other"])
-    reply = await api.rig.post(headers=bearer(key))
-    assert (reply.status, reply.error["code"]) == (403, "model_not_allowed")
-    assert (await api.rig.get("/v1/models", headers=bearer(key))).json["data"] == []
+    for models, is_allowed in ((["other"], False), (["tiny", "other"], True), ([], False), (None, True)):
+        key = bearer(await api.key_for("alice", models=models))
+        shown = (await api.rig.get("/v1/models", headers=key)).json["data"]
+        assert [each["id"] for each in shown] == (["tiny"] if is_allowed else [])
+        for path, body in ASKED.items():
+            reply = await api.rig.post(body, path, headers=key)
+            assert (reply.status == 403) != is_allowed, (path, reply.body)
+            assert is_allowed or b"model" in reply.body
 
 
 async def test_a_deleted_tenants_queue_is_answered_403_and_what_runs_goes_on(api):
@@ -87,6 +112,19 @@ async def test_a_deleted_tenants_queue_is_answered_403_and_what_runs_goes_on(api
     assert time.monotonic() - started < EFFECT_S
     assert (await runs).json["usage"]["completion_tokens"] == 40
     assert (await api.rig.post(headers=bearer(key))).status == 401  # its keys went with it
+
+
+@pytest.mark.parametrize("placement", ["round-robin", "preble", "d2lpm"])
+async def test_a_deleted_tenants_calls_are_answered_403_where_they_wait_for_one_backend_too(tmp_path, placement):
+    async with engine(**SLOW) as server:
+        one_seat = {"name": "b0", "url": server.url, "requests_running_max": 1}
+        async with admin(tmp_path, one_seat, scheduling={"placement": placement}) as api:
+            await api.post("/tenants", {"id": "alice"})
+            key = bearer(await api.key_for("alice"))
+            calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=40), headers=key)) for _ in range(3)]
+            await until(lambda: running(server) and api.rig.tenant("alice").queued_requests == 2)
+            assert (await api.delete("/tenants/alice")).status == 204
+            assert sorted(reply.status for reply in await asyncio.gather(*calls)) == [200, 403, 403]
 
 
 async def test_a_limit_that_is_raised_lets_in_what_waits(api):

@@ -23,13 +23,16 @@ class Provider:
         self.published = ["rsa", "ec"]
         self.fetches = 0
         self.is_there = True
+        self.about = {}
         self.url = ""
 
     async def serve(self, request):
         if not self.is_there:
             return web.Response(status=500)
         if request.path == "/.well-known/openid-configuration":
-            return web.json_response({"issuer": self.url, "jwks_uri": f"{self.url}/jwks"})
+            return web.json_response({"issuer": self.url, "jwks_uri": f"{self.url}/jwks", **self.about})
+        if request.path == "/moved":
+            raise web.HTTPFound("/jwks")
         self.fetches += 1
         return web.json_response({"keys": [self.jwk(name) for name in self.published]})
 
@@ -98,7 +101,7 @@ async def test_a_token_for_others_or_of_another_time_or_of_nobody_is_refused(api
 
 async def test_a_token_that_was_believed_is_believed_no_longer_than_it_says(api, provider, monkeypatch):
     monkeypatch.setattr("gateway.identity.tokens.LEEWAY_S", 0.0)
-    over_at = int(time.time()) + 2
+    over_at = int(time.time()) + 4
     token = provider.token(exp=over_at)
     assert await status(api, token) == 200
     await asyncio.sleep(over_at - time.time() + 0.01)
@@ -179,6 +182,21 @@ async def test_at_the_admin_port_too_a_token_is_for_us_from_its_issuer_and_not_o
     roles = {"realm": {"roles": ["sre"]}}
     assert (await api.get("/tenants", key=provider.token(**roles))).status == 200
     assert (await api.get("/tenants", key=provider.token(**roles, **claims))).status == 401
+
+
+@pytest.mark.parametrize("about", [{"issuer": "http://evil.test"}, {"jwks_uri": None}, {"jwks_uri": "elsewhere"}])
+async def test_a_discovery_document_that_is_not_about_its_issuer_brings_no_keys(tmp_path, provider, about):
+    provider.about = about
+    issuer = {"issuer": provider.url, "audience": AUDIENCE}
+    async with scripted() as backend, admin(tmp_path, backend, jwt={"data": [issuer]}) as api:
+        assert await status(api, provider.token()) == 401
+
+
+async def test_keys_are_not_fetched_from_where_an_issuer_redirects_to(tmp_path, provider):
+    issuer = {"issuer": provider.url, "audience": AUDIENCE, "jwks_url": f"{provider.url}/moved"}
+    async with scripted() as backend, admin(tmp_path, backend, jwt={"data": [issuer]}) as api:
+        assert await status(api, provider.token()) == 401
+        assert provider.fetches == 0
 
 
 async def test_with_an_issuer_that_is_away_the_gateway_starts_and_takes_keys(tmp_path, provider):

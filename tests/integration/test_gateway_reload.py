@@ -183,7 +183,7 @@ async def test_at_sighup_a_process_reads_everything_again_and_serves_on(tmp_path
             sys.executable, *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         try:
-            async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(60), aiohttp.ClientSession() as session:
                 url = (await process.stdout.readline()).decode().split()[2].rstrip(".")
                 (tmp_path / "backend-key").unlink()
                 process.send_signal(signal.SIGHUP)

@@ -35,6 +35,7 @@ async def test_a_lame_duck_is_not_ready_but_serves_and_then_refuses():
         assert served.headers["Connection"] == "close"
         streamed = await rig.post(call(stream=True))
         assert streamed.events[-1] == "[DONE]"
+        assert streamed.headers["Connection"] == "close"
         await asyncio.sleep(0.3)
         refused = await rig.post()
         assert refused.status == 503

@@ -6,10 +6,12 @@ import itertools
 import pytest
 from redis_server import RedisServer
 
+from gateway.state.kept import ACCOUNTS_MAX, Counters, PoolCounters, read, written
 from gateway.store.base import (
     AUDIT_PAGE_MAX,
     BODY_BYTES_MAX,
     CHANGES_MAX,
+    LEARNT_BYTES_MAX,
     AuditEntry,
     Change,
     Document,
@@ -23,6 +25,7 @@ from gateway.store.base import (
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
+from policies.standings import LaneStandings, TierStanding
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +212,20 @@ async def test_the_newest_of_what_was_learnt_is_kept(store):
     await store.put_learnt(Learnt("counters", 1.0, b"old"))
     await store.put_learnt(Learnt("other", 9.0, b"\x00\xff"))
     assert await store.learnt("counters") == newest
+
+
+async def test_all_accounts_that_are_kept_are_read_as_they_were_and_no_more_bytes_are_taken(store):
+    half = ACCOUNTS_MAX // 2
+    lanes = {
+        backend: LaneStandings(0.5, {"default": TierStanding(1 / 3, 0.5, {f"tenant-{n}": n / 7 for n in range(half)})})
+        for backend in ("x", "y")
+    }
+    kept = Counters({"m": PoolCounters(1.25, lanes)})
+    await store.put_learnt(Learnt("counters", 1.0, written(kept)))
+    assert read(Counters, (await store.learnt("counters")).body) == kept
+    with pytest.raises(StoreFull):
+        await store.put_learnt(Learnt("counters", 2.0, bytes(LEARNT_BYTES_MAX + 1)))
+    assert (await store.learnt("counters")).at_s == 1.0
 
 
 async def test_what_is_too_large_is_refused_before_anything_is_done(store):

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ class Victim:
         except (EOFError, OSError):
             pass
         self._process.join()
+        assert self._process.exitcode == -signal.SIGKILL, "it was alive until then"
         self._process.close()
 
 

@@ -8,7 +8,7 @@ from redis_server import RedisServer, slow_proxy
 
 from gateway.state.registry import Registry
 from gateway.state.usage import UsageBook
-from gateway.store.base import Change, Document, StoreUnavailable, Totals
+from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
@@ -168,6 +168,19 @@ async def test_a_gateway_starts_from_its_own_copy_while_redis_is_away(replicas, 
     server.start()
     await accepted(one, "alice", 3)
     assert weight(one, "alice") == 3
+
+
+async def test_what_was_learnt_is_the_newest_of_all_or_the_own_while_redis_is_away(replicas, server):
+    one, two = [await replicas.start(name) for name in ("one", "two")]
+    await one.store.put_learnt(Learnt("counters", 1.0, b"of one"))
+    await two.store.put_learnt(Learnt("counters", 2.0, b"of two"))
+    for name in ("one", "two", "new, with an empty disk"):
+        assert (await (await replicas.start(f"{name} again")).store.learnt("counters")).body == b"of two"
+    server.kill()
+    assert (await one.store.learnt("counters")).body == b"of one"
+    await one.store.put_learnt(Learnt("counters", 3.0, b"while it is away"))
+    assert (await one.store.learnt("counters")).body == b"while it is away"
+    server.start()
 
 
 async def test_a_redis_that_comes_back_empty_is_filled_again_by_those_who_are_there(replicas, server):

@@ -11,7 +11,7 @@ import pytest
 from redis_server import RedisServer, slow_proxy
 
 from gateway.config.state import State
-from gateway.state.assembly import make_store
+from gateway.state.assembly import make_meeting, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore
 
@@ -56,6 +56,15 @@ async def test_the_documented_rights_are_enough_for_all_that_is_done(server, tmp
     assert await made.learnt("model") == Learnt("model", 2.0, b"x")
     assert [row.totals for row in await made.usage(first_day=TODAY, last_day=TODAY)] == [Totals(1, 2, 3, 4)]
     await made.close()
+
+
+async def test_the_documented_rights_are_enough_for_gateways_to_meet(server):
+    given = {"url": server.url, "username": "fairlead", "password": PASSWORD}
+    one, two = make_meeting(State(redis=given)), make_meeting(State(redis=given))
+    assert (await one.say("one", b"hello", 0)).taken
+    assert (await two.say("two", b"hello", 0)).heard["one"].word == b"hello"
+    await one.close()
+    await two.close()
 
 
 @pytest.mark.parametrize("wrong", [{"password": "another"}, {"username": "mallory"}, {"username": None}])

@@ -49,6 +49,7 @@ async def fill(registry):
     await registry.create("keys", "k1", KEY, actor="ann")
     await registry.patch("tenants", "alice", {"weight": 9}, actor="ann")
     await registry.create("pools", "a/model", {"scheduling": {"fairness": "drr"}}, actor="ann")
+    await registry.create("backends", "b1", {"url": "http://vllm-1:8000", "draining": True}, actor="ann")
 
 
 def bodies(registry):
@@ -64,7 +65,7 @@ async def test_what_was_exported_is_in_force_where_it_is_imported_while_both_gat
     assert "alice" in json.loads(text)["tenants"], "what the API says of a declared tenant is the API's"
     export = tmp_path / "export.json"
     export.write_text(text)
-    assert "5 made or changed" in await asyncio.to_thread(run, "import", export, "--config", two)
+    assert "6 made or changed" in await asyncio.to_thread(run, "import", export, "--config", two)
     await second.refresh()
     assert bodies(second) == bodies(first)
     assert {entry.actor for entry in await second.audit()} == {"fairlead import"}

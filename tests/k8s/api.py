@@ -33,7 +33,10 @@ class Api:
     def __init__(self, url: str, token: str, ca: str) -> None:
         trusted = ssl.create_default_context(cadata=ca)
         headers = {"Authorization": f"Bearer {token}"}
-        self._client = httpx.Client(base_url=url, headers=headers, verify=trusted, timeout=30, trust_env=False)
+        anew = httpx.Limits(max_keepalive_connections=0)  # a server that was killed leaves no connection behind
+        self._client = httpx.Client(
+            base_url=url, headers=headers, verify=trusted, timeout=30, trust_env=False, limits=anew
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import shutil
+import statistics
 import time
 from pathlib import Path
 
@@ -9,11 +11,14 @@ import pytest
 import yaml
 from api import Api, RefusedError
 from control_plane import ControlPlane
+from renderings import CHART
 
 HOST = "10.250.0.1"  # in a network of our own: see run.sh
 SLICES = ("discovery.k8s.io/v1", "EndpointSlice")
+OLDEST = (1, 25)  # that the chart is for
 PATIENCE_S = 60.0
 _numbers = itertools.count(1)
+_measured: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +30,7 @@ def plane(tmp_path_factory):
                     define(api, document)
             if not api.serves(*SLICES):
                 define(api, _SLICES_AS_RESOURCE)
+            _measured.append("kube-apiserver {gitVersion}, built with {goVersion}".format(**api.ask("GET", "/version")))
         yield plane
 
 
@@ -39,6 +45,35 @@ def api(plane):
 def namespace(api):
     """A new one; its name."""
     return make_namespace(api, f"test-{next(_numbers)}")
+
+
+@pytest.fixture
+def chart(api, tmp_path):
+    """The chart; for a server that is too old for it a copy that does not say so."""
+    if api.version() >= OLDEST:
+        return CHART
+    copied = shutil.copytree(CHART, tmp_path / "chart")
+    about = yaml.safe_load((copied / "Chart.yaml").read_text())
+    del about["kubeVersion"]
+    (copied / "Chart.yaml").write_text(yaml.safe_dump(about))
+    return copied
+
+
+@pytest.fixture
+def measured():
+    """Notes down what a test has measured, once or several times; said at the end of the run."""
+
+    def note(what, *values):
+        spread = f"{statistics.median(values)}, the longest of {len(values)} {max(values)}" if values[1:] else values[0]
+        _measured.append(f"{what}: {spread}")
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _measured:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(_measured))
 
 
 def make_namespace(api, name):

@@ -1,6 +1,6 @@
 """A real control plane of a test's own: etcd and a kube-apiserver, and a kube-controller-manager where there is one.
 
-    with ControlPlane(folder, "10.250.0.1") as plane: ... plane.api().version() ... plane.stop_api_server()
+    with ControlPlane(folder, "10.250.0.1") as plane: ... plane.api().version() ... plane.kill_api_server()
 
 No kubelet: pods stay pending until a test says of them what a kubelet would say.
 """
@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 BUILT = Path(__file__).parents[2] / "build" / "k8s"
 START_S_MAX = 120.0
-CONTROLLERS = "deployment,endpointslice,garbagecollector,replicaset,serviceaccount"
+CONTROLLERS = "deployment,endpointslice,garbagecollector,horizontalpodautoscaling,replicaset,serviceaccount"
+LOOK_EVERY = "--horizontal-pod-autoscaler-sync-period=1s"
 
 
 def program(name: str, variable: str) -> str | None:
@@ -61,7 +62,7 @@ class ControlPlane:
 
     def __exit__(self, *_: object) -> None:
         for name in reversed(list(self._processes)):
-            self._stop(name)
+            self._kill(name)
 
     @property
     def ca(self) -> str:
@@ -91,8 +92,8 @@ class ControlPlane:
         """As whom the token is of, or as the administrator."""
         return Api(self._url, token or self._token, self.ca)
 
-    def stop_api_server(self) -> None:
-        self._stop("kube-apiserver")
+    def kill_api_server(self) -> None:
+        self._kill("kube-apiserver")
 
     def start_api_server(self) -> None:
         """Returns when it is ready."""
@@ -138,7 +139,7 @@ class ControlPlane:
             return
         kubeconfig = self._folder / "kubeconfig.json"
         kubeconfig.write_text(self.kubeconfig)
-        arguments = (f"--kubeconfig={kubeconfig}", f"--controllers={CONTROLLERS}", "--leader-elect=false")
+        arguments = (f"--kubeconfig={kubeconfig}", f"--controllers={CONTROLLERS}", LOOK_EVERY, "--leader-elect=false")
         self._start("kube-controller-manager", found, *arguments, "--bind-address=127.0.0.1", "--secure-port=0")
 
     def _is_ready(self) -> bool:
@@ -163,14 +164,11 @@ class ControlPlane:
                 pass  # not yet
             time.sleep(0.05)
 
-    def _stop(self, name: str) -> None:
+    def _kill(self, name: str) -> None:
+        """As it is asked to end it waits a minute for those who watch."""
         process = self._processes.pop(name)
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 def _free_port(host: str) -> int:

@@ -1,16 +1,14 @@
 """The chart on a real API server: what it makes is taken whole, changed, changed back, and taken away."""
 
 import copy
-import shutil
 
 import helm_python
 import pytest
 import yaml
 from api import RefusedError
-from conftest import make_namespace, until
-from renderings import CHART, EVERYTHING, FOUND, MATRIX, render_all
+from conftest import OLDEST, make_namespace, until
+from renderings import EVERYTHING, FOUND, MATRIX, render_all
 
-OLDEST = (1, 25)  # of the chart
 # What a server may lack, by what turns it on: groups that came later than 1.20, and resources of others.
 SWITCHED = {
     "autoscaling": ("autoscaling/v2", "HorizontalPodAutoscaler"),
@@ -34,18 +32,6 @@ VOLATILE = ("creationTimestamp", "generation", "managedFields", "resourceVersion
 def namespaces(api):
     for name in ("llm", "models"):
         make_namespace(api, name)
-
-
-@pytest.fixture
-def chart(api, tmp_path):
-    """The chart; for a server that is too old for it a copy that does not say so."""
-    if api.version() >= OLDEST:
-        return CHART
-    copied = shutil.copytree(CHART, tmp_path / "chart")
-    about = yaml.safe_load((copied / "Chart.yaml").read_text())
-    del about["kubeVersion"]
-    (copied / "Chart.yaml").write_text(yaml.safe_dump(about))
-    return copied
 
 
 def known_to(api, values):
@@ -90,7 +76,7 @@ def accepted(api, document):
     return kept
 
 
-def test_every_rendering_is_taken_whole(api, record_property):
+def test_every_rendering_is_taken_whole(api, measured):
     seen, left_out = [], set()
     for values in MATRIX.values():
         for (kind, _), document in render_all(values):
@@ -99,11 +85,30 @@ def test_every_rendering_is_taken_whole(api, record_property):
             elif document not in seen:
                 seen.append(document)
                 accepted(api, document)
-    record_property("documents", len(seen))
-    record_property("left_out", sorted(left_out))
+    measured(f"documents of {len(MATRIX)} renderings taken", len(seen))
+    measured("kinds that this server does not have", sorted(left_out))
     theirs = {"HTTPRoute", "PrometheusRule", "ServiceMonitor"}
     later = {"HorizontalPodAutoscaler", "PodDisruptionBudget"} if api.version() < OLDEST else set()
     assert left_out <= theirs | later
+
+
+def test_pods_are_taken_where_only_restricted_ones_may_run(api, namespace):
+    if api.version() < OLDEST:
+        pytest.skip("this server has no pod security standards")
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.ask("PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
+    for values in MATRIX.values():
+        documents = render_all(values)
+        (template,) = [each["spec"]["template"] for (kind, _), each in documents if kind == "Deployment"]
+        named = {**template["metadata"], "name": "gateway"}
+        pod = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": named}
+        pod["spec"] = {**pod["spec"], "serviceAccountName": "default", "priorityClassName": ""}
+        (test,) = [each for (kind, _), each in documents if kind == "Pod"]
+        for each in (pod, test):
+            api.create(each, namespace, dryRun="All")
+    pod["spec"]["securityContext"] = {}
+    with pytest.raises(RefusedError, match="PodSecurity"):
+        api.create(pod, namespace, dryRun="All")
 
 
 def test_what_a_server_would_drop_or_refuse_is_seen(api):
@@ -156,3 +161,16 @@ def test_it_is_installed_upgraded_rolled_back_and_uninstalled(plane, api, chart,
     until(lambda: api.everything_in(namespace) - before <= kept)  # a controller ends pods later
     assert api.everything_in(namespace) - before == kept
     assert api.everything_in("models") == other_before
+
+
+def test_releases_of_one_name_look_for_backends_in_one_namespace(plane, api, chart, namespace):
+    values = {"config": {"discovery": [{"kubernetes": "app=vllm", "namespace": "models"}]}}
+    other = make_namespace(api, f"{namespace}-other")
+    before = api.everything_in("models")
+    for each in (namespace, other):
+        with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=each) as helm:
+            helm.install(chart, "gate", values)
+    for each in (namespace, other):
+        with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=each) as helm:
+            helm.uninstall("gate")
+    assert api.everything_in("models") == before

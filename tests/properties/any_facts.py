@@ -134,7 +134,8 @@ class AnyFacts(Facts):
     )
     def change_tenant(self, tenant_id, weight, tier_id, in_flight_max):
         changed = Tenant(tenant_id, weight=weight, tier_id=tier_id, in_flight_max=in_flight_max)
-        self.recorder.tenants_changed(changed=[changed], now=self.now)
+        tiers = [] if tier_id in self.scheduler.snapshot(self.now).tiers else [Tier(tier_id)]
+        self.recorder.tenants_changed(tiers=tiers, changed=[changed], now=self.now)
 
     @rule(tenant_id=tenant_ids)
     def remove_tenant(self, tenant_id):
@@ -143,6 +144,16 @@ class AnyFacts(Facts):
     @rule(weight=st.sampled_from([0.5, 2.0]), reserve_ratio=st.sampled_from([0.0, 0.25]), rejects_misses=st.booleans())
     def change_tier(self, **settings):
         self.recorder.tenants_changed(tiers=[Tier("gold", **settings)], now=self.now)
+
+    @rule(tier_id=st.sampled_from(["gold", "silver"]))
+    def remove_tier(self, tier_id):
+        self.recorder.tenants_changed(tiers_removed=[tier_id], now=self.now)
+
+    @rule(tenant_id=st.sampled_from(["a", "d"]))
+    def move_to_a_tier_of_its_own(self, tenant_id):
+        self.recorder.tenants_changed(
+            tiers=[Tier("silver", weight=2.0)], changed=[Tenant(tenant_id, tier_id="silver")], now=self.now
+        )
 
     @rule(preemptible=st.booleans(), priority=st.sampled_from([0, -1]))
     def change_the_other_tier(self, **settings):
@@ -164,6 +175,10 @@ class AnyFacts(Facts):
             placement=placement and PolicyChoice(placement, PARAMETERS.get(placement, {})),
             now=self.now,
         )
+
+    @rule(returning_s=st.sampled_from([0.0, 1.0]))
+    def start_again(self, returning_s):
+        self.restart(self.scheduler.standings(), returning_s)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 20.0]))
     def wait(self, seconds):

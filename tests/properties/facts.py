@@ -122,6 +122,14 @@ class Facts(RuleBasedStateMachine):
     def end(self, books, outcome):
         self.recorder.finished(books.request.id, outcome, self.now)
 
+    def restart(self, standings, returning_s):
+        """All that lives ends, and everybody goes on from these standings, as in a new process."""
+        for books in self.waiting():
+            self.recorder.cancel(books.request.id, self.now)
+        for books in self.in_flight():
+            self.end(books, Outcome.CLIENT_GONE)
+        self.recorder.restored(standings, self.now, returning_s)
+
     def poll(self):
         type(self).steps += 1
         withdrawn = False

@@ -13,6 +13,7 @@ from backends.simulation.books import Books
 from backends.simulation.bound_checkers import Exposure, ServiceBound
 from backends.simulation.bounds import BOUNDS
 from backends.simulation.lane_books import LaneWatch
+from policies.standings import worth_keeping
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
 
 PROMPT_ERROR_TOKENS = 5
@@ -48,6 +49,7 @@ class FairFacts(Facts):
     def start(self, *, prediction, share_ratio_max, second_key, seats, kv_tokens_max, preempt_service, floods):
         self.more = {"second_key": second_key} if self.policy == "slack" else {}
         self.bounds = []
+        self.kept = None
         self.begin(
             prediction=prediction,
             share_ratio_max=share_ratio_max if self.is_capped else 1.0,
@@ -182,6 +184,18 @@ class FairFacts(Facts):
     def start_the_order_anew(self):
         parameters = PARAMETERS.get(self.policy, {}) | self.more
         self.recorder.policy_changed(fairness=PolicyChoice(self.policy, parameters), now=self.now)
+
+    @rule()
+    def keep_the_standings(self):
+        self.kept = self.scheduler.standings()
+
+    @precondition(lambda self: self.kept is not None)
+    @rule(returning=st.permutations(NAMES))
+    def start_again(self, returning):
+        """A process that was killed, and forgot what came after its last checkpoint; everybody comes back for more."""
+        self.restart(worth_keeping(self.kept), 0.0)
+        for tenant_id in returning:
+            self.flood(tenant_id, FLOOD, prompt_tokens=10, output_tokens_max=4)
 
     @rule(seconds=st.sampled_from([0.01, 1.0, 20.0]))
     def wait(self, seconds):

@@ -18,6 +18,7 @@ from backends.simulation.recording import (
     Polled,
     Progressed,
     Recorder,
+    Restored,
     Returned,
     Submitted,
     TenantsChanged,
@@ -29,6 +30,7 @@ from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.fairness import FAIRNESS
 from policies.scheduler import Scheduler
+from policies.standings import LaneStandings, TierStanding
 from policies.types import (
     BackendLoad,
     Dispatch,
@@ -68,6 +70,8 @@ ENTRIES = [
     Cancelled(0.7, "r1"),
     Finished(0.8, "r3", Outcome.CLIENT_GONE),
     PolicyChanged(0.9, fairness=PolicyChoice("slack", {"slack_service": 2.5, "second_key": "prefix"})),
+    TenantsChanged(0.9, (), (), (), tiers_removed=("gold",)),
+    Restored(0.9, {"x": LaneStandings(1 / 3, {"default": TierStanding(2.0, 1 / 7, {"a": 1e-9})})}, 10.0),
     PolicyChanged(1.0, prediction=PolicyChoice("none"), placement=PolicyChoice("d2lpm")),
 ]
 TENANTS = [Tenant("one"), Tenant("two", weight=2), Tenant("three", in_flight_max=2)]

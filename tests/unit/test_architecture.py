@@ -18,7 +18,7 @@ IMPURE = {"asyncio", "time", "random", "os", "logging", "aiohttp", "redis", "ope
 IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "uvloop"}
 # The vocabulary, prices and step times are values, which anybody may name, and so is the question that a placement
 # answers.
-VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes")
+VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes", "policies.standings")
 VALUES += (
     "policies.step_time",
     "policies.step_time.fit",

@@ -197,6 +197,7 @@ LIES = {
     "decoded tokens run backwards": {"generation_tokens_total": 5},
     "tokens without end": {"step_tokens_total": 10**300},
     "steps without end": {"steps_total": 10**300},
+    "steps that take no time": {"steps_total": 10**12, "step_tokens_total": 10**13, "generation_tokens_total": 10**12},
     "memory without end": {"kv_used_tokens": 1e300},
 }
 

@@ -6,20 +6,26 @@ when it is named; a name, whatever it means, whenever it is connected to (backen
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
+from backends.kinds import STRANGER
 from backends.pool import BackendPool
 from backends.reach import Reach, literal
-from gateway.admin import models
+from gateway.admin import backend_models
 from gateway.admin.in_force import InForce
 from gateway.admin.models import NAME_PATTERN
 from gateway.admin.problems import wrong
 from gateway.admin.resources.collection import Collection, Models
+from gateway.admin.resources.live import steps_of
 from gateway.admin.routes import Asked, Role, Route
+from gateway.config.sections import StepTime
+from gateway.config.step_time import configured
 from gateway.scheduling.pools import Pools
 from gateway.state.entries import Entry
 from gateway.state.kinds import ManagedBackend
 from gateway.state.registry import Registry
+from policies import step_time as policy
 from policies.types import BackendView
 
 ABSENT = "absent"  # wanted, and not there
@@ -39,10 +45,10 @@ class Backends:
             noun="backend",
             registry=self.registry,
             models=Models(
-                made=models.NewBackend,
-                fields=models.BackendFields,
-                shown=models.Backend,
-                listed=models.Backends,
+                made=backend_models.NewBackend,
+                fields=backend_models.BackendFields,
+                shown=backend_models.Backend,
+                listed=backend_models.Backends,
             ),
             show=self.show,
             role=Role.OPERATOR,
@@ -61,18 +67,23 @@ class Backends:
         if address is not None and not self.reach.allows(address):
             raise wrong("body.url", "is at an address where no backend may be", status=409)
 
-    def show(self, entry: Entry) -> models.Backend:
+    def show(self, entry: Entry) -> backend_models.Backend:
         section = entry.section
         assert isinstance(section, ManagedBackend), "an entry is of its kind"
         there = entry.name in self.backends.backend_ids()
         view = self._view(entry.name)
-        return models.Backend.model_construct(
+        return backend_models.Backend.model_construct(
             id=entry.name,
             origin=entry.origin,
             url=section.url,
             pool=self.backends.pool_of_backend(entry.name) if there else section.pool,
+            kind=(self._kind(entry.name) if there else None) or section.kind,
             requests_running_max=section.requests_running_max,
             kv_tokens_max=section.kv_tokens_max,
+            step_tokens_max=section.step_tokens_max,
+            prompt_step_tokens_max=section.prompt_step_tokens_max,
+            step_time=None if section.step_time is None else _named(section.step_time),
+            step_time_now=self._believed(section, entry.name, view.step_time) if view and view.step_time else None,
             draining=section.draining,
             state=str(self.backends.states()[entry.name]) if there else ABSENT,
             trouble=self.backends.trouble(entry.name) if there else self.in_force.fault(entry.name),
@@ -81,8 +92,28 @@ class Backends:
             requests_limit=view.requests_limit if view else None,
             reserved_tokens=view.reserved_tokens if view else 0,
             tokens_limit=view.tokens_limit if view else None,
+            steps=steps_of(view) if view else None,
         )
+
+    def _kind(self, backend_id: str) -> str | None:
+        """What it was found to be, or told; None while that is not known."""
+        kind = self.backends.kind(backend_id)
+        return None if kind is STRANGER else kind.name
+
+    def _believed(
+        self, section: ManagedBackend, backend_id: str, now: policy.StepTime
+    ) -> backend_models.BelievedStepTime:
+        """What is believed now, and where that is from."""
+        origin = "learnt" if self.backends.has_learnt_steps(backend_id) else "stored"
+        if origin == "stored" and section.step_time is not None and now == self.backends.spec(backend_id).step_time:
+            origin = "named"
+        known: dict[str, Any] = configured(now)
+        return backend_models.BelievedStepTime.model_construct(**known, sure=now.is_sure, origin=origin)
 
     def _view(self, backend_id: str) -> BackendView | None:
         views = (snapshot.backends.get(backend_id) for snapshot in self.pools.overviews().values())
         return next((view for view in views if view is not None), None)
+
+
+def _named(step_time: StepTime) -> backend_models.StepTimeFields:
+    return backend_models.StepTimeFields.model_construct(**step_time.model_dump())

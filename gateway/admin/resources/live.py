@@ -4,18 +4,21 @@ A rate is what was served since the rate was last looked at, at most every RATE_
 the same rate again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from gateway.admin import models
+from gateway.admin import live_models, models
+from gateway.admin.backend_models import Steps
 from gateway.admin.routes import Asked, Reply, Role, Route
 from gateway.scheduling.pools import Pools
+from gateway.scheduling.urgency import Urgency, urgency_of
 from gateway.state.budgets import Budgets
 from gateway.state.registry import Registry
-from policies.types import BackendView, TenantView
+from policies.types import Attainment, BackendView, RequestView, StepsView, TenantView
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -51,37 +54,41 @@ class Live:
     def routes(self) -> Iterator[Route]:
         yield Route(
             method="GET", path="/state", role=Role.VIEWER, summary="Pools and backends as they are now.",
-            run=self.state, answer=models.LiveState,
+            run=self.state, answer=live_models.LiveState,
         )  # fmt: skip
         yield Route(
             method="GET", path="/state/tenants", role=Role.VIEWER,
             summary="Every tenant's queue, counters and rate of service in every pool, by pool and tenant.",
-            run=self.tenants, query=models.TenantStatePage, answer=models.TenantStates,
+            run=self.tenants, query=live_models.TenantStatePage, answer=live_models.TenantStates,
         )  # fmt: skip
 
         yield Route(
             method="GET", path="/state/budgets", role=Role.VIEWER,
             summary="Every budget of tokens: what is used and what is left, by tenant and key.",
-            run=self.budgets_left, query=models.Page, answer=models.BudgetStates,
+            run=self.budgets_left, query=models.Page, answer=live_models.BudgetStates,
         )  # fmt: skip
 
     async def state(self, _asked: Asked) -> Reply:
         tenant_ids = self.pools.tenant_ids()
-        pools = [
-            models.PoolState(
-                pool=pool,
-                queued_requests=snapshot.queued_requests,
-                queued_bytes=snapshot.queued_bytes,
-                in_flight_requests=snapshot.in_flight_requests,
-                tenants=len(tenant_ids[pool]),
-                backends={name: _shown(models.BackendState, view) for name, view in snapshot.backends.items()},
+        pools = []
+        for pool, snapshot in sorted(self.pools.overviews().items()):
+            urgency = await urgency_of(self.pools.dispatchers()[pool], list(snapshot.attainment))
+            pools.append(
+                live_models.PoolState(
+                    pool=pool,
+                    queued_requests=snapshot.queued_requests,
+                    queued_bytes=snapshot.queued_bytes,
+                    in_flight_requests=snapshot.in_flight_requests,
+                    tenants=len(tenant_ids[pool]),
+                    tiers=_tiers(urgency, snapshot.attainment),
+                    urgent=[_urgent(*each) for each in urgency.requests.items()],
+                    backends={name: _backend(view) for name, view in snapshot.backends.items()},
+                )
             )
-            for pool, snapshot in sorted(self.pools.overviews().items())
-        ]
-        return Reply(models.LiveState(store_available=self.registry.is_store_available, pools=pools))
+        return Reply(live_models.LiveState(store_available=self.registry.is_store_available, pools=pools))
 
     async def tenants(self, asked: Asked) -> Reply:
-        query: models.TenantStatePage = asked.query
+        query: live_models.TenantStatePage = asked.query
         after = tuple((query.cursor or "").partition("\n")[::2])
         rows = [
             (pool, tenant)
@@ -91,10 +98,14 @@ class Live:
             if (pool, tenant) > after
         ]
         shown = rows[: query.limit]
-        items = [each for pool in dict.fromkeys(pool for pool, _ in shown) for each in self._of(pool, shown)]
+        items: list[live_models.TenantState] = []
+        for pool in dict.fromkeys(pool for pool, _ in shown):
+            dispatcher = self.pools.dispatchers().get(pool)
+            slacks_s = {} if dispatcher is None else (await urgency_of(dispatcher, [])).tenants
+            items += self._of(pool, shown, slacks_s)
         more = len(rows) > len(shown)
         return Reply(
-            models.TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
+            live_models.TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
         )
 
     async def budgets_left(self, asked: Asked) -> Reply:
@@ -105,7 +116,7 @@ class Live:
         holders = list(dict.fromkeys(row.holder for row in rows))
         shown = set(holders[: query.limit])
         items = [
-            models.BudgetState(
+            live_models.BudgetState(
                 tenant=row.holder[0], key=row.holder[1], period=row.period, limit=row.limit, used=row.used,
                 reserved=row.reserved, remaining=row.remaining, renewed_at=int(row.renewed_at_s),
             )
@@ -114,19 +125,55 @@ class Live:
         ]  # fmt: skip
         more = len(holders) > query.limit
         cursor = "\n".join(holders[query.limit - 1]) if more else None
-        return Reply(models.BudgetStates.model_construct(items=items, next_cursor=cursor))
+        return Reply(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
-    def _of(self, pool: str, rows: list[tuple[str, str]]) -> Iterator[models.TenantState]:
+    def _of(
+        self, pool: str, rows: list[tuple[str, str]], slacks_s: Mapping[str, float]
+    ) -> Iterator[live_models.TenantState]:
         names, now = [tenant for of, tenant in rows if of == pool], self.clock()
         views = self.pools.views(pool, names)
         for name in names:
             view = views.get(name)
             if view is not None:
                 rate = self.rates.per_s((pool, name), view.service, now)
-                yield _shown(models.TenantState, view, pool=pool, tenant=name, service_per_s=rate)
+                yield _shown(
+                    live_models.TenantState, view, pool=pool, tenant=name, service_per_s=rate,
+                    slack_s_min=slacks_s.get(name), attainment=_shown(live_models.Attainment, view.attainment),
+                )  # fmt: skip
 
 
-def _shown(model: type[M], view: TenantView | BackendView, **beside: Any) -> M:
+def steps_of(view: BackendView) -> Steps | None:
+    """What is predicted of its steps; None where nothing is limited by that."""
+    return None if view.steps is None else _shown(Steps, view.steps)
+
+
+def _backend(view: BackendView) -> live_models.BackendState:
+    return _shown(live_models.BackendState, view, steps=steps_of(view))
+
+
+def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, live_models.TierState]:
+    return {
+        tier_id: live_models.TierState(
+            queued_requests=tier.queued_requests,
+            in_flight_requests=tier.in_flight_requests,
+            slack_s_min=None if tier.slack_s_min == inf else tier.slack_s_min,
+            attainment=_shown(live_models.Attainment, attainment[tier_id]),
+        )
+        for tier_id, tier in urgency.tiers.items()
+    }
+
+
+def _urgent(request_id: str, view: RequestView) -> live_models.RequestState:
+    return live_models.RequestState(
+        request=request_id,
+        tenant=view.tenant_id,
+        backend=view.backend_id,
+        output_tokens=view.output_tokens,
+        slack_s=view.slack_s,
+    )
+
+
+def _shown(model: type[M], view: TenantView | BackendView | Attainment | StepsView, **beside: Any) -> M:
     """What the model has of the view, and what is beside it."""
     known = {name: getattr(view, name) for name in model.model_fields if name not in beside}
     return model.model_construct(**known, **beside)

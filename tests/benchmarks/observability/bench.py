@@ -26,7 +26,7 @@ from gateway.observability.instruments import Histograms  # noqa: E402
 from gateway.observability.sampling import Sampling  # noqa: E402
 from gateway.observability.telemetry import CallTrace, Telemetry  # noqa: E402
 from gateway.observability.tracing import Tracing  # noqa: E402
-from policies.types import Outcome, Request, Tenant, Usage  # noqa: E402
+from policies.types import Outcome, Request, SloEnvelope, Tenant, Timing, Usage  # noqa: E402
 
 CALLS = 20_000
 RUNS = 7
@@ -92,7 +92,7 @@ async def bench_metrics():
         meter = Telemetry(None, meters=[rig.gateway.metrics.calls])
         for number in range(TENANTS):
             tenant = Tenant(f"tenant-{number}")
-            dispatcher.spent(tenant, Usage(100, 0, 10))
+            await answer(dispatcher, tenant)
             for outcome in Outcome:
                 trace = CallTrace("/v1/chat/completions", tenant_id=tenant.id, tier_id="default", model=MODEL)
                 trace.request, trace.outcome, trace.status = Request("r", tenant.id, MODEL, 0.0, 1, 1), outcome, 200
@@ -108,6 +108,14 @@ async def bench_metrics():
     print(f"\n/metrics of {TENANTS} tenants: {size / 1e6:.2f} MB, {cpu_s * 1e3:.0f} ms of CPU time")
     worst_ms = max(each[2] for each in found) * 1e3
     print(f"the event loop waits for at most {stall_s * 1e3:.1f} ms (worst of {RUNS}: {worst_ms:.1f})")
+
+
+async def answer(dispatcher, tenant):
+    """It has service, and kept what it was promised."""
+    request = Request(tenant.id, tenant.id, MODEL, dispatcher.now(), 100, 10, envelope=SloEnvelope(1.0, 0.1))
+    async with dispatcher.lease(request, tenant) as lease:
+        lease.tokens(Usage(100, 0, 10))
+        lease.timing = Timing(0.1, 0.01, 0.01, 10, 10)
 
 
 async def written(exposition):

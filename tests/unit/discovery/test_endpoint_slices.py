@@ -64,7 +64,7 @@ class ApiServer:
 
 
 @asynccontextmanager
-async def watching(api, port=8000):
+async def watching(api, port=8000, **options):
     """What the source has told so far."""
     app = web.Application()
     app.router.add_get(PATH, api.answer)
@@ -78,6 +78,7 @@ async def watching(api, port=8000):
         namespace="llm",
         selector="kubernetes.io/service-name=vllm",
         port=port,
+        **options,
     )
     told = []
     task = asyncio.create_task(source.watch(told.append))
@@ -166,6 +167,15 @@ async def test_where_the_stream_breaks_or_is_too_old_everything_is_listed_anew()
         api.slices = [slice_of("a", endpoint("10.0.0.3"), version="1006")]
         api.changes.put_nowait({"type": "ERROR", "object": gone})
         await until(lambda: told[-1] == urls("10.0.0.3"))
+
+
+async def test_a_stream_that_falls_silent_is_given_up_without_a_word(caplog):
+    api = ApiServer(slice_of("a", endpoint("10.0.0.1")))
+    async with watching(api, silence_s=0.1) as told:
+        await until(lambda: len(api.asked) == 2)
+        api.slices = [slice_of("a", endpoint("10.0.0.2"), version="1005")]
+        await until(lambda: told[-1] == urls("10.0.0.2"))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 async def test_an_api_server_that_is_away_changes_nothing_and_is_asked_again(caplog):

@@ -147,3 +147,15 @@ def test_serve_says_in_one_line_that_its_port_is_taken():
     assert result.returncode == 1
     assert "in use" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_serve_does_not_touch_a_state_file_that_is_not_its_own_and_names_it(tmp_path):
+    diary = tmp_path / "fairlead.db"
+    diary.write_text("dear diary\n" * 50)
+    (tmp_path / "fairlead.yaml").write_text("admin: {enabled: true, port: 0}\nlisten: {port: 0}\n")
+    command = [Path(sys.executable).with_name("fairlead"), "serve", "-c", "fairlead.yaml"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert "fairlead.db is not a state file of fairlead" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert diary.read_text() == "dear diary\n" * 50

@@ -176,3 +176,67 @@ def test_a_tenant_may_be_removed_and_added_again_many_times_while_others_wait(ma
     assert len(pool.refused()) == 20
     pool.end("running")
     assert pool.dispatched() == ["b"]
+
+
+def tiers_of(pool):
+    (lane,) = pool.scheduler._lanes.all()
+    return set(pool.scheduler.snapshot(pool.now).tiers), {tier.id for tier in lane.order.tiers()}
+
+
+def test_a_removed_tier_goes_with_the_last_of_its_tenants(make_pool):
+    tiers = [Tier("default"), Tier("gold", reserve_ratio=0.5)]
+    pool = make_pool(tenants=[Tenant("A"), Tenant("B", tier_id="gold")], tiers=tiers)
+    pool.send("B", "b")
+    pool.dispatched()
+    pool.scheduler.tenants_changed(removed=["B"], tiers_removed=["gold"], now=pool.now)
+    assert tiers_of(pool) == ({"default", "gold"}, {"default", "gold"}), "what runs is of it yet"
+    pool.end("b")
+    assert tiers_of(pool) == ({"default"}, {"default"})
+    for number in range(3):
+        pool.send("A", f"a{number}")
+    assert pool.dispatched() == ["a0", "a1"], "and its reserve is everybody's"
+
+
+def test_a_tier_whose_tenants_move_at_the_same_time_goes_at_once(make_pool):
+    pool = make_pool(tenants=[Tenant("A", tier_id="gold")], tiers=[Tier("default"), Tier("gold")])
+    pool.scheduler.tenants_changed(tiers_removed=["gold", "unknown"], now=pool.now)
+    pool.change(Tenant("A"))
+    assert tiers_of(pool) == ({"default"}, {"default"})
+
+
+@pytest.mark.parametrize("back", [{"tiers": [Tier("gold")]}, {"changed": [Tenant("A", weight=2.0, tier_id="gold")]}])
+def test_a_removed_tier_that_is_needed_again_was_never_gone(make_pool, back):
+    pool = make_pool(tenants=[Tenant("A", tier_id="gold")], tiers=[Tier("default"), Tier("gold")])
+    pool.send("A", "a", prompt=50)
+    pool.dispatched()
+    pool.end("a")
+    pool.scheduler.tenants_changed(tiers_removed=["gold"], now=pool.now)
+    pool.scheduler.tenants_changed(**back, now=pool.now)
+    pool.change(removed=["A"])
+    assert "gold" in tiers_of(pool)[0]
+
+
+def test_a_tier_that_is_made_again_begins_with_nothing_and_is_lifted_like_any(make_pool):
+    pool = make_pool(tenants=[Tenant("A"), Tenant("B", tier_id="gold")], tiers=[Tier("default"), Tier("gold")])
+    pool.scheduler.tenants_changed(removed=["B"], tiers_removed=["gold"], now=pool.now)
+    pool.change(Tenant("B", tier_id="gold"), tiers=[Tier("gold")])
+    for number in range(4):
+        pool.send("A", f"a{number}", prompt=100)
+    pool.dispatched()
+    (lane,) = pool.scheduler._lanes.all()
+    assert lane.order.tier_standing("gold").counter == 0
+    pool.send("B", "b", prompt=1)
+    assert lane.order.tier_standing("gold").counter == 200
+
+
+def test_a_tenant_as_it_was_before_its_tier_went_changes_nothing(make_pool):
+    """A call that was on its way knows it so."""
+    pool = make_pool(tenants=[Tenant("A", tier_id="gold")], tiers=[Tier("default"), Tier("gold")])
+    pool.change(Tenant("A", weight=3.0))
+    pool.scheduler.tenants_changed(tiers_removed=["gold"], now=pool.now)
+    pool.change(Tenant("A", tier_id="gold"), Tenant("new", tier_id="gold"))
+    pool.send("A", "a")
+    pool.send("new", "n")
+    actions = {action.request_id: action for action in pool.poll()}
+    assert actions["n"].reason is Reason.TENANT_UNKNOWN
+    assert actions["a"].backend_id == "gpu"

@@ -87,6 +87,13 @@ def test_without_any_envelope_the_step_goes_up_to_the_knee(backend):
     assert not backend.allows()
 
 
+def test_the_knee_binds_nobody_who_was_promised_less_than_that(backend):
+    backend.run(95)
+    assert not backend.allows()
+    assert backend.allows(tpot=0.110)
+    assert not backend.allows(tpot=0.100)
+
+
 def test_the_knee_is_where_the_rate_reaches_its_share_of_the_asymptote():
     decodes = (knee_s(MODEL) - MODEL.base_s) / MODEL.token_s
     rate, asymptote = decodes / knee_s(MODEL), 1 / MODEL.token_s

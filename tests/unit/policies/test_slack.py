@@ -12,7 +12,7 @@ from policies.fairness import SlackCounter, VirtualTokenCounter
 from policies.fairness.cached import LOOKUPS_MAX
 from policies.fairness.slack import SECOND_KEYS
 from policies.slo.envelope import TTFT_S_UNSET, urgency_at
-from policies.types import BackendLoad, Request, SloEnvelope
+from policies.types import BackendLoad, Request, SloEnvelope, Usage
 
 
 def slack(service: float, second_key: str) -> Orderly:
@@ -180,6 +180,20 @@ def test_in_a_pool_what_is_cached_goes_first_and_is_charged_as_such_until_the_ba
     pool.end("a1")
     (action,) = pool.poll()
     assert (action.request_id, action.cached_tokens) == ("warm", 32)
+
+
+@pytest.mark.parametrize(("received", "goes_first"), [(900, "urgent"), (1_100, "patient")])
+def test_in_a_pool_who_is_due_sooner_goes_first_as_long_as_he_is_not_too_far_ahead(make_pool, received, goes_first):
+    pool = make_pool(
+        fairness=partial(SlackCounter, 1_000.0, "deadline"), loads=[BackendLoad("gpu", requests_running_max=1)]
+    )
+    pool.send("C", "runs", prompt=1)
+    pool.dispatched()
+    pool.send("A", "patient", envelope=SloEnvelope(ttft_s=9.0))
+    pool.send("B", "urgent", envelope=SloEnvelope(ttft_s=1.0))
+    pool.scheduler.spent("B", Usage(received, 0, 0), pool.now)
+    pool.end("runs")
+    assert pool.dispatched() == [goes_first]
 
 
 def test_cached_tokens_have_their_price_at_dispatch_and_the_report_replaces_the_estimate(make_pool):

@@ -141,3 +141,19 @@ def test_a_failure_before_the_first_token_kept_nothing_and_a_client_that_left_th
     book.ended(a_request(), None, Outcome.CLIENT_GONE, tier_id="gold")
     book.ended(a_request(), Timing(None, None, None, 0, 0), Outcome.COMPLETED, tier_id="gold")
     assert book.of_tenant("a") == Attainment(requests=1)
+
+
+@pytest.mark.parametrize(
+    "envelope", [ENVELOPE, SloEnvelope(0.5, None), SloEnvelope(None, 0.05), SloEnvelope(None, None)]
+)
+@pytest.mark.parametrize("choices", [1, 3])
+@pytest.mark.parametrize("tokens", [0, 1, 2, 7])
+def test_the_slack_of_an_answer_that_passes_is_that_of_its_request(envelope, choices, tokens):
+    request = a_request(envelope, choices=choices)
+    times = Timeliness(request)
+    if tokens:
+        times.passed(1, 10.2)
+        times.passed(tokens, 10.3)
+    first_at = 10.2 if tokens else None
+    expected = slack_s(request, output_tokens=tokens, first_token_at=first_at, now=10.7)
+    assert times.slack_s(10.7) == pytest.approx(expected)

@@ -235,6 +235,11 @@ def test_what_cannot_be_is_counted_and_ignored(field, value):
     assert learner.ignored_total == 2 * ERRORS_KEPT
 
 
+@pytest.mark.parametrize(("steps", "is_possible"), [(1, True), (900, True), (1_100, False), (1e12, False)])
+def test_no_step_is_shorter_than_a_microsecond(steps, is_possible):
+    assert Observation(1e-3, steps, 10 * steps, 0.0, steps).is_possible == is_possible
+
+
 def test_an_error_is_that_of_a_prediction_made_before_the_observation_was_learnt_from():
     start = StepTime(CPU, error_ratio=0.0, is_sure=True)
     learner = StepTimeLearner(start)

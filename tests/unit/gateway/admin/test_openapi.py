@@ -14,6 +14,15 @@ class Thing(Fields):
     limit: int | None = None
 
 
+class Inner(Fields):
+    width: float
+    depth: float = 1.0
+
+
+class Box(Fields):
+    inner: Inner | None = None
+
+
 class Some(Query):
     limit: Annotated[int, Field(ge=1)] = 10
     cursor: str | None = None
@@ -36,6 +45,13 @@ def test_a_patch_may_leave_out_everything_and_null_only_what_has_a_default():
     null = {"type": "null"}
     nullable = {name for name, each in schema["properties"].items() if null in each.get("anyOf", [])}
     assert nullable == {"weight", "limit"}
+
+
+def test_an_object_inside_is_merged_too():
+    inner = patch_schema(Box)["properties"]["inner"]["anyOf"][0]
+    assert "required" not in inner
+    assert {"type": "null"} in inner["properties"]["depth"]["anyOf"]
+    assert "anyOf" not in inner["properties"]["width"], "there is no default to go back to"
 
 
 def test_parameters_of_the_query_are_optional_and_never_null():

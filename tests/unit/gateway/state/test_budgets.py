@@ -197,3 +197,20 @@ def test_a_budget_that_is_taken_away_binds_nobody_and_comes_back_with_what_was_s
     assert budgets.wait_s("alice", "", 1) is None
     budgets.put(ALICE, Limits(day=20))
     assert used(budgets) == {("", "day"): 30}
+
+
+def test_cut_off_from_others_a_gateway_keeps_to_its_part_of_what_is_left(budgets, book, clock):
+    budgets.put(ALICE, Limits(day=400, month=1_000))
+    call(budgets, book, prompt=100, output=0)
+    budgets.reserved_elsewhere = {"alice": 250}
+    for _ in range(2):
+        budgets.cut_off(3)
+        assert [each.remaining for each in budgets.standings()] == [100, 300]
+    call(budgets, book, prompt=90, output=0)
+    budgets.cut_off(3)
+    assert budgets.wait_s("alice", "", 11) is not None
+    assert budgets.wait_s("alice", "", 10) is None
+    clock.now_s += DAY_S
+    assert [each.remaining for each in budgets.standings()] == [134, 210]
+    budgets.cut_off(1)
+    assert [each.remaining for each in budgets.standings()] == [400, 810]

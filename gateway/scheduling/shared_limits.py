@@ -1,0 +1,65 @@
+"""The limits per minute of all pools, as far as gateways share them: what is said of them when gateways meet."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from gateway.scheduling.pools import Pools
+from policies.types import MinuteSaid
+
+Minutes = Mapping[str, Mapping[str, MinuteSaid]]
+"""What one gateway says, by pool and tenant."""
+
+
+class Sharing(Protocol):
+    """What may one pool of this gateway let in without asking the others? policies/admission/sharing.py."""
+
+    replicas: int
+    is_cut_off: bool
+
+    def propose(
+        self, name: str, heard: Mapping[str, Mapping[str, MinuteSaid]], now: float
+    ) -> Mapping[str, MinuteSaid]: ...
+    def agreed(self) -> None: ...
+
+
+class SharedLimits:
+    """Mutable; used on one loop."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self._sharing: dict[str, Sharing] = {}
+        self._replicas, self._is_cut_off = 0, False
+
+    def add(self, pool: str, sharing: Sharing) -> None:
+        """A pool has come."""
+        self._sharing[pool] = sharing
+        sharing.replicas, sharing.is_cut_off = self._replicas, self._is_cut_off
+
+    def shared_by(self, replicas: int, *, is_cut_off: bool) -> None:
+        """So many gateways share the limits; cut off from the others, this one keeps to its fair share."""
+        self._replicas, self._is_cut_off = replicas, is_cut_off
+        for sharing in self._sharing.values():
+            sharing.replicas, sharing.is_cut_off = replicas, is_cut_off
+
+    def propose(self, name: str, heard: Mapping[str, Minutes]) -> Minutes:
+        """What this gateway, of this name, says where the others have said so much."""
+        now = asyncio.get_running_loop().time()
+        return {
+            pool: sharing.propose(name, {other: minutes.get(pool, {}) for other, minutes in heard.items()}, now)
+            for pool, sharing in self._sharing.items()
+        }
+
+    def agreed(self) -> None:
+        """All have heard what was proposed."""
+        for sharing in self._sharing.values():
+            sharing.agreed()
+
+    def at_backends(self) -> dict[str, tuple[int, int]]:
+        """Requests of this gateway at each backend, and the tokens that are reserved for them."""
+        return {
+            backend_id: (view.in_flight_requests, view.reserved_tokens)
+            for snapshot in self._pools.overviews().values()
+            for backend_id, view in snapshot.backends.items()
+            if view.in_flight_requests
+        }

@@ -1,0 +1,38 @@
+"""Where a running gateway has what it learns, and where it takes up what was learnt before."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from backends.pool import BackendPool
+from backends.spec import BackendSpec
+from gateway.intake.prompt_tokens import LearntPromptTokens, Ratio
+from gateway.scheduling.pools import Pools
+from policies.standings import Standings
+from policies.step_time import StepTime
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """The parts of one gateway that learn. `is_serving`: whether it takes new calls."""
+
+    pools: Pools
+    backends: BackendPool
+    prompt_tokens: LearntPromptTokens
+    is_serving: Callable[[], bool]
+
+    def standings(self) -> Mapping[str, Callable[[], Standings]]:
+        """How to ask every pool what everybody has received."""
+        return {name: dispatcher.standings for name, dispatcher in self.pools.dispatchers().items()}
+
+    def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
+        """What is believed of the steps of every backend, of which anything is."""
+        return [
+            (self.backends.spec(load.backend_id), load.step_time)
+            for loads in self.backends.loads().values()
+            for load in loads
+            if load.step_time is not None
+        ]
+
+    def tokens_per_byte(self) -> Sequence[Ratio]:
+        """What is learnt of prompts, the latest last."""
+        return self.prompt_tokens.latest()

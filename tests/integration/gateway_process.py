@@ -1,0 +1,97 @@
+"""`fairlead serve` as a process of its own, which can be killed, with its state beside its configuration."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from gateway_rig import CHAT, PATIENCE_S, call
+
+from gateway.state.kept import read
+
+
+class Process:
+    """A gateway that serves, and who calls it."""
+
+    def __init__(self, process, session, url, admin_url, admin_key):
+        self._process, self._session = process, session
+        self._url, self._admin_url, self._admin_key = url, admin_url, admin_key
+
+    async def ask(self, tenant: str, **fields: Any) -> int | None:
+        """Status of a call; None: the connection was lost."""
+        headers = {"Authorization": f"Bearer {tenant}", "Content-Type": "application/json"}
+        try:
+            async with self._session.post(self._url + CHAT, data=json.dumps(call(**fields)), headers=headers) as answer:
+                await answer.read()
+                return answer.status
+        except aiohttp.ClientError:
+            return None
+
+    async def admin(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and body of what the admin port says; its body is text where it is no JSON."""
+        headers = {"Authorization": f"Bearer {self._admin_key}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        async with self._session.request(method, self._admin_url + path, data=data, headers=headers) as answer:
+            text = await answer.text()
+            return answer.status, json.loads(text) if "json" in answer.content_type else text
+
+    async def metric(self, name: str) -> dict[str, float]:
+        """The values of a family, by its labels as text."""
+        _, text = await self.admin("GET", "/metrics")
+        return {labels: float(value) for labels, value in re.findall(rf"^{name}{{(.*?)}} (\S+)$", text, re.MULTILINE)}
+
+    async def end(self, signal_number: int) -> str:
+        """What it said on stderr until it ended."""
+        self._process.send_signal(signal_number)
+        _, errors = await asyncio.wait_for(self._process.communicate(), PATIENCE_S)
+        return errors.decode()
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, backend: Any, *, environment: dict[str, str] | None = None, **config: Any):
+    """A Process before this backend, which is configured so."""
+    settings = {
+        "listen": {"port": 0},
+        "backends": [{"name": "b0", "url": backend.url, **config}],
+        "access_log": {"enabled": False},
+        "admin": {"enabled": True, "port": 0, "key_file": str(folder / "admin-key")},
+        "auth": {"secret_file": str(folder / "secret")},
+        "health": {"idle_s": 0.1, "busy_s": 0.05},
+        "shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1},
+    }
+    file = folder / "fairlead.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config", str(file),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=folder,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    try:
+        said = ""
+        async with asyncio.timeout(PATIENCE_S):
+            while "admin port is" not in said:
+                line = (await process.stdout.readline()).decode()
+                assert line, (await process.stderr.read()).decode()
+                said += line
+        url, admin_url = re.findall(r"http://127\.0\.0\.1:\d+(?=\.)", said)
+        connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=2 * PATIENCE_S)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            yield Process(process, session, url, admin_url, (folder / "admin-key").read_text().strip())
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def kept(folder: Path, name: str, kind: type) -> Any:
+    """What the process has kept of what it has learnt by now, read without disturbing it."""
+    with contextlib.closing(sqlite3.connect(f"file:{folder}/fairlead.db?mode=ro", uri=True)) as database:
+        row = database.execute("SELECT body FROM learnt WHERE name = ?", (name,)).fetchone()
+    return kind() if row is None else read(kind, row[0])

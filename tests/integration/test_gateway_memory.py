@@ -1,0 +1,105 @@
+"""A gateway that is killed or stopped goes on as it was: who was ahead is ahead, and how long steps take is known."""
+
+import asyncio
+import signal
+
+import pytest
+from gateway_process import kept, serving
+from gateway_rig import MODEL, engine, running, until
+
+from gateway.state.kept import Counters, Models
+from policies.standings import BEFORE_ALL
+
+AHEAD_SERVICE = 1_000.0
+LONG = [{"role": "user", "content": "word " * 3_000}]
+
+
+def somebody_is_ahead(folder):
+    pool = kept(folder, "counters", Counters).pools.get(MODEL)
+    if pool is None:
+        return False
+    tier = pool.lanes[BEFORE_ALL].tiers["default"]
+    return max(tier.tenants.values(), default=0.0) - tier.level > AHEAD_SERVICE
+
+
+async def get_ahead(process, server, folder):
+    """Alice and bob wait for the one seat together; alice's long prompt is served, bob's short calls go on waiting."""
+    calls = [asyncio.create_task(process.ask("carol", max_tokens=50))]
+    await until(lambda: running(server))
+    several = [("alice", {}), *[("bob", {"max_tokens": 100})] * 40]
+    for tenant, fields in [("alice", {"messages": LONG, "max_tokens": 1}), *several]:
+        calls = [*calls, asyncio.create_task(process.ask(tenant, **fields))]
+        await asyncio.sleep(0)
+    await until(lambda: somebody_is_ahead(folder))
+    return calls
+
+
+async def order_of(process, server):
+    """Who of alice and bob is served when, where alice is the first to come back."""
+    seated = asyncio.create_task(process.ask("carol", max_tokens=50))
+    await until(lambda: running(server))
+    ended = []
+
+    async def ask(tenant):
+        assert await process.ask(tenant) == 200
+        ended.append(tenant[0])
+
+    first = [asyncio.create_task(ask("alice")) for _ in range(4)]
+    await asyncio.sleep(0.1)
+    await asyncio.gather(seated, *first, *[ask("bob") for _ in range(4)])
+    return "".join(ended)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_who_was_served_far_more_than_another_stays_behind_it_after_a_restart(tmp_path, how):
+    async with engine(speed=0.05, max_model_len=16_384) as server:
+        async with serving(tmp_path, server, requests_running_max=1) as process:
+            calls = await get_ahead(process, server, tmp_path)
+            assert await process.end(how) == ""
+            await asyncio.gather(*calls)
+        await until(lambda: not running(server))
+        async with serving(tmp_path, server, requests_running_max=1) as process:
+            assert await order_of(process, server) == "bbbbaaaa"
+
+
+async def test_without_what_was_kept_all_are_even(tmp_path):
+    """So what the test above sees comes from the state file."""
+    async with engine(speed=0.05) as server, serving(tmp_path, server, requests_running_max=1) as process:
+        assert await order_of(process, server) != "bbbbaaaa"
+
+
+SURE, BASE = "fairlead_backend_step_time_sure", "fairlead_backend_step_time_coefficient_seconds"
+
+
+def is_sure(folder):
+    return "b0" in kept(folder, "models", Models).backends
+
+
+async def test_how_long_steps_take_is_known_at_once_after_a_kill_unless_something_else_was_configured(tmp_path):
+    async with engine(speed=0.5, requests_running_max=8) as server:
+        async with serving(tmp_path, server, requests_running_max=8) as process:
+            assert 1.0 not in (await process.metric(SURE)).values()
+            stop = asyncio.Event()
+            callers = [asyncio.create_task(call_on(process, number, stop)) for number in range(8)]
+            await until(lambda: is_sure(tmp_path))
+            stop.set()
+            await asyncio.gather(*callers)
+            await process.end(signal.SIGKILL)
+        learnt = kept(tmp_path, "models", Models).backends["b0"].step_time.model
+        async with serving(tmp_path, server, requests_running_max=8) as process:
+            assert list((await process.metric(SURE)).values()) == [1.0]
+            coefficients = await process.metric(BASE)
+            assert learnt.token_s in coefficients.values()
+            await process.end(signal.SIGTERM)
+        step_time = {"base_ms": 77.0, "token_us": 5.0, "error_ratio": 0.1}
+        async with serving(tmp_path, server, requests_running_max=8, step_time=step_time) as process:
+            assert 0.077 in (await process.metric(BASE)).values()
+
+
+async def call_on(process, number, stop):
+    """Prompts and answers of many lengths, until somebody says stop."""
+    length = number
+    while not stop.is_set():
+        length = (7 * length + 3) % 41
+        messages = [{"role": "user", "content": f"{number} {length} word" * (1 + 12 * length)}]
+        assert await process.ask("alice", messages=messages, max_tokens=4 + length) == 200

@@ -1,0 +1,44 @@
+"""Backends behind TLS, of a CA that nobody else knows."""
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_rig import ScriptedBackend
+
+NEEDS_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+
+
+def make_authority(folder: Path) -> Path:
+    """A folder with a CA that exists for this run alone, and the certificate it gave to 127.0.0.1."""
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=a test's CA")
+    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=backend")
+    folder.joinpath("san").write_text("subjectAltName=IP:127.0.0.1\n")
+    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san")
+    openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signed)
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def behind_tls(authority: Path, default: Any):
+    """A scripted backend that has that certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority / "server.pem", authority / "server.key")
+    backend = ScriptedBackend(default)
+    server = await asyncio.start_server(backend.serve, "127.0.0.1", 0, ssl=context)
+    backend.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield backend
+    finally:
+        server.close()
+        await backend.close()
