@@ -156,12 +156,8 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        before, entry.usage = entry.usage, usage
-        entry.reservation.produced_tokens = usage[2]
-        if entry.first_token_at is None and usage[2]:
-            entry.first_token_at, entry.is_withdrawn = now, False
-            self._fleet.took(entry)
-            self._preemption.settled(request_id)
+        before = entry.usage
+        self._used(entry, usage, now)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
             # it is enough to know of the last one before somebody reads them.
@@ -170,13 +166,17 @@ class Scheduler:
             self._accounting.settle(entry)
             self._resize(entry)
 
-    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None:
+    def finished(
+        self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
+    ) -> None:
         """A dispatched request ended. What it was charged stays; a failure before the first token is free. `timing` is
-        of those with an envelope: how promptly its answer came.
+        of those with an envelope: how promptly its answer came. `usage`: so much in all, None as told by `tokens`.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
+        if usage is not None:
+            self._used(entry, usage, now)
         if entry.request.envelope is not None:
             self._attainment.ended(
                 entry.request, timing, outcome, tier_id=self._tenants.tier_id(entry.request.tenant_id)
@@ -418,6 +418,14 @@ class Scheduler:
         for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
             self._refuse(request, Reason.NO_BACKEND, now)
         self._tenants.move_stranded(now)
+
+    def _used(self, entry: InFlight, usage: Usage, now: float) -> None:
+        """The request of the entry has used so much; no account knows yet."""
+        entry.usage, entry.reservation.produced_tokens = usage, usage[2]
+        if entry.first_token_at is None and usage[2]:
+            entry.first_token_at, entry.is_withdrawn = now, False
+            self._fleet.took(entry)
+            self._preemption.settled(entry.request.id)
 
     def _freed(self, entry: InFlight, lane: Lane, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""

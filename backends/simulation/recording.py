@@ -69,6 +69,9 @@ class Decides(Protocol):
 class SchedulerLike(Decides, Protocol):
     """A Scheduler, or a Recorder around one."""
 
+    def finished(
+        self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
+    ) -> None: ...
     def tenants_changed(
         self,
         *,
@@ -252,7 +255,11 @@ class Recorder:
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         self._record(Progressed(now, request_id, usage))
 
-    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None:
+    def finished(
+        self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
+    ) -> None:
+        if usage is not None:  # two facts, though the scheduler may be told of both at once
+            self.tokens(request_id, usage, now)
         self._record(Finished(now, request_id, outcome, timing))
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:

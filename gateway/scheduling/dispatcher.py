@@ -238,10 +238,7 @@ class Dispatcher:
 
     def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
         self._in_flight.discard(request_id)
-        usage = self._usages.pop(request_id, None)
-        if usage is not None:
-            self._scheduler.tokens(request_id, usage, self.now())
-        self._scheduler.finished(request_id, outcome, self.now(), timing)
+        self._scheduler.finished(request_id, outcome, self.now(), timing, self._usages.pop(request_id, None))
         if self._waiting:
             self._pump_soon()
 

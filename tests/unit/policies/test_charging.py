@@ -4,7 +4,7 @@ import pytest
 
 from policies.cost import LinearPrice, ProfiledQuadraticPrice
 from policies.prediction import NoPrediction, Oracle, TenantQuantile
-from policies.types import BackendLoad, Outcome
+from policies.types import BackendLoad, Outcome, Usage
 
 ROOMY = [BackendLoad("gpu", requests_running_max=10, kv_tokens_max=10_000, kv_block_tokens=16)]
 
@@ -68,6 +68,28 @@ def test_an_estimated_prompt_is_trued_up_by_the_first_usage(make_pool, true_prom
     assert pool.tenant("A").in_flight_tokens == pool.backend().reserved_tokens
     pool.end("a")
     assert pool.backend().reserved_tokens == pool.tenant("A").in_flight_tokens == 0
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("usage", [Usage(40, 8, 0), Usage(100, 0, 1), Usage(250, 0, 300)])
+def test_what_was_used_may_be_told_with_the_end(make_pool, usage, outcome):
+    """A whole answer comes at once: two facts, told as one."""
+    apart, at_once = (
+        make_pool(loads=[BackendLoad("gpu", requests_running_max=1)], prediction=TenantQuantile()) for _ in range(2)
+    )
+    for pool in (apart, at_once):
+        for name in ("a", "next", "last"):
+            pool.send("A", name, prompt=100)
+        pool.send("B", "b", prompt=120)
+        assert pool.dispatched() == ["a"]
+        pool.now += 1.0
+    apart.scheduler.tokens("a", usage, apart.now)
+    apart.scheduler.finished("a", outcome, apart.now)
+    at_once.scheduler.finished("a", outcome, at_once.now, usage=usage)
+    is_free = outcome is Outcome.BACKEND_FAILED and not usage.output_tokens
+    assert at_once.service("A") == (0 if is_free else usage.prompt_tokens + 2 * usage.output_tokens)
+    assert at_once.poll() == apart.poll()
+    assert at_once.scheduler.snapshot(1.0) == apart.scheduler.snapshot(1.0)
 
 
 def test_a_prompt_that_was_estimated_too_long_makes_room_for_others(make_pool):
