@@ -230,13 +230,16 @@ class ServiceBound:
             self._within(span.high - span.low, promised, f"the tiers {pair} differ")
 
     def _judge_arrival(self, request_id: str, arrival: _Arrival) -> None:
-        """Judged while it waits, and once more when it does not."""
-        books = self._books.requests.get(request_id)
-        if books is None or books.backend_id is not None:
-            del self._arrivals[request_id]
+        """Judged while its tenant is sent nothing, and once more when it is: an order may send another of its requests
+        before this one.
+        """
+        books, tenants = self._books.requests.get(request_id), self._books.tenants
         if books is None:
+            del self._arrivals[request_id]
             return
-        tenants = self._books.tenants
+        own = tenants[arrival.tenant_id]
+        if books.backend_id is not None or own.service > arrival.services[own.tenant.id]:
+            del self._arrivals[request_id]
         received, weights = 0.0, 0.0
         for tenant_id, before in arrival.services.items():
             if tenant_id != arrival.tenant_id and tenant_id in tenants and tenants[tenant_id].service > before:

@@ -3,8 +3,8 @@
 Three promises, each a multiple of U + K over any interval of constant configuration, in service over weight:
 - two tenants that both wait all the time receive amounts that differ by at most `both_wait` (U + K);
 - one that comes and goes receives at most `one_waits` (U + K) more than one that waits all the time;
-- a request of a tenant that had nothing here is sent before the n - 1 others together have received more than
-  `until_sent` (n - 1) (U + K), and the U that was in flight when it arrived.
+- a tenant that had nothing here is sent the first of its requests before the n - 1 others together have received more
+  than `until_sent` (n - 1) (U + K), and the U that was in flight when it arrived.
 
 U, the exposure, is how far an account can be off although everybody was chosen rightly: what all that is in flight at
 once may yet be charged, or given back. In an engine that is w_p * L_in or w_q * M (VTC, Sheng et al., OSDI 2024,

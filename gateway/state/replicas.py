@@ -100,12 +100,13 @@ class Replicas:
         self._meets.start()
 
     async def stop(self) -> None:
-        """Leave: the others need not wait to see it."""
+        """Leave: the others need not wait to see it. Nor need who ends wait for a server that is known to be away."""
         await self._meets.stop()
-        try:
-            await self._say(leaves=True)
-        except StoreUnavailable as error:
-            log.debug("the other gateways are not told that this one leaves: %s", error)
+        if not self.is_cut_off:
+            try:
+                await self._say(leaves=True)
+            except StoreUnavailable as error:
+                log.debug("the other gateways are not told that this one leaves: %s", error)
         await self._meeting.close()
 
     # -- meetings ------------------------------------------------------------------------------------------

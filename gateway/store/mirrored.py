@@ -109,8 +109,9 @@ class MirroredStore:
 
     async def put_learnt(self, learnt: Learnt) -> None:
         await self._own.put_learnt(learnt)
-        with contextlib.suppress(StoreUnavailable):  # another will be learnt soon
-            await self._shared.put_learnt(learnt)
+        if self.is_shared_available:  # else nobody waits to hear that it is still away: another will be learnt soon
+            with contextlib.suppress(StoreUnavailable):
+                await self._shared.put_learnt(learnt)
 
     async def learnt(self, name: str) -> Learnt | None:
         found = [await self._own.learnt(name)]

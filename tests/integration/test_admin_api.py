@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 from admin_rig import admin
-from gateway_rig import scripted
+from gateway_rig import PATIENCE_S, scripted
+
+from gateway.admin import server
 
 
 @pytest.fixture
@@ -133,3 +135,25 @@ async def test_bad_http_is_answered_with_a_problem_that_repeats_nothing(api):
     assert b" 400 " in answer.splitlines()[0]
     assert b"application/problem+json" in answer
     assert b"zebra" not in answer
+
+
+async def said_raw(api, *lines, body=b""):
+    """Status line and body of what is answered to a request that is not whole, or is too much."""
+    host, port = api.url.removeprefix("http://").split(":")
+    head = ["POST /admin/v1/tenants HTTP/1.1", "Host: x", f"Authorization: Bearer {api.key}", *lines]
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write("\r\n".join(head).encode() + b"\r\nContent-Type: application/json\r\n\r\n" + body)
+    async with asyncio.timeout(PATIENCE_S):
+        answer = await reader.read()  # it closes: what more there may come is nobody's
+    writer.close()
+    return int(answer.split()[1]), answer
+
+
+async def test_a_body_that_does_not_come_and_one_that_does_not_end_are_given_up(api, monkeypatch):
+    monkeypatch.setattr(server, "BODY_TIMEOUT_S", 0.1)
+    status, answer = await said_raw(api, "Content-Length: 10")
+    assert (status, b"application/problem+json" in answer) == (408, True)
+    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
+    status, answer = await said_raw(api, "Transfer-Encoding: chunked", body=chunk * 17)
+    assert (status, b"application/problem+json" in answer) == (413, True)
+    assert [each["id"] for each in (await api.get("/tenants")).json["items"]] == ["declared"]

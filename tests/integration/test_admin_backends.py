@@ -11,7 +11,7 @@ from tls_rig import NEEDS_OPENSSL, behind_tls, make_authority
 from backends.kinds import KINDS
 from gateway.admin.backend_models import BackendKind
 
-SHOWN_S = 5.0
+SHOWN_S = 15.0
 # Of an engine that is SLOW.
 KNOWN = {"base_ms": 19.0, "token_us": 180.0, "context_token_ns": 1.0, "request_us": 700.0, "error_ratio": 0.1}
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from admin_rig import admin
-from gateway_rig import bearer, http, scripted, wire
+from gateway_rig import Reply, bearer, http, scripted, wire
 from multidict import CIMultiDict
 
 from gateway.identity.auth import KEY_CHARS_MAX, KnownKeys, Unauthorized
@@ -46,11 +46,14 @@ async def test_unknown_revoked_expired_and_malformed_keys_get_one_answer(api, po
     await api.patch(f"/keys/{revoked['id']}", {"revoked": True})
     await api.post(f"/keys/{expired['id']}/rotate", {"overlap_s": 0})
     keys = [new_key(), revoked["secret"], expired["secret"], "x", "x" * 600, "ey.a.b", "", "\xe9"]
-    if port == "data":
-        replies = [await api.rig.get("/v1/models", headers=bearer(key)) for key in keys]
-    else:
-        replies = [await api.get("/tenants", key=key) for key in keys]
-    assert [reply.status for reply in replies] == [401] * len(keys)
+    headers = [bearer(key) for key in keys]
+    headers += [{"Authorization": f"Basic {new_key()}"}, {"Authorization": "x"}, {"x-api-key": new_key()}, {}]
+    where = f"http://127.0.0.1:{api.rig.port}/v1/models" if port == "data" else f"{api.url}/admin/v1/tenants"
+    replies = []
+    for given in headers:
+        async with api.session.get(where, headers=given) as response:
+            replies.append(Reply(response.status, response.headers, await response.read()))
+    assert [reply.status for reply in replies] == [401] * len(headers)
     assert all(told(reply) == told(replies[0]) for reply in replies)
 
 

@@ -318,3 +318,19 @@ async def test_a_server_that_is_not_there_is_unavailable_within_the_timeout():
             await store.news(0)
         assert time.monotonic() - began < 2 * TIMEOUT_S
         await store.close()
+
+
+async def test_what_is_learnt_is_kept_here_without_asking_a_redis_that_is_known_to_be_away(server, tmp_path):
+    server.freeze()
+    own = SqliteStore(tmp_path / "own.db")
+    store = MirroredStore(RedisStore(server.url, timeout_s=TIMEOUT_S), own, sync_s=3600.0)
+    await store.open()
+    assert not store.is_available
+    server.thaw()  # it would answer, but that is for the next sync to find out
+    learnt = Learnt("counters", 1.0, b"kept")
+    await store.put_learnt(learnt)
+    assert await own.learnt("counters") == learnt
+    shared = RedisStore(server.url)
+    assert await shared.learnt("counters") is None
+    await shared.close()
+    await store.close()

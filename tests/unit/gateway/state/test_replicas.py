@@ -207,3 +207,15 @@ async def test_where_somebody_always_was_quicker_nobody_was_met(one, place, limi
     assert limits.agreements == 0
     assert limits.shared == (1, False), "alone, as far as is known"
     assert one.is_cut_off
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_who_ends_takes_leave_unless_nobody_can_be_met(one, place, is_away):
+    await one._meet()
+    if is_away:
+        place.is_away = True
+        place.now += 2.0
+        await one._meet()
+    place.is_away = False
+    await one.stop()
+    assert orjson.loads(place.words[one.name][1])["leaves"] is not is_away
