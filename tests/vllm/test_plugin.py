@@ -32,11 +32,6 @@ PACED = {"tenant": "chat", "slo_ttft_ms": 500, "slo_tpot_ms": TPOT_MS}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    return plugin.install(PYTHON, tmp_path_factory.mktemp("plugin"))
-
-
-@pytest.fixture(scope="module")
 def fair(site, tmp_path_factory):
     environment = plugin.environment(site, FAIRLEAD_TOKEN=TOKEN)
     server = Vllm(tmp_path_factory.mktemp("fair") / "log", *SERVER, *plugin.SCHEDULER, environment=environment)
@@ -156,6 +151,7 @@ def test_the_gateway_understands_the_reports(fair):
     assert reports.told(body)
     assert reports.engines.step_tokens_max == 2048
     assert reports.engines.requests_running_max == 16
+    assert reports.engines.reads_priority is False
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer wrong", TOKEN, f"Basic {TOKEN}"])
