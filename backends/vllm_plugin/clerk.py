@@ -203,8 +203,8 @@ class Clerk:
         step = Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
         if self._step_time is not None and report.new_tokens > report.requests:
             self._margin.seen(report.duration_s, said_s=step.predicted_s(self._step_time.model))
-        # Of single steps it would learn the middle one, and leave out the long ones that make the mean.
-        seen = self._groups.add(step)
+        # Of single steps it is sure sooner, but learns the middle one, without the long ones that make the mean.
+        seen = self._groups.add(step) if self._was_sure else step
         if seen is not None:
             self._learner.observe(seen)
             self._step_time = self._learner.step_time
