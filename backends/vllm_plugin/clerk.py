@@ -181,14 +181,13 @@ class Clerk:
     def budget(self, decodes: Iterable[DueDecode], *, owed_tokens: int) -> tuple[float, float, float] | None:
         """Return the prefill admission budget in tokens, and the TTFT and TPOT targets in seconds that it is for.
 
-        None while the model is not sure, or nobody came with both targets.
+        None while the model is not sure or says that prompts cost nothing, or nobody came with both targets.
         """
-        if self._step_time is None or not self._step_time.is_sure or not self._targets:
+        known = self._step_time
+        if known is None or not known.is_sure or not known.model.token_s or not self._targets:
             return None
         ttft_s, tpot_s = (min(each) for each in zip(*self._targets, strict=True))
-        tokens = prefill_admission_budget(
-            self._step_time.model, decodes, owed_tokens=owed_tokens, ttft_s=ttft_s, tpot_s=tpot_s
-        )
+        tokens = prefill_admission_budget(known.model, decodes, owed_tokens=owed_tokens, ttft_s=ttft_s, tpot_s=tpot_s)
         return tokens, ttft_s, tpot_s
 
     def untold(self, *, is_idle: bool) -> list[StepReport]:
