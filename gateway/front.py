@@ -74,7 +74,11 @@ class Front:
         if tokens is not None:
             auth = KeysOrTokens(auth, tokens)
         self.tenants = self._make_tenants()
-        self.envelopes = Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes())
+        self.envelopes = Envelopes(
+            tenants=config.tenant_envelopes(),
+            tiers=config.tier_envelopes(),
+            header_tpot_ratio_min=config.limits.header_tpot_ratio_min,
+        )
         self._reception = Reception(
             auth=auth,
             proxies=TrustedProxies(config.auth.trusted_proxies),

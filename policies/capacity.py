@@ -232,23 +232,24 @@ class BackendCapacity:
         used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
         return Room(reserve.sequences - used.sequences, reserve.tokens - used.tokens)
 
-    def ttft_s(self, prefill_tokens: float) -> float | None:
-        """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed; None
-        while too little is known of the backend's steps.
+    def ttft_s(self, prefill_tokens: float, *, due_at: float = inf) -> float | None:
+        """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed, and
+        which is due then; None while too little is known of the backend's steps.
         """
         work = self.work
         if work.model is None or not work.is_sure:
             return None
-        return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now)
+        return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now, due_at=due_at)
 
-    def budget_tokens(self, window_s: float) -> float | None:
-        """The prefill admission budget: as reported, or over a window of so many seconds by what runs there; None
-        while too little is known of the backend's steps.
+    def budget_tokens(self, window_s: float, *, due_at: float = inf) -> float | None:
+        """The prefill admission budget: as reported, or over a window of so many seconds by what runs there, for a
+        prompt whose first token is due then; None while too little is known of the backend's steps.
         """
-        work = self.work
-        if work.budget_tokens is not None or work.model is None:
-            return work.budget_tokens
-        return prefill_tokens_per_s(work) * window_s - work.owed_tokens(self._clock.now)
+        work, now = self.work, self._clock.now
+        reported = work.budget_tokens(due_at, now)
+        if reported is not None or work.model is None:
+            return reported
+        return prefill_tokens_per_s(work) * window_s - work.owed_by(due_at, now)
 
     def seat_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
         """Seconds until there is a seat, and memory, for so much, if requests end as often as they should in the mean.

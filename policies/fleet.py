@@ -14,6 +14,7 @@ from policies.limit import Limit, ModelLimit
 from policies.placement import Placement
 from policies.refusals import Refusals
 from policies.reservation import Reservation
+from policies.slo.envelope import due_no_later
 from policies.types import BackendLoad, BackendView, Request, Tier
 
 REFUSED_S_MAX = 2.0  # a backend that has taken nothing for so long is not waited for where another would do
@@ -214,10 +215,10 @@ class Fleet:
         `output_tokens` are what is expected of it.
         """
         self._clock.now = now
-        found = []
+        due_at, found = due_no_later(request), []
         for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
             seat_in_s = self._seat_in_s(capacity, request, output_tokens, ahead)
-            ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id))
+            ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id), due_at=due_at)
             if ttft_s is not None:
                 found.append(Forecast(max(seat_in_s, 0.0) + ttft_s, capacity.id))
         return sorted(found, key=lambda forecast: forecast.backend_id)

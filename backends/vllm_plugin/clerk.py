@@ -61,7 +61,7 @@ class Clerk:
         self._learner = StepTimeLearner()
         self._groups = StepGroups()
         self._step_time: StepTime | None = None
-        self._was_sure = False
+        self._last_sure: StepTimeModel | None = None
         self._margin = Margin()
         self._in_flight_until = 0.0
         self._collector = Collector(clock) if options.collects else None
@@ -168,27 +168,26 @@ class Clerk:
         were only right in the mean. It is taken to be slower by as much as all but a tenth of the last steps were.
 
         Until the model was sure for the first time answers run in every step, as if they had no targets; that prompts
-        go by their slack needs no model. One that was sure is kept to when it is not any more: on a noisy machine it is
-        still the best guess.
+        go by their slack needs no model. The last one that was sure is kept to in doubt: it may be the machine that is
+        another one for a while, the engine is not.
         """
-        if not self._was_sure or self._step_time is None:
+        if self._last_sure is None:
             aimless = [each._replace(slack_s=inf, tpot_s=inf) for each in decodes]
             return form_batch(aimless, prefills, model=NO_MODEL, tokens_max=tokens_max)
         times = 1.0 + self._margin.ratio
-        slower = StepTimeModel(*(each * times for each in astuple(self._step_time.model)))
+        slower = StepTimeModel(*(each * times for each in astuple(self._last_sure)))
         return form_batch(decodes, prefills, model=slower, tokens_max=tokens_max)
 
     def budget(self, decodes: Iterable[DueDecode], *, owed_tokens: int) -> tuple[float, float, float] | None:
         """Return the prefill admission budget in tokens, and the TTFT and TPOT targets in seconds that it is for.
 
-        None while the model is not sure, or nobody came with both targets.
+        None while the model is not sure or says that prompts cost nothing, or nobody came with both targets.
         """
-        if self._step_time is None or not self._step_time.is_sure or not self._targets:
+        known = self._step_time
+        if known is None or not known.is_sure or not known.model.token_s or not self._targets:
             return None
         ttft_s, tpot_s = (min(each) for each in zip(*self._targets, strict=True))
-        tokens = prefill_admission_budget(
-            self._step_time.model, decodes, owed_tokens=owed_tokens, ttft_s=ttft_s, tpot_s=tpot_s
-        )
+        tokens = prefill_admission_budget(known.model, decodes, owed_tokens=owed_tokens, ttft_s=ttft_s, tpot_s=tpot_s)
         return tokens, ttft_s, tpot_s
 
     def untold(self, *, is_idle: bool) -> list[StepReport]:
@@ -201,11 +200,12 @@ class Clerk:
 
     def _learn(self, report: StepReport) -> None:
         step = Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
-        if self._step_time is not None and report.new_tokens > report.requests:
-            self._margin.seen(report.duration_s, said_s=step.predicted_s(self._step_time.model))
-        # Of single steps it would learn the middle one, and leave out the long ones that make the mean.
-        seen = self._groups.add(step)
+        if self._last_sure is not None and report.new_tokens > report.requests:
+            self._margin.seen(report.duration_s, said_s=step.predicted_s(self._last_sure))
+        # Of single steps it is sure sooner, but learns the middle one, without the long ones that make the mean.
+        seen = self._groups.add(step) if self._last_sure is not None else step
         if seen is not None:
             self._learner.observe(seen)
             self._step_time = self._learner.step_time
-            self._was_sure = self._was_sure or (self._step_time is not None and self._step_time.is_sure)
+            if self._step_time is not None and self._step_time.is_sure:
+                self._last_sure = self._step_time.model

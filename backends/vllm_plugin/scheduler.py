@@ -29,6 +29,7 @@ from backends.vllm_plugin.queue_order import TenantOrder
 from backends.vllm_plugin.reports import EngineState, carried
 from policies.batching.fair import Decode, Prefill
 from policies.batching.pab import DueDecode
+from policies.prefixes import leading_blocks
 
 logger = init_logger("vllm.fairlead")
 HOOK = "_reserve_prefill_lookahead"
@@ -46,7 +47,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         options = read_options(os.environ)
         if self.policy != SchedulingPolicy.FCFS:
             options = replace(options, order=self.policy.value)
-        self._clerk = Clerk(options, time.monotonic, lambda each: self._cached_tokens(self.requests[each]))
+        self._clerk = Clerk(options, time.monotonic, lambda each: self._glance(self.requests[each]))
         self._granted: dict[str, int] | None = None  # of this step; None: whatever vLLM gives
         self._queue_changed = False
         self._turned_away_at_blocks = -1  # free blocks, with which the head of the queue found no room
@@ -218,6 +219,18 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         if self.enable_kv_cache_events and getattr(request, "kv_cache_report_mode", None) == "full":
             return 0  # asking would tell everybody who listens
         return int(self.kv_cache_manager.get_computed_blocks(request)[1])
+
+    def _glance(self, request: Request) -> int:
+        """Tokens of a waiting request that are cached, by a few looks where blocks are plain: memory is given up from
+        the ends of prompts, so whoever holds a block holds all before it. An order asks for many at a time.
+        """
+        manager = self.kv_cache_manager
+        is_plain = len(self.kv_cache_config.kv_cache_groups) == 1 and self.hash_block_size == self.block_size
+        if not is_plain or not manager.prefix_cache_lookup_enabled(request):
+            return self._cached_tokens(request)
+        look_up = manager.block_pool.get_cached_block
+        blocks = leading_blocks(request.block_hashes, lambda block: look_up(block, [0]) is not None)
+        return min(blocks * int(self.block_size), int(request.num_tokens) - 1)
 
     def _with_entries(self, request_ids: Any) -> Iterator[tuple[Request, Entry]]:
         for each in request_ids:

@@ -239,6 +239,7 @@ class Limits(Section):
     prompts_max: Count = 128
     inputs_max: Count = 2048
     output_tokens_max: Count = 131_072
+    header_tpot_ratio_min: Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)] = 0.5
 
 
 class Auth(Section):

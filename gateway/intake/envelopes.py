@@ -1,6 +1,9 @@
 """Which latencies was this request promised? Its tenant's, or its tier's, or tighter ones that it asks for itself.
 
-A client may only ask for less time than it is given: a target out of nothing, or a wider one, is not its to take.
+A client may only ask for less time than it is given: a target out of nothing, or a wider one, is not its to take. Nor
+is any time per token: an engine keeps its steps to the tightest of what runs, so all others pay for it with their
+throughput. A first token may be asked for as soon as one likes: nobody gives way to more than what was given.
+
 Header names are llm-d's; the values are whole milliseconds.
 """
 
@@ -12,6 +15,7 @@ from policies.types import SloEnvelope, Tenant
 
 TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+HEADER_TPOT_RATIO_MIN: Final = 0.5
 _DIGITS_MAX: Final = 9
 _TENANTS_TOLD_MAX: Final = 1000  # that are in the log: a header that is wrong is wrong in every call
 
@@ -21,7 +25,15 @@ log = logging.getLogger(__name__)
 class Envelopes:
     """The configured envelopes: a tenant's own goes before its tier's, target by target."""
 
-    def __init__(self, *, tenants: Mapping[str, SloEnvelope], tiers: Mapping[str, SloEnvelope]) -> None:
+    def __init__(
+        self,
+        *,
+        tenants: Mapping[str, SloEnvelope],
+        tiers: Mapping[str, SloEnvelope],
+        header_tpot_ratio_min: float = HEADER_TPOT_RATIO_MIN,
+    ) -> None:
+        """No header asks for less time per token than `header_tpot_ratio_min` of what was given."""
+        self._tpot_ratio_min = header_tpot_ratio_min
         self._tenants = tenants
         self._tiers = tiers
         self.any = bool(tenants or tiers)
@@ -40,14 +52,20 @@ class Envelopes:
         given = _merged(own, tier)
         return SloEnvelope(
             ttft_s=self._tighter(tenant, given.ttft_s, headers, TTFT_HEADERS),
-            tpot_s=self._tighter(tenant, given.tpot_s, headers, TPOT_HEADERS),
+            tpot_s=self._tighter(tenant, given.tpot_s, headers, TPOT_HEADERS, ratio_min=self._tpot_ratio_min),
             ttft_s_given=given.ttft_s,
         )
 
     def _tighter(
-        self, tenant: Tenant, given_s: float | None, headers: Mapping[str, str], names: tuple[str, ...]
+        self,
+        tenant: Tenant,
+        given_s: float | None,
+        headers: Mapping[str, str],
+        names: tuple[str, ...],
+        *,
+        ratio_min: float = 0.0,
     ) -> float | None:
-        """The target that was given, or the one that is asked for where that is less."""
+        """The target that was given, or the one that is asked for where that is less, but not less than this part."""
         if given_s is None:
             return None
         name = next((name for name in names if name in headers), None)
@@ -57,7 +75,7 @@ class Envelopes:
         if not asked.isascii() or not asked.isdigit() or len(asked) > _DIGITS_MAX or not int(asked):
             self._tell(tenant, name)
             return given_s
-        return min(given_s, int(asked) / 1000)
+        return min(given_s, max(int(asked) / 1000, ratio_min * given_s))
 
     def _tell(self, tenant: Tenant, name: str) -> None:
         """Once for each tenant: a call whose target cannot be read is served by the one it was given."""

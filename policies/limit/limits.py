@@ -18,7 +18,7 @@ from typing import Protocol
 
 from policies.limit.gap import GapLimit
 from policies.limit.predictors import PREDICTORS
-from policies.limit.work import BUSY_STEPS, ROUNDING_S, EngineWork
+from policies.limit.work import BUSY_STEPS, EngineWork
 from policies.reservation import Reservation
 
 SEQUENCES_MAX = 64
@@ -82,26 +82,19 @@ class ModelLimit:
         self._gap = GapLimit()
 
     def is_full(self, work: EngineWork) -> bool:
-        return work.sequences + 1 > self._gap.sequences_max if work.model is None else work.is_full
+        if work.model is None:
+            return work.sequences + 1 > self._gap.sequences_max
+        return work.sequences > 0 and PREDICTORS[work.batching].is_full(work)
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         if work.model is None:
             return work.sequences + reservation.sequences <= self._gap.sequences_max
         if now < work.busy_until and work.ready_at > reservation.first_due_at:
             return False  # as `may_prefill` would find, at a glance
-        return keeps_pace(work, reservation) and may_prefill(work, reservation, now)
+        return PREDICTORS[work.batching].keeps_pace(work, reservation) and may_prefill(work, reservation, now)
 
     def answered(self, token_s: float, tokens: int, running: int) -> None:
         self._gap.answered(token_s, tokens, running)
-
-
-def keeps_pace(work: EngineWork, reservation: Reservation) -> bool:
-    """Whether the step with it stays within the tightest TPOT target there, or the knee where there is none."""
-    assert work.model is not None
-    step_s_max = work.step_s_max
-    if reservation.envelope is not None and (own_s := work.own_tpot_s(reservation)) < inf:
-        step_s_max = min(work.tpot_target_s(), own_s)  # the knee is for those who were promised nothing
-    return work.decode_with_s(reservation) <= step_s_max + ROUNDING_S
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
@@ -115,9 +108,10 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     if work.share_tokens is not None and work.batching == "vllm":
         return may_share(work, tokens, left_s)
     if left_s is not None and work.prefill_s(tokens) <= left_s:
-        if work.budget_tokens is not None:
-            return tokens <= work.budget_tokens
-        return predictor.ttft_s(work, tokens, now) <= left_s
+        budget_tokens = work.budget_tokens(due_at, now)
+        if budget_tokens is not None:
+            return tokens <= budget_tokens
+        return predictor.ttft_s(work, tokens, now, due_at=due_at) <= left_s
     return now >= work.busy_until
 
 

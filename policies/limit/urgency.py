@@ -7,10 +7,20 @@ keeps the pace of the others. Of those with one target the smallest base is the 
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from policies.reservation import Reservation
 
 Entry = tuple[float, int, Reservation]  # base, number, and whose it is
+
+
+class Stall(NamedTuple):
+    """Steps with prompts in them: which is the last full one, and by when it is done; the same of the last of all."""
+
+    last_full: float
+    full_s: float
+    last: float
+    all_s: float
 
 
 class DueTokens:

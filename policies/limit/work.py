@@ -15,12 +15,14 @@ first token has slack too: prompts that are sent after his are computed while he
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
-from math import ceil, inf, isfinite
-from typing import NamedTuple
+from math import ceil, inf
 
+from policies.limit.budget import ReportedBudget
+from policies.limit.deadlines import PromptsByDeadline
 from policies.limit.knee import knee_s
-from policies.limit.urgency import DueTokens
+from policies.limit.urgency import DueTokens, Stall
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import ALONE, BackendLoad, SloEnvelope
@@ -34,13 +36,13 @@ STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
 FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; more: they are told of late, or all at once
 
 
-class Stall(NamedTuple):
-    """Steps with prompts in them: which is the last full one, and by when it is done; the same of the last of all."""
+@dataclass(slots=True)
+class Bound:
+    """What runs and was promised one time per token."""
 
-    last_full: float
-    full_s: float
-    last: float
-    all_s: float
+    requests: int = 0
+    sequences: int = 0
+    context_tokens: float = 0.0
 
 
 class EngineWork:
@@ -48,11 +50,11 @@ class EngineWork:
 
     # Read and written with every fact: more than thirty attributes without slots take Python twice as long.
     __slots__ = (
-        "_at", "_bound", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences", "_foreign_tokens",
-        "_knee_s", "_late_tokens", "_late_until", "_reported_tokens", "_sent", "_short_tokens", "_steps",
-        "_surely_computed", "_tpots", "_unreported", "batching", "busy_until", "chunk_s", "chunk_tokens",
-        "context_tokens", "decode_s", "engines", "is_sure", "long_prompts", "model", "output_tokens", "ready_at",
-        "sequences", "share", "share_tokens", "step_s_max", "step_tokens_max",
+        "_at", "_bound", "_budget", "_by_deadline", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences",
+        "_foreign_tokens", "_late_tokens", "_late_until", "_sent", "_short_tokens", "_steps",
+        "_surely_computed", "batching", "busy_until", "by_tpot", "chunk_s", "chunk_tokens",
+        "context_tokens", "decode_s", "engines", "is_sure", "knee_s", "long_prompts", "model", "output_tokens",
+        "ready_at", "sequences", "share", "share_tokens", "step_s_max", "step_tokens_max",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -69,7 +71,8 @@ class EngineWork:
         self.output_tokens = 0.0
         self._foreign_sequences = 0
         self._foreign_tokens = 0.0
-        self._tpots: dict[float, int] = {}  # TPOT targets of what runs, as far as they bind
+        self.by_tpot: dict[float, Bound] = {}
+        """What runs by its TPOT target, as far as that binds."""
         self._bound: dict[Reservation, float] = {}
         self._due = DueTokens()
         self._late_tokens, self._late_until = inf, -inf  # of prompts, that made somebody late, in the same step
@@ -91,10 +94,10 @@ class EngineWork:
         """When less will be left of them than keeps the engine busy. Long ago, both, while no model says when."""
         self.step_s_max = inf
         """The tightest TPOT target of what runs, or the knee where nothing has one."""
-        self._knee_s = inf
+        self.knee_s = inf
         self._dispatches = 0
-        self._reported_tokens: float | None = None
-        self._unreported: dict[Reservation, int] = {}  # sent after what the engine's report knew of
+        self._budget = ReportedBudget()
+        self._by_deadline: PromptsByDeadline | None = None  # what is owed, where the engine goes by deadlines
 
     # -- what happens ----------------------------------------------------------------------------------------
 
@@ -107,8 +110,10 @@ class EngineWork:
             self._count_prompt(reservation, 1)
         self._dispatches += 1
         reservation.number = self._dispatches
-        if self._reported_tokens is not None:
-            self._unreported[reservation] = reservation.prefill_tokens
+        if self._budget.tokens is not None:
+            self._budget.sent(reservation)
+        if self._by_deadline is not None:
+            self._by_deadline.add(reservation)
         self._count(reservation, 1)
         if reservation.envelope is not None:
             self._bind(reservation)
@@ -123,8 +128,12 @@ class EngineWork:
         end = self._prefilled(reservation)
         if end is not None:
             self._surely_computed = max(self._surely_computed, end)
-            is_streamed = reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences
-            self._computed = self._surely_computed if is_streamed else max(self._computed, end)
+            if self._by_deadline is not None:
+                self._bound_owed(self._by_deadline)
+            elif reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences:  # it is streamed
+                self._computed = self._surely_computed
+            else:
+                self._computed = max(self._computed, end)
             if self.model is not None:
                 self._set_pace(self.model)
         if reservation.envelope is not None:
@@ -134,7 +143,9 @@ class EngineWork:
         """It has ended, however."""
         self._advance(now)
         end = self._prefilled(reservation)
-        if end is not None and end > self._computed:  # it will not be computed any more
+        if self._by_deadline is not None:
+            self._bound_owed(self._by_deadline)
+        elif end is not None and end > self._computed:  # it will not be computed any more
             self._computed += min(reservation.prefill_tokens, end - self._computed)
         if reservation.envelope is not None:
             self._unbind(reservation)
@@ -157,15 +168,16 @@ class EngineWork:
         else:
             self.model = known.model
         self.batching, self.engines, self.share = load.batching, load.engines, load.share
+        self._go_by_deadlines(is_on=load.batching == "fair")
         self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
         self._share(load.prompt_step_tokens_max)
         self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
         if is_new:
-            self._reported(load)
+            self._budget.reported(load, dispatches=self._dispatches)
         if self.model is None:
             self._late_until = self.ready_at = self.busy_until = -inf
         else:
-            self._knee_s = knee_s(self.model)
+            self.knee_s = knee_s(self.model)
             self._set_pace(self.model)
 
     def told(self, running: Iterable[Reservation], now: float) -> None:
@@ -181,15 +193,22 @@ class EngineWork:
     def owed_tokens(self, now: float) -> float:
         """Prompt tokens that were sent and are not computed yet."""
         self._advance(now)
+        if self._by_deadline is not None:
+            self._bound_owed(self._by_deadline)
         return self._sent - self._computed
 
-    def step_s(self, *, new_tokens: float, sequences: float, context_tokens: float) -> float:
-        """Seconds of a step of each engine, if this were shared among all of them. Only with a model."""
-        assert self.model is not None
-        each = 1 / self.engines
-        return self.model.step_s(
-            new_tokens=new_tokens * each, context_tokens=context_tokens * each, requests=sequences * each
-        )
+    def owed_then(self, now: float) -> tuple[float, float]:
+        """The same, and the seconds that they take, for those who only look: it moves nothing on. Only with a model."""
+        owed, passed_s = self._sent - self._computed, max(0.0, now - self._at)
+        prefill_s = self.prefill_s(owed)
+        if passed_s >= prefill_s:
+            return 0.0, 0.0
+        return owed * (1 - passed_s / prefill_s), prefill_s - passed_s
+
+    def owed_by(self, due_at: float, now: float) -> float:
+        """The same, as far as they are computed before a prompt whose first token is due then."""
+        owed = self.owed_tokens(now)
+        return owed if self._by_deadline is None else min(owed, self._by_deadline.tokens_by(due_at))
 
     def decode_with_s(self, reservation: Reservation) -> float:
         """Seconds of a step in which all that runs and this one decode."""
@@ -211,22 +230,27 @@ class EngineWork:
         alone_s = self.model.step_s(new_tokens=sequences, requests=sequences, context_tokens=reservation.context_tokens)
         return envelope.tpot_s if alone_s <= envelope.tpot_s else inf
 
-    @property
-    def budget_tokens(self) -> float | None:
-        """The prefill admission budget that the engine reported, less what was sent since; None: it reports none."""
-        return None if self._reported_tokens is None else self._reported_tokens - sum(self._unreported.values())
+    def budget_tokens(self, due_at: float, now: float) -> float | None:
+        """The prefill admission budget that the engine reported, less what was sent since, for a prompt whose first
+        token is due then: what is due later does not stand before it. None: it reports none.
+        """
+        prompts, budget = self._by_deadline, self._budget
+        if budget.tokens is None:
+            return None
+        if prompts is None:
+            return budget.left()
+        # The report counts all that is due at some time.
+        later = prompts.tokens_due() - prompts.tokens_by(due_at) - budget.sent_after(due_at)
+        return budget.left(due_at) + max(0.0, min(later, self.owed_tokens(now)))
 
     @property
-    def is_full(self) -> bool:
-        """Whether the step with anything more would be longer than it may be."""
-        model = self.model
-        if model is None or not self.sequences:
-            return False
-        return self.decode_s + (model.token_s + model.request_s) / self.engines > self.step_s_max + ROUNDING_S
+    def reported_budget(self) -> float | None:
+        """The prefill admission budget as the engine reported it, less all that was sent since; None: it does not."""
+        return None if self._budget.tokens is None else self._budget.left()
 
     def tpot_target_s(self) -> float:
         """The tightest of what runs; infinite where nothing has one."""
-        return self.step_s_max if self._tpots else inf
+        return self.step_s_max if self.by_tpot else inf
 
     def makes_late(self, prefill_tokens: float, now: float) -> bool:
         """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
@@ -277,15 +301,21 @@ class EngineWork:
         return (self._short_tokens + tokens) / free_tokens
 
     @property
+    def all_sequences(self) -> int:
+        """Ours and others'."""
+        return self.sequences + self._foreign_sequences
+
+    @property
+    def all_context_tokens(self) -> float:
+        """That a step reads of them."""
+        return self.context_tokens + self._foreign_tokens
+
+    @property
     def mean_output_tokens(self) -> float:
         """Of a running sequence, its whole expected answer."""
         return self.output_tokens / self.sequences if self.sequences else 0.0
 
     # -- in parts --------------------------------------------------------------------------------------------
-
-    @property
-    def _all_sequences(self) -> int:
-        return self.sequences + self._foreign_sequences
 
     def _advance(self, now: float) -> None:
         passed_s = now - self._at
@@ -321,17 +351,33 @@ class EngineWork:
         owed = self._sent - self._computed
         self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
         # A report of the engine knows better what it can still take on.
-        is_queue = self._reported_tokens is None and self.share_tokens is None
-        self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s if is_queue else -inf
-        self.step_s_max = min(self._tpots) if self._tpots else self._knee_s
+        is_shared = self.share_tokens is not None and self.batching == "vllm"
+        self.busy_until = -inf if is_shared else self.ready_at - BUSY_STEPS * self.chunk_s
+        if self._by_deadline is not None:
+            self.ready_at = -inf  # for some prompts it is sooner than for others
+        self.step_s_max = min(self.by_tpot) if self.by_tpot else self.knee_s
+
+    def _go_by_deadlines(self, *, is_on: bool) -> None:
+        if is_on == (self._by_deadline is not None):
+            return
+        self._by_deadline = PromptsByDeadline() if is_on else None
+        if self._by_deadline is not None:
+            for reservation in self._ends:
+                self._by_deadline.add(reservation)
+
+    def _bound_owed(self, prompts: PromptsByDeadline) -> None:
+        """What is owed is no more than what has no first token, and not much less: prompts are computed one by one."""
+        owed = min(max(self._sent - self._computed, prompts.tokens - prompts.largest()), prompts.tokens)
+        self._computed = self._sent - owed
 
     def _prefilled(self, reservation: Reservation) -> float | None:
         """Its prompt is owed no more; where it ends in what was sent, None where that is known already."""
-        if self._unreported:
-            self._unreported.pop(reservation, None)
+        self._budget.gone(reservation)
         end = self._ends.pop(reservation, None)
         if end is not None and self.share_tokens is not None:
             self._count_prompt(reservation, -1)
+        if end is not None and self._by_deadline is not None:
+            self._by_deadline.remove(reservation)
         return end
 
     def _share(self, tokens: int | None) -> None:
@@ -356,27 +402,27 @@ class EngineWork:
         if not self.sequences:
             self.context_tokens = self.output_tokens = 0.0  # what rounding may have left
 
-    def _reported(self, load: BackendLoad) -> None:
-        """A report that is late would give back what was spent since: what it does not include is taken off again."""
-        is_told = load.pab_tokens is not None and isfinite(load.pab_tokens)
-        self._reported_tokens = load.pab_tokens if is_told else None
-        included = self._dispatches if load.pab_dispatches is None else load.pab_dispatches
-        for reservation in [each for each in self._unreported if each.number <= included]:
-            del self._unreported[reservation]
-
     def _bind(self, reservation: Reservation) -> None:
         tpot_s = self.own_tpot_s(reservation)
         if tpot_s < inf:
             self._bound[reservation] = tpot_s
-            self._tpots[tpot_s] = self._tpots.get(tpot_s, 0) + 1
+            bound = self.by_tpot.get(tpot_s)
+            if bound is None:
+                bound = self.by_tpot[tpot_s] = Bound()
+            bound.requests += 1
+            bound.sequences += reservation.sequences
+            bound.context_tokens += reservation.context_tokens
 
     def _unbind(self, reservation: Reservation) -> None:
         self._due.forget(reservation)
         tpot_s = self._bound.pop(reservation, None)
         if tpot_s is not None:
-            self._tpots[tpot_s] -= 1
-            if not self._tpots[tpot_s]:
-                del self._tpots[tpot_s]
+            bound = self.by_tpot[tpot_s]
+            bound.requests -= 1
+            bound.sequences -= reservation.sequences
+            bound.context_tokens -= reservation.context_tokens
+            if not bound.requests:
+                del self.by_tpot[tpot_s]
 
     def _note_due(self, reservation: Reservation, envelope: SloEnvelope, now: float) -> None:
         """When its next token is due. It gets one with every step; the first when its prompt is computed."""

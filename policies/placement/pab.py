@@ -11,6 +11,7 @@ from policies.capacity import BackendCapacity
 from policies.placement.base import Placement
 from policies.placement.least_reserved import LeastReserved
 from policies.prefixes import PrefixIndex
+from policies.slo.envelope import due_no_later
 from policies.types import Request
 
 TTFT_S = 1.0  # the window of a budget that is reckoned here for a request without a TTFT target
@@ -33,9 +34,9 @@ class LargestBudget(Placement):
     def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
         envelope = request.envelope
         window_s = TTFT_S if envelope is None or envelope.ttft_s is None else envelope.ttft_s
-        ranked = []
+        due_at, ranked = due_no_later(request), []
         for capacity in candidates:
-            tokens = capacity.budget_tokens(window_s)
+            tokens = capacity.budget_tokens(window_s, due_at=due_at)
             if tokens is None:
                 return self._otherwise.place(request, candidates)
             is_short = tokens < self._prefixes.uncached_tokens(request, capacity.id)

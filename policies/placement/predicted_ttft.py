@@ -6,6 +6,7 @@ from policies.capacity import BackendCapacity
 from policies.placement.base import Placement
 from policies.placement.least_reserved import LeastReserved
 from policies.prefixes import PrefixIndex
+from policies.slo.envelope import due_no_later
 from policies.types import Request
 
 
@@ -24,9 +25,9 @@ class PredictedTtft(Placement):
         self._prefixes = prefixes
 
     def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
-        uncached, soonest = self._prefixes.uncached_tokens, []
+        uncached, due_at, soonest = self._prefixes.uncached_tokens, due_no_later(request), []
         for capacity in candidates:
-            ttft_s = capacity.ttft_s(uncached(request, capacity.id))
+            ttft_s = capacity.ttft_s(uncached(request, capacity.id), due_at=due_at)
             if ttft_s is None:
                 return self._otherwise.place(request, candidates)
             soonest.append((ttft_s, capacity.reserved_ratio, capacity.id, capacity))

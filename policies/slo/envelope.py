@@ -18,6 +18,12 @@ def first_token_due_at(request: Request) -> float | None:
     return None if envelope is None or envelope.ttft_s is None else request.arrived_at + envelope.ttft_s
 
 
+def due_no_later(request: Request) -> float:
+    """When the first token is due; infinite where nobody said: what is due at some time goes before it."""
+    due_at = first_token_due_at(request)
+    return inf if due_at is None else due_at
+
+
 def urgency_at(request: Request) -> float:
     """When the first token is due, or would be if all requests had a target: what urgency is ordered by."""
     due_at = first_token_due_at(request)

@@ -1,6 +1,7 @@
 """The plugin's books, in plain values; tests/vllm/test_plugin.py has it inside a vLLM."""
 
 import gc
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -268,6 +269,17 @@ def test_the_budget_is_for_the_tightest_targets_that_came_lately():
     tokens, ttft_s, tpot_s = engine.clerk.budget([DueDecode(0.1, 200)], owed_tokens=100)
     assert (ttft_s, tpot_s) == (pytest.approx(0.5), pytest.approx(0.02))
     assert tokens == pytest.approx((0.5 - 21 * 0.002 - 21 * 0.00012) / 0.0001001 - 100, rel=0.1)
+
+
+def test_there_is_no_budget_by_a_model_that_says_that_prompts_cost_nothing():
+    engine = Engine()
+    targets = {"slo_ttft_ms": 5, "slo_tpot_ms": 5}
+    engine.clerk.arrived("a", targets, arrived_s_ago=0.0, prompt_tokens=1)
+    engine.learn()
+    assert engine.clerk.budget([], owed_tokens=0) is not None
+    free = replace(engine.clerk.step_time, model=StepTimeModel(base_s=0.01, token_s=0.0))
+    engine.clerk._step_time = free
+    assert engine.clerk.budget([], owed_tokens=0) is None
 
 
 def test_it_is_known_whether_anybody_was_promised_anything():

@@ -5,9 +5,10 @@ the one that gets killed; it is started again for the next test that needs it. `
 against vLLM itself, which says what is right, and through the gateway, which must not be told apart from it.
 """
 
+import plugin
 import pytest
 from openai import OpenAI
-from processes import Gateway, Vllm
+from processes import INSTALLED, Gateway, Vllm
 
 SMALL_SEATS = 2
 SMALL_IN_FLIGHT_MAX = 3
@@ -18,6 +19,12 @@ def vllm(tmp_path_factory):
     server = Vllm(tmp_path_factory.mktemp("vllm") / "vllm.log", "--enable-prompt-tokens-details")
     yield server.start()
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """Where fairlead-vllm is installed, for servers that have it."""
+    return plugin.install(INSTALLED / "venv" / "bin" / "python", tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture(scope="session")

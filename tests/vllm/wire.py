@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPResponse
+from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -23,15 +24,16 @@ class Call:
         body: bytes | Mapping[str, Any] | None = None,
         *,
         content_length: int | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`content_length`: what is said of the body, where that is not its length."""
         self._connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_S)
         self._response: HTTPResponse | None = None
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {} if body is None else {"content-type": "application/json"}
+        sent = dict(headers) if body is None else {"content-type": "application/json", **headers}
         if content_length is not None:
-            headers["content-length"] = str(content_length)
-        self._connection.request("GET" if body is None else "POST", path, data, headers)
+            sent["content-length"] = str(content_length)
+        self._connection.request("GET" if body is None else "POST", path, data, sent)
 
     def __enter__(self) -> Self:
         return self

@@ -255,7 +255,7 @@ def test_an_engine_that_batches_fairly_makes_no_stream_late_for_a_prompt():
 
 def test_a_reported_budget_is_spent_by_what_is_sent_until_a_report_includes_it():
     backend = Backend(replace(FAIR, pab_tokens=1_000.0, pab_dispatches=0))
-    sent = make_reservation(600)
+    sent = make_reservation(600, ttft=1.0)
     backend.capacity.take(sent)
     assert sent.number == 1
     assert backend.capacity.budget_tokens(1.0) == 400

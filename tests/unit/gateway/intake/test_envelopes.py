@@ -23,8 +23,19 @@ def test_a_tenants_own_targets_go_before_its_tiers_one_by_one():
 
 @pytest.mark.parametrize("prefix", ["x-llm-d-slo", "x-slo", "X-LLM-D-SLO"])
 def test_a_header_tightens_an_envelope(prefix):
-    headers = {f"{prefix}-ttft-ms": "250", f"{prefix}-tpot-ms": "20"}
-    assert envelope(headers, own=SloEnvelope(1.0, 0.05)) == SloEnvelope(0.25, 0.02)
+    headers = {f"{prefix}-ttft-ms": "250", f"{prefix}-tpot-ms": "30"}
+    assert envelope(headers, own=SloEnvelope(1.0, 0.05)) == SloEnvelope(0.25, 0.03)
+
+
+@pytest.mark.parametrize(("ratio_min", "tpot_s"), [(0.5, 0.025), (0.25, 0.0125), (1.0, 0.05)])
+def test_a_header_asks_for_no_less_time_per_token_than_a_part_of_what_was_given(ratio_min, tpot_s):
+    envelopes = Envelopes(tenants={}, tiers={"gold": SloEnvelope(1.0, 0.05)}, header_tpot_ratio_min=ratio_min)
+    asked = envelopes.of(TENANT, CIMultiDict({"x-slo-ttft-ms": "1", "x-slo-tpot-ms": "1"}))
+    assert asked == SloEnvelope(0.001, tpot_s), "a first token may be asked for at once"
+
+
+def test_a_header_asks_for_no_less_than_half_by_default():
+    assert envelope({"x-slo-tpot-ms": "1"}, own=SloEnvelope(tpot_s=0.05)) == SloEnvelope(tpot_s=0.025)
 
 
 def test_what_was_given_is_known_beside_what_is_asked_for():
