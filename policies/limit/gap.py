@@ -21,6 +21,7 @@ SEQUENCES_MIN = 4  # fewer tell nothing
 ANSWERS_REMEMBERED = 500  # the least time is that of the last one to two times as many
 ANSWERS_JUDGED_MIN = 8
 ANSWER_TOKENS_MIN = 16  # of a shorter one the time per token is that of its prompt
+STEP_S_MIN = 0.5e-3  # no engine's steps are shorter: what is below is the noise of a server that need not compute
 
 
 class GapLimit:
@@ -48,7 +49,7 @@ class GapLimit:
             self._judge(running)
 
     def _judge(self, running: int) -> None:
-        if self._fastest_s > STEP_RATIO_MAX * min(self._leasts_s):
+        if self._fastest_s > STEP_RATIO_MAX * max(STEP_S_MIN, min(self._leasts_s)):
             self.sequences_max = max(SEQUENCES_MIN, min(self.sequences_max, running) * SHRINK_RATIO)
         elif running >= self.sequences_max - 1:
             self.sequences_max += 1

@@ -326,6 +326,16 @@ def test_where_all_answers_are_far_slower_than_the_fastest_was_the_limit_shrinks
     assert limit.sequences_max == 46, "what is not used says nothing"
 
 
+def test_answers_that_took_next_to_no_time_do_not_make_others_slow():
+    """Such times say how busy the gateway is, not the engine."""
+    limit = GapLimit()
+    learn(limit, 1e-6, answers=8, running=8)
+    learn(limit, 4e-3, answers=64, running=32)
+    assert limit.sequences_max == float("inf")
+    learn(limit, 6e-3, answers=32, running=32)
+    assert limit.sequences_max < 32
+
+
 def test_slow_answers_beside_a_fast_one_shrink_nothing():
     limit = GapLimit()
     for _ in range(20):
