@@ -183,6 +183,10 @@ class PathTable:
             if "{id}" in each.path
         ]
 
+    def exact(self, target: str) -> Endpoint | None:
+        """The endpoint whose path this is as it stands: as nearly all call it, and found without reading it."""
+        return self._exact.get(target)
+
     def find(self, path: str) -> tuple[Endpoint | None, str]:
         """The endpoint, None where there is none; and the id in its path, "" where that has none."""
         endpoint = self._exact.get(path)

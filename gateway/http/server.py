@@ -76,7 +76,9 @@ class GatewayServer(web.Server):
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, _Connection)
-        endpoint, path_id = self._paths.find(request.path)
+        endpoint, path_id = self._paths.exact(request.raw_path), ""
+        if endpoint is None:
+            endpoint, path_id = self._paths.find(request.path)
         if connection.is_malformed:
             response: web.StreamResponse = to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
         elif endpoint is not None and request.method in endpoint.methods:

@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gateway.observability.telemetry import CallTrace
@@ -24,6 +25,20 @@ DAY_S = 86_400
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Row:
+    """What was counted of one row, in place: once a call."""
+
+    of: UsageKey
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def totals(self) -> Totals:
+        return Totals(self.requests, self.prompt_tokens, self.cached_tokens, self.output_tokens)
+
+
 class UsageBook:
     """Mutable; used on one loop."""
 
@@ -31,7 +46,7 @@ class UsageBook:
         """`clock`: seconds since 1970."""
         self._store = store
         self._clock = clock
-        self._totals: dict[UsageKey, Totals] = {}
+        self._rows: dict[tuple[str, ...], _Row] = {}  # by day, tenant, key and model
         self._unwritten: set[UsageKey] = set()
         self._writing: set[UsageKey] = set()
         self._day, self._day_ends_at_s = "", 0.0
@@ -65,15 +80,15 @@ class UsageBook:
         self, tenant: str, *, key: str, model: str, prompt_tokens: int, cached_tokens: int, output_tokens: int
     ) -> None:
         """One call was answered."""
-        of = UsageKey(self.today(), tenant, key, model)
+        day = self.today()
+        row = self._rows.get((day, tenant, key, model)) or self._new_row(UsageKey(day, tenant, key, model))
+        row.requests += 1
+        row.prompt_tokens += prompt_tokens
+        row.cached_tokens += cached_tokens
+        row.output_tokens += output_tokens
+        self._unwritten.add(row.of)
+        of = row.of if row.of.tenant == tenant else UsageKey(day, tenant, key, model)
         self.counted(of, prompt_tokens + output_tokens)
-        if of not in self._totals and len(self._totals) >= ROWS_MAX:
-            of = UsageKey(of.day, OTHER, "", OTHER)
-        requests, prompts, cached, outputs = self._totals.get(of, Totals())
-        self._totals[of] = Totals(
-            requests + 1, prompts + prompt_tokens, cached + cached_tokens, outputs + output_tokens
-        )
-        self._unwritten.add(of)
 
     async def flush(self) -> None:
         """Write what was counted since the last time. Raises StoreUnavailable; it is written the next time then."""
@@ -81,7 +96,7 @@ class UsageBook:
             return
         self._writing, self._unwritten = self._unwritten, set()
         try:
-            await self._store.put_usage([UsageRow(self.writer, of, self._totals[of]) for of in self._writing])
+            await self._store.put_usage([UsageRow(self.writer, of, self._rows[of].totals()) for of in self._writing])
         except BaseException:
             self._unwritten |= self._writing
             raise
@@ -91,9 +106,9 @@ class UsageBook:
     def tokens_today(self, tenant: str) -> dict[str, int]:
         """Tokens of prompts and answers that were counted here today, by key. Looks at all rows."""
         today, found = self.today(), dict[str, int]()
-        for of, totals in self._totals.items():
-            if of.day == today and of.tenant == tenant:
-                found[of.key] = found.get(of.key, 0) + totals.prompt_tokens + totals.output_tokens
+        for row in self._rows.values():
+            if row.of.day == today and row.of.tenant == tenant:
+                found[row.of.key] = found.get(row.of.key, 0) + row.prompt_tokens + row.output_tokens
         return found
 
     def today(self) -> str:
@@ -104,8 +119,14 @@ class UsageBook:
             self._day_ends_at_s = (now_s // DAY_S + 1) * DAY_S
             # Nothing is added to days that are over: what is written of them need not be known here.
             needed = self._unwritten | self._writing
-            self._totals = {of: totals for of, totals in self._totals.items() if of.day == self._day or of in needed}
+            self._rows = {of: row for of, row in self._rows.items() if row.of.day == self._day or row.of in needed}
         return self._day
+
+    def _new_row(self, of: UsageKey) -> _Row:
+        """The row of this, or of all for which there is none any more."""
+        if len(self._rows) >= ROWS_MAX:
+            of = UsageKey(of.day, OTHER, "", OTHER)
+        return self._rows.setdefault(of, _Row(of))
 
     async def _try_flush(self) -> None:
         try:

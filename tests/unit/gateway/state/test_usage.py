@@ -116,7 +116,7 @@ async def test_a_day_that_is_over_and_written_is_not_kept_in_memory(store):
         await book.flush()
         clock.now_s += DAY_S
     use(book)
-    assert len(book._totals) == 1
+    assert len(book._rows) == 1
 
 
 async def test_rows_beyond_the_limit_are_counted_together(store, monkeypatch):
