@@ -138,7 +138,7 @@ async def test_a_budget_that_is_spent_at_one_gateway_is_spent_at_all_within_a_se
         assert (reply.status, reply.error["code"]) == (429, "insufficient_quota")
 
 
-async def test_limits_in_flight_are_shared_and_those_of_a_gateway_that_leaves_are_free(join, key):
+async def test_a_tenants_limit_in_flight_is_one_for_all_gateways(join, key):
     async with engine(speed=0.01) as server, join(3, server, in_flight_max=6) as rigs:
         tasks = [
             asyncio.create_task(rig.post(call(max_tokens=4_000), headers=bearer(key))) for rig in rigs for _ in range(6)
