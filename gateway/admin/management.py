@@ -204,7 +204,9 @@ class Management:
         return await self._port.start()
 
     async def stop(self) -> None:
-        """Change nothing more, and leave the other gateways."""
+        """Change nothing more, keep what is learnt before everything is sent away, and leave the other gateways."""
+        if self._memory is not None:
+            await self._memory.stop()
         if self.replicas is not None:
             await self.replicas.stop()
         for search in self._searches:
@@ -222,8 +224,6 @@ class Management:
         if self._is_open:
             await self.budgets.stop()
             await self.usage.stop()
-            if self._memory is not None:
-                await self._memory.stop()
             await self.registry.stop()
 
     def _reach(self) -> Reach:

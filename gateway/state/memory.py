@@ -83,7 +83,7 @@ class Memory:
         self._writer.start()
 
     async def stop(self) -> None:
-        """Keep what is learnt by now. New calls are not taken any more."""
+        """Keep what is learnt by now, and nothing more: who is sent away next is not to be lifted for it."""
         if self._writer.is_running:
             await self._writer.stop()
             await self._try_write()

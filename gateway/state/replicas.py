@@ -209,8 +209,8 @@ def _read(word: Any, heard_at: float) -> _Other:
             }
             for pool, tenants in word["minutes"].items()
         },
-        spent=word["spent"],
-        reserved=word["reserved"],
+        spent={day: {name: int(tokens) for name, tokens in holders.items()} for day, holders in word["spent"].items()},
+        reserved={name: int(tokens) for name, tokens in word["reserved"].items()},
         backends={backend_id: PeersUse(*map(int, use)) for backend_id, use in word["backends"].items()},
     )
 

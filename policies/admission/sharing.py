@@ -7,8 +7,8 @@ another, so no two claim the same. What is used and claimed together never excee
 Who was asked for a tenant lately holds a claim: an equal part of what is left. Who was not holds none, and may all the
 same let in what comes: one part in as many as there are replicas of what nobody has claimed; the others leave him that
 much. A request that is larger than a whole claim may be let in all the same, one between two meetings, by the holder
-who has let in the least, while it fits under the limit. So the limit is exceeded by such requests alone, by at most
-one of each other replica that has not heard of it yet.
+who has let in the least, while it fits under the limit. So the limit is exceeded by such requests alone, by one or two
+of each other replica that has not heard of it yet.
 
 Cut off from the others, a replica keeps to its fair share: the limit over the number of replicas that there were.
 """
@@ -39,6 +39,7 @@ class _Part:
     others: float = 0.0
     left: float = 0.0
     unclaimed: float = 0.0  # at the last meeting
+    unclaimed_before: float = 0.0  # at the one before, which others may have heard of last
     proposed: float = 0.0
     proposed_unclaimed: float = 0.0
     since: float = 0.0  # booked since that was proposed
@@ -145,7 +146,7 @@ class Sharing:
         for share in self._proposed:
             for part in share.parts:
                 part.left, part.may_exceed = part.proposed - part.since, not part.since
-                part.unclaimed = part.proposed_unclaimed
+                part.unclaimed_before, part.unclaimed = part.unclaimed, part.proposed_unclaimed
 
     # -- in parts ------------------------------------------------------------------------------------------
 
@@ -155,15 +156,16 @@ class Sharing:
         if part.limit == inf:
             part.proposed = 0.0
             return
-        left = part.limit - used - others
+        unclaimed = part.limit - used - others - claimed
+        # What others who hold no claim may have let in since they spoke, by what they had heard then.
+        heard = max(0.0, part.unclaimed, part.unclaimed_before)
+        free = unclaimed - (self.replicas - holders - 1) * heard / self.replicas
         if asks:
-            # What those who hold no claim may have let in since they spoke.
-            silent = (self.replicas - holders - 1) * max(0.0, part.unclaimed) / self.replicas
-            part.proposed = max(0.0, min((left - silent) / (holders + 1), left - silent - claimed))
-            part.proposed_unclaimed = left - claimed - part.proposed
+            part.proposed = max(0.0, min((free + claimed) / (holders + 1), free))
+            part.proposed_unclaimed = unclaimed - part.proposed
         else:
-            part.proposed_unclaimed = left - claimed
-            part.proposed = max(0.0, left - claimed) / self.replicas
+            part.proposed = max(0.0, min(unclaimed / self.replicas, free))
+            part.proposed_unclaimed = unclaimed
         part.left = min(part.left, part.proposed)
 
     def _share(self, tenant_id: str, now: float) -> _Share:
@@ -180,6 +182,7 @@ class Sharing:
         theirs = _Theirs.of(tenant_id, self._heard)
         part.limit, part.others = limit, theirs.used[kind]
         part.unclaimed = limit - used - part.others - theirs.claims[kind]
+        part.unclaimed_before = limit
         part.left = max(0.0, part.unclaimed) / self.replicas
 
 

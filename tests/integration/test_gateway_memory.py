@@ -2,10 +2,12 @@
 
 import asyncio
 import signal
+from functools import partial
 
 import pytest
+from admin_rig import within
 from gateway_process import kept, serving
-from gateway_rig import MODEL, engine, running, until
+from gateway_rig import MODEL, PATIENCE_S, engine, running, until
 
 from gateway.state.kept import Counters, Models
 from policies.standings import BEFORE_ALL
@@ -23,15 +25,28 @@ def somebody_is_ahead(folder):
 
 
 async def get_ahead(process, server, folder):
-    """Alice and bob wait for the one seat together; alice's long prompt is served, bob's short calls go on waiting."""
-    calls = [asyncio.create_task(process.ask("carol", max_tokens=50))]
+    """Alice and bob wait for the one seat together; alice's long prompt is served, bob's short calls go on waiting, and
+    alice, who waits again, came last: she will be the last to be sent away.
+    """
+    calls = [asyncio.create_task(process.ask("carol", max_tokens=300))]
     await until(lambda: running(server))
-    several = [("alice", {}), *[("bob", {"max_tokens": 100})] * 40]
-    for tenant, fields in [("alice", {"messages": LONG, "max_tokens": 1}), *several]:
-        calls = [*calls, asyncio.create_task(process.ask(tenant, **fields))]
-        await asyncio.sleep(0)
-    await until(lambda: somebody_is_ahead(folder))
+    for tenant, times, fields in [
+        ("alice", 1, {"messages": LONG, "max_tokens": 1}),
+        ("bob", 40, {"max_tokens": 100}),
+        ("alice", 1, {}),
+    ]:
+        calls += [asyncio.create_task(process.ask(tenant, **fields)) for _ in range(times)]
+        await within(partial(have_come, process, calls), PATIENCE_S)
+    assert not calls[0].done(), "all have come while the seat was taken"
+    await until(lambda: somebody_is_ahead(folder), 2 * PATIENCE_S)
     return calls
+
+
+async def have_come(process, calls):
+    """Whether all that have not ended are in the queue or run."""
+    gauges = ("fairlead_tenant_queued_requests", "fairlead_tenant_in_flight_requests")
+    here = sum([sum((await process.metric(name)).values()) for name in gauges])
+    return here >= sum(not each.done() for each in calls)
 
 
 async def order_of(process, server):
