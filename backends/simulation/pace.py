@@ -8,7 +8,6 @@ then every token came by arrival + TTFT + j * TPOT. The reading since the first 
 the same, where that came early and the second one took its time.
 """
 
-from policies.slo.envelope import first_token_due_at
 from policies.slo.timeliness import ROUNDING_S, Timeliness
 from policies.types import Request, SloEnvelope, Timing
 
@@ -20,7 +19,9 @@ class Pace:
 
     def __init__(self, request: Request) -> None:
         self._timeliness = Timeliness(request)
-        self._due_at = first_token_due_at(request)
+        assert request.envelope is not None, "what was promised nothing is not judged"
+        ttft_s = request.envelope.ttft_s
+        self._due_at = None if ttft_s is None else request.arrived_at + ttft_s
         self._last_at = 0.0
         self._tokens = 0
         self.tpot_envelope_s: float | None = None
