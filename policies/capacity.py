@@ -147,6 +147,11 @@ class BackendCapacity:
         return self.tokens if self._peak is None else min(self.tokens, self._peak.tokens() + self._shared_tokens)
 
     @property
+    def sequences_usable(self) -> float:
+        """Sequences of ours that may run at once, by its seats and what it is allowed."""
+        return min(self.sequences_max, self._limit.sequences_max(self.work))
+
+    @property
     def has_seat(self) -> bool:
         """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
         return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))

@@ -46,7 +46,7 @@ class Fleet:
         self._kv_rule = kv_rule
         self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
         self._reserve_ratios: dict[str, float] = {}
-        self._limits = (0, 0.0)
+        self._limits = (0.0, 0.0)
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
         self.with_seat: set[str] = set()
@@ -84,7 +84,7 @@ class Fleet:
         layouts = {each.layout for each in self._backends.values()}
         self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
         available = [capacity for capacity in self._backends.values() if capacity.load.available]
-        self._limits = (sum(each.sequences_max for each in available), sum(each.tokens_max for each in available))
+        self._limits = (sum(each.sequences_usable for each in available), sum(each.tokens_max for each in available))
 
     def set_reserves(self, tiers: Iterable[Tier]) -> None:
         """These are all the tiers, each with the part of every backend that only it may enter."""
@@ -270,16 +270,16 @@ class Fleet:
             self._retire(capacity)
         self._seats_changed(capacity)
 
-    def limits(self) -> tuple[int, float]:
+    def limits(self) -> tuple[float, float]:
         """Sequences and KV tokens that we may have in flight at all available backends together; infinitely
         many tokens where the size of a pool is not known.
         """
         return self._limits
 
-    def limits_of(self, backend_id: str) -> tuple[int, float]:
+    def limits_of(self, backend_id: str) -> tuple[float, float]:
         """The same of one backend."""
         capacity = self._backends[backend_id]
-        return capacity.sequences_max, capacity.tokens_max
+        return capacity.sequences_usable, capacity.tokens_max
 
     def requests(self) -> int:
         """How many requests of ours all backends hold."""

@@ -95,7 +95,7 @@ class Lane:
         *,
         price: Price,
         share_ratio_max: float,
-        limits: Callable[[], tuple[int, float]],
+        limits: Callable[[], tuple[float, float]],
         output_tokens: Callable[[Request], float],
         backend_id: str | None = None,
     ) -> None:

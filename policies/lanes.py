@@ -277,7 +277,7 @@ class LaneMaker:
     def _lane(
         self,
         queues: TenantQueues,
-        limits: Callable[[], tuple[int, float]],
+        limits: Callable[[], tuple[float, float]],
         cached_blocks: Callable[[Request], int],
         backend_id: str | None = None,
     ) -> Lane:

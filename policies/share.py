@@ -70,7 +70,7 @@ class ShareCap:
         head: Request,
         *,
         output_tokens: float,
-        limits: tuple[int, float],
+        limits: tuple[float, float],
     ) -> bool:
         """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences and KV
         tokens) when its head is sent.

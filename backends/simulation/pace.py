@@ -1,53 +1,59 @@
-"""How promptly did an answer come, token by token? In constant memory, while it comes.
+"""How promptly did an answer come, as the FairBatching paper reads it? In constant memory, while it comes.
 
-Two readings of time per output token, both the largest over an answer's tokens (FairBatching, arXiv 2510.14392, 5.1):
-since its first token, (o(j) - o(0)) / j, and since the first token was due, (o(j) - arrival - TTFT target) / j; where
-it came later than that, since it came, or being late would count twice. An answer is inside its envelope when its first
-token came by its target and the second reading is at most the target of time per token: then every token came by
-arrival + TTFT + j * TPOT. The first reading may exceed the target all the same, where the first token came early and
-the second one took its time.
+policies/slo/timeliness.py judges an answer, here as in the gateway; a leap of an engine is told to it step by step.
+Beside it a second reading of the time per output token since the first was due, the largest over an answer's tokens
+(arXiv 2510.14392, 5.1): where the first token came late it is since it came, or being late would count twice. An answer
+is inside its envelope when its first token came by its target and this reading is at most the target of time per token:
+then every token came by arrival + TTFT + j * TPOT. The reading since the first token came may exceed the target all
+the same, where that came early and the second one took its time.
 """
 
-from policies.types import SloEnvelope
-
-ROUNDING_S = 1e-9  # a sum of step times that ends on its deadline is in time
+from policies.slo.timeliness import ROUNDING_S, Timeliness
+from policies.types import Request, SloEnvelope, Timing
 
 
 class Pace:
-    """The tokens of one answer against what was asked for."""
+    """The tokens of one answer against what was asked for: the request has an envelope."""
 
-    __slots__ = ("_due_at", "_first_at", "_last_at", "_tokens", "tpot_envelope_s", "tpot_s")
+    __slots__ = ("_due_at", "_last_at", "_timeliness", "_tokens", "tpot_envelope_s")
 
-    def __init__(self, arrived_at: float, envelope: SloEnvelope) -> None:
-        self._due_at = None if envelope.ttft_s is None else arrived_at + envelope.ttft_s
-        self._first_at = self._last_at = 0.0
+    def __init__(self, request: Request) -> None:
+        self._timeliness = Timeliness(request)
+        assert request.envelope is not None, "what was promised nothing is not judged"
+        ttft_s = request.envelope.ttft_s
+        self._due_at = None if ttft_s is None else request.arrived_at + ttft_s
+        self._last_at = 0.0
         self._tokens = 0
-        self.tpot_s: float | None = None
-        """None until the second token."""
         self.tpot_envelope_s: float | None = None
+        """The second reading; None until the second token."""
 
     def emitted(self, tokens: int, now: float) -> None:
         """So many tokens more, the last of them now; the others since the last call, at equal distances.
 
-        What is looked at is the first and the last of them: between equal distances a mean moves one way only.
+        The second reading looks at the first and the last of them: between equal distances a mean moves one way only.
         """
-        if self._tokens:
-            self._reach(self._tokens, self._last_at + (now - self._last_at) / tokens)
+        before, last_at = self._tokens, self._last_at
+        self._tokens, self._last_at = before + tokens, now
+        each_s = (now - last_at) / tokens
+        for number in range(1, tokens):
+            self._timeliness.passed(before + number, last_at + number * each_s)
+        self._timeliness.passed(before + tokens, now)
+        if before:
+            self._reach(before, last_at + each_s)
             if tokens > 1:
-                self._reach(self._tokens + tokens - 1, now)
+                self._reach(before + tokens - 1, now)
         else:
             assert tokens == 1, "a first token comes alone"
-            self._first_at = now
             # Without a target the first token is due when it comes.
             self._due_at = now if self._due_at is None else max(now, self._due_at)
-        self._tokens += tokens
-        self._last_at = now
+
+    def timing(self) -> Timing:
+        """As the gateway would judge it."""
+        return self._timeliness.timing()
 
     def _reach(self, number: int, at: float) -> None:
         assert self._due_at is not None
-        since_first_s, since_due_s = (at - self._first_at) / number, (at - self._due_at) / number
-        if self.tpot_s is None or since_first_s > self.tpot_s:
-            self.tpot_s = since_first_s
+        since_due_s = (at - self._due_at) / number
         if self.tpot_envelope_s is None or since_due_s > self.tpot_envelope_s:
             self.tpot_envelope_s = since_due_s
 

@@ -150,7 +150,7 @@ class World:
             uses_tools=arrival.uses_tools,
             envelope=arrival.envelope,
         )
-        pace = None if arrival.envelope is None else Pace(now, arrival.envelope)
+        pace = None if arrival.envelope is None else Pace(request)
         self._calls[request.id] = Call(request, arrival, pace=pace)
         self._scheduler.submit(request, now)
         self._is_poll_due = True
@@ -191,7 +191,8 @@ class World:
     def _finish(self, call: Call, outcome: Outcome, now: float) -> None:
         self._tell(call, now)
         del self._in_flight[call.request.id]
-        self._scheduler.finished(call.request.id, outcome, now)
+        timing = None if call.pace is None else call.pace.timing()
+        self._scheduler.finished(call.request.id, outcome, now, timing)
         self._is_poll_due |= self._somebody_waits
 
     @property
@@ -300,7 +301,7 @@ class World:
                 first_token_latency_s=None if first_at is None else first_at - arrived_at,
                 total_latency_s=total_latency_s,
                 refused=refused,
-                tpot_s=None if pace is None else pace.tpot_s,
+                tpot_s=None if pace is None else pace.timing().tpot_s,
                 tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
             )
         )

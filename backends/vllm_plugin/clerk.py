@@ -61,7 +61,7 @@ class Clerk:
         self._learner = StepTimeLearner()
         self._groups = StepGroups()
         self._step_time: StepTime | None = None
-        self._last_sure: StepTimeModel | None = None
+        self._divider: StepTimeModel | None = None  # by which steps are divided
         self._margin = Margin()
         self._in_flight_until = 0.0
         self._collector = Collector(clock) if options.collects else None
@@ -168,14 +168,13 @@ class Clerk:
         were only right in the mean. It is taken to be slower by as much as all but a tenth of the last steps were.
 
         Until the model was sure for the first time answers run in every step, as if they had no targets; that prompts
-        go by their slack needs no model. The last one that was sure is kept to in doubt: it may be the machine that is
-        another one for a while, the engine is not.
+        go by their slack needs no model.
         """
-        if self._last_sure is None:
+        if self._divider is None:
             aimless = [each._replace(slack_s=inf, tpot_s=inf) for each in decodes]
             return form_batch(aimless, prefills, model=NO_MODEL, tokens_max=tokens_max)
         times = 1.0 + self._margin.ratio
-        slower = StepTimeModel(*(each * times for each in astuple(self._last_sure)))
+        slower = StepTimeModel(*(each * times for each in astuple(self._divider)))
         return form_batch(decodes, prefills, model=slower, tokens_max=tokens_max)
 
     def budget(self, decodes: Iterable[DueDecode], *, owed_tokens: int) -> tuple[float, float, float] | None:
@@ -200,12 +199,14 @@ class Clerk:
 
     def _learn(self, report: StepReport) -> None:
         step = Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
-        if self._last_sure is not None and report.new_tokens > report.requests:
-            self._margin.seen(report.duration_s, said_s=step.predicted_s(self._last_sure))
+        if self._divider is not None and report.new_tokens > report.requests:
+            self._margin.seen(report.duration_s, said_s=step.predicted_s(self._divider))
         # Of single steps it is sure sooner, but learns the middle one, without the long ones that make the mean.
-        seen = self._groups.add(step) if self._last_sure is not None else step
+        seen = self._groups.add(step) if self._divider is not None else step
         if seen is not None:
             self._learner.observe(seen)
             self._step_time = self._learner.step_time
-            if self._step_time is not None and self._step_time.is_sure:
-                self._last_sure = self._step_time.model
+            known = self._step_time
+            # In doubt it is still the best guess, unless it has forgotten what prompts cost.
+            if known is not None and (known.is_sure or (self._divider is not None and known.model.token_s)):
+                self._divider = known.model

@@ -11,7 +11,7 @@ IN_TIME_RATIO: Final = 0.9  # of the steps, that are to end when they were meant
 STEPS_KEPT: Final = 128
 SORT_EVERY: Final = 8
 RATIO_AT_FIRST: Final = 0.25
-RATIO_MIN, RATIO_MAX = 0.02, 0.5
+RATIO_MIN, RATIO_MAX = 0.02, 1.0
 
 
 class Margin:

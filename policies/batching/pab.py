@@ -73,13 +73,5 @@ def tokens_in(model: StepTimeModel, time_s: float) -> float:
 TOKEN_S_MIN = 1e-9  # of a model that says that tokens cost nothing
 
 
-def tokens_per_s(model: StepTimeModel, *, sequences: float, context_tokens: float, tpot_s: float) -> float:
-    """Return prompt tokens per second beside so many decodes that each get a token every `tpot_s` and no sooner.
-    Zero or less: there is no time for prompts.
-    """
-    decode_s = model.base_s + (model.token_s + model.request_s) * sequences + model.context_token_s * context_tokens
-    return tokens_in(model, 1.0 - decode_s / tpot_s)
-
-
 def _decode_s(model: StepTimeModel, context_tokens: float) -> float:
     return model.token_s + model.context_token_s * context_tokens + model.request_s

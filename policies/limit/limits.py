@@ -40,6 +40,10 @@ class Limit(Protocol):
         """Whether the request may be sent now. Never asked of an idle backend, which always takes one."""
         ...
 
+    def sequences_max(self, work: EngineWork) -> float:
+        """The most sequences that it allows there; infinite where that depends on what they ask for."""
+        ...
+
     def answered(self, token_s: float, tokens: int, running: int) -> None:
         """An answer of so many tokens has ended; each took so long, and so many sequences ran at its end."""
         ...
@@ -49,6 +53,9 @@ class RoomOnly:
     """Seats and memory are all."""
 
     reads_time = False
+
+    def sequences_max(self, work: EngineWork) -> float:
+        return inf
 
     def is_full(self, work: EngineWork) -> bool:
         return False
@@ -67,10 +74,13 @@ class FixedLimit(RoomOnly):
         self._sequences_max = sequences_max
 
     def is_full(self, work: EngineWork) -> bool:
-        return work.sequences >= work.share.of(self._sequences_max * work.engines)
+        return work.sequences >= self.sequences_max(work)
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
-        return work.sequences + reservation.sequences <= work.share.of(self._sequences_max * work.engines)
+        return work.sequences + reservation.sequences <= self.sequences_max(work)
+
+    def sequences_max(self, work: EngineWork) -> float:
+        return work.share.of(self._sequences_max * work.engines)
 
 
 class ModelLimit:
@@ -92,6 +102,9 @@ class ModelLimit:
         if now < work.busy_until and work.ready_at > reservation.first_due_at:
             return False  # as `may_prefill` would find, at a glance
         return PREDICTORS[work.batching].keeps_pace(work, reservation) and may_prefill(work, reservation, now)
+
+    def sequences_max(self, work: EngineWork) -> float:
+        return self._gap.sequences_max if work.model is None else inf
 
     def answered(self, token_s: float, tokens: int, running: int) -> None:
         self._gap.answered(token_s, tokens, running)

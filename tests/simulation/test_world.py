@@ -7,12 +7,13 @@ from simulated_pool import ENGINE, TRACE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
+from backends.simulation.pace import is_inside
 from backends.simulation.recording import LoadChanged, Polled, Progressed, Recorder, Submitted
 from backends.simulation.workload import Arrival, even, from_csv, merged, poisson
 from backends.simulation.world import World
 from policies.prediction import NoPrediction, Oracle
 from policies.scheduler import Scheduler
-from policies.types import Reason, Tenant
+from policies.types import Reason, SloEnvelope, Tenant
 
 A10G = COEFFICIENTS[ENGINE]
 
@@ -161,3 +162,21 @@ def test_the_shipped_trace_is_the_papers():
     assert sum(a.prompt_tokens for a in trace) == 204_398
     assert sum(a.output_tokens for a in trace) == 384_297
     assert all(a.output_tokens_max == a.output_tokens for a in trace)
+
+
+@pytest.mark.parametrize("tpot_s", [0.030, 0.012])
+def test_the_scheduler_counts_who_was_served_in_time_as_the_gateways_does(tpot_s):
+    envelope = SloEnvelope(ttft_s=0.5, tpot_s=tpot_s)
+    scheduler = Scheduler(tenants=[Tenant("a"), Tenant("b")])
+    calls = [arrival("a", 0.1 * n, output_tokens=40, output_tokens_max=40, envelope=envelope) for n in range(30)]
+    records = list(World(scheduler, {"x": Engine(A10G)}).run([*calls, arrival("b", 9.0)]))
+    attainment = scheduler.snapshot(99.0).tenants["a"].attainment
+    inside = [
+        is_inside(envelope, ttft_s=each.first_token_latency_s, tpot_envelope_s=each.tpot_envelope_s)
+        for each in records
+        if each.tenant_id == "a"
+    ]
+    assert (attainment.requests, attainment.met) == (30, sum(inside))
+    assert attainment.tokens == 30 * 40
+    assert 0 < attainment.tokens_in_time <= attainment.tokens
+    assert (attainment.met == 30) == (tpot_s == 0.030)

@@ -132,3 +132,12 @@ def test_sums_by_deadline_return_to_nothing():
     for each in sent[::2] + sent[1::2]:
         prompts.remove(each)
     assert (prompts.tokens, prompts.largest(), prompts.tokens_due()) == (0, 0, 0)
+
+
+def test_prompts_get_what_decodes_at_their_pace_leave(engine):
+    engine.run(20, tpot=0.050)  # 10 + 20 ms of every 50
+    assert engine.capacity.budget_tokens(1.0) == pytest.approx(0.4 * 1_000)
+    engine.run(20, tpot=0.200)  # and 20 of every 200
+    assert engine.capacity.budget_tokens(1.0) == pytest.approx(0.3 * 1_000)
+    engine.run(5)  # which run in every step
+    assert engine.capacity.budget_tokens(1.0) == pytest.approx(0.2 * 1_000)

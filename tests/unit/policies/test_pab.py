@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batching.pab import DueDecode, prefill_admission_budget, tokens_per_s
+from policies.batching.pab import DueDecode, prefill_admission_budget
 from policies.step_time.model import StepTimeModel
 
 MODEL = StepTimeModel(base_s=0.010, token_s=0.0003, context_token_s=0.5e-6)
@@ -48,12 +48,6 @@ def test_ceil_promises_no_more_than_linear_and_a_decode_more_never_adds(decodes,
     assert budget(decodes, "ceil") <= budget(decodes, "linear") + 1e-6 or not decodes
     for mode in ("ceil", "linear"):
         assert budget([*decodes, more], mode) <= budget(decodes, mode) + MODEL.base_s / 0.0003
-
-
-def test_prompts_get_what_decodes_at_their_pace_leave():
-    # A step every 50 ms takes 10 ms + 100 * 0.3 ms + 20,000 * 0.5 us = 50 ms: all of it.
-    assert tokens_per_s(MODEL, sequences=100, context_tokens=20_000, tpot_s=0.05) == pytest.approx(0.0, abs=1e-6)
-    assert tokens_per_s(MODEL, sequences=100, context_tokens=20_000, tpot_s=0.1) == pytest.approx(0.5 / 0.0003005)
 
 
 def test_a_decode_that_is_due_at_no_time_runs_in_every_step():

@@ -1,9 +1,12 @@
 """The in-flight share cap phi, and the rule that nobody is let past a request that does not fit."""
 
+from functools import partial
+
 import pytest
 
 from policies.cost import LinearPrice
 from policies.fairness import DeficitLongestPrefix, DeficitRoundRobin, Fifo
+from policies.limit import FixedLimit
 from policies.prediction import Oracle
 from policies.share import ShareCap, TenantUse
 from policies.types import BackendLoad, Request, Tenant, Tier
@@ -266,3 +269,11 @@ def test_deficits_say_how_far_one_may_be_passed_over_whatever_it_received_while_
             pool.end(request_id)
     in_flight_worth = 2 * pool.tenant("A").in_flight_tokens
     assert pool.service("B") - (pool.service("A") - before) <= 50 + in_flight_worth + 20
+
+
+def test_a_share_is_of_what_may_run_and_not_of_the_seats_that_there_are(make_pool):
+    load = BackendLoad("gpu", requests_running_max=100)
+    pool = make_pool(loads=[load], share_ratio_max=0.5, price=PAID_LATER, limit=partial(FixedLimit, 10))
+    send_many(pool, "A", 20)
+    send_many(pool, "B", 20)
+    assert pool.dispatched() == [f"A{number}" for number in range(5)] + [f"B{number}" for number in range(5)]
