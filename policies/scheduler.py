@@ -121,14 +121,9 @@ class Scheduler:
             states, self._tiers, self._queues, self._lanes, self._accounting, self._seating, self._gate, book
         )
         self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
-        self._door = Door(
-            self._tenants,
-            self._fleet,
-            self._gate,
-            Shedding(self._queues, self._tenants.tier, self._tenants.key),
-            Patience(wait_s_max, self._tenants.tier),
-            self._attainment,
-        )
+        shedding = Shedding(self._queues, self._tenants.tier, self._tenants.key)
+        patience = Patience(wait_s_max, self._tenants.tier)
+        self._door = Door(self._tenants, self._fleet, self._gate, shedding, patience, book)
         self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
@@ -385,16 +380,8 @@ class Scheduler:
         may_be_withdrawn = self._preemption.is_on and self._preemption.may_withdraw(request)
         if may_be_withdrawn:
             self._preemption.sent(entry)
-        actions.append(
-            Dispatch(
-                request.id,
-                entry.backend_id,
-                quiet_tokens,
-                entry.usage.cached_tokens,
-                may_be_withdrawn,
-                entry.reservation.number,
-            )
-        )
+        cached, number = entry.usage.cached_tokens, entry.reservation.number
+        actions.append(Dispatch(request.id, entry.backend_id, quiet_tokens, cached, may_be_withdrawn, number))
 
     # -- what waits and what runs --------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from policies.limit.gap import GapLimit
 from policies.limit.predictors import PREDICTORS
+from policies.limit.shared_steps import SharedSteps
 from policies.limit.work import BUSY_STEPS, EngineWork
 from policies.reservation import Reservation
 
@@ -118,8 +119,8 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
         return False
     due_at = reservation.first_due_at
     left_s = None if due_at == -inf else due_at - now
-    if work.share_tokens is not None and work.batching == "vllm":
-        return may_share(work, tokens, left_s)
+    if work.shared is not None:
+        return may_share(work, work.shared, tokens, left_s)
     if left_s is not None and work.prefill_s(tokens) <= left_s:
         budget_tokens = work.budget_tokens(due_at, now)
         if budget_tokens is not None:
@@ -128,14 +129,14 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     return now >= work.busy_until
 
 
-def may_share(work: EngineWork, tokens: int, left_s: float | None) -> bool:
+def may_share(work: EngineWork, shared: SharedSteps, tokens: int, left_s: float | None) -> bool:
     """Whether a prompt may be computed beside the others, where each has at most a share of a step. Long ones leave
     something of every step to short ones, which are then soon computed, however much is owed.
     """
-    assert work.share_tokens is not None
-    if tokens > work.share_tokens:
-        return work.long_prompts < work.long_prompts_max
-    steps = work.short_steps(tokens)
+    if tokens > shared.share_tokens:
+        long_max = shared.long_prompts_max(step_tokens_max=work.step_tokens_max, engines=work.engines)
+        return shared.long_prompts < long_max
+    steps = shared.short_steps(tokens, chunk_tokens=work.chunk_tokens)
     if left_s is not None and work.prefill_s(tokens) <= left_s:
         return (steps + STEP_UNDER_WAY) * work.chunk_s <= left_s
     return steps <= 1.0 + BUSY_STEPS

@@ -22,6 +22,7 @@ from math import ceil, inf
 from policies.limit.budget import ReportedBudget
 from policies.limit.deadlines import PromptsByDeadline
 from policies.limit.knee import knee_s
+from policies.limit.shared_steps import SharedSteps
 from policies.limit.urgency import DueTokens, Stall
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
@@ -51,10 +52,10 @@ class EngineWork:
     # Read and written with every fact: more than thirty attributes without slots take Python twice as long.
     __slots__ = (
         "_at", "_bound", "_budget", "_by_deadline", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences",
-        "_foreign_tokens", "_late_tokens", "_late_until", "_sent", "_short_tokens", "_steps",
+        "_foreign_tokens", "_late_tokens", "_late_until", "_sent", "_steps",
         "_surely_computed", "batching", "busy_until", "by_tpot", "chunk_s", "chunk_tokens",
-        "context_tokens", "decode_s", "engines", "is_sure", "knee_s", "long_prompts", "model", "output_tokens",
-        "ready_at", "sequences", "share", "share_tokens", "step_s_max", "step_tokens_max",
+        "context_tokens", "decode_s", "engines", "is_sure", "knee_s", "model", "output_tokens",
+        "ready_at", "sequences", "share", "shared", "step_s_max", "step_tokens_max",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,11 +82,8 @@ class EngineWork:
         self._computed = self._sent = 0.0  # prompt tokens, since the start of time
         self._surely_computed = 0.0
         self._ends: dict[Reservation, float] = {}  # where in what was sent a prompt without a first token ends
-        self.share_tokens: int | None = None
-        """The most tokens of one prompt that a step computes; None: as many as it computes at all."""
-        self.long_prompts = 0
-        """Prompts without a first token that are longer than that share."""
-        self._short_tokens = 0
+        self.shared: SharedSteps | None = None
+        """Where no prompt gets more than a part of a step: what is not computed yet."""
         self.decode_s = self.chunk_s = 0.0
         self.chunk_tokens = 1
         self.ready_at = -inf
@@ -106,8 +104,8 @@ class EngineWork:
         self._advance(now)
         self._sent += reservation.prefill_tokens
         self._ends[reservation] = self._sent
-        if self.share_tokens is not None:
-            self._count_prompt(reservation, 1)
+        if self.shared is not None:
+            self.shared.add(reservation)
         self._dispatches += 1
         reservation.number = self._dispatches
         if self._budget.tokens is not None:
@@ -289,18 +287,6 @@ class EngineWork:
         return full_steps * self.chunk_s + rest_s
 
     @property
-    def long_prompts_max(self) -> int:
-        """How many may be computed at a time so that something of every step is left for short ones."""
-        assert self.share_tokens is not None, "asked where prompts share steps"
-        return self.engines * max(1, ceil(self.step_tokens_max / self.share_tokens) - 1)
-
-    def short_steps(self, tokens: float) -> float:
-        """Steps until so many tokens more of short prompts are computed in what long ones leave of them."""
-        assert self.share_tokens is not None, "asked where prompts share steps"
-        free_tokens = max(1, self.chunk_tokens - self.long_prompts * self.share_tokens)
-        return (self._short_tokens + tokens) / free_tokens
-
-    @property
     def all_sequences(self) -> int:
         """Ours and others'."""
         return self.sequences + self._foreign_sequences
@@ -351,8 +337,7 @@ class EngineWork:
         owed = self._sent - self._computed
         self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
         # A report of the engine knows better what it can still take on.
-        is_shared = self.share_tokens is not None and self.batching == "vllm"
-        self.busy_until = -inf if is_shared else self.ready_at - BUSY_STEPS * self.chunk_s
+        self.busy_until = -inf if self.shared is not None else self.ready_at - BUSY_STEPS * self.chunk_s
         if self._by_deadline is not None:
             self.ready_at = -inf  # for some prompts it is sooner than for others
         self.step_s_max = min(self.by_tpot) if self.by_tpot else self.knee_s
@@ -374,26 +359,18 @@ class EngineWork:
         """Its prompt is owed no more; where it ends in what was sent, None where that is known already."""
         self._budget.gone(reservation)
         end = self._ends.pop(reservation, None)
-        if end is not None and self.share_tokens is not None:
-            self._count_prompt(reservation, -1)
+        if end is not None and self.shared is not None:
+            self.shared.remove(reservation)
         if end is not None and self._by_deadline is not None:
             self._by_deadline.remove(reservation)
         return end
 
     def _share(self, tokens: int | None) -> None:
-        """A step computes at most so many tokens of one prompt."""
-        tokens = None if tokens is None or tokens >= self.step_tokens_max else tokens
-        if tokens != self.share_tokens:
-            self.share_tokens, self.long_prompts, self._short_tokens = tokens, 0, 0
-            for reservation in () if tokens is None else self._ends:
-                self._count_prompt(reservation, 1)
-
-    def _count_prompt(self, reservation: Reservation, sign: int) -> None:
-        assert self.share_tokens is not None, "asked where prompts share steps"
-        if reservation.prefill_tokens > self.share_tokens:
-            self.long_prompts += sign
-        else:
-            self._short_tokens += sign * reservation.prefill_tokens
+        """A step computes at most so many tokens of one prompt; None: as many as it computes at all."""
+        if tokens is None or tokens >= self.step_tokens_max or self.batching != "vllm":
+            self.shared = None
+        elif self.shared is None or self.shared.share_tokens != tokens:
+            self.shared = SharedSteps(tokens, self._ends)
 
     def _count(self, reservation: Reservation, sign: int) -> None:
         self.sequences += sign * reservation.sequences
