@@ -16,7 +16,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -32,8 +32,9 @@ from backends.kinds import (
     kind_by_metrics,
     kind_by_owner,
 )
+from backends.member import Member
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
-from backends.plugin_reports import REPORTS_BYTES_MAX, EngineNews, PluginReports
+from backends.plugin_reports import REPORTS_BYTES_MAX
 from backends.poll import Poller, PollTimes, UnansweredError
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
@@ -48,29 +49,6 @@ PROBE_WAIT_S = 0.5  # that the first news of a backend waits for its kind and si
 JITTER_RATIO = 0.1  # so that the rounds of many gateways and backends do not fall together
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Backend:
-    spec: BackendSpec
-    health: BackendHealth
-    step_times: StepTimes
-    metrics: EngineMetrics = field(default_factory=EngineMetrics)
-    running_limit: RunningLimit = field(default_factory=RunningLimit)
-    plugin: PluginReports = field(default_factory=PluginReports)
-    measured_at: float | None = None
-    models_at: float = float("-inf")
-    models_error: str = ""
-    trouble: str = ""
-    kind: BackendKind | None = None
-    cards: tuple[ModelCard, ...] = ()
-    sizes: Sizes = field(default_factory=Sizes)
-    probe: asyncio.Task[None] | None = None
-    load: BackendLoad | None = None  # as last told
-    ask_now: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
-    draining: bool = False  # it is sent nothing more
-    leaving: bool = False  # nobody is told of it any more
 
 
 class BackendPool:
@@ -276,16 +254,16 @@ class BackendPool:
         if backend.health.state is not was:
             self._settle(backend, was, why=evidence)
 
-    def _make_backend(self, spec: BackendSpec) -> _Backend:
-        return _Backend(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
+    def _make_backend(self, spec: BackendSpec) -> Member:
+        return Member(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
 
-    def _watch(self, backend: _Backend) -> asyncio.Event:
+    def _watch(self, backend: Member) -> asyncio.Event:
         """Ask it from now on. The event says that it has answered, or has not."""
         answered = asyncio.Event()
         backend.task = asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
         return answered
 
-    async def _ask_forever(self, backend: _Backend, answered: asyncio.Event) -> None:
+    async def _ask_forever(self, backend: Member, answered: asyncio.Event) -> None:
         while True:
             backend.ask_now.clear()
             was, why = backend.health.state, ""
@@ -304,7 +282,7 @@ class BackendPool:
             answered.set()
             await self._pause(backend)
 
-    async def _pause(self, backend: _Backend) -> None:
+    async def _pause(self, backend: Member) -> None:
         busy = bool(backend.metrics.requests_running or backend.metrics.requests_waiting)
         pause_s = self._times.busy_s if busy else self._times.idle_s
         pause_s *= 1 + JITTER_RATIO * self._rng.uniform(-1, 1)
@@ -313,7 +291,7 @@ class BackendPool:
             async with asyncio.timeout(pause_s * 0.9):
                 await backend.ask_now.wait()
 
-    async def _ask(self, backend: _Backend) -> None:
+    async def _ask(self, backend: Member) -> None:
         """One round. Raises UnansweredError when it does not say that it is well."""
         await self._ask_health(backend)
         silent = backend.health.state in {State.UNKNOWN, State.DOWN}
@@ -327,7 +305,7 @@ class BackendPool:
         if self._clock() - backend.models_at >= self._times.models_s:
             await self._ask_models(backend)
 
-    async def _ask_health(self, backend: _Backend) -> None:
+    async def _ask_health(self, backend: Member) -> None:
         """Ask whether it is well; a server that has no path for that is well when it can say what it serves."""
         try:
             await self._poller.get(backend.spec, "/health", bytes_max=0)
@@ -336,7 +314,7 @@ class BackendPool:
                 raise
             await self._poller.get(backend.spec, "/v1/models", bytes_max=0)
 
-    async def _ask_metrics(self, backend: _Backend) -> None:
+    async def _ask_metrics(self, backend: Member) -> None:
         try:
             body = await self._poller.get(backend.spec, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
         except UnansweredError:
@@ -350,7 +328,7 @@ class BackendPool:
         if backend.kind is None:
             backend.kind = kind_by_metrics(text)
 
-    async def _ask_plugin(self, backend: _Backend) -> None:
+    async def _ask_plugin(self, backend: Member) -> None:
         """Ask for the steps since the last round, where there is a plugin that tells."""
         now = self._clock()
         path = backend.plugin.path(now)
@@ -364,7 +342,7 @@ class BackendPool:
         else:
             backend.step_times.reported(reports, now=now)
 
-    async def _ask_models(self, backend: _Backend) -> None:
+    async def _ask_models(self, backend: Member) -> None:
         try:
             body = await self._poller.get(backend.spec, "/v1/models", bytes_max=MODELS_BYTES_MAX)
             cards = read_models(json.loads(body))
@@ -383,7 +361,7 @@ class BackendPool:
             await asyncio.wait([backend.probe], timeout=PROBE_WAIT_S)
         self._serves(backend)
 
-    async def _probe(self, backend: _Backend) -> None:
+    async def _probe(self, backend: Member) -> None:
         """Ask it for its size, where its kind has a path for that; one of no known kind at the paths of all kinds."""
         for kind in KINDS.values() if backend.kind is None else [backend.kind]:
             if kind.sizes_path is None:
@@ -400,7 +378,7 @@ class BackendPool:
                 self._serves(backend)
                 break
 
-    def _serves(self, backend: _Backend) -> None:
+    def _serves(self, backend: Member) -> None:
         """Its models, or what is known of them, may be news."""
         context = backend.sizes.context_tokens_max
         cards = tuple(
@@ -410,7 +388,7 @@ class BackendPool:
             log.info("backend %s serves %s", backend.spec.id, ", ".join(card.id for card in cards[:8]))
             self._on_change()
 
-    def _settle(self, backend: _Backend, was: State, *, why: str) -> None:
+    def _settle(self, backend: Member, was: State, *, why: str) -> None:
         """After news of one backend: keep its pool in service, and tell the listener what it does not know."""
         if backend.health.state is not was:
             level = logging.INFO if backend.health.available else logging.WARNING
@@ -425,33 +403,15 @@ class BackendPool:
                 mate.load = load
             self._on_change()
 
-    def _pool_mates(self, backend: _Backend) -> list[_Backend]:
+    def _pool_mates(self, backend: Member) -> list[Member]:
         pool = self._catalog.pool_of_backend(backend.spec.id)
         if pool is None or backend.leaving:
             return [backend]
         return [b for b in self._backends.values() if self._catalog.pool_of_backend(b.spec.id) == pool]
 
-    def _load(self, backend: _Backend) -> BackendLoad:
-        engines = backend.plugin.engines or EngineNews()
-        load = backend.metrics.load(
-            backend.spec.id,
-            available=backend.health.available and not backend.draining,
-            kv_tokens_max=backend.spec.kv_tokens_max or backend.sizes.kv_tokens_max,
-            requests_running_max=(
-                backend.spec.requests_running_max
-                or backend.sizes.requests_running_max
-                or engines.requests_running_max
-                or backend.running_limit.limit(self._clock())
-            ),
-            measured_at=None if backend.metrics.requests_running is None else backend.measured_at,
-            step_tokens_max=backend.spec.step_tokens_max or engines.step_tokens_max,
-            prompt_step_tokens_max=backend.spec.prompt_step_tokens_max,
-            step_time=backend.step_times.step_time,
-        )
-        if backend.plugin.engines is not None:
-            load = replace(load, batching="fair", pab_tokens=engines.pab_tokens, pab_dispatches=engines.pab_dispatches)
-        if backend.health.state is State.TRIAL and any(
-            b.health.state is State.HEALTHY for b in self._pool_mates(backend)
-        ):
+    def _load(self, backend: Member) -> BackendLoad:
+        load = backend.measured(self._clock())
+        is_trial = backend.health.state is State.TRIAL
+        if is_trial and any(mate.health.state is State.HEALTHY for mate in self._pool_mates(backend)):
             return replace(load, requests_running_max=1)  # half open: others can carry the rest
         return load
