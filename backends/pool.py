@@ -444,7 +444,7 @@ class BackendPool:
                 or backend.running_limit.limit(self._clock())
             ),
             measured_at=None if backend.metrics.requests_running is None else backend.measured_at,
-            step_tokens_max=backend.spec.step_tokens_max or engines.step_tokens_max,
+            step_tokens_max=backend.spec.step_tokens_max or engines.step_tokens_max or backend.step_times.tokens_max,
             prompt_step_tokens_max=backend.spec.prompt_step_tokens_max,
             step_time=backend.step_times.step_time,
         )

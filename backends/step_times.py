@@ -16,6 +16,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from backends.chunk_size import ChunkSize
 from backends.metrics import EngineMetrics, EngineSteps
 from policies.step_time import Observation, StepGroups, StepTime, StepTimeLearner
 from policies.step_time.groups import Sum
@@ -94,6 +95,7 @@ class StepTimes:
         self._start = start
         self._learner = StepTimeLearner(start)
         self._windows = StepWindows()
+        self._chunk_size = ChunkSize()
         self._groups = StepGroups()
         self._reported_at = float("-inf")
         self._complained = False
@@ -104,12 +106,18 @@ class StepTimes:
         return self._learner.step_time
 
     @property
+    def tokens_max(self) -> int | None:
+        """The most tokens that one of its steps computes, as far as its counters showed it; None while they did not."""
+        return self._chunk_size.tokens_max
+
+    @property
     def has_learnt(self) -> bool:
         """Whether that is another than it started from."""
         return self._learner.step_time is not self._start
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> None:
         """Learn from one scrape; scrapes come in order."""
+        self._chunk_size.scraped(metrics)
         for seen in self._windows.scraped(metrics, now=now):
             if now - self._reported_at > REPORTS_FRESH_S:
                 self._learner.observe(seen)
@@ -118,6 +126,7 @@ class StepTimes:
     def silent(self) -> None:
         """It did not answer: what it does until the next scrape is not known."""
         self._windows.silent()
+        self._chunk_size.silent()
 
     def reported(self, reports: Iterable[StepReport], *, now: float) -> None:
         """Learn from reports of single steps, in order."""
