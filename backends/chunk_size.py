@@ -8,8 +8,8 @@ it took, and a step in which nobody decodes and no prompt ends does not count at
 - A stretch is as long as makes the prompts that are half done at its ends a small part of it. They are at most what is
   counted between two scrapes.
 - In the mean several decode, or steps may be missing from the count.
-- Fewer run than have run at once before, at every scrape, and fewer decode than that in the mean; or those that wait may
-  only wait for a seat.
+- Fewer run than have run at once before, at every scrape, and fewer decode than that in the mean; or those that wait
+  may only wait for a seat.
 
 A stretch that was not full all the time says too little, so the largest of the last few is believed, and none before
 there are two.
@@ -60,10 +60,12 @@ class ChunkSize:
     def scraped(self, metrics: EngineMetrics) -> None:
         """Take in one scrape; scrapes come in order."""
         has_room = (metrics.kv_used_ratio or 0.0) < KV_USED_RATIO_MAX
+        before, self._engines = self._engines, {}  # whoever is not in it is gone
         for said in metrics.engine_steps:
-            engine = self._engines.get(said.engine)
+            engine = before.get(said.engine)
             if engine is None or _is_less(said, engine.last):  # it was started again
-                engine = self._engines[said.engine] = _Engine(said)
+                engine = _Engine(said)
+            self._engines[said.engine] = engine
             engine.running_max = max(engine.running_max, said.requests_running)
             is_full = has_room and said.requests_waiting > 0 and said.requests_running < engine.running_max
             if not is_full or not engine.was_full:

@@ -93,7 +93,7 @@ async def test_the_number_of_seats_is_learnt_from_a_saturated_vllm(small):
 
 
 async def test_the_size_of_a_full_step_is_learnt_from_a_vllm_in_which_prompts_wait(tmp_path):
-    """It publishes it nowhere. Its histogram of tokens per step has prompts of 1,800 tokens in one step."""
+    """It publishes it nowhere, and its histogram of tokens per step knows prompts, not steps."""
     server = Vllm(tmp_path / "vllm.log", "--max-num-batched-tokens=256", "--max-num-seqs=64")
     try:
         await asyncio.to_thread(server.start)
@@ -107,5 +107,8 @@ async def test_the_size_of_a_full_step_is_learnt_from_a_vllm_in_which_prompts_wa
                     working.cancel()
                     await asyncio.gather(working, return_exceptions=True)
             assert load(pool).step_tokens_max == pytest.approx(256, rel=0.07)
+            bucket = r'iteration_tokens_total_bucket\{.*le="([^"]+)".*\} (\S+)'
+            counted = dict(re.findall(bucket, server.text("/metrics")))
+            assert float(counted["1024.0"]) < float(counted["+Inf"]), "a prompt counts whole in the step that ends it"
     finally:
         server.stop()
