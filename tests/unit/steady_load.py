@@ -27,6 +27,7 @@ class Load:
         shared_blocks=0,
         seats=32,
         step_tokens_max=512,
+        pause_s_max=1.0,
     ):
         self.engine = Engine(
             coefficients,
@@ -37,6 +38,7 @@ class Load:
         self.meters, self.rng = EngineMeters(), random.Random(seed)
         self.concurrent, self.prompts_max, self.answers_max = concurrent, prompts_max, answers_max
         self.shared = tuple(range(1, shared_blocks + 1))  # of every prompt
+        self.pause_s_max = pause_s_max
         self.now, self.in_flight, self.sent, self.plans = 0.0, 0, 0, []
 
     def run_until(self, until: float) -> None:
@@ -55,9 +57,10 @@ class Load:
             report = self.engine.step_end()
             self.meters.step(report)
             self.plans.append(plan)
+            self.meters.finished["length"] += len(report.finished)
             self.in_flight -= len(report.finished)
             if not self.in_flight:  # a pause of nobody's
-                self.now += self.rng.random()
+                self.now += self.rng.uniform(0.0, self.pause_s_max)
 
     def text(self) -> str:
         return render([(self.engine.snapshot(), self.meters)], model="m", cache=CACHE, rejections=Counter())

@@ -65,6 +65,15 @@ def test_time_with_nothing_running_is_not_learnt():
     assert learnt.step_time.error_ratio < 0.02, "nor left out as an outlier: nothing was strange"
 
 
+@pytest.mark.parametrize("coefficients", [CPU, GPU])
+def test_pauses_that_no_scrape_sees_are_not_learnt(coefficients):
+    """One call at a time, and a pause after each that is shorter than the time between two scrapes."""
+    load, learnt = Load(coefficients, concurrent=1, answers_max=400, pause_s_max=0.2), StepTimes("b")
+    watch(load, learnt, seconds=120 if coefficients is CPU else 600)
+    assert step_errors(learnt, load.plans) < 0.05
+    assert learnt.step_time.error_ratio < 0.05
+
+
 def test_scrapes_that_come_slowly_teach_as_well():
     load, learnt = Load(GPU), StepTimes("b")
     watch(load, learnt, seconds=400, every_s=2.0)
