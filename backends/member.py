@@ -54,7 +54,7 @@ class Member:
                 or self.running_limit.limit(now)
             ),
             measured_at=None if self.metrics.requests_running is None else self.measured_at,
-            step_tokens_max=self.spec.step_tokens_max or engines.step_tokens_max,
+            step_tokens_max=self.spec.step_tokens_max or engines.step_tokens_max or self.step_times.tokens_max,
             prompt_step_tokens_max=self.spec.prompt_step_tokens_max,
             step_time=self.step_times.step_time,
         )

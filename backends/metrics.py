@@ -44,6 +44,8 @@ class EngineSteps:
     requests_running: int
     kv_used_tokens: float
     kv_block_tokens: int
+    requests_waiting: int = 0  # for room in it
+    requests_finished_total: int = 0  # where the server counts them
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,8 @@ def _steps(engine: str, values: _Values) -> EngineSteps:
         requests_running=int(values["requests_running"]),
         kv_used_tokens=min(values["kv_used_ratio"], 1.0) * values["kv_tokens_max"],
         kv_block_tokens=int(values.get("kv_block_tokens", 1)),
+        requests_waiting=int(values.get("requests_waiting_for_capacity", values.get("requests_waiting", 0))),
+        requests_finished_total=int(values.get("requests_finished_total", 0)),
     )
 
 

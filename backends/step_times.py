@@ -5,8 +5,9 @@ between them is an equation for the model. The tokens that were decoded are the 
 token for each in each), and the KV cache in use, at both ends, is what they read. Scrapes are put together until an
 equation has STEPS_MIN steps, for the first and the last are only seen in part.
 
-Only busy time counts: a scrape with nothing running ends an equation, and what came after the last is nobody's. A
-counter that falls is a server that was started again. A scrape in which steps pass without tokens, or tokens without
+Only busy time counts: a scrape with nothing running ends an equation, and what came after the last is nobody's. So is
+the time between two scrapes in which all of the few that ran have finished: nobody may have run in between. A counter
+that falls is a server that was started again. A scrape in which steps pass without tokens, or tokens without
 steps, and whatever else no engine does, is ignored.
 
 Reports (backends/vllm_plugin) say it exactly. While they come, nothing is learnt from counters.
@@ -16,6 +17,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from backends.chunk_size import ChunkSize
 from backends.metrics import EngineMetrics, EngineSteps
 from policies.step_time import Observation, StepGroups, StepTime, StepTimeLearner
 from policies.step_time.groups import Sum
@@ -23,6 +25,7 @@ from policies.step_time.groups import Sum
 STEPS_MIN = 24  # of an equation: of a scrape's first and last step half is not seen, 1 in 24
 WINDOW_S_MAX = 5.0  # or as many as there are after so long
 STEPS_MIN_LATE = 6
+REQUESTS_MANY = 4  # at both ends: then some will have run in between, whoever finished
 REPORTS_FRESH_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -62,7 +65,7 @@ class StepWindows:
 
     def _between(self, before: EngineSteps, after: EngineSteps, seconds: float) -> Observation | None:
         steps = after.steps_total - before.steps_total
-        if steps < 0 or not before.requests_running or not after.requests_running:
+        if steps < 0 or _may_have_paused(before, after):
             return self._close(after.engine)
         seen = Observation(
             seconds=seconds,
@@ -94,6 +97,7 @@ class StepTimes:
         self._start = start
         self._learner = StepTimeLearner(start)
         self._windows = StepWindows()
+        self._chunk_size = ChunkSize()
         self._groups = StepGroups()
         self._reported_at = float("-inf")
         self._complained = False
@@ -104,12 +108,18 @@ class StepTimes:
         return self._learner.step_time
 
     @property
+    def tokens_max(self) -> int | None:
+        """The most tokens that one of its steps computes, as far as its counters showed it; None while they did not."""
+        return self._chunk_size.tokens_max
+
+    @property
     def has_learnt(self) -> bool:
         """Whether that is another than it started from."""
         return self._learner.step_time is not self._start
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> None:
         """Learn from one scrape; scrapes come in order."""
+        self._chunk_size.scraped(metrics)
         for seen in self._windows.scraped(metrics, now=now):
             if now - self._reported_at > REPORTS_FRESH_S:
                 self._learner.observe(seen)
@@ -118,6 +128,7 @@ class StepTimes:
     def silent(self) -> None:
         """It did not answer: what it does until the next scrape is not known."""
         self._windows.silent()
+        self._chunk_size.silent()
 
     def reported(self, reports: Iterable[StepReport], *, now: float) -> None:
         """Learn from reports of single steps, in order."""
@@ -133,6 +144,13 @@ class StepTimes:
         if self._learner.ignored_total and not self._complained:
             self._complained = True
             log.warning("backend %s: what it says of its steps cannot be, and is ignored", self._backend_id)
+
+
+def _may_have_paused(before: EngineSteps, after: EngineSteps) -> bool:
+    """Whether there may have been time with nothing running between two scrapes."""
+    fewest = min(before.requests_running, after.requests_running)
+    finished = after.requests_finished_total - before.requests_finished_total
+    return not fewest or (fewest < REQUESTS_MANY and finished >= before.requests_running)
 
 
 def _context_tokens(engine: EngineSteps) -> float:

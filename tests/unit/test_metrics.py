@@ -50,6 +50,7 @@ def test_a_real_scrape_is_read_whole():
                 requests_running=3,
                 kv_used_tokens=0.014662756598240456 * 131072,
                 kv_block_tokens=128,
+                requests_finished_total=3,
             ),
         ),
     )

@@ -356,8 +356,8 @@ async def test_no_backends_is_no_error():
 
 
 STEP_COUNTERS = """
-vllm:num_requests_running{{engine="0"}} 8
-vllm:num_requests_waiting{{engine="0"}} 0
+vllm:num_requests_running{{engine="0"}} {running}
+vllm:num_requests_waiting{{engine="0"}} {waiting}
 vllm:kv_cache_usage_perc{{engine="0"}} {used}
 vllm:cache_config_info{{engine="0",block_size="16",num_gpu_blocks="1000"}} 1
 vllm:generation_tokens_total{{engine="0"}} {generated}
@@ -373,7 +373,8 @@ class SteppingServer(Server):
         if request.path == "/metrics":
             steps = 100 * len(self.asked)
             counters = {"steps": steps, "generated": 8 * steps, "tokens": (18 + len(self.asked) % 7) * steps}
-            self.answers["/metrics"] = 200, STEP_COUNTERS.format(used=0.1 + 0.01 * (len(self.asked) % 5), **counters)
+            gauges = {"running": 8, "waiting": 0, "used": 0.1 + 0.01 * (len(self.asked) % 5)}
+            self.answers["/metrics"] = 200, STEP_COUNTERS.format(**gauges, **counters)
         return await super().__call__(request)
 
 
@@ -385,6 +386,30 @@ async def test_a_backend_s_step_time_is_what_is_configured_and_then_what_is_lear
             ((load,),) = pool.loads().values()
             assert (load.step_time, load.step_tokens_max) == (start, 512)
             await until(lambda: pool.loads()["tiny"][0].step_time.model.base_s < 0.01)
+
+
+class FullServer(Server):
+    """Its steps compute 600 tokens each; somebody waits, and from the second scrape on not for a seat."""
+
+    scrapes = 0
+
+    async def __call__(self, request):
+        if request.path == "/metrics":
+            self.scrapes += 1
+            counters = {"steps": 10 * self.scrapes, "generated": 80 * self.scrapes, "tokens": 6000 * self.scrapes}
+            running = 12 if self.scrapes == 1 else 8
+            self.answers["/metrics"] = 200, STEP_COUNTERS.format(used=0.1, running=running, waiting=3, **counters)
+        return await super().__call__(request)
+
+
+async def test_the_size_of_a_full_step_is_learnt_unless_it_is_configured():
+    async with serving(FullServer(), FullServer()) as (url, other_url):
+        specs = BackendSpec("learnt", url), BackendSpec("known", other_url, step_tokens_max=512)
+        async with watching(specs) as pool:
+            assert pool.loads()["tiny"][0].step_tokens_max is None
+            await until(lambda: pool.loads()["tiny"][0].step_tokens_max == 600)
+            await until(lambda: pool._backends["known"].step_times.tokens_max == 600)
+            assert pool.loads()["tiny"][1].step_tokens_max == 512
 
 
 async def test_a_backend_that_does_not_count_its_steps_has_no_step_time():

@@ -2,63 +2,16 @@
 
 import logging
 import math
-import random
-from collections import Counter
 from dataclasses import astuple, replace
 from statistics import median
 
 import pytest
+from steady_load import CPU, GPU, Load
 
-from backends.engine.batching import ChunkedPrefill
-from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
-from backends.engine.engine import Engine, EngineRequest
-from backends.engine.exposition import CacheConfig, EngineMeters, render
+from backends.engine.coefficients import StepCoefficients
 from backends.metrics import EngineMetrics, EngineSteps, parse_metrics
 from backends.step_times import REPORTS_FRESH_S, StepReport, StepTimes
 from policies.step_time import StepTime, StepTimeModel
-
-CPU, GPU = COEFFICIENTS["cpu-tiny"], COEFFICIENTS["a800-llama3.1-8b"]
-BLOCK_TOKENS = 16
-CACHE = CacheConfig(block_tokens=BLOCK_TOKENS, blocks=8000, max_model_len=4096)
-
-
-class Load:
-    """An engine under its own clock, `concurrent` requests at a time of mixed lengths, and what it says to a scrape."""
-
-    def __init__(self, coefficients: StepCoefficients, *, concurrent=24, seed=1, prompts_max=1500, shared_blocks=0):
-        self.engine = Engine(
-            coefficients,
-            kv_tokens_max=CACHE.blocks * BLOCK_TOKENS,
-            requests_running_max=32,
-            batching=ChunkedPrefill(tokens_max=512),
-        )
-        self.meters, self.rng = EngineMeters(), random.Random(seed)
-        self.concurrent, self.prompts_max = concurrent, prompts_max
-        self.shared = tuple(range(1, shared_blocks + 1))  # of every prompt
-        self.now, self.in_flight, self.sent, self.plans = 0.0, 0, 0, []
-
-    def run_until(self, until: float) -> None:
-        while self.now < until:
-            while self.in_flight < self.concurrent:
-                self.sent += 1
-                self.in_flight += 1
-                prompt = len(self.shared) * BLOCK_TOKENS + self.rng.randint(20, self.prompts_max)
-                request = EngineRequest(str(self.sent), prompt, self.rng.randint(2, 200), self.shared)
-                self.engine.submit(request, self.now)
-            plan = self.engine.step_begin(self.now)
-            if plan is None:
-                self.now = until
-                return
-            self.now += plan.duration_s
-            report = self.engine.step_end()
-            self.meters.step(report)
-            self.plans.append(plan)
-            self.in_flight -= len(report.finished)
-            if not self.in_flight:  # a pause of nobody's
-                self.now += self.rng.random()
-
-    def text(self) -> str:
-        return render([(self.engine.snapshot(), self.meters)], model="m", cache=CACHE, rejections=Counter())
 
 
 def model_of(coefficients: StepCoefficients) -> StepTimeModel:
@@ -110,6 +63,15 @@ def test_time_with_nothing_running_is_not_learnt():
         watch(load, learnt, seconds=1.0, every_s=0.5)
     assert step_errors(learnt, load.plans) < 0.1
     assert learnt.step_time.error_ratio < 0.02, "nor left out as an outlier: nothing was strange"
+
+
+@pytest.mark.parametrize("coefficients", [CPU, GPU])
+def test_pauses_that_no_scrape_sees_are_not_learnt(coefficients):
+    """One call at a time, and a pause after each that is shorter than the time between two scrapes."""
+    load, learnt = Load(coefficients, concurrent=1, answers_max=400, pause_s_max=0.2), StepTimes("b")
+    watch(load, learnt, seconds=120 if coefficients is CPU else 600)
+    assert step_errors(learnt, load.plans) < 0.05
+    assert learnt.step_time.error_ratio < 0.05
 
 
 def test_scrapes_that_come_slowly_teach_as_well():

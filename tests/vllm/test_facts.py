@@ -6,12 +6,16 @@ import re
 from contextlib import asynccontextmanager
 from threading import Event
 
+import pytest
 from conftest import SMALL_SEATS
+from processes import Vllm
 from wire import COMPLETIONS, Call
 
 from backends.health import State
 from backends.poll import PollTimes
 from backends.pool import BackendPool, BackendSpec
+from gateway.calibrate.load import Load
+from gateway.calibrate.mix import Mix
 
 LONG = {"model": "tiny", "prompt": "Once", "max_tokens": 3000, "ignore_eos": True, "stream": True}
 
@@ -86,3 +90,25 @@ async def test_the_number_of_seats_is_learnt_from_a_saturated_vllm(small):
                 done.set()
                 await asyncio.gather(*clients)
         assert load(pool).requests_running_max == SMALL_SEATS
+
+
+async def test_the_size_of_a_full_step_is_learnt_from_a_vllm_in_which_prompts_wait(tmp_path):
+    """It publishes it nowhere, and its histogram of tokens per step knows prompts, not steps."""
+    server = Vllm(tmp_path / "vllm.log", "--max-num-batched-tokens=256", "--max-num-seqs=64")
+    try:
+        await asyncio.to_thread(server.start)
+        async with watching(server) as pool:
+            mix = Mix(random.Random(1), context_tokens_max=4096)
+            async with Load(pool.spec("vllm"), mix, model="tiny") as calls:
+                working = asyncio.create_task(calls.run(48, 60.0))
+                try:
+                    await until(lambda: load(pool).step_tokens_max is not None, timeout_s=60.0)
+                finally:
+                    working.cancel()
+                    await asyncio.gather(working, return_exceptions=True)
+            assert load(pool).step_tokens_max == pytest.approx(256, rel=0.07)
+            bucket = r'iteration_tokens_total_bucket\{.*le="([^"]+)".*\} (\S+)'
+            counted = dict(re.findall(bucket, server.text("/metrics")))
+            assert float(counted["1024.0"]) < float(counted["+Inf"]), "a prompt counts whole in the step that ends it"
+    finally:
+        server.stop()

@@ -1,0 +1,103 @@
+"""How many tokens does one step of this server compute at most? (vLLM does not publish max_num_batched_tokens.)
+
+Who has a free seat and free memory and still waits, waits because the step is full. So over a stretch of scrapes that
+all find somebody waiting like this, the tokens that were computed by the steps that were counted are the size of a full
+step. The buckets of vLLM's histogram do not say it: a prompt counts whole, in the step that ends it, however many steps
+it took, and a step in which nobody decodes and no prompt ends does not count at all. Hence:
+
+- A stretch is as long as makes the prompts that are half done at its ends a small part of it. They are at most what is
+  counted between two scrapes.
+- In the mean several decode, or steps may be missing from the count.
+- Fewer run than have run at once before, at every scrape, and fewer decode than that in the mean; or those that wait
+  may only wait for a seat.
+
+A stretch that was not full all the time says too little, so the largest of the last few is believed, and none before
+there are two.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from backends.metrics import EngineMetrics, EngineSteps
+from backends.saturation import KV_USED_RATIO_MAX
+
+SCRAPES_MIN = 15  # in tokens: so many times the most that was counted between two scrapes; an error of 1 in 15 at most
+STEPS_MIN = 32
+DECODES_MIN = 4  # per step, in the mean
+DECODES_PERCENT_MAX = 90  # of the most that were seen to run at once
+STRETCHES_MIN, STRETCHES_KEPT = 2, 4
+TOKENS_MAX = 1 << 20  # no server computes more at once
+
+
+@dataclass(slots=True)
+class _Stretch:
+    steps: int = 0
+    tokens: int = 0
+    decoded: int = 0
+    tokens_max: int = 0  # between two scrapes
+
+
+@dataclass(slots=True)
+class _Engine:
+    last: EngineSteps
+    was_full: bool = False
+    running_max: int = 0
+    stretch: _Stretch = field(default_factory=_Stretch)
+    found: deque[int] = field(default_factory=lambda: deque(maxlen=STRETCHES_KEPT))
+
+
+class ChunkSize:
+    """Learns the most tokens that a step of an engine of one server computes, from its scrapes."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, _Engine] = {}
+
+    @property
+    def tokens_max(self) -> int | None:
+        """Of the engine of which it is the most; None while that is not known of any."""
+        return max((max(e.found) for e in self._engines.values() if len(e.found) >= STRETCHES_MIN), default=None)
+
+    def scraped(self, metrics: EngineMetrics) -> None:
+        """Take in one scrape; scrapes come in order."""
+        has_room = (metrics.kv_used_ratio or 0.0) < KV_USED_RATIO_MAX
+        before, self._engines = self._engines, {}  # whoever is not in it is gone
+        for said in metrics.engine_steps:
+            engine = before.get(said.engine)
+            if engine is None or _is_less(said, engine.last):  # it was started again
+                engine = _Engine(said)
+            self._engines[said.engine] = engine
+            engine.running_max = max(engine.running_max, said.requests_running)
+            is_full = has_room and said.requests_waiting > 0 and said.requests_running < engine.running_max
+            if not is_full or not engine.was_full:
+                engine.stretch = _Stretch()
+            else:
+                self._add(engine, said)
+            engine.last, engine.was_full = said, is_full
+
+    def silent(self) -> None:
+        """It did not answer: what it does until the next scrape is not known."""
+        for engine in self._engines.values():
+            engine.was_full = False
+
+    @staticmethod
+    def _add(engine: _Engine, said: EngineSteps) -> None:
+        stretch, tokens = engine.stretch, said.step_tokens_total - engine.last.step_tokens_total
+        stretch.steps += said.steps_total - engine.last.steps_total
+        stretch.tokens += tokens
+        stretch.decoded += said.generation_tokens_total - engine.last.generation_tokens_total
+        stretch.tokens_max = max(stretch.tokens_max, tokens)
+        if stretch.steps < STEPS_MIN or stretch.tokens < SCRAPES_MIN * stretch.tokens_max:
+            return
+        are_several = DECODES_MIN * stretch.steps <= stretch.decoded
+        have_seats = 100 * stretch.decoded <= DECODES_PERCENT_MAX * engine.running_max * stretch.steps
+        if are_several and have_seats and stretch.decoded <= stretch.tokens <= TOKENS_MAX * stretch.steps:
+            engine.found.append(stretch.tokens // stretch.steps)
+        engine.stretch = _Stretch()
+
+
+def _is_less(said: EngineSteps, last: EngineSteps) -> bool:
+    return (
+        said.steps_total < last.steps_total
+        or said.step_tokens_total < last.step_tokens_total
+        or said.generation_tokens_total < last.generation_tokens_total
+    )
