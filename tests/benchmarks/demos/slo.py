@@ -4,12 +4,12 @@
 
 One real vLLM whose full step stays under the chat's target for the time per token, and that gives no prompt more than
 a part of a step (--long-prefill-token-threshold), whoever is in front of it. How many tokens that is depends on the
-machine: a first engine is calibrated (`fairlead calibrate`, CALIBRATION_S), and the sizes follow from what was learnt.
-The targets are those that an empty engine gives: three times the chat's own median time to first token and a full step,
-and three times its median time per output token. The chat arrives at random times (Poisson); the flood has always FLOOD
-requests in flight. The ways to serve both take turns, each time with a fresh gateway that starts from what was learnt.
-The plugin's vLLM runs beside the other; one of them does nothing. Throughput is what vLLM's own counters moved by.
-Prints the results and saves them as text and JSON.
+machine, and follows from what a first engine takes, of which the gateway's step-time model is learnt, too (`fairlead
+calibrate`, CALIBRATION_S). The targets are those that an empty engine gives: three times the chat's own median time to
+first token and a full step, and three times its median time per output token. The chat arrives at random times
+(Poisson); the flood has always FLOOD requests in flight. The ways to serve both take turns, each time with a fresh
+gateway that starts from what was learnt. The plugin's vLLM runs beside the other; one of them does nothing. Throughput
+is what vLLM's own counters moved by. Prints the results and saves them as text and JSON.
 """
 
 import argparse
@@ -29,9 +29,6 @@ from tempfile import TemporaryDirectory
 from servers import ROOT, gateway, vllm
 
 from backends.metrics import parse_metrics
-from gateway.config.sections import Backend
-from gateway.config.step_time import believed
-from policies.step_time import StepTimeModel
 
 sys.path.insert(0, str(ROOT / "tests/vllm"))
 import plugin
@@ -48,8 +45,8 @@ TURN_S = 12.0
 TARGET_FACTOR = 3.0
 CALIBRATION_S = 20
 FIRST_STEP_TOKENS_MAX = 512  # of the engine that is calibrated
-STEP_TOKENS = (128, 1_024)  # least and most
-STEP_RATIO_MAX = 0.7  # of the target for the time per token: what a full step takes by the model, the rest is for noise
+STEP_TOKENS_UNIT = 32
+STEP_RATIO_MAX = 0.6  # of the target for the time per token: what a full step takes; the rest is for noise
 FREE_TOKENS = 48  # of every step, for a short prompt that may come
 SHARE_TOKENS = 64  # about what a long prompt gets of it
 POOL = ("--num-gpu-blocks-override", "2048")
@@ -149,29 +146,20 @@ def main() -> None:
 
 
 def choose_steps(installed: Path, folder: Path, step_time: Path) -> Steps:
-    """The largest steps that stay under the chat's target on this machine; what was learnt is kept in `step_time`."""
-    with vllm(
-        "--max-num-batched-tokens", str(FIRST_STEP_TOKENS_MAX), *POOL, installed=installed, folder=folder
-    ) as engine:
-        solo = alone(engine)
+    """The largest steps that stay well under the chat's target on this machine, by an engine with steps of another size;
+    what `fairlead calibrate` learns of it is kept in `step_time`.
+    """
+    first = Steps(FIRST_STEP_TOKENS_MAX, FIRST_STEP_TOKENS_MAX)
+    with vllm(*first.options, installed=installed, folder=folder) as engine:
+        token_s, full_s = median(alone(engine).tpot_s), measure_full_step(engine, first)
         calibrate(engine, step_time)
-    model = believed(Backend(url="http://127.0.0.1", step_time_file=step_time)).model
-    least, most = STEP_TOKENS
-    tokens_max = max(
-        tokens
-        for tokens in range(least, most + 1, 32)
-        if tokens == least or full_step_s(model, tokens) <= STEP_RATIO_MAX * TARGET_FACTOR * median(solo.tpot_s)
-    )
+    # A step takes as long as one of a few decodes, and more in proportion to its tokens.
+    room_s = (STEP_RATIO_MAX * TARGET_FACTOR - 1) * token_s
+    tokens_max = round(first.tokens_max * room_s / (full_s - token_s) / STEP_TOKENS_UNIT) * STEP_TOKENS_UNIT
     long_prompts = (tokens_max - FREE_TOKENS) // SHARE_TOKENS
     steps = Steps(tokens_max, (tokens_max - FREE_TOKENS) // long_prompts)
     print(f"{steps}: {long_prompts} long prompts leave {FREE_TOKENS} tokens of a step to short ones", flush=True)
     return steps
-
-
-def full_step_s(model: StepTimeModel, tokens: int) -> float:
-    """Of prompts of the flood, half computed in the mean, with as many that decode."""
-    prompts = tokens / SHARE_TOKENS
-    return model.step_s(new_tokens=tokens, context_tokens=1.5 * prompts * BATCH["prompt"], requests=2 * prompts)
 
 
 def alone(backend) -> Turn:
