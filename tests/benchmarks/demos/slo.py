@@ -146,8 +146,8 @@ def main() -> None:
 
 
 def choose_steps(installed: Path, folder: Path, step_time: Path) -> Steps:
-    """The largest steps that stay well under the chat's target on this machine, by an engine with steps of another size;
-    what `fairlead calibrate` learns of it is kept in `step_time`.
+    """The largest steps that stay well under the chat's target on this machine, by an engine with steps of another size.
+    What `fairlead calibrate` learns of it is kept in `step_time`.
     """
     first = Steps(FIRST_STEP_TOKENS_MAX, FIRST_STEP_TOKENS_MAX)
     with vllm(*first.options, installed=installed, folder=folder) as engine:
