@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def choose_steps(installed: Path, folder: Path, step_time: Path) -> Steps:
-    """The largest steps that stay well under the chat's target on this machine, by an engine with steps of another size.
+    """The largest steps well under the chat's target on this machine, by an engine with steps of another size.
     What `fairlead calibrate` learns of it is kept in `step_time`.
     """
     first = Steps(FIRST_STEP_TOKENS_MAX, FIRST_STEP_TOKENS_MAX)
