@@ -54,6 +54,8 @@ if [ ! -e "$stamp" ]; then
   touch "$stamp"
 fi
 
+cp "$here/allow_amx.py" "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sitecustomize.py"
+
 if [ ! -e "$dir/model/model.safetensors" ]; then
   rm -rf "$dir/model" "$dir/model.part"
   "$venv/bin/python" "$here/make_tiny_model.py" "$dir/model.part"
