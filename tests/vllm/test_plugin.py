@@ -35,14 +35,14 @@ PACED = {"tenant": "chat", "slo_ttft_ms": 500, "slo_tpot_ms": TPOT_MS}
 def fair(site, tmp_path_factory):
     environment = plugin.environment(site, FAIRLEAD_TOKEN=TOKEN)
     server = Vllm(tmp_path_factory.mktemp("fair") / "log", *SERVER, *plugin.SCHEDULER, environment=environment)
-    yield awake(server.start())
+    yield server.start()
     server.stop()
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
     server = Vllm(tmp_path_factory.mktemp("stock") / "log", *SERVER)
-    yield awake(server.start())
+    yield server.start()
     server.stop()
 
 
@@ -51,14 +51,8 @@ def cramped(site, tmp_path_factory):
     environment = plugin.environment(site, FAIRLEAD_OPEN="1", FAIRLEAD_ORDER="vtc", FAIRLEAD_TPOT_MS="20")
     options = (*SERVER, *plugin.SCHEDULER, "--num-gpu-blocks-override=40")
     server = Vllm(tmp_path_factory.mktemp("cramped") / "log", *options, environment=environment)
-    yield awake(server.start())
+    yield server.start()
     server.stop()
-
-
-def awake(server):
-    """On processors with AMX vLLM for CPU 0.32 dies of prompts of a few tokens until it has seen a longer one."""
-    answer(server, completion(0, prompt_tokens=64, output_tokens=1))
-    return server
 
 
 def prompt(seed, tokens):

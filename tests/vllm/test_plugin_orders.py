@@ -81,5 +81,4 @@ def test_a_gateway_finds_out_that_an_engine_goes_by_priority_and_tells_it(priori
 
 
 def body(output_tokens):
-    # On processors with AMX vLLM for CPU 0.32 dies of a first prompt of a few tokens.
-    return {"model": "tiny", "prompt": list(range(300, 364)), "max_tokens": output_tokens, "ignore_eos": True}
+    return {"model": "tiny", "prompt": "a", "max_tokens": output_tokens, "ignore_eos": True}

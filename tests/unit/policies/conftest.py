@@ -96,6 +96,15 @@ class Pool:
         """Where one poll sends what, by request id."""
         return {action.request_id: action.backend_id for action in self.poll() if isinstance(action, Dispatch)}
 
+    def serve_all(self) -> list[str]:
+        """Everything that waits, in the order in which it goes through its seats."""
+        served: list[str] = []
+        while placed := self.placed():
+            served += placed
+            for request_id in placed:
+                self.end(request_id)
+        return served
+
     def backend(self, backend_id: str = "gpu") -> BackendView:
         return self.scheduler.snapshot(self.now).backends[backend_id]
 

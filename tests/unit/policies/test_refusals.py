@@ -48,15 +48,21 @@ def test_a_pool_sends_the_same_whether_it_remembers_refusals_or_not(make_pool, m
     assert history(make_pool, seed, loads) == remembered
 
 
-def test_once_all_are_full_only_those_that_changed_are_asked(make_pool, monkeypatch):
-    asked = []
-    worth_asking = Refusals.worth_asking
+@pytest.fixture
+def asked(monkeypatch):
+    """How many backends were asked, each time that somebody looked for room."""
+    found, worth_asking = [], Refusals.worth_asking
 
     def spied(self, *args, **when):
-        asked.append(len(found := worth_asking(self, *args, **when)))
-        return found
+        worth = worth_asking(self, *args, **when)
+        found.append(len(worth))
+        return worth
 
     monkeypatch.setattr(Refusals, "worth_asking", spied)
+    return found
+
+
+def test_once_all_are_full_only_those_that_changed_are_asked(make_pool, asked):
     pool = make_pool(loads=LOADS)
     for number in range(30):
         pool.send("A", f"r{number}", prompt=280, output_max=16)
@@ -67,15 +73,7 @@ def test_once_all_are_full_only_those_that_changed_are_asked(make_pool, monkeypa
     assert asked == [1, 1]
 
 
-def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool, monkeypatch):
-    asked = []
-    worth_asking = Refusals.worth_asking
-
-    def spied(self, *args, **when):
-        asked.append(len(found := worth_asking(self, *args, **when)))
-        return found
-
-    monkeypatch.setattr(Refusals, "worth_asking", spied)
+def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool, asked):
     pool = make_pool(loads=BUSY_LOADS)
     for number in range(24):  # each keeps its engine busy for two steps and a half
         pool.send("A", f"r{number}", prompt=250, output_max=16)

@@ -192,12 +192,7 @@ def test_every_order_and_placement_goes_on_from_its_own_standings(make_pool, fai
 def order_of_all(pool):
     for number in range(9):
         pool.send("ABC"[number % 3], f"n{number}")
-    served = []
-    while placed := pool.placed():
-        served += placed
-        for request_id in placed:
-            pool.end(request_id)
-    return served
+    return pool.serve_all()
 
 
 def lane_of(counter, **tenants):

@@ -16,16 +16,6 @@ def switch(pool, **choices):
     pool.scheduler.policy_changed(**choices, now=pool.now)
 
 
-def serve_all(pool) -> list[str]:
-    """Everything that waits, in the order in which it goes through its seats."""
-    served = []
-    while placed := pool.placed():
-        served += placed
-        for request_id in placed:
-            pool.end(request_id)
-    return served
-
-
 def unequal(make_pool, **options):
     """A has received 90, B 30 and C nothing; all three wait, and the seat is taken by A."""
     pool = make_pool(loads=ONE_SEAT, fairness=FAIRNESS["lcf"], **options)
@@ -50,7 +40,7 @@ def test_counters_stay_and_nothing_is_lost_whatever_order_comes_after_whatever(m
     switch(pool, fairness=after)
     assert {tenant_id: pool.counter(tenant_id) for tenant_id in "ABC"} == counters == {"A": 90, "B": 30, "C": 0}
     pool.end("A40")
-    assert sorted(serve_all(pool)) == ["a0", "a1", "b0", "b1", "c0", "c1"]
+    assert sorted(pool.serve_all()) == ["a0", "a1", "b0", "b1", "c0", "c1"]
 
 
 def test_joining_the_new_order_lifts_nobody_who_waited(make_pool):
@@ -58,7 +48,7 @@ def test_joining_the_new_order_lifts_nobody_who_waited(make_pool):
     pool = unequal(make_pool)
     switch(pool, fairness="vtc")
     pool.end("A40")
-    assert serve_all(pool) == ["c0", "c1", "b0", "b1", "a0", "a1"]
+    assert pool.serve_all() == ["c0", "c1", "b0", "b1", "a0", "a1"]
 
 
 def test_tiers_keep_their_counters_too(make_pool):
@@ -72,18 +62,18 @@ def test_tiers_keep_their_counters_too(make_pool):
     assert pool.dispatched() == ["a0"]
     switch(pool, fairness="lcf")
     pool.end("a0")
-    assert serve_all(pool)[:3] == ["b0", "b1", "b2"]
+    assert pool.serve_all()[:3] == ["b0", "b1", "b2"]
 
 
 def test_deficits_start_as_if_all_had_just_been_refilled(make_pool):
     pool = unequal(make_pool)
     switch(pool, fairness=PolicyChoice("drr", {"quantum_service": 1_000.0}))
     pool.end("A40")
-    assert serve_all(pool)[:2] == ["c0", "c1"], "the circle begins with the least served, and A owes nothing"
+    assert pool.serve_all()[:2] == ["c0", "c1"], "the circle begins with the least served, and A owes nothing"
     pool = unequal(make_pool)
     switch(pool, fairness=PolicyChoice("dlpm", {"quantum_service": 1_000.0}))
     pool.end("A40")
-    assert serve_all(pool) == ["a0", "a1", "b0", "b1", "c0", "c1"], "all have credit: by arrival, then by id"
+    assert pool.serve_all() == ["a0", "a1", "b0", "b1", "c0", "c1"], "all have credit: by arrival, then by id"
 
 
 def test_what_is_in_flight_goes_on_being_charged_where_it_runs(make_pool):
@@ -128,7 +118,7 @@ def test_every_placement_may_follow_every_other_while_requests_wait_run_and_come
     for request_id in running[1:]:
         pool.emit(request_id, 2)
         pool.end(request_id)
-    assert len(serve_all(pool)) == 9 - len(running)
+    assert len(pool.serve_all()) == 9 - len(running)
     total = 8 * 10 + 2 * 2 * len(running[1:])
     assert sum(pool.service(tenant_id) for tenant_id in "ABC") == total
     assert sum(pool.key(tenant_id) for tenant_id in "ABC") == pytest.approx(sum(map(pool.counter, "ABC")))
@@ -201,7 +191,7 @@ def test_a_policy_or_parameter_that_does_not_exist_changes_nothing(make_pool, ch
     with pytest.raises(ValueError, match=words):
         switch(pool, **choice)
     pool.end("A40")
-    assert serve_all(pool) == ["c0", "c1", "b0", "b1", "a0", "a1"]
+    assert pool.serve_all() == ["c0", "c1", "b0", "b1", "a0", "a1"]
 
 
 def test_a_cap_on_shares_in_flight_goes_on_counting_what_was_in_flight(make_pool):
