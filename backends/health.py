@@ -8,15 +8,20 @@ Two kinds of bad news are told apart, because they call for different things:
   After FAILURES_MAX of these in a row it is EJECTED: a judgement, and so never passed on the last one
   that answers (`keep_one`). A good poll says nothing about this, so it does not reset that count.
 
+One accident is one failure, however many exchanges it breaks: what was sent before the last failure and
+breaks before the backend was heard of again says nothing new, and nor does what was sent before it came back.
+
 "The engine is currently busy" (503) is neither. A backend comes back half open: the first good poll
 after its backoff puts it on TRIAL, where one more failure ejects it again for twice as long, and one
-request served or TRIAL_POLLS good polls make it HEALTHY.
+request served or TRIAL_POLLS good polls make it HEALTHY. One that is DOWN and answers before that is EJECTED
+again until then, so that it is not waited for where there is no other.
 
 Pure: it is told what happened and when; it polls nothing and reads no clock.
 """
 
 from collections.abc import Iterable
 from enum import StrEnum
+from math import inf
 
 FAILURES_MAX = 3
 TRIAL_POLLS = 3
@@ -53,16 +58,22 @@ class BackendHealth:
         self._broken = 0
         self._trial_polls = 0
         self._healthy_since = 0.0
+        self._failed_at = -inf  # the last failure that counted
+        self._heard_at = -inf  # the last poll that it answered
+        self._back_at = -inf  # the last time that it was put on trial
 
     @property
     def available(self) -> bool:
         return self.state in {State.HEALTHY, State.TRIAL}
 
-    def report(self, evidence: Evidence, *, now: float) -> None:
-        """Record how a request went."""
+    def report(self, evidence: Evidence, *, sent_at: float, now: float) -> None:
+        """Record how a request went that was sent at `sent_at`."""
         if evidence is Evidence.SERVED:
             self._served(now)
         elif evidence is Evidence.BROKEN:
+            if not self._is_news(sent_at):
+                return
+            self._failed_at = now
             self._broken += 1
             if self.available and (self.state is State.TRIAL or self._broken >= FAILURES_MAX):
                 self._leave(State.EJECTED, now)
@@ -82,18 +93,26 @@ class BackendHealth:
     def poll_answered(self, now: float) -> None:
         """Record that it says it is well."""
         self._unreachable = 0
+        self._heard_at = now
         if self.state is State.UNKNOWN:
             self._become_healthy(now)
         elif self.state is State.TRIAL:
             self._trial_polls += 1
             if self._trial_polls >= TRIAL_POLLS:
                 self._become_healthy(now)
-        elif not self.available and now >= self.retry_at:
-            self.take_back()
+        elif not self.available:
+            if now >= self.retry_at:
+                self.take_back(now)
+            else:
+                self.state = State.EJECTED
 
-    def take_back(self) -> None:
+    def take_back(self, now: float) -> None:
         """Put it on trial."""
-        self.state, self._trial_polls, self._unreachable = State.TRIAL, 0, 0
+        self.state, self._trial_polls, self._unreachable, self._back_at = State.TRIAL, 0, 0, now
+
+    def _is_news(self, sent_at: float) -> bool:
+        """Whether the failure of what was sent then is another accident than the last."""
+        return sent_at > self._back_at and max(sent_at, self._heard_at) > self._failed_at
 
     def _served(self, now: float) -> None:
         self._unreachable = self._broken = 0
@@ -111,9 +130,14 @@ class BackendHealth:
         self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
 
 
-def keep_one(pool: Iterable[BackendHealth]) -> None:
-    """Take one back where every backend that answers was ejected: doubtful service is better than none."""
+def keep_one(pool: Iterable[BackendHealth], now: float) -> BackendHealth | None:
+    """Take one back where every backend that answers was ejected: doubtful service is better than none. Returns which,
+    None where there is no need.
+    """
     healths = list(pool)
     ejected = [h for h in healths if h.state is State.EJECTED]
-    if ejected and not any(h.available for h in healths):
-        min(ejected, key=lambda h: (h.retry_at, h.backend_id)).take_back()
+    if not ejected or any(h.available for h in healths):
+        return None
+    taken_back = min(ejected, key=lambda h: (h.retry_at, h.backend_id))
+    taken_back.take_back(now)
+    return taken_back

@@ -244,11 +244,11 @@ class BackendPool:
         """Return the last scrape; without measurements if that is not fresh."""
         return self._backends[backend_id].metrics
 
-    def report(self, backend_id: str, evidence: Evidence, now: float) -> None:
+    def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
         """Take in how one exchange with a backend went, seen by whoever relayed it."""
         backend = self._backends[backend_id]
         was = backend.health.state
-        backend.health.report(evidence, now=now)
+        backend.health.report(evidence, sent_at=sent_at, now=now)
         if evidence in {Evidence.UNREACHABLE, Evidence.BROKEN}:
             backend.ask_now.set()
         if backend.health.state is not was:
@@ -394,7 +394,9 @@ class BackendPool:
             level = logging.INFO if backend.health.available else logging.WARNING
             log.log(level, "backend %s: %s, was %s. %s", backend.spec.id, backend.health.state, was, why)
             pool = self._pool_mates(backend)
-            keep_one(mate.health for mate in pool)
+            kept = keep_one((mate.health for mate in pool), self._clock())
+            if kept is not None:
+                log.warning("backend %s: %s, for there is no other", kept.backend_id, kept.state)
         else:
             pool = [backend]
         loads = [self._load(mate) for mate in pool]

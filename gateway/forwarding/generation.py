@@ -75,17 +75,18 @@ class Generation:
         """Send the call to the backend of its lease, and to the next one while it is not taken."""
         resends = 0
         while True:
+            sent_at = call.dispatcher.now()
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
             if trace.spans is not None:
                 trace.spans.sent(lease.backend_id, self._backends.kind(lease.backend_id).name)
             try:
-                return await lease.unless_withdrawn(self._send(request, call, lease, trace))
+                return await lease.unless_withdrawn(self._send(request, call, lease, trace, sent_at))
             except Withdrawn:
                 if trace.spans is not None:
                     trace.spans.came_back("withdrawn")
                 await lease.returned(0.0)
             except NotTaken as refusal:
-                self._report(lease.backend_id, refusal.evidence, call)
+                self._report(lease.backend_id, refusal.evidence, call, sent_at)
                 if refusal.evidence is Evidence.BROKEN:
                     resends += 1
                     if resends > RESENDS_MAX:
@@ -94,10 +95,12 @@ class Generation:
                     trace.spans.came_back(refusal.evidence)
                 await lease.returned(refusal.hold_s)
             except UpstreamError:
-                self._report(lease.backend_id, Evidence.BROKEN, call)
+                self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
                 raise
 
-    async def _send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
+    async def _send(
+        self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace, sent_at: float
+    ) -> RelayResult:
         try:
             result, evidence = await self._attempt(call, lease, trace).run(request)
         except OptionsRefused:
@@ -105,7 +108,7 @@ class Generation:
             result, evidence = await self._attempt(call, lease, trace).run(request)
         self.answered(call, lease, trace)
         if result.outcome is not Outcome.CLIENT_GONE:
-            self._report(lease.backend_id, evidence, call)
+            self._report(lease.backend_id, evidence, call, sent_at)
         return result
 
     def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
@@ -137,6 +140,6 @@ class Generation:
             on_id=named,
         )
 
-    def _report(self, backend_id: str, evidence: Evidence, call: Call) -> None:
+    def _report(self, backend_id: str, evidence: Evidence, call: Call, sent_at: float) -> None:
         if not self.stopping:
-            self._backends.report(backend_id, evidence, call.dispatcher.now())
+            self._backends.report(backend_id, evidence, sent_at=sent_at, now=call.dispatcher.now())

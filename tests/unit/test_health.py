@@ -20,8 +20,10 @@ def healthy(backend_id="b", now=0.0):
 
 
 def broken(health, now, times=FAILURES_MAX):
-    for _ in range(times):
-        health.report(Evidence.BROKEN, now=now)
+    """So many accidents, one after the other, the last one now."""
+    for ago in reversed(range(times)):
+        at = now - ago / 100
+        health.report(Evidence.BROKEN, sent_at=at, now=at)
 
 
 def silent(health, now, times=FAILURES_MAX):
@@ -49,7 +51,7 @@ def test_failures_in_a_row_take_a_backend_out():
         health = healthy()
         fail(health, 1.0, FAILURES_MAX - 1)
         assert health.state is State.HEALTHY
-        fail(health, 1.0, 1)
+        fail(health, 2.0, 1)
         assert health.state is state
         assert not health.available
 
@@ -58,17 +60,17 @@ def test_connections_that_are_refused_count_as_polls_that_fail():
     health = healthy()
     health.poll_failed(1.0)
     for _ in range(FAILURES_MAX - 1):
-        health.report(Evidence.UNREACHABLE, now=1.0)
+        health.report(Evidence.UNREACHABLE, sent_at=1.0, now=1.0)
     assert health.state is State.DOWN
 
 
 def test_a_success_in_between_starts_the_count_again():
     health = healthy()
-    for _ in range(5):
-        broken(health, 1.0, FAILURES_MAX - 1)
-        health.report(Evidence.SERVED, now=1.0)
-        silent(health, 1.0, FAILURES_MAX - 1)
-        health.poll_answered(1.0)
+    for second in range(5):
+        broken(health, second, FAILURES_MAX - 1)
+        health.report(Evidence.SERVED, sent_at=0.0, now=second)
+        silent(health, second, FAILURES_MAX - 1)
+        health.poll_answered(second)
     assert health.state is State.HEALTHY
 
 
@@ -76,18 +78,18 @@ def test_a_good_poll_does_not_excuse_broken_answers():
     health = healthy()
     for second in range(FAILURES_MAX):
         health.poll_answered(float(second))
-        health.report(Evidence.BROKEN, now=float(second))
+        health.report(Evidence.BROKEN, sent_at=float(second), now=float(second))
     assert health.state is State.EJECTED
 
 
 def test_a_busy_engine_is_well():
     health = healthy()
     for _ in range(10 * FAILURES_MAX):
-        health.report(Evidence.BUSY, now=1.0)
+        health.report(Evidence.BUSY, sent_at=1.0, now=1.0)
     assert health.state is State.HEALTHY
     broken(health, 1.0, FAILURES_MAX - 1)
-    health.report(Evidence.BUSY, now=1.0)
-    broken(health, 1.0, 1)
+    health.report(Evidence.BUSY, sent_at=1.0, now=1.0)
+    broken(health, 2.0, 1)
     assert health.state is State.EJECTED, "busy is no success either"
 
 
@@ -103,7 +105,7 @@ def test_an_ejected_backend_is_on_trial_at_the_first_good_poll_after_its_backoff
 
 def test_a_trial_ends_well_with_one_request_or_several_polls():
     for succeed in (
-        lambda h: h.report(Evidence.SERVED, now=20.0),
+        lambda h: h.report(Evidence.SERVED, sent_at=20.0, now=20.0),
         lambda h: [h.poll_answered(20.0) for _ in range(TRIAL_POLLS)],
     ):
         health = healthy()
@@ -126,6 +128,7 @@ def test_one_failure_ends_a_trial_and_the_backoff_doubles_up_to_its_limit():
             now = health.retry_at
             health.poll_answered(now)
             assert health.state is State.TRIAL
+            now += 0.5
             fail(health, now, 1)
             assert not health.available
         assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]
@@ -164,10 +167,10 @@ def test_the_last_backend_that_answers_is_not_ejected():
     first, second, dead = healthy("a"), healthy("b"), BackendHealth("c")
     silent(dead, 0.0)
     broken(second, 1.0)
-    keep_one([first, second, dead])
+    keep_one([first, second, dead], 1.0)
     assert (first.state, second.state) == (State.HEALTHY, State.EJECTED)
     broken(first, 1.5)
-    keep_one([first, second, dead])
+    keep_one([first, second, dead], 1.5)
     assert second.state is State.TRIAL, "the one that was ejected longest ago has had most time to recover"
     assert (first.state, dead.state) == (State.EJECTED, State.DOWN)
 
@@ -176,7 +179,7 @@ def test_an_ejected_backend_is_taken_back_when_the_others_go_down():
     ejected, other = healthy("a"), healthy("b")
     broken(ejected, 1.0)
     silent(other, 1.0)
-    keep_one([ejected, other])
+    keep_one([ejected, other], 1.0)
     assert ejected.available
 
 
@@ -184,7 +187,7 @@ def test_a_pool_whose_backends_are_all_down_stays_down():
     healths = [healthy("a"), healthy("b")]
     for health in healths:
         silent(health, 1.0)
-    keep_one(healths)
+    keep_one(healths, 1.0)
     assert not any(h.available for h in healths)
 
 
@@ -192,5 +195,55 @@ def test_of_equals_the_first_by_id_is_taken_back():
     healths = [healthy(backend_id) for backend_id in ("c", "a", "b")]
     for health in healths:
         broken(health, 1.0)
-    keep_one(healths)
+    keep_one(healths, 1.0)
     assert [h.backend_id for h in healths if h.available] == ["a"]
+
+
+def test_one_accident_is_one_failure_however_many_streams_it_breaks():
+    health = healthy()
+    for stream in range(17):
+        health.report(Evidence.BROKEN, sent_at=float(stream), now=20.0 + stream / 1000)
+    assert health.state is State.HEALTHY
+    broken(health, 21.0, FAILURES_MAX - 1)
+    assert health.state is State.EJECTED, "three accidents are three"
+
+
+def test_the_only_backend_that_dies_with_many_streams_is_not_waited_for_longer_than_after_one():
+    health = healthy()
+    for stream in range(17):
+        health.report(Evidence.BROKEN, sent_at=float(stream), now=20.0)
+        keep_one([health], 20.0)
+    silent(health, 20.5)
+    assert health.state is State.DOWN
+    assert health.retry_at == 20.5 + BACKOFF_S_MIN
+
+
+def test_streams_that_break_one_after_the_other_while_polls_are_answered_are_as_many_accidents():
+    health = healthy()
+    for number in range(FAILURES_MAX):
+        health.poll_answered(10.0 + number)
+        health.report(Evidence.BROKEN, sent_at=0.0, now=10.5 + number)
+    assert health.state is State.EJECTED
+
+
+def test_what_was_sent_before_a_backend_came_back_says_nothing_of_it():
+    """Its host vanished: streams to it break when the host is back, and not before."""
+    health = healthy()
+    silent(health, 10.0)
+    health.poll_answered(20.0)
+    health.poll_answered(21.0)
+    health.report(Evidence.BROKEN, sent_at=9.0, now=22.0)
+    assert health.state is State.TRIAL
+    health.report(Evidence.BROKEN, sent_at=21.0, now=22.0)
+    assert health.state is State.EJECTED
+
+
+def test_a_backend_that_is_back_before_its_time_serves_where_there_is_no_other():
+    health, other = healthy("a"), healthy("b")
+    silent(health, 1.0)
+    health.poll_answered(1.0 + BACKOFF_S_MIN / 2)
+    assert keep_one([health, other], 1.5) is None
+    assert not health.available
+    silent(other, 1.6)
+    assert keep_one([health, other], 1.6) is health
+    assert health.state is State.TRIAL

@@ -66,6 +66,11 @@ async def serving(*servers):
             await runner.cleanup()
 
 
+def report(pool, backend_id, evidence, at):
+    """What was sent went so, at once."""
+    pool.report(backend_id, evidence, sent_at=at, now=at)
+
+
 @asynccontextmanager
 async def watching(specs, *, times=FAST, on_change=lambda: None):
     pool = BackendPool(
@@ -275,7 +280,7 @@ async def test_an_ejection_and_the_return_are_told_at_once():
             before = listener.calls
             for second in range(FAILURES_MAX):
                 assert listener.calls == before
-                pool.report("b", Evidence.BROKEN, float(second))
+                report(pool, "b", Evidence.BROKEN, float(second))
             assert listener.calls == before + 1
             assert [load.available for load in pool.loads()["tiny"]] == [True, False]
 
@@ -286,13 +291,13 @@ async def test_a_backend_on_trial_gets_one_request_while_others_are_well():
         specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
         async with watching(specs, on_change=listener) as pool:
             now = asyncio.get_running_loop().time() - 0.5
-            for _ in range(FAILURES_MAX):
-                pool.report("b", Evidence.BROKEN, now)
+            for number in range(FAILURES_MAX):
+                report(pool, "b", Evidence.BROKEN, now + number / 1000)
             assert pool.states()["b"] is State.EJECTED
             await until(lambda: pool.states()["b"] is State.TRIAL)
             assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, 1]
             before = listener.calls
-            pool.report("b", Evidence.SERVED, now + 1.0)
+            report(pool, "b", Evidence.SERVED, now + 1.0)
             assert listener.calls == before + 1
             assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, None]
 
@@ -301,8 +306,9 @@ async def test_the_last_backend_that_answers_stays_in_service():
     async with serving(Server(), Server("other")) as urls:
         specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
         async with watching(specs, times=SLOW) as pool:
-            for _ in range(10 * FAILURES_MAX):
-                pool.report("a", Evidence.BROKEN, 1.0)
+            now = asyncio.get_running_loop().time()
+            for number in range(10 * FAILURES_MAX):
+                report(pool, "a", Evidence.BROKEN, now + number)
             (load,) = pool.loads()["tiny"]
             assert load.available
             assert load.requests_running_max is None
@@ -313,7 +319,7 @@ async def test_a_busy_engine_is_not_ejected():
         specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
         async with watching(specs, times=SLOW) as pool:
             for _ in range(10 * FAILURES_MAX):
-                pool.report("b", Evidence.BUSY, 1.0)
+                report(pool, "b", Evidence.BUSY, 1.0)
             assert pool.states()["b"] is State.HEALTHY
 
 
@@ -322,7 +328,7 @@ async def test_a_refused_connection_makes_the_next_poll_start_soon():
     times = PollTimes(idle_s=1.0, busy_s=1.0, models_s=60.0)
     async with serving(server) as (url,), watching([BackendSpec("a", url)], times=times) as pool:
         asked = len(server.asked)
-        pool.report("a", Evidence.UNREACHABLE, 1.0)
+        report(pool, "a", Evidence.UNREACHABLE, 1.0)
         await until(lambda: len(server.asked) > asked, timeout_s=0.5)
 
 
