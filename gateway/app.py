@@ -85,8 +85,8 @@ class Gateway:
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
         self._shared_limits = SharedLimits(self.pools)
-        self._access_log = AccessLog(config.access_log.path) if config.access_log.enabled else None
-        self._trace_log = make_trace_log(config.trace_log.path) if config.trace_log.enabled else None
+        self._access_log = AccessLog(str(config.access_log.path)) if config.access_log.enabled else None
+        self._trace_log = make_trace_log(str(config.trace_log.path)) if config.trace_log.enabled else None
 
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""

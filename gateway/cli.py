@@ -211,6 +211,19 @@ def keys_revoke(
     typer.echo(f"revoked: {_shown(found[0])}")
 
 
+@keys_app.command("accept-secret")
+def keys_accept_secret(config: ConfigOption = None) -> None:
+    """Take the configured secret for the state, in place of the one that its keys were made with.
+
+    Every API key and admin key that was made with the other one stops working. Gateways of this state have to be
+    started again, all with this secret.
+    """
+    from gateway.state.key_secret import accept  # noqa: PLC0415
+
+    _of_state(lambda: accept(_load(config), config))
+    typer.echo("The state is of this secret now.")
+
+
 def _load(path: Path | None, *, check_files: bool = True) -> "Config":
     from gateway.config import ConfigError, load_config  # noqa: PLC0415
 

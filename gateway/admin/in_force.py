@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar, cast
 
 from backends.poll import tls_context_of
@@ -16,6 +17,7 @@ from backends.pool import BackendPool
 from backends.reach import Reach
 from backends.spec import BackendSpec
 from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
+from gateway.config.files import resolve_files
 from gateway.config.scheduling import Scheduling
 from gateway.config.sections import Section, Tenant, Tier
 from gateway.config.step_time import believed
@@ -50,9 +52,12 @@ class InForce:
         make_link: Callable[[BackendSpec], Link],
         tiers: MutableMapping[str, policy.Tier],
         reach: Reach,
+        folder: Path,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
-        """`reach`: where backends may be that the file has not declared; `scheduling_of`: how a pool is scheduled."""
+        """`reach`: where backends may be that the file has not declared; `folder`: where relative paths begin;
+        `scheduling_of`: how a pool is scheduled.
+        """
         self._registry = registry
         self._front = front
         self._pools = pools
@@ -61,6 +66,7 @@ class InForce:
         self._make_link = make_link
         self._tiers = tiers
         self._reach = reach
+        self._folder = folder
         self.scheduling_of = scheduling_of
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
         self._tier_envelopes: dict[str, policy.SloEnvelope] = {}
@@ -180,7 +186,7 @@ class InForce:
             self._match(backend_id, entry)
 
     def _match(self, backend_id: str, entry: Entry) -> None:
-        section = _backend(entry)
+        section = resolve_files(_backend(entry), self._folder)
         if self._backends.leaving(backend_id):
             self._faults[backend_id] = "another backend of this name is leaving"
             return
@@ -207,7 +213,7 @@ class InForce:
 
     def _add(self, backend_id: str, entry: Entry) -> None:
         """Raises ValueError where it cannot be."""
-        section = _backend(entry)
+        section = resolve_files(_backend(entry), self._folder)
         # What the file declares is the operator's own word, at whatever address.
         reach = self._reach if entry.origin == "admin" else None
         spec = backend_spec(section.model_copy(update={"name": backend_id}), reach)

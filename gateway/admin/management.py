@@ -28,6 +28,7 @@ from gateway.state.assembly import make_meeting
 from gateway.state.budgets import BUDGETED, Budgets, Limits, limits_of
 from gateway.state.declaration import Declaration
 from gateway.state.discovering import make_source
+from gateway.state.key_secret import FingerprintCheck
 from gateway.state.kinds import Key
 from gateway.state.learning import Learning
 from gateway.state.memory import Memory
@@ -69,17 +70,24 @@ class Management:
         self.budgets = Budgets(self.usage, store, is_shared=config.state.redis is not None)
         self.replicas: Replicas | None = None  # where gateways share their state
         self._is_open = False
+        self._fingerprint_check: FingerprintCheck | None = None
         self._in_force: InForce | None = None
         self._port: AdminPort | None = None
         self._running: Running | None = None
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
 
     async def open(self) -> None:
-        """Read what is kept. Raises StateFileError, StoreUnavailable; OSError where a secret cannot be written."""
+        """Read what is kept. Raises StateFileError, StoreUnavailable, SecretMismatch; OSError where a secret cannot be
+        written.
+        """
         if self._config.admin.enabled and self._config.auth.secret is None:
             make_secret(self._config.auth.secret_file)  # of the HMACs of admin keys, which outlive the process
         await self.registry.start()
         self._is_open = True
+        secret = self._config.auth.secret_bytes()
+        if secret is not None:
+            self._fingerprint_check = FingerprintCheck(self._store, secret)
+            await self._fingerprint_check.start()
         if self._memory is not None:
             await self._memory.open()
         self.usage.start()
@@ -117,6 +125,7 @@ class Management:
             make_link=running.make_link,
             tiers=running.tiers,
             reach=self._reach(),
+            folder=self._config.folder,
             scheduling_of=self.scheduling_of,
         )
         self._in_force.start()
@@ -221,6 +230,8 @@ class Management:
 
     async def close(self) -> None:
         """When nothing runs any more: keep what has been used, and leave the store."""
+        if self._fingerprint_check is not None:
+            await self._fingerprint_check.stop()
         if self._is_open:
             await self.budgets.stop()
             await self.usage.stop()

@@ -8,9 +8,10 @@ reserves leave room) is checked here, all of it, before anything is reported.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -22,7 +23,9 @@ from gateway.api.calls import CallLimits
 from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
 from gateway.config.admin import Admin
 from gateway.config.discovery import SOURCES_MAX, Discovery
+from gateway.config.files import resolve_files
 from gateway.config.jwt import Jwt
+from gateway.config.problems import Loc
 from gateway.config.scheduling import Pool, Scheduling
 from gateway.config.sections import (
     AccessLog,
@@ -52,8 +55,6 @@ ENV_DELIMITER = "__"
 TENANTS_MAX = 100_000
 ANONYMOUS = "anonymous"
 OPEN_TENANT_PREFIX = "key-"
-
-Path = tuple[str | int, ...]
 
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){1,8}")
 
@@ -93,6 +94,8 @@ class Config(BaseSettings):
     shutdown: Shutdown = Shutdown()
     state: State = State()
 
+    _folder: Path = PrivateAttr(default=Path())
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -115,6 +118,17 @@ class Config(BaseSettings):
                 {"text": "; ".join(f"{_dotted(path)}: {text}" for path, text in problems), "problems": problems},
             )
         return self
+
+    def placed_in(self, folder: Path) -> Self:
+        """Return the same with every relative path in it below `folder`, which is where the file is."""
+        placed = resolve_files(self, folder).model_copy()
+        placed._folder = folder  # noqa: SLF001 - its own
+        return placed
+
+    @property
+    def folder(self) -> Path:
+        """Where a relative path that comes by the admin API begins, too."""
+        return self._folder
 
     @property
     def keeps_state(self) -> bool:
@@ -221,7 +235,7 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     yield from _backend_disagreements(config)
     yield from _endpoint_disagreements(config)
     yield from _token_disagreements(config)
@@ -254,7 +268,7 @@ def _disagreements(config: Config) -> Iterator[tuple[Path, str]]:
         )
 
 
-def _backend_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+def _backend_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     if len(config.backends) > BACKENDS_MAX:
         yield ("backends",), f"there are more than {BACKENDS_MAX}"
     if len(config.discovery) > SOURCES_MAX:
@@ -265,7 +279,7 @@ def _backend_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
             yield ("backends", index, "name"), f"'{backend.id}' is the name of more than one backend"
 
 
-def _token_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+def _token_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     if config.jwt.data and config.auth.mode != "keys":
         yield ("jwt", "data"), "is for auth.mode keys: where it is open nobody is asked who he is"
     for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
@@ -273,7 +287,7 @@ def _token_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
             yield ("jwt", port), "has an issuer twice"
 
 
-def _endpoint_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
+def _endpoint_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     ours = PathTable(ENDPOINTS)
     for path in config.endpoints:
         if not _PATH.fullmatch(path) or ".." in path:
@@ -282,5 +296,5 @@ def _endpoint_disagreements(config: Config) -> Iterator[tuple[Path, str]]:
             yield ("endpoints", path), "is served already"
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: Loc) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")

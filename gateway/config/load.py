@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
+from gateway.config.files import folder_of
 from gateway.config.problems import (
     ConfigError,
     Lines,
@@ -48,6 +49,8 @@ def load_config(path: Path | None = None, *, check_files: bool = True) -> Config
         problems += validation_problems(error, Config, lines, variables)
     except SettingsError as error:
         problems.append(_json_problem(error, variables))
+    if config is not None:
+        config = config.placed_in(folder_of(path))
     if config is not None and check_files:
         problems += [locate(loc, text, lines, variables) for loc, text in _file_problems(config)]
     if problems or config is None:
@@ -111,6 +114,8 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
     # Where keys are made by the admin port there need not be any yet.
     if config.auth.mode == "keys" and not (config.admin.enabled and not config.auth.keys_file.exists()):
         checks.append((("auth", "keys_file"), lambda: _keys(config)))
+    if config.admin.enabled:
+        checks.append((("admin", "key_file"), lambda: _see_that_it_is_not_elsewhere(config.admin.key_file)))
     if config.state.redis is not None:
         checks.append((("state", "redis", "password_file"), config.state.redis.secret))
     if config.prompt_tokens.ranks_file is not None:
@@ -130,15 +135,27 @@ def _secret(config: Config) -> None:
     auth = config.auth
     if auth.mode == "keys" and auth.secret is None and not auth.secret_file.exists():
         if config.admin.enabled:
+            _see_that_it_is_not_elsewhere(auth.secret_file)
             return  # it is made at the start
-        raise ValueError(f"there is no file {auth.secret_file} ('fairlead keys new TENANT' makes it)")
+        raise ValueError(_missing(auth.secret_file))
     auth.secret_bytes()
+
+
+def _missing(path: Path) -> str:
+    _see_that_it_is_not_elsewhere(path)
+    return f"there is no file {path} ('fairlead keys new TENANT' makes it)"
+
+
+def _see_that_it_is_not_elsewhere(path: Path) -> None:
+    """Raises ValueError where a secret lies in the working directory: a new one would lock all keys out silently."""
+    if not path.exists() and (there := Path.cwd() / path.name) != path and there.exists():
+        raise ValueError(f"there is no file {path}, but there is {there}: paths are relative to the configuration file")
 
 
 def _keys(config: Config) -> None:
     path = config.auth.keys_file
     if not path.exists():
-        raise ValueError(f"there is no file {path} ('fairlead keys new TENANT' makes it)")
+        raise ValueError(_missing(path))
     read_keys(path)
 
 

@@ -291,14 +291,14 @@ class PromptTokens(Section):
 
 class AccessLog(Section):
     enabled: bool = True
-    path: str = "-"
+    path: Path = Path("-")
 
 
 class TraceLog(Section):
     """The traffic as a trace for `fairlead simulate run`."""
 
     enabled: bool = False
-    path: str = "fairlead-trace.jsonl"
+    path: Path = Path("fairlead-trace.jsonl")
 
 
 class Shutdown(Section):

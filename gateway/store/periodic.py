@@ -31,6 +31,10 @@ class Periodic:
             await self._task
             self._task = None
 
+    def finish(self) -> None:
+        """Do it no more; called by the work itself, which `stop` would wait for."""
+        self._stopping.set()
+
     @property
     def is_running(self) -> bool:
         return self._task is not None

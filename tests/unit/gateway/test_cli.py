@@ -84,7 +84,7 @@ def test_a_new_key_is_printed_once_and_opens_the_gateway(keys_config):
 def test_check_config_tells_whose_keys_are_missing_or_refused(keys_config, tmp_path):
     run("keys", "new", "alice", "--config", keys_config)
     result = run("check-config", keys_config)
-    assert "auth: keys, 1 in fairlead.keys" in result.output
+    assert f"auth: keys, 1 in {Path(keys_config).parent}/fairlead.keys" in result.output
     assert "tenants without a key: bob" in result.output
     (tmp_path / "fairlead.yaml").write_text("auth: {mode: keys}\ntenants: {bob: {}}\n")
     assert "refused: alice" in run("check-config", keys_config).output

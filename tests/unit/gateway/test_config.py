@@ -52,7 +52,8 @@ def test_nothing_configured_is_valid_and_needs_no_file():
 
 @pytest.mark.parametrize("text", ["", "# only a comment", "tenants:\n  # none yet\nqueue:\n"])
 def test_a_section_of_comments_has_its_defaults(write, text):
-    assert load_config(write(text)) == Config()
+    path = write(text)
+    assert load_config(path) == Config().placed_in(path.parent)
 
 
 def test_a_configuration_cannot_be_changed():

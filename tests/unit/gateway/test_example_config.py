@@ -61,7 +61,7 @@ def _elsewhere(monkeypatch, tmp_path):
 def test_the_example_is_valid_and_says_what_holds_without_it(tmp_path):
     path = tmp_path / "example.yaml"
     path.write_text(TEXT)
-    assert load_config(path) == Config()
+    assert load_config(path) == Config().placed_in(tmp_path)
 
 
 def test_the_example_with_everything_switched_on_is_valid(tmp_path, monkeypatch):

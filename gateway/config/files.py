@@ -1,0 +1,39 @@
+"""Files that a configuration names: a relative path is relative to the folder of the configuration file.
+
+One rule for every section and every command: a gateway finds the same secret whatever folder it is started from.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+M = TypeVar("M", bound=BaseModel)
+
+STDOUT = Path("-")
+
+
+def folder_of(config_file: Path | None) -> Path:
+    """Where relative paths begin: beside the file, absolute; without a file the working directory, as it is asked."""
+    return Path() if config_file is None else config_file.absolute().parent
+
+
+def resolve_files(section: M, folder: Path) -> M:
+    """Return the section with every relative path in it, however deep, below `folder`; `-` stays."""
+    resolved = {name: _resolve(getattr(section, name), folder) for name in type(section).model_fields}
+    changed = {name: value for name, value in resolved.items() if value is not getattr(section, name)}
+    return section.model_copy(update=changed) if changed else section
+
+
+def _resolve(value: Any, folder: Path) -> Any:
+    if isinstance(value, Path):
+        return value if value.is_absolute() or value == STDOUT else folder / value
+    if isinstance(value, BaseModel):
+        return resolve_files(value, folder)
+    if isinstance(value, tuple):
+        items = tuple(_resolve(item, folder) for item in value)
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    if isinstance(value, dict):
+        entries = {name: _resolve(item, folder) for name, item in value.items()}
+        return value if all(entries[name] is value[name] for name in value) else entries
+    return value
