@@ -70,10 +70,11 @@ class Exchange:
     looks like a whole one.
     """
 
-    __slots__ = ("_connection", "headers", "is_framed", "status")
+    __slots__ = ("_connection", "failure", "headers", "is_framed", "status")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection: Connection | None = connection
+        self.failure: Exception | None = None  # what `on_body` raised, also where the message is complete
         self.status = 0
         self.is_framed = False
         self.headers: dict[str, str] = {}
@@ -118,6 +119,8 @@ class Exchange:
         if self._connection is None:
             raise RuntimeError("the exchange has been released")
         await self._connection.drain_to(on_body)
+        if self.failure is not None:
+            raise self.failure
 
     async def begun(self) -> None:
         """Wait until something of the body is there, or it is known that nothing will be."""
@@ -289,6 +292,8 @@ class Connection(asyncio.Protocol):
             try:
                 sink(pieces.popleft() if len(pieces) == 1 else self._take())  # spares one call a token
             except Exception as error:  # noqa: BLE001 - it is raised where the body is awaited
+                if self._exchange is not None:
+                    self._exchange.failure = error
                 self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:

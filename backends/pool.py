@@ -108,6 +108,7 @@ class BackendPool:
             raise ValueError(f"there are {BACKENDS_MAX} backends")
         backend = self._backends[spec.id] = self._make_backend(spec)
         self._catalog.add(spec.id, spec.pool)
+        log.info("backend %s: new, at %s", spec.id, spec.url)
         if self._running:
             self._watch(backend)
 
@@ -124,17 +125,20 @@ class BackendPool:
         backend = self._backends[backend_id]
         if not backend.leaving:
             backend.leaving = backend.draining = True
+            log.info("backend %s: leaves, and is sent nothing more", backend_id)
             self._catalog.remove(backend_id)
             self._on_change()
 
     async def forget(self, backend_id: str) -> None:
-        """A retired backend runs nothing any more: ask it no more."""
-        backend = self._backends.pop(backend_id)
+        """A retired backend runs nothing any more: ask it no more. Until this returns it is still leaving."""
+        backend = self._backends[backend_id]
         assert backend.leaving, "it is retired first"
         tasks = [task for task in (backend.task, backend.probe) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        del self._backends[backend_id]
+        log.info("backend %s: gone", backend_id)
 
     def backend_ids(self) -> list[str]:
         """All that are there, but for those that are retired."""
@@ -391,12 +395,11 @@ class BackendPool:
     def _settle(self, backend: Member, was: State, *, why: str) -> None:
         """After news of one backend: keep its pool in service, and tell the listener what it does not know."""
         if backend.health.state is not was:
-            level = logging.INFO if backend.health.available else logging.WARNING
-            log.log(level, "backend %s: %s, was %s. %s", backend.spec.id, backend.health.state, was, why)
             pool = self._pool_mates(backend)
             kept = keep_one((mate.health for mate in pool), self._clock())
-            if kept is not None:
-                log.warning("backend %s: %s, for there is no other", kept.backend_id, kept.state)
+            _tell_state(backend.health, was, why)
+            if kept is not None and kept is not backend.health:
+                _tell_state(kept, State.EJECTED, "there is no other")
         else:
             pool = [backend]
         loads = [self._load(mate) for mate in pool]
@@ -417,3 +420,10 @@ class BackendPool:
         if is_trial and any(mate.health.state is State.HEALTHY for mate in self._pool_mates(backend)):
             return replace(load, requests_running_max=1)  # half open: others can carry the rest
         return load
+
+
+def _tell_state(health: BackendHealth, was: State, why: str) -> None:
+    """One line in the log: lost and found, better and worse."""
+    is_better = health.available and was not in {State.HEALTHY, health.state}
+    level = logging.INFO if is_better else logging.WARNING
+    log.log(level, "backend %s: %s, was %s. %s", health.backend_id, health.state, was, why)

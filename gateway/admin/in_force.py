@@ -225,16 +225,30 @@ class InForce:
         self._urls[backend_id] = section.url
 
     async def _tend(self) -> None:
+        stuck: set[str] = set()
         while True:
             await asyncio.sleep(TEND_S)
-            for backend_id in self._backends.leaving_ids():
-                upstream = self._links[backend_id].upstream
-                if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
-                    continue
-                await self._backends.forget(backend_id)
-                del self._links[backend_id], self._urls[backend_id]
-                await upstream.aclose()
-                self._match_backends()
+            leaving = self._backends.leaving_ids()
+            stuck.intersection_update(leaving)
+            for backend_id in leaving:
+                try:
+                    await self._forget_if_idle(backend_id)
+                except Exception:  # whatever is wrong with one, the others have to go
+                    if backend_id not in stuck:  # tried again, but said once
+                        log.exception("backend %s: it could not be taken away", backend_id)
+                    stuck.add(backend_id)
+
+    async def _forget_if_idle(self, backend_id: str) -> None:
+        """A backend that leaves and runs nothing of ours is gone, and its name is free."""
+        upstream = self._links[backend_id].upstream
+        if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
+            return
+        await self._backends.forget(backend_id)
+        del self._links[backend_id], self._urls[backend_id]
+        try:
+            await upstream.aclose()
+        finally:
+            self._match_backends()
 
 
 def _section(entry: Entry | None, kind: type[S]) -> S | None:

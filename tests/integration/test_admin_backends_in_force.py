@@ -80,6 +80,55 @@ async def test_a_name_is_free_for_another_backend_when_the_first_has_left(api):
         await within(is_well)
 
 
+async def test_a_backend_that_is_made_anew_while_its_namesake_is_being_forgotten_comes_after_it(api):
+    async with scripted() as one, scripted() as two:
+        await api.post("/backends", {"id": "x", "url": one.url})
+        backends, forgotten, gate = api.rig.gateway.backends, [], asyncio.Event()
+
+        async def last_poll():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                forgotten.append("x")
+                await gate.wait()
+
+        await until(lambda: backends._backends["x"].probe is not None)
+        backends._backends["x"].probe = asyncio.create_task(last_poll())
+        assert (await api.delete("/backends/x")).status == 204
+        await until(lambda: forgotten)
+        made = await api.post("/backends", {"id": "x", "url": two.url})
+        gate.set()
+        assert made.status == 201, made.body
+
+        async def is_well():
+            shown = (await api.get("/backends/x")).json
+            return shown["state"] == "healthy" and two.polls
+
+        await within(is_well)
+
+
+async def test_one_backend_that_cannot_be_taken_away_keeps_no_other_and_is_told_of_once(api, caplog):
+    async with scripted() as one, scripted() as two:
+        for name, backend in (("stuck", one), ("other", two)):
+            await api.post("/backends", {"id": name, "url": backend.url})
+        links, runs_at = api.rig.gateway._links, api.rig.gateway.pools.runs_at
+        asked = []
+
+        def broken(backend_id):
+            asked.append(backend_id)
+            if backend_id == "stuck" and len(asked) < 6:
+                raise RuntimeError("out of luck")
+            return runs_at(backend_id)
+
+        api.rig.gateway.pools.runs_at = broken
+        assert (await api.delete("/backends/stuck")).status == 204
+        assert (await api.delete("/backends/other")).status == 204
+        await until(lambda: "other" not in links)
+        await until(lambda: "stuck" not in links)
+    told = [record for record in caplog.records if "could not be taken away" in record.getMessage()]
+    assert [(record.levelname, record.args) for record in told] == [("ERROR", ("stuck",))]
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -130,8 +130,9 @@ async def test_a_vllm_with_the_plugin_is_known_to_batch_fairly_until_it_says_no_
         await until(lambda: any(request.query_string == "since=7" for request in server.asked))
         server.answers["/fairlead/steps"] = (401, "")
         await until(lambda: pool.plugin_name("a") is None)
+        await until(lambda: next(iter(pool.loads().values()))[0].batching == "vllm")
         ((load,),) = pool.loads().values()
-        assert (load.batching, load.pab_tokens) == ("vllm", None)
+        assert load.pab_tokens is None
         asked = sum(request.path == "/fairlead/steps" for request in server.asked)
         metrics = sum(request.path == "/metrics" for request in server.asked)
         await until(lambda: sum(request.path == "/metrics" for request in server.asked) > metrics + 2)
@@ -294,12 +295,29 @@ async def test_a_backend_on_trial_gets_one_request_while_others_are_well():
             for number in range(FAILURES_MAX):
                 report(pool, "b", Evidence.BROKEN, now + number / 1000)
             assert pool.states()["b"] is State.EJECTED
-            await until(lambda: pool.states()["b"] is State.TRIAL)
-            assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, 1]
+            await until(lambda: [load.requests_running_max for load in pool.loads()["tiny"]] == [None, 1])
+            assert pool.states()["b"] is State.TRIAL
             before = listener.calls
             report(pool, "b", Evidence.SERVED, now + 1.0)
             assert listener.calls == before + 1
             assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, None]
+
+
+async def test_a_backend_that_is_lost_and_found_comes_and_goes_is_one_line_each_in_the_log(caplog):
+    caplog.set_level(logging.INFO, "backends.pool")
+    server = Server()
+    async with serving(server) as (url,), watching([]) as pool:
+        pool.add(BackendSpec("a", url))
+        await until(lambda: "a: healthy, was unknown" in caplog.text)
+        server.answers["/health"] = (503, "")
+        await until(lambda: "a: down, was healthy" in caplog.text)
+        server.answers["/health"] = (200, "")
+        await until(lambda: "a: healthy, was trial" in caplog.text)
+        pool.retire("a")
+        await pool.forget("a")
+    told = [record.getMessage().removeprefix("backend a: ").split(",")[0] for record in caplog.records]
+    told = [line for line in told if not line.startswith("backend a serves")]
+    assert told == ["new", "healthy", "down", "trial", "healthy", "leaves", "gone"]
 
 
 async def test_the_last_backend_that_answers_stays_in_service():

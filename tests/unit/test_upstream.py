@@ -441,6 +441,17 @@ async def test_what_the_callback_raises_is_raised_where_the_body_is_awaited(piec
 
 
 @on_both_loops
+async def test_what_the_callback_raises_of_the_last_piece_is_raised_too():
+    async with Backend(always(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab", b"cd", pause_s=0.05)) as backend:
+        up = make_upstream(backend.url)
+        with pytest.raises(UpstreamProtocolError, match="more than 3"):
+            await get(up, bytes_max=3)
+        assert await get(up) == (200, b"abcd")
+        assert backend.connections == 2, "what failed is not used again"
+        await up.aclose()
+
+
+@on_both_loops
 async def test_chunks_of_one_read_are_one_piece():
     async with Backend(always(CHUNKED, b"2\r\nok\r\n2\r\nay\r\n0\r\n\r\n", pause_s=0.02)) as backend:
         up = make_upstream(backend.url)
