@@ -5,8 +5,11 @@ than it can run: its sequences stay below `max_num_seqs`, and the KV tokens its 
 (prompt + predicted output, growing with the actual output). What they need is what all of them come to at their
 full lengths ("sum"), or what is there at the fullest moment ("peak", kv_peak.py). Blocks of a prompt that another
 running request holds too are counted once. What others send to the same backend is measured (its counts minus
-ours) and taken off. An engine that preempts says that the pool was overbooked: its headroom shrinks at once and
-comes back slowly.
+ours) and taken off. An engine that preempts says that the pool was overbooked. Where that is our doing its headroom
+shrinks at once and comes back slowly. It is where nobody else is there, and where ours have outgrown what was left to
+them when the last was let in by more than strangers have grown since: who grew more has used up the headroom, and
+more of it for us would not have kept strangers out. However often an engine preempts before another of ours is let in,
+it is one accident.
 
 What a backend has seats and memory for may still be more than it can serve in time: that is asked of a limit
 (policies/limit/).
@@ -86,8 +89,8 @@ class BackendCapacity:
 
     # As EngineWork.
     __slots__ = (
-        "_clock", "_foreign_requests", "_foreign_tokens", "_headroom_ratio", "_headroom_ratio_max", "_limit",
-        "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_shared",
+        "_clock", "_foreign_requests", "_foreign_tokens", "_granted", "_headroom_ratio", "_headroom_ratio_max",
+        "_limit", "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_shared",
         "_shared_tokens", "_tiers", "foreign_requests", "foreign_tokens", "held_until", "id", "layout", "load",
         "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "tokens", "tokens_limit",
         "tokens_max", "work",
@@ -125,6 +128,8 @@ class BackendCapacity:
         self._reserve_ratios = reserve_ratios
         self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
         self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
+        # Tokens that were left to us, and that strangers had, when we last let one in; None after a preemption.
+        self._granted: tuple[float, float] | None = None
         self._set_limits()
         self._set_pace(is_new=True)
 
@@ -269,6 +274,9 @@ class BackendCapacity:
         return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
 
     def take(self, reservation: Reservation) -> None:
+        # An idle backend takes one however little is left: less headroom would not have kept it out.
+        left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
+        self._granted = left, self.foreign_tokens
         self.requests += 1
         for block_hash in reservation.prefix:
             block = self._shared.get(block_hash)
@@ -406,18 +414,29 @@ class BackendCapacity:
         return kept
 
     def _observe(self, load: BackendLoad, held_tokens: float) -> None:
-        if load.preemptions_total is not None and self.load.preemptions_total is not None:
-            if load.preemptions_total > self.load.preemptions_total:
-                self._headroom_ratio = max(self._headroom_ratio * PREEMPTION_SHRINK_RATIO, HEADROOM_RATIO_MIN)
-            else:
-                recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
-                self._headroom_ratio = min(recovered, self._headroom_ratio_max)
         if load.requests_running is not None:
             theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences - load.peers.requests
             self._foreign_requests.append(max(0, theirs))
         if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
             theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens
             self._foreign_tokens.append(max(0.0, theirs_tokens - load.peers.tokens))
+        if load.preemptions_total is not None and self.load.preemptions_total is not None:
+            if load.preemptions_total > self.load.preemptions_total and self._has_overbooked(load):
+                self._headroom_ratio = max(self._headroom_ratio * PREEMPTION_SHRINK_RATIO, HEADROOM_RATIO_MIN)
+                self._granted = None
+            else:
+                recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
+                self._headroom_ratio = min(recovered, self._headroom_ratio_max)
+
+    def _has_overbooked(self, load: BackendLoad) -> bool:
+        """Whether a preemption is our doing, and the first one since we last let a request in."""
+        if self._granted is None:
+            return False
+        # The most of the last observations: who has just been preempted holds less than before.
+        if not max(self._foreign_requests) and not load.peers.requests:
+            return True
+        left, theirs = self._granted
+        return self.tokens_held_max - left > max(0.0, max(self._foreign_tokens) - theirs)
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
         self._rooms.clear()

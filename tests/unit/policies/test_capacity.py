@@ -172,8 +172,10 @@ def test_a_measurement_without_figures_changes_no_estimate():
 
 def test_preemptions_tighten_at_once_and_headroom_comes_back_slowly():
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, preemptions_total=7))
+    take(capacity, 10)
     measure(capacity, preemptions_total=8)
     assert capacity.tokens_limit == pytest.approx(950 * 0.9)
+    take(capacity, 10)
     measure(capacity, preemptions_total=20)
     assert capacity.tokens_limit == pytest.approx(950 * 0.81)
     measure(capacity, preemptions_total=20, times=10)
@@ -185,8 +187,49 @@ def test_preemptions_tighten_at_once_and_headroom_comes_back_slowly():
 def test_however_often_an_engine_preempts_half_of_its_pool_is_used():
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, preemptions_total=0))
     for total in range(1, 50):
+        take(capacity, 1)
         measure(capacity, preemptions_total=total)
     assert capacity.tokens_limit == 500
+
+
+def test_preemptions_before_the_next_is_let_in_are_one_accident():
+    capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, preemptions_total=0))
+    take(capacity, 10)
+    for total in range(1, 6):
+        measure(capacity, preemptions_total=total)
+    assert capacity.tokens_limit == pytest.approx(950 * 0.9 + 4 * 5), "recovering since the first"
+
+
+def beside_strangers(*, ours: int, theirs: int) -> BackendCapacity:
+    """A pool of 1,000 tokens in which strangers hold 400, and one of ours was let in with the other 600."""
+    capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, preemptions_total=0), **WHOLE)
+    measure(capacity, requests_running=4, kv_used_ratio=0.4, preemptions_total=0, times=3)
+    reservation = take(capacity, 100, 500)
+    capacity.resize(reservation, 600 + ours)
+    used = (600 + ours + 400 + theirs) / 1000
+    measure(capacity, requests_running=5, kv_used_ratio=used, held=600 + ours, preemptions_total=1)
+    return capacity
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 100), (50, 200), (-100, 300)])
+def test_a_preemption_of_a_pool_that_strangers_have_filled_costs_us_no_headroom(ours, theirs):
+    assert beside_strangers(ours=ours, theirs=theirs).tokens_limit == 1000
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(100, 0), (200, 50), (100, -100)])
+def test_a_preemption_of_a_pool_that_our_answers_outgrew_is_ours_whoever_else_is_there(ours, theirs):
+    assert beside_strangers(ours=ours, theirs=theirs).tokens_limit == 900
+
+
+def test_strangers_who_come_while_we_have_not_drained_yet_are_not_our_doing():
+    """Between their coming and our last answer of before, more is reserved than is left to us: nothing was let in."""
+    capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, preemptions_total=0), **WHOLE)
+    take(capacity, 500, 500)
+    for total in range(10):
+        measure(capacity, requests_running=5, kv_used_ratio=1.0, held=500, preemptions_total=total)
+    assert capacity.foreign_tokens == 500
+    assert capacity.tokens_max < capacity.tokens
+    assert capacity.tokens_limit == 1000
 
 
 def test_an_engine_that_restarts_counts_preemptions_from_zero_without_a_penalty():
