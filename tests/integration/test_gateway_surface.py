@@ -273,7 +273,7 @@ async def test_an_operator_lists_further_paths_and_how_each_is_charged():
 async def test_every_answer_has_the_name_of_its_request():
     async with scripted() as backend, gateway(backend) as rig:
         for path in ("/v1/models", "/health", "/nowhere", "/version", CHAT, "/v1/responses/resp_1"):
-            assert re.fullmatch(r"fl-[0-9a-f]{8}-[0-9a-f]+", (await rig.get(path)).headers["x-request-id"]), path
+            assert re.fullmatch(r"fl-[0-9a-f]{16}", (await rig.get(path)).headers["x-request-id"]), path
             named = await rig.get(path, headers={"X-Request-Id": "mine"})
             assert named.headers["x-request-id"] == "mine", path
 
