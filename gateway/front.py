@@ -102,9 +102,7 @@ class Front:
         self._background = Background(
             intake=intake, generation=self._generation, links=links, names=self._names, ended=telemetry.ended
         )
-        self._utilities = Utilities(
-            reception=self._reception, pools=pools, links=links, responses=self._responses, headers=self._headers
-        )
+        self._utilities = self._make_utilities()
         self._probes = Probes(pools)
         cors = Cors(listen.allowed_origins)
         self._answering = Answering(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
@@ -177,6 +175,16 @@ class Front:
             prompt_tokens=learnt_tokens,
             exact_prompt_tokens=exact_tokens,
             budgets=self._budgets,
+        )
+
+    def _make_utilities(self) -> Utilities:
+        return Utilities(
+            reception=self._reception,
+            pools=self._pools,
+            links=self._links,
+            responses=self._responses,
+            headers=self._headers,
+            xargs_allowed=self._config.limits.xargs_allowed,
         )
 
     def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:

@@ -34,13 +34,14 @@ _SEQUENCES: Final = frozenset({"n", "best_of"})
 @dataclass(frozen=True, slots=True)
 class CallLimits:
     """Largest call accepted: `n` or `best_of`, prompts in one call, inputs of one that generates nothing, and
-    tokens of one choice.
+    tokens of one choice. `xargs_allowed`: the arguments that it may give to the engine; None: all but the reserved.
     """
 
     choices_max: int
     prompts_max: int
     inputs_max: int
     output_tokens_max: int
+    xargs_allowed: frozenset[str] | None = None
 
 
 class ParsedCall(NamedTuple):
@@ -72,7 +73,7 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
     shape, call = endpoint.shape, body.values
     assert shape is not None, "asked for endpoints with a body to be queued"
     stream = flag(call, "stream")
-    changes = fields.changes(call, salted=salt is not None)
+    changes = fields.changes(call, salted=salt is not None, xargs_allowed=limits.xargs_allowed)
     if salt is not None and not endpoint.multipart:
         changes[fields.CACHE_SALT] = salt
     wants_usage, wants_continuous, options = False, False, None

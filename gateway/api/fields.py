@@ -6,8 +6,9 @@ lists is forwarded, so the rows of headers say what the gateway itself does with
 """
 
 import hmac
+import json
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -18,13 +19,19 @@ from gateway.api.values import integer
 
 # A stream whose chunks hold more tokens than this would be charged in lumps.
 STREAM_INTERVAL_MAX: Final = 16
-# What the scheduler inside an engine is told by us, and by nobody else.
-RESERVED_XARGS: Final = ("tenant", "tenant_id", "tier", "tier_id", "priority", "deadline")
+# What the scheduler inside an engine is told by us, and by nobody else; and what vLLM itself reads there as if one of
+# its own servers had written it: a text where a connector reads an object ends the engine, with all that runs in it.
+RESERVED_XARGS: Final = (
+    "tenant", "tenant_id", "tier", "tier_id", "priority", "deadline",
+    "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "session_id",
+)  # fmt: skip
 RESERVED_XARGS_PREFIXES: Final = ("slo_", "fairlead_")
 # Of Dynamo's extensions: urgency, place, and a prompt in place of the one that was counted.
 # https://docs.nvidia.com/dynamo/latest/additional-resources/nvidia-request-extensions-nvext
 RESERVED_NVEXT: Final = ("agent_hints", "session_control", "token_data", "cache_salt")
 RESERVED_NVEXT_SUFFIXES: Final = ("_id", "_rank")
+
+XARGS: Final = "vllm_xargs"
 
 LEFT_OUT: Final = object()
 
@@ -56,20 +63,28 @@ def _stream_interval(value: Any) -> Any:
     return STREAM_INTERVAL_MAX if interval is not None and interval > STREAM_INTERVAL_MAX else value
 
 
-def _xargs(value: Any) -> Any:
-    """In a form it is a string of JSON."""
+def _xargs(value: Any, allowed: Container[str] | None = None) -> Any:
+    """Without the reserved names, and with `allowed` without all that is not in it. In a form it is a string, which
+    vLLM reads by Python's own json: that takes more than the standard does (NaN).
+    """
     given = value
     if type(value) is str:
         try:
-            given = orjson.loads(value)
-        except orjson.JSONDecodeError:
+            given = json.loads(value)
+        except RecursionError:
+            return LEFT_OUT  # how deep is too deep depends on who reads
+        except ValueError:
             return value  # the backend's to refuse
-    if type(given) is not dict or not any(map(_is_reserved, given)):
+    if type(given) is not dict:
         return value
-    kept = {name: each for name, each in given.items() if not _is_reserved(name)}
+    kept = {
+        name: each for name, each in given.items() if not _is_reserved(name) and (allowed is None or name in allowed)
+    }
+    if len(kept) == len(given):
+        return value
     if not kept:
         return LEFT_OUT
-    return orjson.dumps(kept).decode() if type(value) is str else kept
+    return json.dumps(kept, separators=(",", ":")) if type(value) is str else kept
 
 
 def _nvext(value: Any) -> Any:
@@ -93,10 +108,12 @@ _PLACE = "Where a request runs is the gateway's decision."
 
 BODY_FIELDS: Final[Mapping[str, BodyField]] = {
     "priority": BodyField(_leave_out, "left out", _OVERTAKE),
-    "vllm_xargs": BodyField(
+    XARGS: BodyField(
         _xargs,
-        "without the names that are ours (tenant, tenant_id, tier, tier_id, priority, deadline, slo_*, fairlead_*)",
-        "A scheduler inside the engine believes them.",
+        "without the names that are ours (tenant, tenant_id, tier, tier_id, priority, deadline, slo_*, fairlead_*) or "
+        "the engine's own (kv_transfer_params, ec_transfer_params, kv_cache_report_mode, session_id); with "
+        "`limits.xargs_allowed` those alone that it lists",
+        "A scheduler inside the engine believes them, and a wrong one ends the engine.",
     ),
     "nvext": BodyField(
         _nvext,
@@ -159,10 +176,11 @@ _NAMES: Final = frozenset(BODY_FIELDS)
 _NAMES_SALTED: Final = _NAMES | {CACHE_SALT}
 
 
-def changes(call: Mapping[str, Any], *, salted: bool) -> dict[str, Any]:
+def changes(call: Mapping[str, Any], *, salted: bool, xargs_allowed: Container[str] | None = None) -> dict[str, Any]:
     """What is forwarded in place of which field, LEFT_OUT for none; empty where the body passes as it came.
 
-    `salted`: the client's own salt is left out, because it goes into ours.
+    `salted`: the client's own salt is left out, because it goes into ours. `xargs_allowed`: the arguments that a client
+    may give to the engine; None: all but the reserved ones.
     """
     names = _NAMES_SALTED if salted else _NAMES
     if names.isdisjoint(call):
@@ -170,7 +188,10 @@ def changes(call: Mapping[str, Any], *, salted: bool) -> dict[str, Any]:
     found = {}
     for name in names.intersection(call):
         value = call[name]
-        forwarded = BODY_FIELDS.get(name, CACHE_SALT_FIELD).rewrite(value)
+        if name == XARGS and xargs_allowed is not None:
+            forwarded = _xargs(value, xargs_allowed)
+        else:
+            forwarded = BODY_FIELDS.get(name, CACHE_SALT_FIELD).rewrite(value)
         if forwarded is not value:
             found[name] = forwarded
     return found

@@ -171,6 +171,7 @@ class Config(BaseSettings):
             prompts_max=limits.prompts_max,
             inputs_max=limits.inputs_max,
             output_tokens_max=limits.output_tokens_max,
+            xargs_allowed=limits.xargs_allowed,
         )
 
 

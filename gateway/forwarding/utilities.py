@@ -45,12 +45,14 @@ class Utilities:
         links: Mapping[str, Link],
         responses: KeptResponses,
         headers: AnswerHeaders,
+        xargs_allowed: frozenset[str] | None = None,
     ) -> None:
         self._reception = reception
         self._pools = pools
         self._links = links
         self._responses = responses
         self._headers = headers
+        self._xargs_allowed = xargs_allowed
         self._turn = itertools.count()
         self._in_flight: Counter[str] = Counter()  # by tenant
 
@@ -114,7 +116,8 @@ class Utilities:
         trace: CallTrace,
     ) -> Exchange:
         """The answer of the first backend that takes it; a backend that hangs up without a word has not taken it."""
-        body = arrival.body.upstream(changes(arrival.body.values, salted=False), None)
+        changed = changes(arrival.body.values, salted=False, xargs_allowed=self._xargs_allowed)
+        body = arrival.body.upstream(changed, None)
         for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
             link = self._links.get(backend_id)
             if link is None:  # taken away while another was asked

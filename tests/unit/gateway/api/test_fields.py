@@ -13,12 +13,14 @@ from gateway.api.fields import (
     BODY_FIELDS,
     HEADER_FIELDS,
     LEFT_OUT,
+    RESERVED_XARGS,
     STREAM_INTERVAL_MAX,
     CacheSalts,
     changes,
 )
 from gateway.api.headers import upstream_headers
 
+RESERVED = set(RESERVED_XARGS)
 LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000)
 PLAIN = {
     CHAT: {"messages": [{"role": "user", "content": "hello"}]},
@@ -62,8 +64,12 @@ def test_only_what_is_written_at_the_top_is_a_field():
 
 
 @pytest.mark.parametrize(
-    "name", ["slo_ttft_ms", "slo_anything", "tenant", "tier", "tenant_id", "priority", "fairlead_x"]
-)
+    "name",
+    [
+        "slo_ttft_ms", "slo_anything", "tenant", "tier", "tenant_id", "priority", "fairlead_x",
+        "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "session_id",
+    ],
+)  # fmt: skip
 def test_the_engines_scheduler_is_not_told_by_a_client_what_we_tell_it(name):
     assert forwarded(vllm_xargs={name: 1, "mine": "a"})["vllm_xargs"] == {"mine": "a"}
     assert "vllm_xargs" not in forwarded(vllm_xargs={name: 1})
@@ -99,6 +105,28 @@ def test_other_extensions_of_dynamo_pass(value):
 @pytest.mark.parametrize("name", ["Priority", "PRIORITY", "priority ", "prioritY", "x-priority", "extra_body"])
 def test_what_no_server_reads_passes(name):
     assert forwarded(**{name: {"priority": -5}}) == PLAIN[CHAT] | {name: {"priority": -5}}
+
+
+def test_an_operator_can_list_the_arguments_of_the_engine_that_clients_may_give():
+    allowed = frozenset({"mine", "kv_transfer_params"})
+    given = {"mine": 1, "another": 2, "kv_transfer_params": "x"}
+    assert changes({"vllm_xargs": given}, salted=False, xargs_allowed=allowed) == {"vllm_xargs": {"mine": 1}}
+    assert changes({"vllm_xargs": {"mine": 1}}, salted=False, xargs_allowed=allowed) == {}
+    assert changes({"vllm_xargs": {"mine": 1}}, salted=False, xargs_allowed=frozenset()) == {"vllm_xargs": LEFT_OUT}
+    limits = CallLimits(choices_max=1, prompts_max=1, inputs_max=1, output_tokens_max=9, xargs_allowed=allowed)
+    parsed = parse_call(CHAT, read_json(orjson.dumps(PLAIN[CHAT] | {"vllm_xargs": given})), limits)
+    assert json.loads(parsed.body.asking(usage=False, continuous=False))["vllm_xargs"] == {"mine": 1}
+
+
+@pytest.mark.parametrize("value", ['{"kv_transfer_params": NaN}', '{"priority": 1, "a": Infinity}'])
+def test_a_form_is_read_as_vllm_reads_it_which_takes_more_than_json(value):
+    assert not RESERVED & json.loads(forwarded_xargs(value)).keys()
+    assert forwarded_xargs("[" * 100_000 + "]" * 100_000) == "{}"
+
+
+def forwarded_xargs(value):
+    found = changes({"vllm_xargs": value}, salted=False).get("vllm_xargs", value)
+    return "{}" if found is LEFT_OUT else found
 
 
 def test_arguments_of_the_engine_in_a_form_are_a_string_and_stay_one():
