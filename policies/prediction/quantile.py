@@ -2,6 +2,10 @@
 
 A reservation that is too small ends in a preemption, one that is too large in an idle seat; the upper
 quantile is wrong on the cheap side, and a window of the last outputs follows a tenant that changes its work.
+
+Some tenants take what they ask for: whoever summarises in 100 words sets max_tokens to that, and another time to 500.
+So the outputs are looked at as numbers of tokens and as shares of the limit that was set, and of the two views the
+one is believed that was less wrong of late, by the loss that a quantile minimises (Koenker and Bassett, 1978).
 """
 
 from bisect import bisect_left, insort
@@ -14,10 +18,13 @@ from policies.types import Request
 QUANTILE = 0.8
 WINDOW_OUTPUTS = 50
 FIRST_TOKENS = 256.0  # expected per choice of a tenant never seen
+LEAD_TOKENS = 1.0  # of loss: by less the views do not differ
 
 
 class TenantQuantile:
-    """A quantile (nearest rank) of the tenant's last outputs; `first_tokens` of a tenant never seen."""
+    """A quantile (nearest rank) of the tenant's last outputs, or of the shares of their limits that they were;
+    `first_tokens` of a tenant never seen.
+    """
 
     def __init__(
         self,
@@ -30,29 +37,59 @@ class TenantQuantile:
         self._quantile = quantile
         self._window_outputs = window_outputs
         self._first_tokens = first_tokens
-        self._windows: dict[str, OutputWindow] = {}
+        self._tenants: dict[str, _Views] = {}
 
     def predict(self, request: Request) -> float:
-        window = self._windows.get(request.tenant_id)
-        return clamped(request, window.quantile(self._quantile) if window is not None else self._first_tokens)
+        views = self._tenants.get(request.tenant_id)
+        return clamped(request, self._first_tokens if views is None else views.predict(request, self._quantile))
 
     def observed(self, request: Request, output_tokens: int) -> None:
-        window = self._windows.get(request.tenant_id)
-        if window is None:
-            window = self._windows[request.tenant_id] = OutputWindow(self._window_outputs)
-        window.add(output_tokens / request.choices)
+        views = self._tenants.get(request.tenant_id)
+        if views is None:
+            views = self._tenants[request.tenant_id] = _Views(self._window_outputs)
+        views.observed(request, output_tokens, self._quantile)
 
     def forget(self, tenant_id: str) -> None:
-        self._windows.pop(tenant_id, None)
+        self._tenants.pop(tenant_id, None)
+
+
+class _Views:
+    """One tenant's outputs per choice: in tokens, and as shares of their limits."""
+
+    __slots__ = ("_outputs", "_shares", "_shares_lead")
+
+    def __init__(self, outputs_max: int) -> None:
+        self._outputs = OutputWindow(outputs_max)
+        self._shares = OutputWindow(outputs_max)
+        self._shares_lead = 0.0  # by how many tokens of loss the shares were less wrong, fading over the window
+
+    def predict(self, request: Request, quantile: float) -> float:
+        if self._shares_lead > LEAD_TOKENS:
+            return self._shares.quantile(quantile) * request.output_tokens_max / request.choices
+        return self._outputs.quantile(quantile)
+
+    def observed(self, request: Request, output_tokens: int, quantile: float) -> None:
+        output, limit = output_tokens / request.choices, request.output_tokens_max / request.choices
+        if len(self._outputs):
+            by_tokens = _loss(output - min(self._outputs.quantile(quantile), limit), quantile)
+            by_shares = _loss(output - self._shares.quantile(quantile) * limit, quantile)
+            self._shares_lead += by_tokens - by_shares - self._shares_lead / self._outputs.outputs_max
+        self._outputs.add(output)
+        self._shares.add(output / limit)
+
+
+def _loss(short: float, quantile: float) -> float:
+    """Of a prediction that was so much too short; a quantile of what comes has the least of it in the mean."""
+    return quantile * short if short > 0.0 else (quantile - 1.0) * short
 
 
 class OutputWindow:
     """The last outputs, in order of arrival and in order of size."""
 
-    __slots__ = ("_arrived", "_outputs_max", "_sorted")
+    __slots__ = ("_arrived", "_sorted", "outputs_max")
 
     def __init__(self, outputs_max: int) -> None:
-        self._outputs_max = outputs_max
+        self.outputs_max = outputs_max
         self._arrived: deque[float] = deque()
         self._sorted: list[float] = []
 
@@ -60,7 +97,7 @@ class OutputWindow:
         return len(self._sorted)
 
     def add(self, output: float) -> None:
-        if len(self._arrived) == self._outputs_max:
+        if len(self._arrived) == self.outputs_max:
             oldest = self._arrived.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
         self._arrived.append(output)

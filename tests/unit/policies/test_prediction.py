@@ -46,6 +46,36 @@ def test_the_quantile_and_its_window_can_be_chosen():
     assert TenantQuantile(first_tokens=7.0).predict(call()) == 7
 
 
+def test_a_tenant_that_always_uses_its_whole_limit_is_predicted_its_whole_limit():
+    rng = Random(1)
+    limits = [rng.randint(16, 1_024) for _ in range(20)]
+    predictor = learnt(TenantQuantile(), [(call(output_max=limit), limit) for limit in limits])
+    for limit in (16, 500, 4_000):
+        assert predictor.predict(call(output_max=limit)) == limit
+        assert predictor.predict(call(output_max=3 * limit, choices=3)) == 3 * limit
+
+
+def test_a_tenant_that_uses_half_of_its_limit_is_predicted_half():
+    rng = Random(1)
+    limits = [2 * rng.randint(16, 1_024) for _ in range(20)]
+    predictor = learnt(TenantQuantile(), [(call(output_max=limit), limit // 2) for limit in limits])
+    assert predictor.predict(call(output_max=600)) == pytest.approx(300)
+
+
+def test_limits_that_say_nothing_of_the_answers_are_not_gone_by():
+    rng = Random(1)
+    calls = [(call(output_max=rng.choice([2_000, 4_000, 8_000])), 200 + rng.randint(-20, 20)) for _ in range(50)]
+    assert 200 <= learnt(TenantQuantile(), calls).predict(call(output_max=8_000)) <= 220
+
+
+def test_a_tenant_that_ceases_to_use_its_limits_is_believed_after_a_window():
+    rng = Random(1)
+    limits = [rng.randint(500, 1_024) for _ in range(100)]
+    predictor = learnt(TenantQuantile(), [(call(output_max=limit), limit) for limit in limits])
+    learnt(predictor, [(call(output_max=limit), 100) for limit in limits[:50]])
+    assert predictor.predict(call(output_max=1_000)) == 100
+
+
 # -- the oracle that errs ------------------------------------------------------------------------------------
 
 
