@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +36,7 @@ from gateway.front import Front
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
 from gateway.observability.instruments import CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
+from gateway.observability.logs import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.observability.telemetry import Meter, Telemetry
 from gateway.observability.trace_log import make_trace_log
@@ -260,6 +262,7 @@ def serve(config: Config, config_file: Path | None = None) -> None:
     """Serve until SIGTERM (which drains first; a second one ends that) or SIGINT. State is kept beside the file, unless
     that says otherwise. Raises what `Gateway.start` raises.
     """
+    configure_logging(config.log.level, config.log.format)
     uvloop.run(_serve(config, config_file))
 
 
@@ -275,9 +278,7 @@ async def _serve(config: Config, config_file: Path | None) -> None:
     try:
         url = await gateway.start()
         _spare_collections()
-        print(greeting(url, [entry["id"] for entry in gateway.backends.models()]), flush=True)  # noqa: T201
-        if gateway.admin_url is not None:
-            print(f"The admin port is {gateway.admin_url}. Try it: fairlead admin state", flush=True)  # noqa: T201
+        _greet(config, url, gateway)
         watching = asyncio.ensure_future(_watched(reloading))
         interruption = asyncio.ensure_future(interrupted.wait())
         termination = asyncio.ensure_future(_drained(terminated, gateway))
@@ -311,10 +312,22 @@ def _spare_collections() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
+def _greet(config: Config, url: str, gateway: Gateway) -> None:
+    """Say where it serves: to a person how to try it, to a machine in a line of the log."""
+    admin = None if gateway.admin_url is None else f"The admin port is {gateway.admin_url}."
+    if config.log.format == "json":
+        log.info("fairlead serves %s. %s", url, admin or "There is no admin port.")
+        return
+    sys.stderr.write(greeting(url, [entry["id"] for entry in gateway.backends.models()]))
+    if admin is not None:
+        sys.stderr.write(f"{admin} Try it: fairlead admin state\n")
+    sys.stderr.flush()
+
+
 def greeting(url: str, models: list[str]) -> str:
     """What a person who starts the gateway wants to see: two ways to try it that work as pasted."""
     if not models:
-        return f"fairlead serves {url}. No backend has answered yet."
+        return f"fairlead serves {url}. No backend has answered yet.\n"
     model = models[0]
     return f"""fairlead serves {url}. Try it:
 

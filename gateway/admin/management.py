@@ -164,9 +164,9 @@ class Management:
         if config.scheduling != before:
             self._in_force.scheduling_changed()
         if late:
-            log.warning("the configuration was read anew; what waits for the next start: %s", ", ".join(late))
+            log.warning("the configuration is in force, but for what waits for the next start: %s", ", ".join(late))
         else:
-            log.info("the configuration was read anew")
+            log.info("the configuration is in force")
 
     def _budgets_changed(self, changed: Changed) -> None:
         for kind, name in changed:

@@ -35,6 +35,7 @@ from gateway.config.sections import (
     Health,
     Limits,
     Listen,
+    Log,
     Name,
     PoolName,
     PromptTokens,
@@ -87,6 +88,7 @@ class Config(BaseSettings):
     jwt: Jwt = Jwt()
     health: Health = Health()
     prompt_tokens: PromptTokens = PromptTokens()
+    log: Log = Log()
     access_log: AccessLog = AccessLog()
     trace_log: TraceLog = TraceLog()
     tracing: Tracing = Tracing()

@@ -295,6 +295,13 @@ class AccessLog(Section):
     path: Path = Path("-")
 
 
+class Log(Section):
+    """What the gateway says of itself, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
 class TraceLog(Section):
     """The traffic as a trace for `fairlead simulate run`."""
 

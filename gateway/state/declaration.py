@@ -4,7 +4,12 @@ Each of them may change while the gateway runs; what all of them say together is
 backend that the file names goes before one that is found at the same place, and a source before those behind it.
 """
 
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
 from gateway.config import Config
+from gateway.config.problems import Loc, dotted
 from gateway.config.sections import Backend
 from gateway.identity.key_file import KeyRecord, read_keys
 from gateway.state.entries import Declared, declared_by
@@ -36,22 +41,29 @@ class Declaration:
         self._found[number] = urls
 
     def read_anew(self, config: Config) -> list[str]:
-        """The file says this now. Returns what of it waits for the next start. Raises ValueError, and then nothing
-        has changed.
+        """The file says this now. Returns the fields (`queue.wait_s_max`) of which the change waits for the next start.
+        Raises ValueError, and then nothing has changed.
         """
         keys = _keys(config)
-        late = [name for name in sorted(type(config).model_fields) if _differs(name, config, self.config)]
+        late = sorted(dotted(path) for path in _differing(self.config, config) if not _is_live(path))
         kept = {name: getattr(self.config, name) for name in type(config).model_fields if name not in LIVE_SECTIONS}
         self.config, self._keys = config.model_copy(update=kept), keys
         return late
 
 
-def _differs(section: str, config: Config, before: Config) -> bool:
-    """Whether the section says something else that does not take effect at once."""
-    if section == "scheduling":
-        live = dict.fromkeys(LIVE_SCHEDULING)
-        return config.scheduling.model_copy(update=live) != before.scheduling.model_copy(update=live)
-    return section not in LIVE_SECTIONS and getattr(config, section) != getattr(before, section)
+def _differing(before: BaseModel, after: BaseModel, path: Loc = ()) -> Iterator[Loc]:
+    """The paths of all fields that are not the same in both."""
+    for name in type(before).model_fields:
+        one, other = getattr(before, name), getattr(after, name)
+        if isinstance(one, BaseModel) and type(one) is type(other):
+            yield from _differing(one, other, (*path, name))
+        elif one != other:
+            yield (*path, name)
+
+
+def _is_live(path: Loc) -> bool:
+    """Whether a change there takes effect at once."""
+    return path[0] in LIVE_SECTIONS and (path[0] != "scheduling" or path[1] in LIVE_SCHEDULING)
 
 
 def _keys(config: Config) -> list[KeyRecord]:

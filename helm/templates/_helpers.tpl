@@ -42,6 +42,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* The configuration, with what only the chart knows. What it sets goes before what is in the values. */}}
 {{- define "fairlead.config" -}}
 {{- $config := deepCopy .Values.config -}}
+{{- $_ := set $config "log" (merge (default dict $config.log) (dict "format" "json")) -}}
 {{- $state := "/var/lib/fairlead" -}}
 {{- $listen := dict "host" "0.0.0.0" "port" 8080 -}}
 {{- $_ := set $config "listen" (merge $listen (default dict $config.listen)) -}}

@@ -171,9 +171,10 @@ def assert_installed(image):
 
 
 def assert_serves(image):
-    process = subprocess.Popen(image.command, stdout=subprocess.PIPE, text=True, env=image.environment, cwd=image.work)
+    process = subprocess.Popen(image.command, stderr=subprocess.PIPE, text=True, env=image.environment, cwd=image.work)
     try:
-        url = re.search(r"http://\S+:\d+", process.stdout.readline())[0]
+        serves = re.compile(r"fairlead serves (http://\S+:\d+)")
+        url = next(found[1] for line in process.stderr if (found := serves.search(line)))
         with urllib.request.urlopen(f"{url}/readyz", timeout=START_S_MAX) as answer:
             assert answer.status == 200
         body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}).encode()

@@ -77,8 +77,8 @@ async def serving(folder: Path, backend: Any, *, environment: dict[str, str] | N
         said = ""
         async with asyncio.timeout(PATIENCE_S):
             while "admin port is" not in said:
-                line = (await process.stdout.readline()).decode()
-                assert line, (await process.stderr.read()).decode()
+                line = (await process.stderr.readline()).decode()
+                assert line, said
                 said += line
         url, admin_url = re.findall(r"http://127\.0\.0\.1:\d+(?=\.)", said)
         connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=2 * PATIENCE_S)

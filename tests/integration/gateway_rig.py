@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -142,7 +143,7 @@ def stencil(body: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None, **config: Any):
+async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None, folder: Path = Path(), **config: Any):
     """A Rig in front of these backends: servers with a `url`, or entries of the configuration."""
     entries = [
         backend if isinstance(backend, dict) else {"name": f"b{number}", "url": backend.url}
@@ -156,7 +157,7 @@ async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None,
         "shutdown": {"lame_duck_s": 0.0, "drain_s": 5.0},
         **config,
     }
-    served = Gateway(Config(**settings), wrap_scheduler=wrap_scheduler, store=store)
+    served = Gateway(Config(**settings).placed_in(folder), wrap_scheduler=wrap_scheduler, store=store)
     try:
         url = await served.start()
         headers = {"Content-Type": "application/json"}

@@ -49,7 +49,7 @@ class File:
         self.write(backends=entries)
         sections = {name: section for name, section in self.sections.items() if name != "backends"}
         config = load_config(self.path)
-        async with gateway(*entries, store=SqliteStore(None), **sections) as rig:
+        async with gateway(*entries, store=SqliteStore(None), folder=self.path.parent, **sections) as rig:
             reloading = Reloading(self.path, config, rig.gateway.reload, look_s=0.02)
             task = asyncio.create_task(reloading.watch())
             try:
@@ -123,10 +123,10 @@ async def test_what_cannot_change_while_it_runs_is_said_and_waits(tmp_path, capl
     file = File(tmp_path)
     async with engine() as server, file.served(server) as (_, reloading):
         file.write(queue={"wait_s_max": 7}, scheduling={"fairness": "drr", "kv_headroom_ratio": 0.8})
-        await until(lambda: "waits for the next start: queue, scheduling" in caplog.text)
+        await until(lambda: "waits for the next start: queue.wait_s_max, scheduling.kv_headroom_ratio" in caplog.text)
         caplog.clear()
         reloading.ask()  # nothing is different from what is asked for, and it is read all the same
-        await until(lambda: "read anew" in caplog.text)
+        await until(lambda: "is in force" in caplog.text)
 
 
 async def test_the_order_of_a_running_pool_follows_the_file(tmp_path):
@@ -172,6 +172,12 @@ async def test_servers_behind_a_name_are_backends_while_the_name_has_them(monkey
             assert (await rig.post()).status == 200
 
 
+async def line_with(process, text):
+    while text not in (line := await process.stderr.readline()):
+        assert line, "the process has ended"
+    return line
+
+
 async def test_at_sighup_a_process_reads_everything_again_and_serves_on(tmp_path):
     """The file is as it was, so that nobody would look; what it names is not there any more."""
     (tmp_path / "backend-key").write_text("secret")
@@ -184,10 +190,10 @@ async def test_at_sighup_a_process_reads_everything_again_and_serves_on(tmp_path
         )
         try:
             async with asyncio.timeout(60), aiohttp.ClientSession() as session:
-                url = (await process.stdout.readline()).decode().split()[2].rstrip(".")
+                url = (await line_with(process, b"fairlead serves")).decode().split()[2].rstrip(".")
                 (tmp_path / "backend-key").unlink()
                 process.send_signal(signal.SIGHUP)
-                assert b"is not valid, and the last one that was stays in force" in await process.stderr.readline()
+                await line_with(process, b"is not valid, and the last one that was stays in force")
                 async with session.post(url + CHAT, json=call(), headers=bearer(key)) as response:
                     assert response.status == 200
                 process.send_signal(signal.SIGTERM)

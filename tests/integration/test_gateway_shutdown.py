@@ -96,7 +96,7 @@ async def serving(tmp_path, **environment):
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FAIRLEAD_LOG__LEVEL": "warning", **environment},
     )  # fmt: skip
     try:
         yield process
@@ -110,8 +110,8 @@ async def greeting_of(process) -> str:
     async with asyncio.timeout(20):
         lines = []
         while not (lines and lines[-1].startswith("print(")):
-            line = (await process.stdout.readline()).decode()
-            assert line, (await process.stderr.read()).decode()
+            line = (await process.stderr.readline()).decode()
+            assert line, lines
             lines.append(line)
         return "".join(lines)
 

@@ -56,8 +56,14 @@ def write_config(folder, redis_url):
 
 
 async def fairlead(*arguments, cwd):
-    quiet = {"stdout": asyncio.subprocess.PIPE, "stderr": subprocess.DEVNULL, "env": dict(os.environ), "cwd": cwd}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": asyncio.subprocess.PIPE, "env": dict(os.environ), "cwd": cwd}
     return await asyncio.create_subprocess_exec(*FAIRLEAD, *map(str, arguments), **quiet)
+
+
+async def url_of(process):
+    """Where it says that it serves."""
+    await process.stderr.readuntil(b"fairlead serves ")
+    return (await process.stderr.readline()).decode().split(". ")[0]
 
 
 async def fill(folder, redis_url):
@@ -82,7 +88,7 @@ class Arm:
     async def serving(self, folder, redis_url):
         process = await fairlead("serve", "-c", write_config(folder, redis_url), cwd=folder)
         try:
-            self.url = (await process.stdout.readline()).decode().split("fairlead serves ")[1].split(". ")[0]
+            self.url = await url_of(process)
             yield self
         finally:
             process.terminate()

@@ -1,0 +1,79 @@
+"""The log of the gateway: a time, a level and a sentence, for people or for machines, and no line that is not ours."""
+
+import io
+import json
+import logging
+import re
+import warnings
+
+import pytest
+
+from gateway.observability.logs import configure_logging
+
+WHEN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+@pytest.fixture
+def configure():
+    """Configures logging to a stream, and puts it back as it was."""
+    names = ("", "gateway", "backends", "policies")
+    before = {name: logging.getLogger(name).level for name in names}
+    handlers = logging.getLogger().handlers[:]
+    stream = io.StringIO()
+
+    def configured(level="info", form="text"):
+        configure_logging(level, form, stream)
+        return stream
+
+    yield configured
+    logging.captureWarnings(capture=False)
+    logging.getLogger().handlers[:] = handlers
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def test_text_has_a_time_a_level_and_where_it_comes_from(configure):
+    stream = configure()
+    logging.getLogger("backends.pool").info("backend %s: up", "b0")
+    assert re.fullmatch(rf"{WHEN} INFO backends\.pool: backend b0: up\n", stream.getvalue())
+
+
+def test_json_is_one_object_a_line_with_the_exception_in_it(configure):
+    stream = configure(form="json")
+    try:
+        int("two\nlines")
+    except ValueError:
+        logging.getLogger("gateway.app").exception("it\nbroke")
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert re.fullmatch(WHEN, entry["time"])
+    assert (entry["level"], entry["logger"], entry["message"]) == ("error", "gateway.app", "it\nbroke")
+    assert entry["exception"].endswith(r"invalid literal for int() with base 10: 'two\nlines'")
+
+
+def test_a_level_hides_what_is_below_it_and_other_packages_say_only_warnings(configure):
+    stream = configure(level="warning")
+    logging.getLogger("gateway.app").info("hidden")
+    assert stream.getvalue() == ""
+    stream = configure(level="debug")
+    logging.getLogger("gateway.app").debug("shown")
+    logging.getLogger("aiohttp.access").info("a line for every request")
+    logging.getLogger("aiohttp.server").warning("also shown")
+    assert re.sub(WHEN, "", stream.getvalue()) == " DEBUG gateway.app: shown\n WARNING aiohttp.server: also shown\n"
+
+
+def test_a_name_from_outside_cannot_begin_a_line_nor_colour_a_terminal(configure):
+    stream = configure()
+    logging.getLogger("gateway").warning("tenant %s", "x\n2026-01-01T00:00:00.000Z ERROR gateway: forged\x1b[31m\x00")
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("tenant x")
+    assert second == r"    2026-01-01T00:00:00.000Z ERROR gateway: forged\x1b[31m\x00"
+
+
+def test_warnings_of_python_are_log_lines_too(configure):
+    stream = configure()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=True)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert "WARNING py.warnings: " in stream.getvalue()
