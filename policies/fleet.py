@@ -12,6 +12,7 @@ from policies.capacity import BackendCapacity, Clock
 from policies.ledger import InFlight
 from policies.limit import Limit, ModelLimit
 from policies.placement import Placement
+from policies.placement.base import Fits
 from policies.refusals import Refusals
 from policies.reservation import Reservation
 from policies.slo.envelope import due_no_later
@@ -185,13 +186,13 @@ class Fleet:
         asked, refusals = candidates, self._refusals if self._layout is not None and (is_closed or not closed) else None
         if refusals is not None and refusals.kinds:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=self._clock.now)
-        fitting = self._fitting(asked, layouts, request, is_closed=is_closed, closed=closed)
-        if not fitting:
+        fits = self._fits(layouts, request, is_closed=is_closed, closed=closed)
+        chosen = placement.place(request, asked, fits)
+        if chosen is None:
             if refusals is not None:
                 now = self._clock.now
                 refusals.found_none(asked, candidates, self._backends, needed, reserve_only=is_closed, now=now)
             return None
-        chosen = fitting[0] if len(fitting) == 1 else placement.place(request, fitting)
         reservation = layouts[chosen.layout]
         if self.cached_tokens is not None:
             reservation.cached_tokens = self.cached_tokens(request, chosen.id)
@@ -328,32 +329,34 @@ class Fleet:
             return capacity.seat_in_s(request.choices, tokens)
         return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
 
-    def _fitting(
+    def _fits(
         self,
-        asked: Sequence[BackendCapacity],
         layouts: dict[tuple[int, bool], Reservation],
         request: Request,
         *,
         is_closed: bool,
         closed: Collection[str],
-    ) -> list[BackendCapacity]:
-        """Those that have room for it. `layouts` has what it would occupy by the layout of blocks, of one at least."""
-        cached_tokens, fitting = self.cached_tokens, []
-        for capacity in asked:
-            reservation = layouts.get(capacity.layout)
+    ) -> Fits:
+        """What says whether a backend has room for it. `layouts` has what it would occupy by the layout of blocks, of
+        one at least.
+        """
+        cached_tokens = self.cached_tokens
+
+        def fits(backend: BackendCapacity) -> bool:
+            reservation = layouts.get(backend.layout)
             if reservation is None:
                 like = next(iter(layouts.values()))
-                reservation = layouts[capacity.layout] = capacity.reservation(
+                reservation = layouts[backend.layout] = backend.reservation(
                     request, like.tier_id, prompt_tokens=request.prompt_tokens, output_tokens=like.output_tokens
                 )
-            reserve_only = is_closed or capacity.id in closed
+            reserve_only = is_closed or backend.id in closed
             if cached_tokens is not None:
-                if not capacity.may_fit(reservation, reserve_only=reserve_only):
-                    continue
-                reservation.cached_tokens = cached_tokens(request, capacity.id)
-            if capacity.fits(reservation, reserve_only=reserve_only):
-                fitting.append(capacity)
-        return fitting
+                if not backend.may_fit(reservation, reserve_only=reserve_only):
+                    return False
+                reservation.cached_tokens = cached_tokens(request, backend.id)
+            return backend.fits(reservation, reserve_only=reserve_only)
+
+        return fits
 
     def _seated(self) -> list[BackendCapacity]:
         """The backends that are there and have a seat."""

@@ -14,6 +14,7 @@ where only some will do, its tenant is passed over and the others go on at the r
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from policies.candidates import Candidates
 from policies.capacity import BackendCapacity
 from policies.cost import Price
 from policies.fairness.tiers import TieredFairness
@@ -49,7 +50,7 @@ class Round:
 
     def __init__(self, now: float, candidates: list[BackendCapacity]) -> None:
         self.now = now
-        self.candidates = candidates
+        self.candidates = Candidates(candidates)
         self.blocked: set[str] = set()  # tiers to which all candidates are closed
         self.is_closed = False  # all of them are, to these and perhaps not to all
         self.closed: dict[str, frozenset[str]] = {}  # backend id -> tiers to which it is closed besides

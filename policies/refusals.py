@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop
 from math import inf
 
+from policies.candidates import Candidates
 from policies.capacity import BackendCapacity
 from policies.reservation import Reservation
 
@@ -68,7 +69,11 @@ class Refusals:
         others, busy = refused.others, refused.busy
         while busy and busy[0][0] <= now:
             others.add(heappop(busy)[1])
-        return [each for each in candidates if each.id in others] if others else ()
+        if not others:
+            return ()
+        if isinstance(candidates, Candidates):
+            return candidates.among(others)
+        return [each for each in candidates if each.id in others]
 
     def found_none(
         self,

@@ -10,7 +10,8 @@ It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a 
 clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
 
 It keeps the books and asks others: the door who may enter the queue, the lanes (lanes.py) who goes next (lane.py has
-the order of precedence), the fleet where there is room. What can be decided is decided in a poll, all of it.
+the order of precedence), the fleet where there is room. What can be decided at an instant is decided in one poll, or
+where it is much in several: each decides a bounded number, and `next_wakeup` says that there is more to do at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -63,6 +64,7 @@ from policies.types import (
 from policies.waiting import waits_for
 
 WAIT_S_MAX = 300.0
+DECISIONS_MAX = 32  # of one poll: about a millisecond, in which the driver does nothing else
 
 
 class Scheduler:
@@ -85,10 +87,13 @@ class Scheduler:
         wait_s_max: float = WAIT_S_MAX,
         preempt_service: float | None = None,
         limit: Callable[[], Limit] = ModelLimit,
+        decisions_max: int = DECISIONS_MAX,
     ) -> None:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
-        differ by more than `preempt_service` take seats from each other (preemption.py); None: never.
+        differ by more than `preempt_service` take seats from each other (preemption.py); None: never. One poll sends or
+        refuses at most `decisions_max` requests that wait.
         """
+        assert decisions_max > 0, "a poll decides something"
         self._tiers = {tier.id: tier for tier in tiers}
         self._queues = Queues()
         self._fleet = Fleet(headroom_ratio_max, kv_rule, limit)
@@ -127,6 +132,9 @@ class Scheduler:
         self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
+        self._decisions_max = decisions_max
+        self._is_cut_short = False  # the last poll, with more to decide
+        self._rounds: Sequence[tuple[Lane, Round]] = ()  # of it, to go on with while no fact arrives in its instant
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -134,6 +142,7 @@ class Scheduler:
         """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""
         assert request.id not in self._queues, "an id is in use once"
         assert request.id not in self._ledger.in_flight, "an id is in use once"
+        self._rounds = ()
         if now >= self._returned_at:
             self._returned_at = inf
             self._lanes.all_returned()
@@ -152,6 +161,7 @@ class Scheduler:
         if entry is None:
             return
         before = entry.usage
+        self._rounds = ()
         self._used(entry, usage, now)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter, and no key: for the books
@@ -218,6 +228,7 @@ class Scheduler:
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
+        self._rounds = ()
         self._fleet.measured(loads, self._ledger.in_flight.values(), now)
         self._lanes.backends_changed()
         if self._seating.reads_prefixes:
@@ -238,6 +249,7 @@ class Scheduler:
         """Tenants and tiers that are new or different, tenants that are gone (their queue is refused at the next poll),
         and tiers that go with their last tenant. Counters stay as they are when weights, limits or the tier change.
         """
+        self._rounds = ()
         for request in self._tenants.change(
             changed=list(changed), removed=removed, tiers=tiers, tiers_removed=tiers_removed, now=now
         ):
@@ -287,27 +299,40 @@ class Scheduler:
     # -- decisions -----------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> list[Action]:
-        """All that can be decided now, in the order in which it was decided."""
+        """What can be decided now, in the order in which it was decided. Where `next_wakeup` is not later than `now` it
+        is not all: another poll goes on.
+        """
         if self._reads_counters:
             self._accounting.settle_all()
-        while (request := self._queues.pop_expired(now)) is not None:
-            self._left(request, now)
-            self._refused.append(self._door.expired(request, now))
+        rounds = self._rounds if self._is_cut_short and now == self._polled_at else ()
+        self._polled_at, self._rounds = now, ()
         actions, self._refused = self._refused, []
+        actions_max = len(actions) + self._decisions_max
+        while len(actions) < actions_max and (request := self._queues.pop_expired(now)) is not None:
+            self._left(request, now)
+            actions.append(self._door.expired(request, now))
         if self._queues:
-            self._polled_at = now
-            for lane, candidates in self._lanes.candidates(self._fleet.open_at(now)):
-                self._dispatch_from(lane, Round(now, candidates), actions)
-            if self._preemption.is_on:
+            open_now = () if rounds else self._lanes.candidates(self._fleet.open_at(now))
+            rounds = rounds or [(lane, Round(now, candidates)) for lane, candidates in open_now]
+            for lane, this_round in rounds:
+                self._dispatch_from(lane, this_round, actions, actions_max)
+        self._is_cut_short = len(actions) >= actions_max
+        self._rounds = rounds if self._is_cut_short else ()
+        if not self._is_cut_short:
+            if self._queues and self._preemption.is_on:
                 actions += self._preemption.withdrawn(self._lanes, now)
-        self._outlook.polled()
+            self._outlook.polled()
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
     def next_wakeup(self) -> float | None:
-        """When to poll although no fact arrived: a deadline in the queue, or a held backend that opens."""
+        """When to poll although no fact arrived: at once where the last poll had more to decide, else at a deadline in
+        the queue, or when a held backend opens.
+        """
         if not self._queues:
             return None
+        if self._is_cut_short:
+            return self._polled_at
         times = (
             self._queues.next_deadline(),
             self._fleet.next_opening(self._polled_at),
@@ -353,16 +378,16 @@ class Scheduler:
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
-    def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action]) -> None:
-        """Dispatch until nobody who may go next fits."""
+    def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action], actions_max: int) -> None:
+        """Dispatch until nobody who may go next fits, or there are so many actions."""
         # Requests that came back were chosen and charged already: they go before any new choice.
         for request_id in list(lane.first):
             request = self._queues.get(request_id)
             tier_id = self._tenants.tier_id(request.tenant_id)
             is_next = lane.competes(request.tenant_id) and tier_id not in this_round.blocked
-            if is_next and this_round.candidates:
+            if is_next and this_round.candidates and len(actions) < actions_max:
                 self._dispatch(lane, tier_id, request, this_round, actions)
-        while this_round.candidates and (choice := lane.next(this_round)) is not None:
+        while this_round.candidates and len(actions) < actions_max and (choice := lane.next(this_round)) is not None:
             self._dispatch(lane, *choice, this_round, actions)
 
     def _dispatch(self, lane: Lane, tier_id: str, request: Request, this_round: Round, actions: list[Action]) -> None:
@@ -387,6 +412,7 @@ class Scheduler:
 
     def _left(self, request: Request, now: float) -> None:
         """A request has left the queue for good, without being dispatched."""
+        self._rounds = ()
         lane = self._lanes.leave(request, sent=False)
         self._gate.settled(request.id, 0, now)
         self._accounting.left(request, lane, now)
@@ -416,6 +442,7 @@ class Scheduler:
 
     def _freed(self, entry: InFlight, lane: Lane, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""
+        self._rounds = ()
         self._fleet.release(entry, now)
         self._preemption.settled(entry.request.id)
         lane.closed(entry)
@@ -444,3 +471,4 @@ class Scheduler:
     def _follow(self, lanes: Lanes) -> None:
         """These are the lanes from now on."""
         self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = lanes
+        self._rounds = ()

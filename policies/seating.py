@@ -70,6 +70,8 @@ class Seating:
         backend, reservation = seat
         if backend.id not in self._fleet.with_seat:
             this_round.candidates.remove(backend)
+        else:
+            this_round.candidates.filled(backend)
         if self._fleet.cached_tokens is not None:
             self._prefixes.inserted(request, backend.id)  # from now on the backend holds all of it
         return InFlight(

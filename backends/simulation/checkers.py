@@ -59,7 +59,7 @@ class InFlightLimits:
 
 
 class WorkConservation:
-    """After a poll what was chosen could not be placed anywhere.
+    """After a poll that leaves nothing to do what was chosen could not be placed anywhere.
 
     The judge does not know whom the policy chose. So it asks of every backend that not all requests that might have
     been chosen for it would surely fit: with their whole output allowance, beside what the other tiers' reserves keep
@@ -87,6 +87,9 @@ class WorkConservation:
     def __call__(self, entry: Entry) -> None:
         if not isinstance(entry, Polled) or entry.now - self._judged_at < self._every_s:
             return
+        wakeup_at = self._scheduler.next_wakeup()
+        if wakeup_at is not None and wakeup_at <= entry.now:
+            return  # the next poll goes on
         self._judged_at = entry.now
         eligible = [books for books in self._books.tenants.values() if books.queued and not _at_limit(books)]
         if not eligible:

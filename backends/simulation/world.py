@@ -1,11 +1,12 @@
 """A gateway and its engines under a virtual clock: the real Scheduler, the real engine, no waiting.
 
 The world keeps a heap of what happens next and jumps from instant to instant. At each instant it first lets
-everything happen that happens then, tells the Scheduler, polls once if there may be something to decide, hands what
-was dispatched to the engines, and lets every idle engine begin its next step. That is what the gateway does in one
-tick of its loop, so the decisions are the ones the gateway would take: tokens are told when they are asked about
-(before a poll, and when their request ends), and a token alone is no reason to poll. What the world leaves out is
-the network: a fact is known when it happens, and a dispatch arrives at once.
+everything happen that happens then, tells the Scheduler, polls if there may be something to decide, until nothing is,
+hands what was dispatched to the engines, and lets every idle engine begin its next step. That is what the gateway does
+in one tick of its loop, or in several where there is much to decide, so the decisions are the ones the gateway would
+take: tokens are told when they are asked about (before a poll, and when their request ends), and a token alone is no
+reason to poll. What the world leaves out is the network: a fact is known when it happens, and a dispatch arrives at
+once.
 
 Steps of an engine in which nothing happens but that everybody gets one token more are done in one leap, up to the
 next instant of the heap.
@@ -28,7 +29,7 @@ from backends.simulation.pace import Pace
 from backends.simulation.recording import Decides
 from backends.simulation.workload import Arrival
 from policies.step_time.model import StepTime
-from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
+from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
 
@@ -224,7 +225,7 @@ class World:
             if call.emitted > call.quiet_tokens or not call.told:
                 self._tell(call, now)
         withdrawn: list[Call] = []
-        for action in self._scheduler.poll(now):
+        for action in self._poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
                 call.quiet_tokens = action.quiet_tokens
@@ -242,6 +243,14 @@ class World:
         wakeup_at = self._scheduler.next_wakeup()
         assert wakeup_at is None or wakeup_at > now, "a poll leaves nothing to do at its own instant"
         self._wakeup_at = inf if wakeup_at is None else wakeup_at
+
+    def _poll(self, now: float) -> Iterator[Action]:
+        """All that is to be decided at this instant."""
+        while True:
+            yield from self._scheduler.poll(now)
+            wakeup_at = self._scheduler.next_wakeup()
+            if wakeup_at is None or wakeup_at > now:
+                return
 
     def _dispatch(self, call: Call, seat: Seat, now: float) -> None:
         call.seat = seat

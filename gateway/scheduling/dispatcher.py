@@ -1,9 +1,10 @@
 """One pool's Scheduler on the event loop: leases in, decisions out.
 
 The Scheduler is told every fact with the loop's time and asked once per loop tick (`_pump_soon` once, however
-many facts arrived), so facts of one tick are decided together. One timer stands for everything it wants to be
-woken for. A request holds a Lease from its arrival to its end, on every path: waiting for a backend, sent to
-one, put back, refused, finished, or left by its client.
+many facts arrived), so facts of one tick are decided together. Where there is more to decide than one poll does, the
+next tick goes on. One timer stands for everything else it wants to be woken for. A request holds a Lease from its
+arrival to its end, on every path: waiting for a backend, sent to one, put back, refused, finished, or left by its
+client.
 
 Tokens that no decision depends on (`Dispatch.quiet_tokens`) are not told one by one: a lease knows what has passed,
 and is asked when somebody looks at the books or its request ends. All others are kept, newest only, and told before
@@ -85,6 +86,7 @@ class Dispatcher:
         self._leases: dict[str, Lease] = {}  # by request
         self._tenant_leases: Counter[str] = Counter()
         self._pumping = False
+        self._has_more = False  # to decide at once
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -177,7 +179,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Decide nothing more: what waits is refused, and so is what comes or comes back."""
-        self._closed = True
+        self._closed, self._has_more = True, False
         self._arm(None)
         waiting, self._waiting = self._waiting, {}
         for request_id, decided in waiting.items():
@@ -243,9 +245,12 @@ class Dispatcher:
             self._pump_soon()
 
     def _ask_why(self, request_id: str, watch: Watch) -> None:
-        """Say why the request waits once there was a poll: the tick after next, for this one ends in it."""
+        """Say why the request waits once all was decided: not before the tick after next, for this one ends in it."""
 
         def tell() -> None:
+            if self._has_more:
+                self._loop.call_soon(tell)
+                return
             reason = self._scheduler.waits_for(request_id, self.now())
             if reason is not None:
                 watch.waits(reason)
@@ -310,7 +315,11 @@ class Dispatcher:
                 decided.set_exception(Rejected(action.reason, action.retry_after_s))
             else:
                 decided.set_result(action)
-        self._arm(self._scheduler.next_wakeup())
+        wakeup_at = self._scheduler.next_wakeup()
+        self._has_more = wakeup_at is not None and wakeup_at <= now
+        if self._has_more:  # than one poll decides: streams go on in between
+            self._pump_soon()
+        self._arm(None if self._has_more else wakeup_at)
 
     def _tell_usages(self) -> None:
         if self._usages:

@@ -7,16 +7,22 @@ those that wait for the same backend (D2LPM, Preble, round robin per tenant). Wh
 and used, and bounds hold per backend: times the number of backends for the pool.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from policies.capacity import BackendCapacity
 from policies.prefixes import PrefixIndex
 from policies.types import Request, Usage
 
+Fits = Callable[[BackendCapacity], bool]
+
+
+def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
+    return True
+
 
 class Placement(Protocol):
-    """Which of these backends, all of which have room, takes this request?
+    """Which of these backends takes this request?
 
     Inherit from it: most placements look nothing up.
     """
@@ -28,8 +34,12 @@ class Placement(Protocol):
         """Ask this index."""
         return
 
-    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
-        """One of the candidates, of which there is at least one."""
+    def place(
+        self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
+    ) -> BackendCapacity | None:
+        """The best of the candidates that it fits; None: it fits none. To ask whether it fits costs more than to know
+        who would be better.
+        """
         ...
 
 

@@ -2,13 +2,19 @@
 
 from collections.abc import Sequence
 
+from policies.candidates import least_full_first
 from policies.capacity import BackendCapacity
-from policies.placement.base import Placement
+from policies.placement.base import Fits, Placement, always
 from policies.types import Request
 
 
 class LeastReserved(Placement):
     """Smallest reserved part of its capacity; equals by backend id."""
 
-    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
-        return min(candidates, key=lambda capacity: (capacity.reserved_ratio, capacity.id))
+    def place(
+        self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
+    ) -> BackendCapacity | None:
+        for backend in least_full_first(candidates):
+            if fits(backend):
+                return backend
+        return None

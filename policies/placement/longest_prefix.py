@@ -7,8 +7,9 @@ following the cache would fill one backend for little. (Preble's rule, for a req
 
 from collections.abc import Sequence
 
+from policies.candidates import least_full_first
 from policies.capacity import BackendCapacity
-from policies.placement.base import Placement
+from policies.placement.base import Fits, Placement, always
 from policies.prefixes import PrefixIndex
 from policies.types import Request
 
@@ -24,12 +25,17 @@ class LongestPrefix(Placement):
     def look_up_in(self, prefixes: PrefixIndex) -> None:
         self._prefixes = prefixes
 
-    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
-        matches = {} if self._prefixes is None else self._worth_following(request, candidates, self._prefixes)
-        return min(
-            candidates,
-            key=lambda capacity: (-matches.get(capacity.id, 0), capacity.reserved_ratio, capacity.id),
-        )
+    def place(
+        self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
+    ) -> BackendCapacity | None:
+        ranked = least_full_first(candidates)
+        matches = {} if self._prefixes is None else self._worth_following(request, ranked, self._prefixes)
+        if matches:
+            ranked = sorted(ranked, key=lambda backend: -matches.get(backend.id, 0))
+        for backend in ranked:
+            if fits(backend):
+                return backend
+        return None
 
     def _worth_following(
         self, request: Request, candidates: Sequence[BackendCapacity], prefixes: PrefixIndex

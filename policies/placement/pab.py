@@ -8,7 +8,7 @@ of how much time the streams that run can spare.
 from collections.abc import Sequence
 
 from policies.capacity import BackendCapacity
-from policies.placement.base import Placement
+from policies.placement.base import Fits, Placement, always
 from policies.placement.least_reserved import LeastReserved
 from policies.prefixes import PrefixIndex
 from policies.slo.envelope import due_no_later
@@ -31,14 +31,17 @@ class LargestBudget(Placement):
     def look_up_in(self, prefixes: PrefixIndex) -> None:
         self._prefixes = prefixes
 
-    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
+    def place(
+        self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
+    ) -> BackendCapacity | None:
         envelope = request.envelope
         window_s = TTFT_S if envelope is None or envelope.ttft_s is None else envelope.ttft_s
         due_at, ranked = due_no_later(request), []
-        for capacity in candidates:
+        fitting = [each for each in candidates if fits(each)]
+        for capacity in fitting:
             tokens = capacity.budget_tokens(window_s, due_at=due_at)
             if tokens is None:
-                return self._otherwise.place(request, candidates)
+                return self._otherwise.place(request, fitting)
             is_short = tokens < self._prefixes.uncached_tokens(request, capacity.id)
             ranked.append((is_short, -tokens, capacity.reserved_ratio, capacity.id, capacity))
-        return min(ranked)[-1]
+        return min(ranked)[-1] if ranked else None

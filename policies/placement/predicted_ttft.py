@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from policies.capacity import BackendCapacity
-from policies.placement.base import Placement
+from policies.placement.base import Fits, Placement, always
 from policies.placement.least_reserved import LeastReserved
 from policies.prefixes import PrefixIndex
 from policies.slo.envelope import due_no_later
@@ -24,11 +24,14 @@ class PredictedTtft(Placement):
     def look_up_in(self, prefixes: PrefixIndex) -> None:
         self._prefixes = prefixes
 
-    def place(self, request: Request, candidates: Sequence[BackendCapacity]) -> BackendCapacity:
+    def place(
+        self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
+    ) -> BackendCapacity | None:
+        fitting = [each for each in candidates if fits(each)]
         uncached, due_at, soonest = self._prefixes.uncached_tokens, due_no_later(request), []
-        for capacity in candidates:
+        for capacity in fitting:
             ttft_s = capacity.ttft_s(uncached(request, capacity.id), due_at=due_at)
             if ttft_s is None:
-                return self._otherwise.place(request, candidates)
+                return self._otherwise.place(request, fitting)
             soonest.append((ttft_s, capacity.reserved_ratio, capacity.id, capacity))
-        return min(soonest)[-1]
+        return min(soonest)[-1] if soonest else None

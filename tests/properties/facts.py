@@ -48,6 +48,7 @@ class Facts(RuleBasedStateMachine):
     tenants: tuple[Tenant, ...] = ()
     wait_s_max = 1e6
     admission: list[Admission] | None = None
+    decisions_max = 3
     price = LinearPrice()
     watched: WatchedPlacement | None = None
 
@@ -70,6 +71,7 @@ class Facts(RuleBasedStateMachine):
                 wait_s_max=self.wait_s_max,
                 preempt_service=preempt_service,
                 admission=self.admission,
+                decisions_max=self.decisions_max,
             )
 
         self.make = make
@@ -141,12 +143,11 @@ class Facts(RuleBasedStateMachine):
             elif isinstance(action, Withdraw) and int(action.request_id[1:]) % 3:  # else it is too late
                 self.recorder.returned(action.request_id, self.now)
                 withdrawn = True
-        if withdrawn:
+        wakeup = self.scheduler.next_wakeup()
+        if withdrawn or (wakeup is not None and wakeup <= self.now):  # there is more to decide than one poll does
             self.poll()
             return
         self.books.compare(self.scheduler.snapshot(self.now))
-        wakeup = self.scheduler.next_wakeup()
-        assert wakeup is None or wakeup > self.now, "a poll leaves nothing to do at its own instant"
         assert wakeup is not None or not self.waiting(), "what waits has a deadline"
 
     # -- what holds ------------------------------------------------------------------------------------------

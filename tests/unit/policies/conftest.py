@@ -59,10 +59,14 @@ class Pool:
         self.scheduler.submit(request, self.now)
 
     def poll(self) -> list[Action]:
-        return self.scheduler.poll(self.now)
+        """All that can be decided now, by as many polls as it takes."""
+        actions = self.scheduler.poll(self.now)
+        while (wakeup_at := self.scheduler.next_wakeup()) is not None and wakeup_at <= self.now:
+            actions += self.scheduler.poll(self.now)
+        return actions
 
     def dispatched(self) -> list[str]:
-        """Ids dispatched by one poll, in order; nothing may be refused in it."""
+        """Ids dispatched now, in order; nothing may be refused."""
         actions = self.poll()
         assert all(isinstance(action, Dispatch) for action in actions), actions
         return [action.request_id for action in actions]
@@ -93,7 +97,7 @@ class Pool:
         self.scheduler.finished(request_id, outcome, self.now)
 
     def placed(self) -> dict[str, str]:
-        """Where one poll sends what, by request id."""
+        """What is sent where now, by request id."""
         return {action.request_id: action.backend_id for action in self.poll() if isinstance(action, Dispatch)}
 
     def serve_all(self) -> list[str]:

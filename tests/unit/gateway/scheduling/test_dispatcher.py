@@ -1,8 +1,10 @@
 """What the Dispatcher tells its Scheduler, and when."""
 
+import asyncio
+
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.prediction import Oracle
-from policies.scheduler import Scheduler
+from policies.scheduler import DECISIONS_MAX, Scheduler
 from policies.types import BackendLoad, Request, Tenant, Usage
 
 
@@ -19,3 +21,27 @@ async def test_a_measurement_is_told_after_the_tokens_that_it_measures():
         for _ in range(3):
             dispatcher.load_changed((load,))
         assert dispatcher.snapshot().backends["gpu"].foreign_tokens == 0
+
+
+async def test_the_loop_does_other_things_between_the_decisions_of_a_burst():
+    scheduler = Scheduler()
+    dispatcher = Dispatcher(scheduler)
+    dispatcher.load_changed((BackendLoad("gpu"),))
+    waiting, sent, sent_by_tick = 4 * DECISIONS_MAX, [], []
+    over = asyncio.Event()
+
+    async def call(number):
+        async with dispatcher.lease(Request(f"r{number}", "a", "m", dispatcher.now(), 1, 1), Tenant("a")):
+            sent.append(number)
+            if len(sent) == waiting:
+                over.set()
+            await over.wait()
+
+    calls = [asyncio.create_task(call(number)) for number in range(waiting)]
+    while not over.is_set():
+        before = len(sent)
+        await asyncio.sleep(0)
+        sent_by_tick.append(len(sent) - before)
+    await asyncio.gather(*calls)
+    assert sent == list(range(waiting))
+    assert [each for each in sent_by_tick if each] == [DECISIONS_MAX] * 4
