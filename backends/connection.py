@@ -123,7 +123,7 @@ class Exchange:
             raise self.failure
 
     async def begun(self) -> None:
-        """Wait until something of the body is there, or it is known that nothing will be."""
+        """Wait until something of the body is there, or it is complete. Raises UpstreamError where it failed before."""
         if self._connection is not None:
             await self._connection.wait_for_body()
 
@@ -221,8 +221,10 @@ class Connection(asyncio.Protocol):
     async def wait_for_body(self) -> None:
         if not self._pieces and not self._complete and self._error is None:
             self._waiter = self.loop.create_future()
-            with suppress(UpstreamError):  # it is raised where the body is read
+            with suppress(UpstreamError):  # what came before it is read first
                 await self.wait()
+        if self._error is not None and not self._pieces:
+            raise self._error
 
     def whole_body(self) -> bytes | None:
         """The body, if all of it is here: a small one comes with the head."""

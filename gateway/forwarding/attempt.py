@@ -1,7 +1,8 @@
 """One call with one backend: send it, relay what comes, account for it.
 
 What a backend answers before the first byte of an answer may mean that it has not taken the call: it is busy, it
-is failing, or it does not know `stream_options`. From then on the call belongs to it.
+is failing, or it does not know `stream_options`. So the client gets no head of a stream before there is something to
+follow it. From then on the call belongs to the backend.
 """
 
 import asyncio
@@ -177,9 +178,11 @@ class Attempt:
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
     async def _relay_stream(self, request: web.BaseRequest, exchange: Exchange) -> RelayResult:
-        if self._lease.may_be_withdrawn:  # a backend sends its head long before its first token
-            await exchange.begun()
-            self._lease.answering()
+        try:
+            await exchange.begun()  # a backend sends its head long before its first token
+        except UpstreamClosed:
+            raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        self._lease.answering()
         settlement, uncounted = self._settlement, list[str]()
         meter = self._meter(uncounted)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None

@@ -147,8 +147,61 @@ async def test_tokens_that_passed_before_the_failure_stay_charged():
 async def test_a_failure_before_the_first_token_is_free():
     async with scripted(stream(end=False)) as backend, gateway(backend) as rig:
         reply = await rig.post(call(stream=True))
-        assert "error" in json.loads(reply.events[-1])
+        assert (reply.status, reply.error["code"]) == (502, "backend_failed")
+        assert len(backend.calls) == 2, "it is sent once more, and may be what breaks the backend"
         assert rig.service() == 0
+        assert rig.idle()
+
+
+async def test_streams_that_had_no_token_when_their_backend_died_are_sent_to_the_next_one():
+    died = asyncio.Event()
+
+    async def die(reader, writer):
+        """Say the head, as vLLM does long before the first token."""
+        await stream(end=False)(reader, writer)
+        await died.wait()
+        return False
+
+    async with (
+        scripted(die) as dying,
+        scripted(stream(*tokens(3), b"data: [DONE]\n\n")) as well,
+        gateway(dying, well) as rig,
+    ):
+        calls = [asyncio.create_task(rig.post(call(stream=True))) for _ in range(10)]
+        await until(lambda: len(dying.calls) + len(well.calls) == len(calls))
+        lost = len(dying.calls)
+        assert lost >= 4
+        dying.default = hang_up
+        died.set()
+        replies = await asyncio.gather(*calls)
+        assert [(reply.status, reply.events[-1]) for reply in replies] == [(200, "[DONE]")] * 10
+        assert len(well.calls) == 10
+        assert rig.service() == 10 * (5 + 2 * 3)
+        assert states(rig) == {"b0": "healthy", "b1": "healthy"}, "one accident is one failure"
+
+
+async def test_a_stream_that_broke_after_its_first_token_is_not_sent_again():
+    async with scripted(stream(*tokens(1), end=False)) as backend, gateway(backend) as rig:
+        reply = await rig.post(call(stream=True))
+        assert json.loads(reply.events[-1])["error"]["code"] == 502
+        assert len(backend.calls) == 1
+
+
+async def test_a_client_that_leaves_before_the_first_token_is_gone_at_the_backend_too():
+    left = asyncio.Event()
+
+    async def wait(reader, writer):
+        await stream(end=False)(reader, writer)
+        await reader.read()
+        left.set()
+        return False
+
+    async with scripted(wait) as backend, gateway(backend) as rig:
+        leaving = asyncio.create_task(rig.post(call(stream=True)))
+        await until(lambda: backend.calls)
+        leaving.cancel()
+        await asyncio.wait_for(left.wait(), 5.0)
+        await until(rig.idle)
 
 
 async def test_a_whole_answer_that_is_cut_is_a_502_and_free():
