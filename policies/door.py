@@ -1,8 +1,8 @@
 """Who comes in, who is turned away, and what he is told.
 
-On arrival a request needs a tenant that is served here, a backend that is there, and the consent of every rule of
-admission; where only space is missing, those who may be shed make room for who is more important. In the queue it has
-patience to lose. A refusal moves nobody's counter; where something was promised it is noted.
+On arrival a request needs a tenant that is served here, a backend that is there or may come soon, and the consent of
+every rule of admission; where only space is missing, those who may be shed make room for who is more important. In the
+queue it has patience to lose. A refusal moves nobody's counter; where something was promised it is noted.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from policies.admission import Gate
 from policies.fleet import Fleet
+from policies.outage import Outage
 from policies.slo.attainment import AttainmentBook
 from policies.slo.patience import Patience
 from policies.slo.shedding import SHED_MAX, Shedding
@@ -27,6 +28,7 @@ class Door:
     shedding: Shedding
     patience: Patience
     attainment: AttainmentBook
+    outage: Outage
 
     def refusal(self, request: Request, now: float, shed: Callable[[Request], None]) -> Reject | None:
         """The refusal of a request that arrives, None where it comes in. `shed` takes a waiting request out of the
@@ -35,7 +37,7 @@ class Door:
         tenant = self.tenants.admitted(request.tenant_id)
         if tenant is None:
             return self.reject(request, Reason.TENANT_UNKNOWN, now)
-        if not self.fleet.is_available(request.backend_ids):
+        if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
             return self.reject(request, Reason.NO_BACKEND, now)
         refusal = self.gate.refuse(request, tenant, now)
         for _ in range(SHED_MAX):
@@ -55,6 +57,10 @@ class Door:
         """The refusal of a request that has waited long enough."""
         is_served = self.fleet.is_available(request.backend_ids)
         return self.reject(request, self.patience.reason(request, now) if is_served else Reason.NO_BACKEND, now)
+
+    def _may_wait_for_backend(self, request: Request) -> bool:
+        """Where others serve, what waits for some alone would keep back what its tenant sends after it."""
+        return self.outage.is_waited_out and self.tenants.lanes.has_place(request)
 
     def _noted(self, request: Request, refusal: Reject) -> Reject:
         if request.envelope is not None and request.tenant_id in self.tenants.states:

@@ -50,7 +50,7 @@ class Lanes(Protocol):
         ...
 
     def enter(self, request: Request, now: float) -> Lane:
-        """A request that arrived waits from now on, in this lane. Some backend that will do for it is available."""
+        """A request that arrived waits from now on, in this lane. It `has_place`."""
         ...
 
     def enter_again(self, entry: InFlight) -> Lane:

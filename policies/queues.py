@@ -100,6 +100,10 @@ class Queues(TenantQueues):
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting
 
+    def holds(self, request: Request) -> bool:
+        """Whether it is this very request that waits, not a later one of its id."""
+        return request.id in self._waiting and self.get(request.id) is request
+
     def append(self, request: Request, deadline_at: float) -> None:
         self._expire_at(request, deadline_at)
         self.add(request)

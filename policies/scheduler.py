@@ -29,6 +29,7 @@ from policies.lane import Lane, Round, TenantState
 from policies.lanes import LaneMaker, Lanes
 from policies.ledger import InFlight, Ledger
 from policies.limit import Limit, ModelLimit
+from policies.outage import BACKEND_WAIT_S_MAX, Outage
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
 from policies.prediction import Prediction, TenantQuantile
 from policies.preemption import Preemption
@@ -85,13 +86,15 @@ class Scheduler:
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
         kv_rule: str = "sum",
         wait_s_max: float = WAIT_S_MAX,
+        backend_wait_s_max: float = BACKEND_WAIT_S_MAX,
         preempt_service: float | None = None,
         limit: Callable[[], Limit] = ModelLimit,
         decisions_max: int = DECISIONS_MAX,
     ) -> None:
         """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
-        differ by more than `preempt_service` take seats from each other (preemption.py); None: never. One poll sends or
-        refuses at most `decisions_max` requests that wait.
+        differ by more than `preempt_service` take seats from each other (preemption.py); None: never. While no backend
+        is available a request waits `backend_wait_s_max` for one (outage.py). One poll sends or refuses at most
+        `decisions_max` requests that wait.
         """
         assert decisions_max > 0, "a poll decides something"
         self._tiers = {tier.id: tier for tier in tiers}
@@ -128,7 +131,8 @@ class Scheduler:
         self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
         shedding = Shedding(self._queues, self._tenants.tier, self._tenants.key)
         patience = Patience(wait_s_max, self._tenants.tier)
-        self._door = Door(self._tenants, self._fleet, self._gate, shedding, patience, book)
+        self._outage = Outage(backend_wait_s_max)
+        self._door = Door(self._tenants, self._fleet, self._gate, shedding, patience, book, self._outage)
         self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
@@ -151,6 +155,7 @@ class Scheduler:
             self._refused.append(refusal)
             return
         self._queues.append(request, self._door.patience.ends_at(request))
+        self._outage.queued(request, now)
         lane = self._lanes.enter(request, now)
         lane.queued(request, now)
         self._tenants.queue_changed(request.tenant_id, lane)
@@ -205,6 +210,7 @@ class Scheduler:
         self._accounting.settle(entry)
         self._ledger.returned(entry)
         self._queues.prepend(entry.request, self._door.patience.ends_at(entry.request))
+        self._outage.queued(entry.request, now)
         lane = self._lanes.enter_again(entry)
         if hold_s or not entry.is_withdrawn:  # a backend may refuse what it was just asked to give back
             lane.first[request_id] = None
@@ -230,6 +236,10 @@ class Scheduler:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
         self._rounds = ()
         self._fleet.measured(loads, self._ledger.in_flight.values(), now)
+        if self._fleet.is_available():
+            self._outage.over()
+        else:
+            self._outage.began(self._queues.waiting(), now)
         self._lanes.backends_changed()
         if self._seating.reads_prefixes:
             self._prefixes.retain(self._fleet.backend_ids())
@@ -311,6 +321,10 @@ class Scheduler:
         while len(actions) < actions_max and (request := self._queues.pop_expired(now)) is not None:
             self._left(request, now)
             actions.append(self._door.expired(request, now))
+        while len(actions) < actions_max and (request := self._outage.ended(self._queues, now)) is not None:
+            self._queues.remove(request.id)
+            self._left(request, now)
+            actions.append(self._door.reject(request, Reason.NO_BACKEND, now))
         if self._queues:
             open_now = () if rounds else self._lanes.candidates(self._fleet.open_at(now))
             rounds = rounds or [(lane, Round(now, candidates)) for lane, candidates in open_now]
@@ -335,6 +349,7 @@ class Scheduler:
             return self._polled_at
         times = (
             self._queues.next_deadline(),
+            self._outage.next_end(self._queues),
             self._fleet.next_opening(self._polled_at),
             self._preemption.wakeup_at if self._preemption.is_on else None,
         )
@@ -425,11 +440,12 @@ class Scheduler:
         self._left(request, now)
 
     def _find_homes(self, now: float) -> None:
-        """What waits for some backends alone that have all left is refused: it would keep back what its tenant sends
-        after it. What else waits for a backend that does not serve waits for another.
+        """What waits for some backends alone that have all left, while others serve, is refused: it would keep back
+        what its tenant sends after it. What else waits for a backend that does not serve waits for another.
         """
-        for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
-            self._refuse(request, Reason.NO_BACKEND, now)
+        if not self._outage.is_waited_out:
+            for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
+                self._refuse(request, Reason.NO_BACKEND, now)
         self._tenants.move_stranded(now)
 
     def _used(self, entry: InFlight, usage: Usage, now: float) -> None:

@@ -228,6 +228,7 @@ class Queue(Section):
     tenant_requests_max: Count = 2_000
     tenant_bytes_max: Bytes = ByteSize(256 << 20)
     wait_s_max: Seconds = 300.0
+    backend_wait_s_max: Wait = 15.0
 
 
 class Limits(Section):

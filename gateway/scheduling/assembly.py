@@ -75,6 +75,7 @@ def make_scheduler(
         headroom_ratio_max=scheduling.kv_headroom_ratio,
         kv_rule=scheduling.kv_rule,
         wait_s_max=queue.wait_s_max,
+        backend_wait_s_max=queue.backend_wait_s_max,
         preempt_service=scheduling.preempt_service,
     )
 

@@ -341,7 +341,7 @@ async def test_no_more_runs_than_the_configured_seats():
         assert {task.result().status for task in calls} == {200}
 
 
-async def test_what_waits_while_no_backend_lives_is_served_when_one_is_back():
+async def test_what_waits_and_what_arrives_while_no_backend_lives_is_served_when_one_is_back():
     pause = stream(*tokens(3), b"data: [DONE]\n\n", pause_s=0.15)
     async with scripted(None, pause) as backend:
         entry = {"name": "b0", "url": backend.url, "requests_running_max": 1}
@@ -353,10 +353,28 @@ async def test_what_waits_while_no_backend_lives_is_served_when_one_is_back():
             backend.healthy = False
             assert (await running_one).events[-1] == "[DONE]"
             await until(lambda: states(rig)["b0"] == "down")
-            assert (await rig.post()).status == 503
-            assert rig.snapshot().queued_requests == 1
+            arriving = [asyncio.create_task(rig.post(call(stream=True))) for _ in range(4)]
+            await until(lambda: rig.snapshot().queued_requests == 5)
+            assert (await rig.get("/readyz")).status == 503
             backend.healthy = True
-            assert (await waiting).status == 200
+            assert [reply.status for reply in await asyncio.gather(waiting, *arriving)] == [200] * 5
+
+
+async def test_nobody_waits_longer_for_a_backend_than_the_operator_says():
+    pause = stream(*tokens(3), b"data: [DONE]\n\n", pause_s=0.15)
+    async with scripted(None, pause) as backend:
+        entry = {"name": "b0", "url": backend.url, "requests_running_max": 1}
+        async with gateway(entry, queue={"backend_wait_s_max": 0.2}) as rig:
+            running_one = asyncio.create_task(rig.post(call(stream=True)))
+            await until(lambda: rig.snapshot().in_flight_requests)
+            waiting = asyncio.create_task(rig.post())
+            await until(lambda: rig.snapshot().queued_requests)
+            backend.healthy = False
+            await running_one
+            await until(lambda: states(rig)["b0"] == "down")
+            for reply in await asyncio.gather(waiting, rig.post()):
+                assert (reply.status, reply.headers["Retry-After"]) == (503, "5")
+            assert rig.idle()
 
 
 async def test_the_model_that_a_backend_has_come_to_serve_is_found():

@@ -199,8 +199,8 @@ async def test_a_prompt_over_the_limit_of_tokens_per_minute_is_a_400_that_no_cli
         assert backend.calls == []
 
 
-async def test_no_backend_that_lives_is_a_503():
-    async with scripted() as backend, gateway(backend) as rig:
+async def test_no_backend_that_lives_in_time_is_a_503():
+    async with scripted() as backend, gateway(backend, queue={"backend_wait_s_max": 0.1}) as rig:
         backend.healthy = False
         await until(lambda: not rig.gateway.pools.any_available())
         reply = await rig.post()
