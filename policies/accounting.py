@@ -5,8 +5,6 @@ again. A token within its prediction moves service from outstanding to counter, 
 only when somebody reads the books.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from policies.lane import Lane
@@ -72,19 +70,6 @@ class Accounting:
         lanes = self.lanes.all()
         for lane in lanes:
             lane.charged(tenant_id, Charge(service / len(lanes), 0.0))
-
-    @contextmanager
-    def reweighing(self, tenant_ids: Collection[str]) -> Iterator[None]:
-        """The weights of these tenants, or of their tiers, change meanwhile. What is outstanding stands in the accounts
-        over the old weights: it is taken out, and put back over the new.
-        """
-        self.settle_all()
-        expecting = [entry for entry in self.ledger.expecting() if entry.request.tenant_id in tenant_ids]
-        for entry in expecting:
-            self._charge(entry, Charge(0.0, -entry.outstanding))
-        yield
-        for entry in expecting:
-            self._charge(entry, Charge(0.0, entry.outstanding))
 
     def _charge(self, entry: InFlight, charge: Charge) -> None:
         self.lanes.at(entry.backend_id).charged(entry.request.tenant_id, charge)

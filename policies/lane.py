@@ -13,6 +13,7 @@ where only some will do, its tenant is passed over and the others go on at the r
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from policies.candidates import Candidates
 from policies.capacity import BackendCapacity
@@ -117,7 +118,7 @@ class Lane:
         self._output_tokens = output_tokens
         self._competing: set[str] = set()  # tenants that wait and may send
         self._uses: dict[str, TenantUse] = {}  # of those with anything in flight from here
-        self._absent: dict[str, tuple[str, float]] = {}  # tier and counter, by tenant that has not been here yet
+        self._absent: dict[str, str] = {}  # the tier of their account, by tenant that has not been here yet
 
     @property
     def is_empty(self) -> bool:
@@ -157,15 +158,17 @@ class Lane:
         self._share.set_active(tenant, active=bool(requests) or tenant.id in self._uses)
 
     def change(self, before: Tenant, state: TenantState, now: float) -> None:
-        """The tenant is another than before; what it has outstanding was taken out of its account."""
+        """The tenant is another than before."""
         tenant = state.tenant
         self._share.set_active(before, active=False)
         if before.tier_id != tenant.tier_id:
             if tenant.id in self._competing:
                 self._leave(before)
-            self.order.moved(tenant.id, before.tier_id, tenant.tier_id)
+            self.order.moved(before, tenant, now)
             for request in self.queues.of(tenant.id).requests.values():
                 self.queued(request, now)
+        else:
+            self.order.reweighed(before, tenant)
         self.refresh(state)
 
     def forget(self, tenant: Tenant) -> None:
@@ -175,19 +178,7 @@ class Lane:
 
     def standings(self) -> LaneStandings:
         """What everybody has received here, also who has not come back yet."""
-        here = self.order.standings()
-        absent: dict[str, dict[str, float]] = {}
-        for tenant_id, (tier_id, counter) in self._absent.items():
-            absent.setdefault(tier_id, {})[tenant_id] = counter
-        if not absent:
-            return here
-        return replace(
-            here,
-            tiers={
-                tier_id: replace(tier, tenants={**tier.tenants, **absent.get(tier_id, {})})
-                for tier_id, tier in here.tiers.items()
-            },
-        )
+        return self.order.standings()
 
     def restore(self, standings: LaneStandings, *, returning: bool = False) -> None:
         """Nobody has waited here yet: everybody goes on from these. With `returning` nobody is lifted for being away,
@@ -195,19 +186,23 @@ class Lane:
         """
         self.order.begin_at(standings, returning=returning)
         for tier_id, tier in standings.tiers.items():
-            for tenant_id, counter in tier.tenants.items():
-                self._absent[tenant_id] = tier_id, counter
+            for tenant_id in tier.tenants:
+                self.forget_absent(tenant_id)  # it had moved in one of the lanes that these are the sum of
+                self._absent[tenant_id] = tier_id
         for tenant_id in self._absent.keys() & self._tenants.keys():
             self.welcome(self._tenants[tenant_id].tenant)
 
     def welcome(self, tenant: Tenant) -> None:
-        """The tenant is new here, or back."""
-        if tenant.id in self._absent:
-            self.order.adopt(tenant, self._absent.pop(tenant.id)[1])
+        """The tenant is new here, or back, perhaps in another tier than it was."""
+        tier_id = self._absent.pop(tenant.id, tenant.tier_id)
+        if tier_id != tenant.tier_id:
+            # Nothing of it waits or runs: nothing of what it takes along depends on the time.
+            self.order.moved(replace(tenant, tier_id=tier_id), tenant, -inf)
 
     def forget_absent(self, tenant_id: str) -> None:
         """A tenant that has not come back will not."""
-        self._absent.pop(tenant_id, None)
+        if tenant_id in self._absent:
+            self.order.forget(self._absent.pop(tenant_id), tenant_id)
 
     # -- what is in flight from here -------------------------------------------------------------------------
 

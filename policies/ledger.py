@@ -7,9 +7,7 @@ returns to exactly zero when the request ends. A request that its backend would 
 as charged as it was: it is prepaid, and its next dispatch costs nothing more.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 
 from policies.cost import Price
@@ -106,10 +104,6 @@ class Ledger:
         charge = Charge(self.price.service(*usage), 0.0)
         self._add(tenant_id, charge.service)
         return charge
-
-    def expecting(self) -> Iterator[InFlight]:
-        """All entries of which something may be outstanding: in flight, or waiting prepaid."""
-        return chain(self.in_flight.values(), self._prepaid.values())
 
     def forget(self, tenant_id: str) -> None:
         self._services.pop(tenant_id, None)

@@ -257,7 +257,8 @@ class Scheduler:
         now: float,
     ) -> None:
         """Tenants and tiers that are new or different, tenants that are gone (their queue is refused at the next poll),
-        and tiers that go with their last tenant. Counters stay as they are when weights, limits or the tier change.
+        and tiers that go with their last tenant. Counters stay as they are when weights or limits change; a
+        tenant that changes its tier keeps what it is ahead of or behind it.
         """
         self._rounds = ()
         for request in self._tenants.change(

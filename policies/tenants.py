@@ -62,14 +62,14 @@ class Tenants:
         new_tiers = {tier.id: tier for tier in tiers}
         self.tiers |= new_tiers
         self._leaving_tiers -= new_tiers.keys()
-        with self.accounting.reweighing(self.states if new_tiers else {tenant.id for tenant in changed}):
-            self.seating.set_tiers(self.tiers.values())
-            for lane in self.lanes.all():
-                lane.order.set_tiers(new_tiers.values())
-            for tenant in changed:
-                # Where its tier has gone meanwhile somebody knows it as it was: it stays what it has become.
-                if tenant.tier_id in self.tiers:
-                    self._changed(tenant, now)
+        self.accounting.settle_all()  # by the weights and in the tiers that it was used in
+        self.seating.set_tiers(self.tiers.values())
+        for lane in self.lanes.all():
+            lane.order.set_tiers(new_tiers.values())
+        for tenant in changed:
+            # Where its tier has gone meanwhile somebody knows it as it was: it stays what it has become.
+            if tenant.tier_id in self.tiers:
+                self._changed(tenant, now)
         waiting = [request for tenant_id in removed for request in self._removed(tenant_id)]
         self._leaving_tiers |= self.tiers.keys() & tiers_removed
         self._forget_tiers()

@@ -9,7 +9,7 @@ An order lives in one queue (policies/lane.py). What it does not want to hear it
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from policies.fairness.heap import Place
 from policies.ledger import InFlight
@@ -109,6 +109,12 @@ class Fairness(Protocol):
         """Take over the account of a tenant that is not waiting here yet."""
         ...
 
+    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        """The tenant, which is not waiting, has its account in another order of this kind from now on. It is there what
+        it was here: ahead of or behind those that wait by as much, and nothing else is known of it.
+        """
+        ...
+
     def forget(self, tenant_id: str) -> None:
         """Drop the account of a tenant that is not waiting."""
         ...
@@ -199,6 +205,13 @@ class Accounts:
         assert not account.is_waiting, "an account is adopted before its tenant joins"
         account.counter, account.outstanding = standing
 
+    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        standing = self.standing(tenant_id)
+        counter = standing.counter + to._key_level() - self._key_level()
+        self.forget(tenant_id)
+        # Where nobody has received as much as it is behind, it begins like one that has received nothing.
+        to.adopt(tenant_id, Standing(max(0.0, counter), standing.outstanding))
+
     def forget(self, tenant_id: str) -> None:
         account = self._accounts.pop(tenant_id, None)
         assert account is None or not account.is_waiting, "a waiting tenant is not forgotten"
@@ -219,6 +232,20 @@ class Accounts:
 
     def all_returned(self) -> None:
         self._is_returning = False
+
+    def _key_level(self) -> float:
+        """The least key of those that wait, or that of the last to leave: its key of now, not of when it left, for it
+        has gone on being served since.
+        """
+        if self._is_returning:
+            return self._first_level
+        least = self._least() if self._waiting else self._last_left
+        return self._first_level if least is None else least.counter + least.outstanding
+
+    def _least(self) -> Account:
+        """Whoever of those that wait has the least key."""
+        waiting = (account for account in self._accounts.values() if account.is_waiting)
+        return min(waiting, key=lambda account: account.counter + account.outstanding)
 
     def _account(self, tenant_id: str) -> Account:
         account = self._accounts.get(tenant_id)

@@ -13,6 +13,7 @@ since the start are one level, and a deficit is how far the level is above what 
 
 from collections.abc import Callable
 from math import floor, inf, nextafter
+from typing import Self
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.cached import LOOKUPS_MAX, longest_cached
@@ -84,6 +85,11 @@ class DeficitLongestPrefix(Accounts):
         # Those with credit may not go, and are not refilled for that: of the others, whoever owes least.
         account = self._heap.first_of(lambda account: eligible(account.head()))
         return account.head() if account else None
+
+    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        deficit = self.deficit(tenant_id)
+        super().hand_over(tenant_id, to, now)
+        to._spent[tenant_id] = -deficit
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)

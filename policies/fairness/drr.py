@@ -7,6 +7,7 @@ far below zero and is then paid off over several visits. As the quantum shrinks 
 
 from collections import deque
 from math import floor
+from typing import Self
 
 from policies.fairness.base import Accounts, Eligible, Waiting
 from policies.ledger import InFlight
@@ -75,6 +76,11 @@ class DeficitRoundRobin(Accounts):
             self._deficits[tenant_id] += min(visits, self._refills_needed(tenant_id)) * self._quantum
         self._circle.rotate(-place)
         self._refilled = True
+
+    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        deficit = self.deficit(tenant_id)
+        super().hand_over(tenant_id, to, now)
+        to._deficits[tenant_id] = deficit
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)

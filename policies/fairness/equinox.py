@@ -14,7 +14,7 @@ among those that wait, as in VTC. No bound is claimed. Costs O(tenants waiting) 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from policies.fairness.base import Accounts, Eligible, Waiting
 from policies.ledger import InFlight
@@ -65,7 +65,8 @@ class DualCounter(Accounts):
         self._output_weight = output_weight
         self._ttft_target_s = ttft_target_s
         self._scores: dict[str, Score] = {}
-        self._predicted: dict[str, Score] = {}  # by request that was sent
+        self._last_left_score = Score()  # of who was the last to leave, as of now
+        self._predicted: dict[str, dict[str, Score]] = {}  # by tenant and request that was sent
         self._first_token_s = _Average(0.0)  # from dispatch
         self._tokens_per_s = _Average(0.0)
 
@@ -73,18 +74,18 @@ class DualCounter(Accounts):
         return self._scores.get(tenant_id, Score())
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        others = [self.counters(account.tenant_id) for account in self._accounts.values() if account.is_waiting]
-        if others:
-            user, resource = self.counters(tenant_id)
-            lifted = max(user, min(each.user for each in others)), max(resource, min(each.resource for each in others))
-            self._scores[tenant_id] = Score(*lifted)
+        if self._waiting:
+            (user, resource), level = self.counters(tenant_id), self._least_score()
+            self._scores[tenant_id] = Score(max(user, level.user), max(resource, level.resource))
         self._began(tenant_id, waiting)
 
     def left(self, tenant_id: str) -> None:
         self._ended(tenant_id)
+        self._last_left_score = self.counters(tenant_id)
 
     def dispatched(self, entry: InFlight) -> None:
-        if entry.request.id in self._predicted:
+        of_tenant = self._predicted.setdefault(entry.request.tenant_id, {})
+        if entry.request.id in of_tenant:
             return  # it came back, and counts already
         waited_s = entry.dispatched_at - entry.request.arrived_at
         predicted = self._score(
@@ -93,11 +94,11 @@ class DualCounter(Accounts):
             ttft_s=waited_s + self._first_token_s.value,
             tokens_per_s=self._tokens_per_s.value,
         )
-        self._predicted[entry.request.id] = predicted
+        of_tenant[entry.request.id] = predicted
         self._add(entry.request.tenant_id, predicted)
 
     def ended(self, entry: InFlight, now: float) -> None:
-        predicted = self._predicted.pop(entry.request.id, Score())
+        predicted = self._predicted.get(entry.request.tenant_id, {}).pop(entry.request.id, Score())
         observed = self._observed(entry, now) if entry.service else Score()
         correction = Score(observed.user - predicted.user, observed.resource - predicted.resource)
         self._add(entry.request.tenant_id, correction)
@@ -113,9 +114,27 @@ class DualCounter(Accounts):
         ]
         return min((each for each in ranked if eligible(each[2])), default=(0.0, "", None))[2]
 
+    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        score, here, there = self.counters(tenant_id), self._score_level(), to._score_level()
+        predicted = self._predicted.pop(tenant_id, {})
+        super().hand_over(tenant_id, to, now)
+        to._scores[tenant_id] = Score(
+            max(0.0, score.user - here.user + there.user), max(0.0, score.resource - here.resource + there.resource)
+        )
+        to._predicted[tenant_id] = predicted
+
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)
         self._scores.pop(tenant_id, None)
+        self._predicted.pop(tenant_id, None)
+
+    def _score_level(self) -> Score:
+        """The least of each counter among those that wait, or those of who was the last to."""
+        return self._least_score() if self._waiting else self._last_left_score
+
+    def _least_score(self) -> Score:
+        waiting = [self.counters(account.tenant_id) for account in self._accounts.values() if account.is_waiting]
+        return Score(min(score.user for score in waiting), min(score.resource for score in waiting))
 
     def _observed(self, entry: InFlight, now: float) -> Score:
         first_token_at = now if entry.first_token_at is None else entry.first_token_at
@@ -136,4 +155,6 @@ class DualCounter(Accounts):
 
     def _add(self, tenant_id: str, score: Score) -> None:
         user, resource = self.counters(tenant_id)
-        self._scores[tenant_id] = Score(user + score.user, resource + score.resource)
+        score = self._scores[tenant_id] = Score(user + score.user, resource + score.resource)
+        if self._last_left is not None and self._last_left.tenant_id == tenant_id:
+            self._last_left_score = score

@@ -20,7 +20,7 @@ nothing there by naming programs, because a call that names none is an agent alr
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.heap import TenantHeap
@@ -131,6 +131,20 @@ class AgentTags(Accounts):
     def pick(self, eligible: Eligible) -> Request | None:
         account = self._heap.first_of(lambda account: eligible(self._best(account)[1]))
         return self._best(account)[1] if account else None
+
+    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        self._advance(now)
+        to._advance(now)
+        agents = [agent for name, agent in self._agents.items() if name.tenant_id == tenant_id]
+        cost = self._costs.get(tenant_id)
+        super().hand_over(tenant_id, to, now)
+        for agent in agents:
+            agent.tag += to._virtual - self._virtual
+            to._agents[agent.name] = agent
+            if agent.leaves_at is not None:
+                heappush(to._leaving, (agent.leaves_at, next(to._numbers), agent))
+        if cost is not None:
+            to._costs[tenant_id] = cost
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)

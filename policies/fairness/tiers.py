@@ -34,18 +34,23 @@ class TieredFairness:
         self.set_tiers(tiers)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Add tiers or change their weights; the counters stay as they are."""
+        """Add tiers or change their weights; the counters stay as they are, and what is outstanding counts by the new
+        weight.
+        """
         for tier in tiers:
+            before = self._tiers.get(tier.id, tier)
             self._tiers[tier.id] = tier
-            if tier.id not in self._orders:
-                self._orders[tier.id] = self._new_order()
+            self._order(tier.id)
+            _reweigh(self._tier_order, tier.id, before.weight / tier.weight)
         self.is_fair = all(order.is_fair for order in self._orders.values())
         self.follows_requests = any(order.follows_requests for order in self._orders.values())
 
     def remove_tier(self, tier_id: str) -> None:
-        """Nobody is of this tier any more."""
+        """Nobody who is here is of this tier any more; the accounts of those that may come back stay."""
         assert not self._orders[tier_id].waiting_count(), "a tier that waits is somebody's"
-        del self._tiers[tier_id], self._orders[tier_id]
+        del self._tiers[tier_id]
+        if not self._orders[tier_id].received():
+            del self._orders[tier_id]
         self._tier_order.forget(tier_id)
         self.set_tiers(())
 
@@ -106,27 +111,27 @@ class TieredFairness:
     def tier_standing(self, tier_id: str) -> Standing:
         return self._tier_order.standing(tier_id)
 
-    def adopt(self, tenant: Tenant, counter: float) -> None:
-        """A tenant that does not wait here yet has received so much."""
-        self._orders[tenant.tier_id].adopt(tenant.id, Standing(counter))
-
     def standings(self) -> LaneStandings:
         """What all tiers and tenants have received; takes time in proportion to them."""
         tiers = {
             tier_id: TierStanding(self.tier_standing(tier_id).counter, order.level(), order.received())
             for tier_id, order in self._orders.items()
+            if tier_id in self._tiers or order.received()
         }
         return LaneStandings(self._tier_order.level(), tiers)
 
     def begin_at(self, standings: LaneStandings, *, returning: bool) -> None:
-        """Nobody has waited here yet: so much have the tiers received, and so far is lifted the first to join, or with
-        `returning` whoever joins until `all_returned`.
+        """Nobody has waited here yet: so much have the tiers and their tenants received, and so far is lifted the first
+        to join, or with `returning` whoever joins until `all_returned`. Some of the tiers may not be here yet.
         """
         self._tier_order.begin_at(standings.level, returning=returning)
         for tier_id, tier in standings.tiers.items():
-            if tier_id in self._orders:
+            if tier_id in self._tiers or tier.tenants:
                 self._tier_order.adopt(tier_id, Standing(tier.counter))
-                self._orders[tier_id].begin_at(tier.level, returning=returning)
+                order = self._order(tier_id)
+                order.begin_at(tier.level, returning=returning)
+                for tenant_id, counter in tier.tenants.items():
+                    order.adopt(tenant_id, Standing(counter))
 
     def all_returned(self) -> None:
         """Who has not come back by now was away."""
@@ -140,17 +145,39 @@ class TieredFairness:
         lag = self.tier_standing(other.tier_id).key - self.tier_standing(tenant.tier_id).key
         return lag * self._tiers[tenant.tier_id].weight
 
-    def moved(self, tenant_id: str, from_tier_id: str, to_tier_id: str) -> None:
-        """A tenant that is not waiting takes its account to another tier."""
-        standing = self._orders[from_tier_id].standing(tenant_id)
-        self._orders[from_tier_id].forget(tenant_id)
-        self._orders[to_tier_id].adopt(tenant_id, standing)
+    def reweighed(self, before: Tenant, after: Tenant) -> None:
+        """A tenant has another weight: its counter stays, and what is outstanding counts by the new one."""
+        _reweigh(self._orders[after.tier_id], after.id, before.weight / after.weight)
+
+    def moved(self, before: Tenant, after: Tenant, now: float) -> None:
+        """A tenant that is not waiting is of another tier, and perhaps of another weight.
+
+        Counters of two tiers say nothing of each other: what it takes along is by how much it is ahead of or behind its
+        tier. What it has in flight is its new tier's from now on.
+        """
+        from_tier_id, to_tier_id = before.tier_id, after.tier_id
+        outstanding = self._orders[from_tier_id].standing(after.id).outstanding * before.weight
+        self._orders[from_tier_id].hand_over(after.id, self._orders[to_tier_id], now)
+        self.reweighed(before, after)
+        for tier_id, amount in ((from_tier_id, -outstanding), (to_tier_id, outstanding)):
+            if tier_id in self._tiers:
+                self._tier_order.charged(tier_id, 0.0, amount / self._tiers[tier_id].weight)
 
     def forget(self, tier_id: str, tenant_id: str) -> None:
         self._orders[tier_id].forget(tenant_id)
 
-    def _new_order(self) -> Fairness:
-        order = self._make_order()
-        if order.reads_prefixes:
-            order.look_up_in(self._cached_blocks)
+    def _order(self, tier_id: str) -> Fairness:
+        """The tier's order, new where there is none."""
+        order = self._orders.get(tier_id)
+        if order is None:
+            order = self._orders[tier_id] = self._make_order()
+            if order.reads_prefixes:
+                order.look_up_in(self._cached_blocks)
         return order
+
+
+def _reweigh(order: Fairness, account_id: str, ratio: float) -> None:
+    """What is outstanding in this account stands over another weight; `ratio` is the old weight over the new."""
+    if ratio != 1.0:
+        outstanding = order.standing(account_id).outstanding
+        order.charged(account_id, 0.0, outstanding * ratio - outstanding)

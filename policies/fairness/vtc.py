@@ -62,6 +62,11 @@ class LeastCounterFirst(Accounts):
     def level(self) -> float:
         return 0.0
 
+    def _least(self) -> Account:
+        account = self._heap.first()
+        assert account is not None, "somebody waits"
+        return account
+
     def pick(self, eligible: Eligible) -> Request | None:
         account = self._heap.first()
         if account is None or eligible(head := account.head()):
@@ -76,9 +81,6 @@ class VirtualTokenCounter(LeastCounterFirst):
     level = Accounts.level
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        least = self._heap.first() if self._waiting else self._last_left
-        # Another tenant's key of now, not of when it left: it has gone on being served since.
-        level = self._first_level if least is None or self._is_returning else key_of(least)
         account = self._account(tenant_id)
-        account.counter += max(0.0, level - key_of(account))
+        account.counter += max(0.0, self._key_level() - key_of(account))
         super().joined(tenant_id, waiting)
