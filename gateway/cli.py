@@ -120,6 +120,19 @@ def example_config() -> None:
     typer.echo(resources.files("gateway").joinpath("fairlead.example.yaml").read_text(encoding="utf-8"), nl=False)
 
 
+@app.command("config-schema")
+def print_config_schema() -> None:
+    """Print the JSON schema of the configuration, for an editor.
+
+    In YAML, for editors with yaml-language-server: a first line "# yaml-language-server: $schema=FILE".
+    """
+    import json  # noqa: PLC0415
+
+    from gateway.config.schema import config_schema  # noqa: PLC0415
+
+    typer.echo(json.dumps(config_schema(), indent=2))
+
+
 @app.command("export")
 def export_state(config: ConfigOption = None) -> None:
     """Print what was made by the admin API (tenants, tiers, keys as HMACs, backends, pools) as JSON.

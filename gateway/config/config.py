@@ -56,6 +56,7 @@ ENV_DELIMITER = "__"
 TENANTS_MAX = 100_000
 ANONYMOUS = "anonymous"
 OPEN_TENANT_PREFIX = "key-"
+ANY_ADDRESS = {"", "0.0.0.0", "::"}  # a port there is taken at every address
 
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){1,8}")
 
@@ -239,6 +240,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
+    yield from _port_disagreements(config)
     yield from _backend_disagreements(config)
     yield from _endpoint_disagreements(config)
     yield from _token_disagreements(config)
@@ -269,6 +271,13 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
             ("limits", "body_bytes_max"),
             "must not be more than queue.tenant_bytes_max, or such a body could not wait",
         )
+
+
+def _port_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
+    listen, admin = config.listen, config.admin
+    overlap = listen.host == admin.host or {listen.host, admin.host} & ANY_ADDRESS
+    if admin.enabled and overlap and listen.port == admin.port != 0:
+        yield ("admin", "port"), "is listen.port, too"
 
 
 def _backend_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:

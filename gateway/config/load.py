@@ -2,16 +2,20 @@
 
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from backends.poll import tls_context
+from gateway.config.besides import disagreements_of_the_rest
 from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
-from gateway.config.files import folder_of
+from gateway.config.files import STDOUT, folder_of
 from gateway.config.problems import (
     ConfigError,
     Lines,
@@ -47,6 +51,7 @@ def load_config(path: Path | None = None, *, check_files: bool = True) -> Config
         config = Config(**{name: value for name, value in data.items() if value is not None})
     except ValidationError as error:
         problems += validation_problems(error, Config, lines, variables)
+        problems += [locate(loc, text, lines, variables) for loc, text in disagreements_of_the_rest(data, error)]
     except SettingsError as error:
         problems.append(_json_problem(error, variables))
     if config is not None:
@@ -69,11 +74,9 @@ def _read(path: Path | None) -> tuple[dict[str, Any], Lines, list[Problem]]:
     except UnicodeDecodeError as error:
         raise ConfigError([Problem((), "the file is not UTF-8")], path) from error
     data, lines, problems = read_yaml(text)
-    odd = [name for name in data if not isinstance(name, str)]
-    problems += [Problem((), "the names of sections must be strings", line=lines.get((str(name),))) for name in odd]
     if problems and not data:
         raise ConfigError(problems, path)
-    return {name: value for name, value in data.items() if isinstance(name, str)}, lines, problems
+    return data, lines, problems
 
 
 def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[Problem]]:
@@ -110,6 +113,15 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
             (("backends", index, "api_key_env" if backend.api_key_env else "api_key_file"), backend.credential)
         )
         checks.append((("backends", index, "step_time_file"), partial(believed, backend)))
+        checks.append((("backends", index, "ca_file"), partial(_certificates, backend.ca_file)))
+    for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
+        checks += [
+            (("jwt", port, index, "ca_file"), partial(_certificates, each.ca_file))
+            for index, each in enumerate(issuers)
+        ]
+    if config.state.redis is not None:
+        checks.append((("state", "redis", "ca_file"), partial(_certificates, config.state.redis.ca_file)))
+    checks += _checks_of_places(config)
     checks.append((("auth", "secret_file"), lambda: _secret(config)))
     # Where keys are made by the admin port there need not be any yet.
     if config.auth.mode == "keys" and not (config.admin.enabled and not config.auth.keys_file.exists()):
@@ -121,6 +133,58 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
     if config.prompt_tokens.ranks_file is not None:
         checks.append((("prompt_tokens", "ranks_file"), lambda: _encoding(config)))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]
+
+
+def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
+    """Addresses to listen at, folders to write to, and packages that are needed for what is configured."""
+    checks: list[tuple[Loc, Callable[[], object]]] = [
+        (("listen", "host"), partial(_address, config.listen.host)),
+        (("tracing",), lambda: _tracing(config)),
+    ]
+    if config.admin.enabled:
+        checks.append((("admin", "host"), partial(_address, config.admin.host)))
+    for section, log in (("access_log", config.access_log), ("trace_log", config.trace_log)):
+        if log.enabled and log.path != STDOUT:
+            checks.append(((section, "path"), partial(_folder, log.path)))
+    if config.state.file is not None:
+        checks.append((("state", "file"), partial(_folder, config.state.file)))
+    for index, source in enumerate(config.discovery):
+        if source.kubernetes is not None:
+            package = partial(_installed, "kubernetes_asyncio", "kubernetes")
+            checks.append((("discovery", index, "kubernetes"), package))
+    return checks
+
+
+def _certificates(path: Path | None) -> None:
+    if path is not None:
+        tls_context(str(path))
+
+
+def _address(host: str) -> None:
+    try:
+        socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"is no address: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent}")
+
+
+def _tracing(config: Config) -> None:
+    settings = config.tracing.settings(os.environ)
+    if settings is not None and settings.protocol == "grpc":
+        _installed("opentelemetry.exporter.otlp.proto.grpc", "otlp-grpc")
+
+
+def _installed(package: str, extra: str) -> None:
+    try:
+        found = find_spec(package)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise ValueError(f"needs a package that is not installed: pip install 'fairlead[{extra}]'")
 
 
 def _complaint(check: Callable[[], object]) -> str | None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 Loc = tuple[str | int, ...]
 
 MERGE_KEY = "<<"
+STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,26 @@ def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[Problem]]:
     if not isinstance(data, dict):
         return {}, {}, [Problem((), "the file must hold sections (key: value), see 'fairlead example-config'", line=1)]
     lines: Lines = {}
-    return data, lines, list(_walk(node, (), lines, set()))
+    problems = list(_walk(node, (), lines, set()))
+    return _with_names(data), lines, problems
+
+
+def _with_names(data: Any, above: frozenset[int] = frozenset()) -> Any:
+    """The data with every name a string: what is wrong with one that was none is said already. `above`: what holds it
+    (aliases loop).
+    """
+    if id(data) in above or not isinstance(data, dict | list):
+        return data
+    above = above | {id(data)}
+    if isinstance(data, list):
+        return [_with_names(item, above) for item in data]
+    return {
+        name if isinstance(name, str) else _yaml_name(name): _with_names(value, above) for name, value in data.items()
+    }
+
+
+def _yaml_name(name: object) -> str:
+    return str(name).lower() if name is None or isinstance(name, bool) else str(name)
 
 
 def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int]) -> Iterator[Problem]:
@@ -86,6 +106,8 @@ def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int])
         seen: set[str] = set()
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
+            if key.tag not in (STRING_TAG, MERGE_TAG):
+                yield Problem((*path, name), "a name must be a string: put it in quotes", line=line)
             if name in seen and name != MERGE_KEY:
                 yield Problem((*path, name), "this key is there twice", line=line)
             seen.add(name)
@@ -126,8 +148,6 @@ def _sentence(loc: Loc, kind: str, message: str, model: type[BaseModel]) -> tupl
     if kind == "extra_forbidden":
         return loc, f"there is no such key{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
     if loc and loc[-1] == "[key]":
-        if kind == "string_type":
-            return loc[:-1], "a name must be a string: put it in quotes"
         return loc[:-1], f"a name {_plain(message)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return loc, "must hold keys (key: value)"

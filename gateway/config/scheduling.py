@@ -7,15 +7,17 @@ Names come from the tables of policies/; here stands, for every name that has an
 with what they may be. A name or a parameter that does not exist is answered with those that do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 from pydantic_settings import NoDecode
 
-from gateway.config.sections import Count, NotNegative, Positive, Section, listed, not_bool
+from gateway.config.sections import Count, NotNegative, Positive, Section, listed, not_bool, one_of
 from policies.admission import WINDOWS
 from policies.capacity import KV_RULES
 from policies.cost import PRICES
@@ -183,20 +185,40 @@ def _problem(loc: tuple[int | str, ...], text: str) -> InitErrorDetails:
     return InitErrorDetails(type=PydanticCustomError("policy", "{text}", {"text": text}), loc=loc, input=None)
 
 
-def _choice(kind: str, names: Iterable[str], default: str) -> Any:
-    """Read a field as a policy of this kind."""
-    return BeforeValidator(partial(chosen, kind, tuple(names), default))
+@dataclass(frozen=True)
+class _Choice:
+    """Annotates a field that is a policy of this kind: how it is read, and what a schema says of it."""
+
+    kind: str
+    names: tuple[str, ...]
+    default: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        read = partial(chosen, self.kind, self.names, self.default)
+        return core_schema.no_info_before_validator_function(read, handler(source))
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """A name, or a name with the parameters of its policy."""
+        forms: list[dict[str, Any]] = [{"enum": list(self.names)}]
+        for name in self.names:
+            section = PARAMETERS[self.kind].get(name, Policy).model_json_schema()
+            properties = {**section["properties"], POLICY: {"const": name}}
+            required = [] if name == self.default else [POLICY]
+            forms.append(
+                {"type": "object", "additionalProperties": False, "properties": properties, "required": required}
+            )
+        return {"anyOf": forms}
 
 
 # A bare name in the environment is no JSON (NoDecode).
-Fairness = Annotated[SerializeAsAny[Policy], NoDecode, _choice("fairness", NAMES["fairness"], "vtc")]
-Prediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", NAMES["prediction"], "quantile")]
-AnyPrediction = Annotated[SerializeAsAny[Policy], NoDecode, _choice("prediction", PREDICTION, "quantile")]
-Placement = Annotated[SerializeAsAny[Policy], NoDecode, _choice("placement", NAMES["placement"], "least-reserved")]
-Limit = Annotated[SerializeAsAny[Policy], NoDecode, _choice("limit", NAMES["limit"], "model")]
-Price = Annotated[SerializeAsAny[Policy], NoDecode, _choice("price", NAMES["price"], "linear")]
-KvRule = Annotated[str, BeforeValidator(partial(listed, tuple(KV_RULES)))]
-RateWindow = Annotated[str, BeforeValidator(partial(listed, tuple(WINDOWS)))]
+Fairness = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("fairness", NAMES["fairness"], "vtc")]
+Prediction = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("prediction", NAMES["prediction"], "quantile")]
+AnyPrediction = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("prediction", tuple(PREDICTION), "quantile")]
+Placement = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("placement", NAMES["placement"], "least-reserved")]
+Limit = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("limit", NAMES["limit"], "model")]
+Price = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("price", NAMES["price"], "linear")]
+KvRule = Annotated[str, BeforeValidator(partial(listed, tuple(KV_RULES))), one_of(KV_RULES)]
+RateWindow = Annotated[str, BeforeValidator(partial(listed, tuple(WINDOWS))), one_of(WINDOWS)]
 
 
 class Scheduling(Section):

@@ -7,9 +7,10 @@ is checked in `config.py`.
 
 import os
 import re
-from ipaddress import IPv4Network, IPv6Network
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -58,13 +59,28 @@ def _tenant_name(value: str) -> str:
     return value
 
 
+def _network(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return ip_network(value)
+    except ValueError:
+        raise ValueError("must be a network like 10.0.0.0/8 or fc00::/7, with no bit set behind its prefix") from None
+
+
 def listed(names: tuple[str, ...], value: str) -> str:
     if value not in names:
         raise ValueError(f"must be one of {', '.join(names)}")
     return value
 
 
+def one_of(names: Iterable[str]) -> Any:
+    """What a schema says of a field that is one of these."""
+    return Field(json_schema_extra={"enum": list(names)})
+
+
 Name = Annotated[str, AfterValidator(_name)]
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 TenantName = Annotated[str, AfterValidator(_tenant_name)]
 PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be called after its model
 Count = Annotated[int, Field(ge=1), BeforeValidator(not_bool)]
@@ -74,10 +90,10 @@ NotNegative = Annotated[float, Field(ge=0), BeforeValidator(not_bool)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(not_bool)]
 # No network is faster, and nobody waits longer.
 TargetMs = Annotated[float, Field(ge=1, le=3_600_000), BeforeValidator(not_bool)]
-Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value))]
+Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value)), one_of(BATCHING)]
 Wait = Annotated[float, Field(ge=0, le=86_400), BeforeValidator(not_bool)]
-Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value))]
-Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value))]
+Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value)), one_of(KINDS)]
+Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value)), one_of(COEFFICIENTS)]
 
 
 class Section(BaseModel):
@@ -249,7 +265,7 @@ class Auth(Section):
 
     mode: Literal["open", "keys"] = "open"
     tenant_from: Literal["key", "model"] = "key"
-    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    trusted_proxies: tuple[Network, ...] = ()
     cache_isolation: CacheIsolation = "none"
     secret: SecretStr | None = None
     secret_file: Path = Path("fairlead.secret")

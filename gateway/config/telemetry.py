@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gateway.config.sections import Count, Section, listed, not_bool
+from gateway.config.sections import Count, Section, listed, not_bool, one_of
 from gateway.observability.sampling import SAMPLERS
 
 SAMPLER = "parentbased_traceidratio"
@@ -40,12 +40,15 @@ class TracingSettings:
     sample_ratio: float
 
 
+Sampler = Annotated[str, AfterValidator(lambda value: listed(tuple(SAMPLERS), value)), one_of(SAMPLERS)]
+
+
 class Tracing(Section):
     """None: as the OTEL_* variables say, or the default."""
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
     protocol: Literal["http/protobuf", "grpc"] | None = None
-    sampler: Annotated[str, AfterValidator(lambda value: listed(tuple(SAMPLERS), value))] | None = None
+    sampler: Sampler | None = None
     sample_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] | None = None
 
     def settings(self, environ: Mapping[str, str]) -> TracingSettings | None:

@@ -86,7 +86,7 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
         "3: listen.port: must be a valid integer, unable to parse string as an integer",
         "6: tenants.a: this key is there twice",
         "6: tenants.a.weight: must be greater than 0",
-        "7: tenants[7]: a name must be a string: put it in quotes",
+        "7: tenants.7: a name must be a string: put it in quotes",
         "8: tenants.bad name!: a name must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'",
         "10: backends[0].url: must be the server's root, without /v1",
         "11: backends[1].url: is missing",
@@ -309,13 +309,10 @@ endpoints:
   /y: free
 """)
     lines = [line.removeprefix(f"{path}:") for line in mistakes(path)]
-    assert [line.split(":", 1)[0] for line in lines] == ["9"]
-    assert "must be one of" in lines[0] or "generation" in lines[0]
-    path.write_text(path.read_text().replace("  /y: free\n", ""))
-    lines = [line.removeprefix(f"{path}:") for line in mistakes(path)]
-    assert [line.split(":", 1)[0] for line in lines] == ["4", "5", "6", "7", "8"]
+    assert [line.split(":", 1)[0] for line in lines] == ["4", "5", "6", "7", "8", "9"]
     assert "is served already" in lines[0]
     assert "must be a path" in lines[2]
+    assert "must be one of" in lines[5] or "generation" in lines[5]
 
 
 def test_a_proxys_networks_are_networks(write):

@@ -1,0 +1,123 @@
+"""`check-config` finds what `serve` refuses, all of it at once, in words that a person understands."""
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.config.schema import config_schema
+
+CHECKED = {
+    "a certificate that is not there": ({"backends": [{"url": "https://a:1", "ca_file": "nix.pem"}]}, "ca_file"),
+    "a certificate of Redis": (
+        {"state": {"redis": {"url": "rediss://r:1", "ca_file": "nix.pem"}}}, "state.redis.ca_file",
+    ),
+    "a certificate of an issuer": (
+        {
+            "auth": {"mode": "keys", "secret": "s" * 32, "keys_file": "/dev/null"}, "tenants": {"a": {}},
+            "jwt": {"data": [{"issuer": "https://i", "audience": "a", "ca_file": "nix.pem"}]},
+        },
+        "jwt.data[0].ca_file",
+    ),
+    "two ports that are one": (
+        {"listen": {"port": 8081}, "admin": {"enabled": True, "port": 8081}}, "admin.port: is listen.port, too",
+    ),
+    "a port at every address and at one": (
+        {"listen": {"host": "0.0.0.0", "port": 8081}, "admin": {"enabled": True}}, "admin.port: is listen.port, too",
+    ),
+    "a host that is none": ({"listen": {"host": "not a host"}}, "listen.host: is no address"),
+    "a host of the admin port": ({"admin": {"enabled": True, "host": "not a host"}}, "admin.host: is no address"),
+    "a folder that is not there": ({"access_log": {"path": "nix/access.log"}}, "access_log.path: there is no folder"),
+    "a folder of the state": ({"state": {"file": "nix/state.db"}}, "state.file: there is no folder"),
+    "a network that is none": (
+        {"auth": {"trusted_proxies": ["10.0.0.0/33"]}}, "auth.trusted_proxies[0]: must be a network like 10.0.0.0/8",
+    ),
+    "a network with bits behind its prefix": (
+        {"admin": {"backend_networks": ["10.0.0.1/8"]}}, "admin.backend_networks[0]: must be a network like",
+    ),
+}  # fmt: skip
+
+
+def check(tmp_path, text):
+    file = tmp_path / "fairlead.yaml"
+    file.write_text(text)
+    return CliRunner().invoke(app, ["check-config", str(file)])
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_what_serve_would_refuse_is_found(tmp_path, name):
+    config, text = CHECKED[name]
+    checked = check(tmp_path, yaml.safe_dump(config))
+    assert checked.exit_code == 1
+    assert text in checked.output
+    assert len(checked.output.splitlines()) == 1, "one problem is one line"
+    served = CliRunner().invoke(app, ["serve", "--config", str(tmp_path / "fairlead.yaml")])
+    assert served.exit_code == 1
+    assert text in served.output
+
+
+@pytest.mark.parametrize("ports", [{"port": 0}, {"port": 9000}, {"port": 8081, "host": "127.0.0.2"}])
+def test_ports_of_different_addresses_and_free_ones_are_no_problem(tmp_path, ports):
+    assert check(tmp_path, yaml.safe_dump({"listen": ports, "admin": {"enabled": True}})).exit_code == 0
+
+
+def test_an_extra_that_is_not_installed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.config.load.find_spec", lambda _: None)
+    text = "discovery: [{kubernetes: app=vllm}]\ntracing: {endpoint: 'http://c:4317', protocol: grpc}\n"
+    output = check(tmp_path, text).output
+    assert (
+        "discovery[0].kubernetes: needs a package that is not installed: pip install 'fairlead[kubernetes]'" in output
+    )
+    assert "tracing: needs a package that is not installed: pip install 'fairlead[otlp-grpc]'" in output
+
+
+def test_disagreements_are_told_although_fields_are_wrong(tmp_path):
+    text = """
+listen: {port: 99999}
+auth: {mode: keys, secret: 0123456789abcdef0123456789abcdef}
+tenants:
+  a: {tier: nowhere}
+  b: {weight: -1}
+queue: {tenant_requests_max: 9, requests_max: 8}
+"""
+    output = check(tmp_path, text).output
+    for path in ("listen.port", "tenants.a.tier", "tenants.b.weight", "queue.tenant_requests_max"):
+        assert f": {path}: " in output, path
+    assert len(output.splitlines()) == 4
+
+
+def test_a_wrong_field_is_not_told_again_as_what_its_absence_brings(tmp_path):
+    text = "auth: {mode: keys}\ntiers: {gold: {weight: -1}}\ntenants: {a: {tier: gold}}\nbackends: [{name: b0}]\n"
+    assert [line.split(": ")[1] for line in check(tmp_path, text).output.splitlines()] == [
+        "tiers.gold.weight",
+        "backends[0].url",
+    ]
+
+
+@pytest.mark.parametrize("name", ["no", "1", "null", "2026-01-01"])
+def test_a_name_that_is_no_string_in_yaml_is_called_what_it_is_called(tmp_path, name):
+    output = check(
+        tmp_path, f"auth: {{mode: keys, secret: {'s' * 32}, keys_file: /dev/null}}\ntenants:\n  {name}: {{}}\n"
+    ).output
+    assert f"tenants.{name}: a name must be a string: put it in quotes" in output
+    assert len(output.splitlines()) == 1
+
+
+def test_the_schema_takes_the_example_and_refuses_what_there_is_not():
+    schema = config_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    example = yaml.safe_load(CliRunner().invoke(app, ["example-config"]).output)
+    assert list(validator.iter_errors(example)) == []
+    for wrong in (
+        {"lisen": {}},
+        {"listen": {"port": "x"}},
+        {"backends": [{}]},
+        {"backends": [{"url": "u", "kind": "x"}]},
+    ):
+        assert list(validator.iter_errors(wrong)), wrong
+    printed = CliRunner().invoke(app, ["config-schema"])
+    assert json.loads(printed.output) == schema
