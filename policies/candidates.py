@@ -4,7 +4,7 @@ A poll sends many requests, and each asks for the least full backend that has ro
 when it is first asked for, and only the backend that was sent something moves in it.
 """
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from typing import Self
 
@@ -13,32 +13,43 @@ from policies.capacity import BackendCapacity
 
 class Candidates(list[BackendCapacity]):
     """The backends that one poll may still send to. In any order until `least_full_first` is asked for; what fills up
-    afterwards is told.
+    or goes afterwards is told.
     """
 
-    __slots__ = ("_is_ordered",)
+    __slots__ = ("_fills",)
 
     def __init__(self, backends: Iterable[BackendCapacity] = ()) -> None:
         super().__init__(backends)
-        self._is_ordered = False
+        self._fills: list[tuple[float, str]] | None = None  # in the same order, once that is known
 
     def least_full_first(self) -> Self:
         """Themselves, by the reserved part of the capacity, equals by id."""
-        if not self._is_ordered:
+        if self._fills is None:
             self.sort(key=fill)
-            self._is_ordered = True
+            self._fills = [fill(each) for each in self]
         return self
 
     def filled(self, backend: BackendCapacity) -> None:
         """One of them was sent something."""
-        if self._is_ordered:
-            self.remove(backend)
-            insort(self, backend, key=fill)
+        if self._fills is not None:
+            self.gone(backend)
+            now = fill(backend)
+            place = bisect_left(self._fills, now)
+            self.insert(place, backend)
+            self._fills.insert(place, now)
+
+    def gone(self, backend: BackendCapacity) -> None:
+        """One of them has no seat any more."""
+        place = self.index(backend)
+        del self[place]
+        if self._fills is not None:
+            del self._fills[place]
 
     def among(self, backend_ids: Collection[str]) -> "Candidates":
-        """Those of them that have one of these ids."""
+        """Those of them that have one of these ids, in the same order."""
         some = Candidates([each for each in self if each.id in backend_ids])
-        some._is_ordered = self._is_ordered
+        if self._fills is not None:
+            some._fills = [each for each in self._fills if each[1] in backend_ids]
         return some
 
 

@@ -71,6 +71,10 @@ class Refusals:
             others.add(heappop(busy)[1])
         if not others:
             return ()
+        if 2 * len(others) > len(candidates):
+            return (
+                candidates  # the first of them mostly fits: to ask those who refused costs less than to leave them out
+            )
         if isinstance(candidates, Candidates):
             return candidates.among(others)
         return [each for each in candidates if each.id in others]

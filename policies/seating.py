@@ -69,7 +69,7 @@ class Seating:
             return None
         backend, reservation = seat
         if backend.id not in self._fleet.with_seat:
-            this_round.candidates.remove(backend)
+            this_round.candidates.gone(backend)
         else:
             this_round.candidates.filled(backend)
         if self._fleet.cached_tokens is not None:

@@ -52,13 +52,13 @@ class DueTokens:
             if not heap:
                 del self._heaps[tpot_s]
 
-    def most_urgent(self, is_lost: Callable[[float, float], bool]) -> Iterator[tuple[float, float]]:
-        """TPOT target and base of the most urgent of each kind, of those that are not lost by them."""
+    def most_urgent(self, is_lost: Callable[[float, float], bool] | None = None) -> Iterator[tuple[float, float]]:
+        """TPOT target and base of the most urgent of each kind, of those that are not lost by them; None: nobody is."""
         for tpot_s, heap in self._heaps.items():
             while heap:
                 base, _, reservation = heap[0]
                 if self._bases.get(reservation) == base:
-                    if not is_lost(tpot_s, base):
+                    if is_lost is None or not is_lost(tpot_s, base):
                         yield tpot_s, base
                         break
                     self.forget(reservation)

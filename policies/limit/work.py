@@ -260,7 +260,8 @@ class EngineWork:
             return False
         owed = self.owed_tokens(now)
         stall = self._stall(owed + prefill_tokens)
-        is_late = any(
+        # Mostly nobody is late by the longer stall: then nobody is lost by the shorter one.
+        is_late = any(self._is_late(tpot_s, base, stall) for tpot_s, base in self._due.most_urgent()) and any(
             self._is_late(tpot_s, base, stall)
             for tpot_s, base in self._due.most_urgent(partial(self._is_late, stall=self._stall(owed)))
         )

@@ -1,0 +1,81 @@
+"""A burst asks few backends: the best first, and none after the one that has room."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from policies.capacity import BackendCapacity
+from policies.step_time import StepTime, StepTimeModel
+from policies.types import BackendLoad, Dispatch, SloEnvelope, Tenant, Tier
+
+BACKENDS = 64
+BURST = 256
+ENVELOPES = (None, SloEnvelope(ttft_s=60.0, tpot_s=0.1))
+LIMITS = {
+    "seats": BackendLoad("gpu", requests_running_max=16, kv_tokens_max=10_000_000, kv_block_tokens=16),
+    "KV tokens": BackendLoad("gpu", requests_running_max=1_000, kv_tokens_max=10_000, kv_block_tokens=16),
+    "steps": BackendLoad(
+        "gpu",
+        requests_running_max=1_000,
+        kv_tokens_max=10_000_000,
+        step_tokens_max=16_384,
+        step_time=StepTime(StepTimeModel(0.010, 1e-5, 1e-7, 5e-3), error_ratio=0.05, is_sure=True),
+    ),
+    "prompts": BackendLoad(
+        "gpu",
+        requests_running_max=1_000,
+        kv_tokens_max=10_000_000,
+        step_tokens_max=512,
+        step_time=StepTime(StepTimeModel(0.010, 1e-3, 1e-8), error_ratio=0.05, is_sure=True),
+    ),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The backends that were asked whether a request fits, one after the other."""
+    found, fits = [], BackendCapacity.fits
+
+    def spied(self, reservation, *, reserve_only):
+        found.append(self.id)
+        return fits(self, reservation, reserve_only=reserve_only)
+
+    monkeypatch.setattr(BackendCapacity, "fits", spied)
+    return found
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_dispatch_of_a_burst_asks_few_of_many_backends(make_pool, asked, limit):
+    rng = Random(1)
+    pool = make_pool(
+        tenants=[Tenant("A", tier_id="gold"), Tenant("B"), Tenant("C")],
+        tiers=[Tier("gold", reserve_ratio=0.05), Tier("default")],
+        loads=[replace(LIMITS[limit], backend_id=f"gpu-{n:02}") for n in range(BACKENDS)],
+    )
+    running: list[str] = []
+
+    def send(requests: int) -> int:
+        """So many more; how many were sent."""
+        for _ in range(requests):
+            pool.send(
+                rng.choice("ABC"),
+                f"r{len(pool.prompts)}",
+                prompt=rng.randrange(20, 800),
+                output_max=rng.randrange(100, 500),
+                envelope=rng.choice(ENVELOPES),
+            )
+        sent = [action.request_id for action in pool.poll() if isinstance(action, Dispatch)]
+        running.extend(sent)
+        return len(sent)
+
+    send(20 * BACKENDS)  # until nothing fits any more
+    sent = 0
+    asked.clear()
+    for _ in range(4):
+        pool.now += 1.0
+        for _ in range(min(BURST, len(running))):
+            pool.end(running.pop(rng.randrange(len(running))))
+        sent += send(BURST)
+    assert sent > BURST
+    assert len(asked) < sent * BACKENDS / 8, f"{len(asked) / sent} of {BACKENDS} for each of {sent}"
