@@ -60,6 +60,7 @@ class Catalog:
         self._pool_of_backend: dict[str, str] = dict(pools)
         self._pool_of_model: dict[str, str] = {}
         self._merged: dict[str, ModelCard] = {}
+        self._backends_of: dict[str, tuple[str, ...]] = {}  # by pool, as asked for since the last news
 
     def update(self, backend_id: str, cards: tuple[ModelCard, ...]) -> bool:
         """Record what a backend serves; True if that is news."""
@@ -76,6 +77,7 @@ class Catalog:
         if pool is not None:
             self._configured[backend_id] = self._pool_of_backend[backend_id] = pool
             self._pool_names[pool] = None
+            self._backends_of.clear()
 
     def remove(self, backend_id: str) -> None:
         """It serves nothing any more."""
@@ -92,6 +94,14 @@ class Catalog:
     def pool_of_backend(self, backend_id: str) -> str | None:
         """Return its pool, None while it is not known what it serves and no pool is configured."""
         return self._pool_of_backend.get(backend_id)
+
+    def backends_of(self, pool: str) -> tuple[str, ...]:
+        """Return the backends of this pool, in the order in which they are kept."""
+        backends = self._backends_of.get(pool)
+        if backends is None:
+            found = (each for each in self._cards if self._pool_of_backend.get(each) == pool)
+            backends = self._backends_of[pool] = tuple(found)
+        return backends
 
     def pool_of_model(self, model: str) -> str | None:
         """Return the pool that serves it; where several do, that of the backend that is listed first."""
@@ -114,6 +124,7 @@ class Catalog:
     def _regroup(self) -> None:
         self._pool_of_model.clear()
         self._merged.clear()
+        self._backends_of.clear()
         for backend_id, cards in self._cards.items():
             if not cards:
                 continue

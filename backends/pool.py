@@ -52,13 +52,16 @@ log = logging.getLogger(__name__)
 
 
 class BackendPool:
-    """The backends of one gateway. `on_change` is called on the loop, and only marks that there is news."""
+    """The backends of one gateway. What is called with news is called on the loop, and only marks that there is any:
+    `on_load` with the id of a backend that was measured, `on_change` where there are other backends, or other models.
+    """
 
     def __init__(
         self,
         specs: Iterable[BackendSpec],
         *,
         on_change: Callable[[], None],
+        on_load: Callable[[str], None],
         clock: Callable[[], float],
         rng: Random,
         times: PollTimes | None = None,
@@ -69,6 +72,7 @@ class BackendPool:
         pools = {b.spec.id: b.spec.pool for b in self._backends.values() if b.spec.pool is not None}
         self._catalog = Catalog(list(self._backends), pools=pools)
         self._on_change = on_change
+        self._on_load = on_load
         self._clock = clock
         self._rng = rng
         self._times = times or PollTimes()
@@ -118,7 +122,7 @@ class BackendPool:
         if backend.draining != draining:
             backend.draining = draining
             backend.load = self._load(backend)
-            self._on_change()
+            self._on_load(backend_id)
 
     def retire(self, backend_id: str) -> None:
         """It is gone for whoever looks for a backend. What it runs goes on, and may be reported on, until `forget`."""
@@ -162,7 +166,7 @@ class BackendPool:
                 backend.step_times = StepTimes(spec.id, spec.step_time)
             backend.spec = spec
             backend.load = self._load(backend)
-            self._on_change()
+            self._on_load(spec.id)
 
     def has_learnt_steps(self, backend_id: str) -> bool:
         """Whether its step time is learnt, not what was known before it was seen."""
@@ -204,14 +208,16 @@ class BackendPool:
 
         A pool whose backends have all come to serve something else is there with none.
         """
-        pools: dict[str, list[BackendLoad]] = {pool: [] for pool in self._catalog.pools}
-        for backend_id, backend in self._backends.items():
-            if backend.leaving:
-                continue
-            pool = self._catalog.pool_of_backend(backend_id)
-            if pool is not None:
-                pools[pool].append(backend.load or self._load(backend))
-        return {pool: tuple(loads) for pool, loads in pools.items()}
+        return {pool: self.loads_of(pool) for pool in self._catalog.pools}
+
+    def loads_of(self, pool: str) -> tuple[BackendLoad, ...]:
+        """Return the load of every backend of this pool, in the configured order."""
+        return tuple(self.load(backend_id) for backend_id in self._catalog.backends_of(pool))
+
+    def load(self, backend_id: str) -> BackendLoad:
+        """Return the load of this backend as it was told last."""
+        backend = self._backends[backend_id]
+        return backend.load or self._load(backend)
 
     def models(self) -> list[Mapping[str, Any]]:
         """Return the entries of /v1/models, one per id, as the backends wrote them."""
@@ -402,17 +408,17 @@ class BackendPool:
                 _tell_state(kept, State.EJECTED, "there is no other")
         else:
             pool = [backend]
-        loads = [self._load(mate) for mate in pool]
-        if loads != [mate.load for mate in pool]:
-            for mate, load in zip(pool, loads, strict=True):
+        for mate in pool:
+            load = self._load(mate)
+            if load != mate.load:
                 mate.load = load
-            self._on_change()
+                self._on_load(mate.spec.id)
 
     def _pool_mates(self, backend: Member) -> list[Member]:
         pool = self._catalog.pool_of_backend(backend.spec.id)
         if pool is None or backend.leaving:
             return [backend]
-        return [b for b in self._backends.values() if self._catalog.pool_of_backend(b.spec.id) == pool]
+        return [self._backends[backend_id] for backend_id in self._catalog.backends_of(pool)]
 
     def _load(self, backend: Member) -> BackendLoad:
         load = backend.measured(self._clock())

@@ -101,7 +101,14 @@ class Gateway:
         times = PollTimes(idle_s=config.health.idle_s, busy_s=config.health.busy_s, timeout_s=config.health.timeout_s)
         loop = asyncio.get_running_loop()
         rng = Random()  # noqa: S311 - jitter
-        self.backends = BackendPool(specs, on_change=self.pools.changed, clock=loop.time, rng=rng, times=times)
+        self.backends = BackendPool(
+            specs,
+            on_change=self.pools.changed,
+            on_load=self.pools.load_changed,
+            clock=loop.time,
+            rng=rng,
+            times=times,
+        )
         self.pools.watch(self.backends)
         self._links = {spec.id: self._make_link(spec) for spec in specs}
         self._tracing = _make_tracing(config)

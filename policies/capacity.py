@@ -327,9 +327,13 @@ class BackendCapacity:
         """Who was answered in so many tokens per sequence, each of which took so long, is about to be released."""
         self._limit.answered(token_s, tokens, self.sequences)
 
+    def is_news(self, load: BackendLoad) -> bool:
+        """Whether this is another measurement than the last, not the same told again."""
+        return load.measured_at is None or load.measured_at != self.load.measured_at
+
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
         """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
-        is_new = load.measured_at is None or load.measured_at != self.load.measured_at
+        is_new = self.is_news(load)
         if is_new:
             self._observe(load, held_tokens)
         self.load = load

@@ -18,6 +18,8 @@ from policies.reservation import Reservation
 from policies.slo.envelope import due_no_later
 from policies.types import BackendLoad, BackendView, Request, Tier
 
+InFlightAt = Callable[[str], Collection[InFlight]]
+NOTHING_USABLE = (0.0, 0.0)
 REFUSED_S_MAX = 2.0  # a backend that has taken nothing for so long is not waited for where another would do
 
 
@@ -48,6 +50,7 @@ class Fleet:
         self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
         self._reserve_ratios: dict[str, float] = {}
         self._limits = (0.0, 0.0)
+        self._usable: dict[str, tuple[float, float]] = {}  # by backend, as last measured: sequences and KV tokens
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
         self.with_seat: set[str] = set()
@@ -58,34 +61,31 @@ class Fleet:
         self._layout: tuple[int, bool] | None = None  # of blocks, where all backends have the same
         self._held_until = -inf  # the last of those that are held
 
-    def measured(self, loads: Sequence[BackendLoad], in_flight: Iterable[InFlight], now: float) -> None:
-        """Take in the whole live set, newly measured while these requests of ours were in flight."""
+    def live(self, loads: Sequence[BackendLoad], in_flight: InFlightAt, now: float) -> None:
+        """These are all the backends there are, newly measured, while so much of ours was in flight at each."""
         self._clock.now = now
-        held_tokens = self._told(in_flight)
         for load in loads:
-            capacity = self._backends.get(load.backend_id)
-            if capacity is None:
-                capacity = BackendCapacity(
-                    load,
-                    self._headroom_ratio_max,
-                    self._reserve_ratios,
-                    kv_rule=self._kv_rule,
-                    limit=self._make_limit(),
-                    clock=self._clock,
-                )
-                self._backends[load.backend_id] = capacity
-            else:
-                capacity.measured(load, held_tokens.get(load.backend_id, 0))
+            self._take_in(load, in_flight(load.backend_id))
         self._retired = self._backends.keys() - {load.backend_id for load in loads}
         for backend_id in sorted(self._retired):
             self._retire(self._backends[backend_id])
-        self.with_seat = {each.id for each in self._backends.values() if each.load.available and each.has_seat}
+            self.with_seat.discard(backend_id)
+            self._usable.pop(backend_id, None)
         self._open = None
-        self._refusals.forget()
-        layouts = {each.layout for each in self._backends.values()}
-        self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
-        available = [capacity for capacity in self._backends.values() if capacity.load.available]
-        self._limits = (sum(each.sequences_usable for each in available), sum(each.tokens_max for each in available))
+        self._set_layout()
+        self._set_limits()
+
+    def measured(self, load: BackendLoad, in_flight: Collection[InFlight], now: float) -> bool:
+        """One backend was measured while this of ours was in flight there. Whether it is new, or has come or gone."""
+        self._clock.now = now
+        before = self._backends.get(load.backend_id)
+        was = None if before is None else (before.load.available, before.layout)
+        capacity = self._take_in(load, in_flight)
+        self._retired.discard(capacity.id)
+        if was is None or was[1] != capacity.layout:
+            self._set_layout()
+        self._set_limits()
+        return was is None or was[0] != load.available
 
     def set_reserves(self, tiers: Iterable[Tier]) -> None:
         """These are all the tiers, each with the part of every backend that only it may enter."""
@@ -297,19 +297,45 @@ class Fleet:
             output_tokens=output_tokens,
         )
 
-    def _told(self, in_flight: Iterable[InFlight]) -> dict[str, int]:
-        """KV tokens that our requests hold by now at each backend, beyond what they share. What they have produced is
-        told.
-        """
-        held: dict[str, int] = {}
-        running: dict[str, list[Reservation]] = {}
+    def _take_in(self, load: BackendLoad, in_flight: Collection[InFlight]) -> BackendCapacity:
+        capacity = self._backends.get(load.backend_id)
+        if capacity is None:
+            capacity = self._backends[load.backend_id] = BackendCapacity(
+                load,
+                self._headroom_ratio_max,
+                self._reserve_ratios,
+                kv_rule=self._kv_rule,
+                limit=self._make_limit(),
+                clock=self._clock,
+            )
+        else:  # what is told again says nothing of what is held now
+            capacity.measured(load, self._told(capacity, in_flight) if capacity.is_news(load) else 0)
+        self._seats_changed(capacity)
+        usable = (capacity.sequences_usable, capacity.tokens_max)
+        self._usable[capacity.id] = usable if load.available else NOTHING_USABLE
+        return capacity
+
+    def _told(self, capacity: BackendCapacity, in_flight: Collection[InFlight]) -> float:
+        """KV tokens that our requests hold there by now, beyond what they share. What they have produced is told."""
+        capacity.work.told(self._clock.now)
+        block_tokens, held_tokens = capacity.load.kv_block_tokens, 0.0
         for entry in in_flight:
-            backend_id = entry.backend_id
-            held[backend_id] = held.get(backend_id, 0) + self._own_tokens(entry, entry.usage.output_tokens)
-            running.setdefault(backend_id, []).append(entry.reservation)
-        for backend_id, reservations in running.items():
-            self._backends[backend_id].work.told(reservations, self._clock.now)
-        return held
+            request, prefix, usage = entry.request, entry.reservation.prefix, entry.usage
+            if prefix or request.choices > 1:
+                held_tokens += self._own_tokens(entry, usage.output_tokens)
+            else:  # written out: all that runs there is looked at with every measurement
+                held_tokens -= -(usage[0] + usage[2]) // block_tokens * block_tokens
+        return held_tokens
+
+    def _set_layout(self) -> None:
+        """The backends, or how one of them lays out its blocks, are others: who refused may not refuse any more."""
+        layouts = {each.layout for each in self._backends.values()}
+        self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
+        self._refusals.forget()
+
+    def _set_limits(self) -> None:
+        usable = self._usable.values()
+        self._limits = sum(sequences for sequences, _ in usable), sum(tokens for _, tokens in usable)
 
     def _prefill_tokens(self, request: Request, backend_id: str) -> int:
         """Tokens of the prompt that this backend would have to compute."""

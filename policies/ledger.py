@@ -7,6 +7,7 @@ returns to exactly zero when the request ends. A request that its backend would 
 as charged as it was: it is prepaid, and its next dispatch costs nothing more.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,8 +52,14 @@ class Ledger:
 
     price: Price
     in_flight: dict[str, InFlight] = field(default_factory=dict)
+    _at: dict[str, dict[str, InFlight]] = field(default_factory=dict)  # the same by backend
     _services: dict[str, float] = field(default_factory=dict)
     _prepaid: dict[str, InFlight] = field(default_factory=dict)  # waiting requests that were dispatched before
+
+    def at(self, backend_id: str) -> Collection[InFlight]:
+        """What is in flight at this backend."""
+        running = self._at.get(backend_id)
+        return () if running is None else running.values()
 
     def service(self, tenant_id: str) -> float:
         """What the tenant was charged."""
@@ -62,8 +69,13 @@ class Ledger:
         """The request was dispatched: charge its prompt (before prefill: otherwise one tenant would be
         chosen for the whole batch, VTC Alg. 2) and expect its output.
         """
-        self.in_flight[entry.request.id] = entry
-        before = self._prepaid.pop(entry.request.id, None)
+        request_id, backend_id = entry.request.id, entry.backend_id
+        self.in_flight[request_id] = entry
+        running = self._at.get(backend_id)
+        if running is None:
+            running = self._at[backend_id] = {}
+        running[request_id] = entry
+        before = self._prepaid.pop(request_id, None)
         if before is not None:
             entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding
         return self.charge(entry, entry.usage)
@@ -82,12 +94,12 @@ class Ledger:
 
     def closed(self, entry: InFlight, *, is_served: bool) -> Charge:
         """The request ended: nothing more is expected of it, and one that was not served is charged nothing."""
-        del self.in_flight[entry.request.id]
+        self._ended(entry)
         return self._written_off(entry, 0.0 if is_served else entry.service)
 
     def returned(self, entry: InFlight) -> None:
         """The request waits again, prepaid."""
-        del self.in_flight[entry.request.id]
+        self._ended(entry)
         self._prepaid[entry.request.id] = entry
 
     def prepaid(self, request_id: str) -> InFlight | None:
@@ -107,6 +119,15 @@ class Ledger:
 
     def forget(self, tenant_id: str) -> None:
         self._services.pop(tenant_id, None)
+
+    def _ended(self, entry: InFlight) -> None:
+        """The entry is not in flight any more."""
+        request_id, backend_id = entry.request.id, entry.backend_id
+        del self.in_flight[request_id]
+        running = self._at[backend_id]
+        del running[request_id]
+        if not running:
+            del self._at[backend_id]
 
     def _written_off(self, entry: InFlight, service: float) -> Charge:
         charge = Charge(-service, -entry.outstanding)

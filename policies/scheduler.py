@@ -1,7 +1,7 @@
 """The scheduler of one pool: a state machine that is told facts and asked for decisions.
 
-    facts      submit, tokens, finished, returned, cancel, spent, load_changed, tenants_changed, policy_changed,
-               restored (each with `now`)
+    facts      submit, tokens, finished, returned, cancel, spent, load_changed, measured, tenants_changed,
+               policy_changed, restored (each with `now`)
     decisions  poll(now) -> [Dispatch | Reject | Withdraw]
     time       next_wakeup() -> when poll has something to do although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now), standings()
@@ -235,17 +235,29 @@ class Scheduler:
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
         self._rounds = ()
-        self._fleet.measured(loads, self._ledger.in_flight.values(), now)
-        if self._fleet.is_available():
-            self._outage.over()
-        else:
-            self._outage.began(self._queues.waiting(), now)
+        self._fleet.live(loads, self._ledger.at, now)
+        self._note_outage(now)
         self._lanes.backends_changed()
         if self._seating.reads_prefixes:
             self._prefixes.retain(self._fleet.backend_ids())
             for load in loads:
                 self._prefixes.resized(load.backend_id, load.kv_tokens_max)
         self._find_homes(now)
+
+    def measured(self, load: BackendLoad, now: float) -> None:
+        """One backend of the live set, newly measured; the others are as they were told. Costs time in proportion to
+        what is in flight there.
+        """
+        self._rounds = ()
+        is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
+        if self._seating.reads_prefixes:
+            self._prefixes.resized(load.backend_id, load.kv_tokens_max)
+        if is_other:
+            self._note_outage(now)
+            self._lanes.backends_changed()
+            self._find_homes(now)
+        else:
+            self._tenants.move_stranded(now)
 
     def tenants_changed(
         self,
@@ -439,6 +451,13 @@ class Scheduler:
         self._queues.remove(request.id)
         self._refused.append(self._door.reject(request, reason, now))
         self._left(request, now)
+
+    def _note_outage(self, now: float) -> None:
+        """Backends have come or gone: perhaps the last, or the first."""
+        if self._fleet.is_available():
+            self._outage.over()
+        else:
+            self._outage.began(self._queues.waiting(), now)
 
     def _find_homes(self, now: float) -> None:
         """What waits for some backends alone that have all left, while others serve, is refused: it would keep back

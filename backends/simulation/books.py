@@ -17,6 +17,7 @@ from backends.simulation.recording import (
     Entry,
     Finished,
     LoadChanged,
+    Measured,
     Polled,
     Progressed,
     Returned,
@@ -107,7 +108,7 @@ class Books:
                 self._cancelled(entry.request_id)
             case Spent():
                 self._spent(entry.tenant_id, entry.usage)
-            case LoadChanged():
+            case LoadChanged() | Measured():
                 self._load_changed(entry)
             case TenantsChanged():
                 self._tenants_changed(entry)
@@ -194,7 +195,10 @@ class Books:
             self.tenants[tenant_id].service += service
             self.tier_services[self.tenants[tenant_id].tenant.tier_id] += service
 
-    def _load_changed(self, entry: LoadChanged) -> None:
+    def _load_changed(self, entry: LoadChanged | Measured) -> None:
+        if isinstance(entry, Measured):
+            self.loads[entry.load.backend_id] = entry.load
+            return
         self.loads = {load.backend_id: load for load in entry.loads}
         self._forget_gone_backends()
 

@@ -13,6 +13,7 @@ from backends.simulation.recording import (
     Entry,
     Listener,
     LoadChanged,
+    Measured,
     PolicyChanged,
     Polled,
     Restored,
@@ -86,7 +87,7 @@ class LaneWatch:
             case Submitted():
                 is_here = self._placement.backend_ids.get(entry.request.id) == self._backend_id
                 return entry if is_here else None
-            case LoadChanged() | TenantsChanged() | PolicyChanged() | Restored():
+            case LoadChanged() | Measured() | TenantsChanged() | PolicyChanged() | Restored():
                 return entry
             case Spent():
                 return None

@@ -69,6 +69,7 @@ class Decides(Protocol):
 class SchedulerLike(Decides, Protocol):
     """A Scheduler, or a Recorder around one."""
 
+    def measured(self, load: BackendLoad, now: float) -> None: ...
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None: ...
@@ -164,6 +165,16 @@ class LoadChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    now: float
+    load: BackendLoad
+    call: Literal["measured"] = "measured"
+
+    def tell(self, scheduler: SchedulerLike) -> None:
+        scheduler.measured(self.load, self.now)
+
+
+@dataclass(frozen=True, slots=True)
 class TenantsChanged:
     now: float
     changed: tuple[Tenant, ...]
@@ -229,6 +240,7 @@ Fact = (
     | Cancelled
     | Spent
     | LoadChanged
+    | Measured
     | TenantsChanged
     | PolicyChanged
     | Restored
@@ -273,6 +285,9 @@ class Recorder:
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         self._record(LoadChanged(now, tuple(loads)))
+
+    def measured(self, load: BackendLoad, now: float) -> None:
+        self._record(Measured(now, load))
 
     def tenants_changed(
         self,

@@ -80,7 +80,8 @@ class Dispatcher:
         self.now: Callable[[], float] = self._loop.time
         """Seconds on the clock that all facts are told with; requests arrive at this time too."""
         self._waiting: dict[str, asyncio.Future[Dispatch]] = {}
-        self._in_flight: set[str] = set()
+        self._in_flight: dict[str, str] = {}  # the backend, by request
+        self._running: dict[str, dict[str, Lease]] = {}  # by backend and request
         self._usages: dict[str, Usage] = {}  # passed since the scheduler was last told
         self._tenants: dict[str, Tenant] = {}
         self._leases: dict[str, Lease] = {}  # by request
@@ -102,9 +103,17 @@ class Dispatcher:
         self._scheduler.spent(tenant.id, usage, self.now())
 
     def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
+        """These are all the backends there are."""
         # What is not known to be ours by now would look like somebody else's.
         self._tell_all_usages()
         self._scheduler.load_changed(loads, self.now())
+        self._pump_soon()
+
+    def measured(self, load: BackendLoad) -> None:
+        """One of the backends was measured; the others are as they were told. What runs elsewhere is not looked at."""
+        self._tell_usages()
+        self._tell_passed(load.backend_id)
+        self._scheduler.measured(load, self.now())
         self._pump_soon()
 
     def policy_changed(
@@ -223,7 +232,7 @@ class Dispatcher:
 
     def returned(self, request_id: str, hold_s: float, watch: Watch | None) -> Coroutine[Any, Any, Dispatch]:
         """Put a dispatched request back; what is returned waits for the next backend."""
-        self._in_flight.discard(request_id)
+        self._left_backend(request_id)
         self._usages.pop(request_id, None)
         self._scheduler.returned(request_id, self.now(), hold_s)
         if watch is not None:
@@ -239,7 +248,7 @@ class Dispatcher:
             self._pump_soon()
 
     def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
-        self._in_flight.discard(request_id)
+        self._left_backend(request_id)
         self._scheduler.finished(request_id, outcome, self.now(), timing, self._usages.pop(request_id, None))
         if self._waiting:
             self._pump_soon()
@@ -308,7 +317,9 @@ class Dispatcher:
             decided = self._waiting.pop(action.request_id, None)
             assert decided is not None, "only what waits is decided"
             if isinstance(action, Dispatch):
-                self._in_flight.add(action.request_id)
+                request_id, backend_id = action.request_id, action.backend_id
+                self._in_flight[request_id] = backend_id
+                self._running.setdefault(backend_id, {})[request_id] = self._leases[request_id]
             if decided.cancelled():
                 continue  # its task is on the way to _decision's except
             if isinstance(action, Reject):
@@ -329,11 +340,24 @@ class Dispatcher:
                 tokens(request_id, usage, now)
 
     def _tell_all_usages(self) -> None:
-        for request_id in self._in_flight:
-            usage = self._leases[request_id].passed()
-            if usage is not None:
-                self._usages[request_id] = usage
         self._tell_usages()
+        for backend_id in self._running:
+            self._tell_passed(backend_id)
+
+    def _tell_passed(self, backend_id: str) -> None:
+        """Tell what has passed by now of all that runs there."""
+        now, tokens = self.now(), self._scheduler.tokens
+        for request_id, lease in self._running.get(backend_id, NO_LEASES).items():
+            usage = lease.passed()
+            if usage is not None:
+                tokens(request_id, usage, now)
+
+    def _left_backend(self, request_id: str) -> None:
+        backend_id = self._in_flight.pop(request_id)
+        running = self._running[backend_id]
+        del running[request_id]
+        if not running:
+            del self._running[backend_id]
 
     def _arm(self, wakeup_at: float | None) -> None:
         if self._timer is not None:
@@ -441,6 +465,9 @@ class Lease:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
         self.number = decision.number
         self.may_be_withdrawn = decision.may_be_withdrawn
+
+
+NO_LEASES: Mapping[str, Lease] = {}
 
 
 def nothing() -> Usage | None:

@@ -1,7 +1,8 @@
 """From a model's name to the Dispatcher of its pool.
 
 A pool's Scheduler is made when a backend of it is first seen, and lives as long as the gateway: the tenants'
-counters of that pool are in it. News of backends is coalesced and passed on as one fact per pool.
+counters of that pool are in it. News of backends is coalesced. What one of them was measured to be doing, which all of
+them say several times a second, is told to its own pool alone, and moves no route.
 """
 
 import asyncio
@@ -35,6 +36,8 @@ class Pools:
         self._dispatchers: dict[str, Dispatcher] = {}
         self._backends: BackendPool
         self._updating = False
+        self._measured: dict[str, None] = {}  # backends of which there is news
+        self._is_other = False  # what there is, and for whom, may be different
         self._tiers: dict[str, Tier] = {}  # that were told since the start
         self._tiers_removed: set[str] = set()
         self._standings_of: Callable[[str], Standings | None] = lambda _pool: None
@@ -45,7 +48,7 @@ class Pools:
         self._holders: dict[str, frozenset[str] | None] = {}
 
     def watch(self, backends: BackendPool) -> None:
-        """Follow these backends; `changed` is to be called when there is news of them."""
+        """Follow these backends; `changed` and `load_changed` are to be called when there is news of them."""
         self._backends = backends
 
     def remember(self, standings_of: Callable[[str], Standings | None]) -> None:
@@ -53,13 +56,25 @@ class Pools:
         self._standings_of = standings_of
 
     def changed(self) -> None:
+        """There are other backends, or they serve other models."""
         self._routes.clear()
         self._holders.clear()
+        self._is_other = True
+        self._update_soon()
+
+    def load_changed(self, backend_id: str) -> None:
+        """One of the backends was measured."""
+        self._measured[backend_id] = None
         self._update_soon()
 
     def shared(self, share: ReplicaShare, peers: Mapping[str, PeersUse]) -> None:
         """Other replicas have their parts of every backend, and so much there now, by backend."""
-        self._share, self._peers = share, peers
+        before, self._share, self._peers = (self._share, self._peers), share, peers
+        if share != before[0]:
+            self._is_other = True
+        else:
+            moved = [each for each in peers.keys() | before[1].keys() if peers.get(each) != before[1].get(each)]
+            self._measured |= dict.fromkeys(moved)
         self._update_soon()
 
     def find(self, model: str | None) -> tuple[Dispatcher, ModelCard] | None:
@@ -179,7 +194,7 @@ class Pools:
         return {pool: dispatcher.snapshot() for pool, dispatcher in self._dispatchers.items()}
 
     def _loads(self, model: str) -> tuple[BackendLoad, ...]:
-        return self._backends.loads().get(self._backends.pool_of(model) or "", ())
+        return self._backends.loads_of(self._backends.pool_of(model) or "")
 
     def _only_model(self) -> ModelCard | None:
         cards = [self._backends.model_card(entry["id"]) for entry in self._backends.models()]
@@ -194,15 +209,25 @@ class Pools:
 
     def _update(self) -> None:
         self._updating = False
-        for pool, loads in self._backends.loads().items():
-            self._dispatcher(pool).load_changed(self._divided(loads))
+        measured, self._measured = self._measured, {}
+        if self._is_other:
+            self._is_other = False
+            for pool in self._backends.loads():
+                self._dispatcher(pool).load_changed(self._loads_of(pool))
+            return
+        for backend_id in measured:
+            of = self._backends.pool_of_backend(backend_id)
+            if of is not None:  # otherwise nobody is served by it yet, or any more
+                self._dispatcher(of).measured(self._divided(self._backends.load(backend_id)))
 
-    def _divided(self, loads: tuple[BackendLoad, ...]) -> tuple[BackendLoad, ...]:
-        """With our part of each, where other replicas have theirs."""
+    def _loads_of(self, pool: str) -> tuple[BackendLoad, ...]:
+        return tuple(self._divided(load) for load in self._backends.loads_of(pool))
+
+    def _divided(self, load: BackendLoad) -> BackendLoad:
+        """With our part of it, where other replicas have theirs."""
         if self._share is ALONE:
-            return loads
-        peers = self._peers
-        return tuple(replace(each, share=self._share, peers=peers.get(each.backend_id, NO_PEERS)) for each in loads)
+            return load
+        return replace(load, share=self._share, peers=self._peers.get(load.backend_id, NO_PEERS))
 
     def _dispatcher(self, pool: str) -> Dispatcher:
         dispatcher = self._dispatchers.get(pool)
@@ -211,7 +236,7 @@ class Pools:
             if self._tiers:
                 dispatcher.tiers_changed(list(self._tiers.values()))
             dispatcher.tiers_removed(self._tiers_removed)  # which the file may have declared at the start
-            dispatcher.load_changed(self._divided(self._backends.loads().get(pool, ())))
+            dispatcher.load_changed(self._loads_of(pool))
             standings = self._standings_of(pool)
             if standings is not None:
                 dispatcher.restored(standings)

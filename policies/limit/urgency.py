@@ -5,7 +5,7 @@ one before. Counted from step 0 its tokens are then due at base + step * TPOT, a
 keeps the pace of the others. Of those with one target the smallest base is the most urgent, now and later.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -44,13 +44,15 @@ class DueTokens:
         """It has ended, or nothing makes it punctual any more."""
         self._bases.pop(reservation, None)
 
-    def settle(self) -> None:
-        """Drop all that is there no more, also what has not come up."""
-        for tpot_s, heap in list(self._heaps.items()):
-            heap[:] = [entry for entry in heap if self._bases.get(entry[2]) == entry[0]]
+    def settle(self, running: Iterable[tuple[Reservation, float, float]]) -> None:
+        """These are all that run, with TPOT target and base: what else there was is there no more."""
+        self._heaps.clear()
+        self._bases.clear()
+        for reservation, tpot_s, base in running:
+            self._bases[reservation] = base
+            self._heaps.setdefault(tpot_s, []).append((base, reservation.number, reservation))
+        for heap in self._heaps.values():
             heapify(heap)
-            if not heap:
-                del self._heaps[tpot_s]
 
     def most_urgent(self, is_lost: Callable[[float, float], bool] | None = None) -> Iterator[tuple[float, float]]:
         """TPOT target and base of the most urgent of each kind, of those that are not lost by them; None: nobody is."""

@@ -14,7 +14,6 @@ Slack is kept by a clock of steps (urgency.py); what is told with a measurement 
 first token has slack too: prompts that are sent after his are computed while he decodes.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
@@ -26,7 +25,7 @@ from policies.limit.shared_steps import SharedSteps
 from policies.limit.urgency import DueTokens, Stall
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.types import ALONE, BackendLoad, SloEnvelope
+from policies.types import ALONE, BackendLoad
 
 # A model that was sure once limits better than none while it is in doubt: without one a flood is let in at once.
 ERROR_RATIO_KEPT = 0.5
@@ -118,7 +117,7 @@ class EngineWork:
         if self.model is not None:
             self._set_pace(self.model)
         if reservation.envelope is not None:
-            self._note_due(reservation, reservation.envelope, now)
+            self._note_due(reservation, now)
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Its first token is there."""
@@ -135,7 +134,7 @@ class EngineWork:
             if self.model is not None:
                 self._set_pace(self.model)
         if reservation.envelope is not None:
-            self._note_due(reservation, reservation.envelope, now)
+            self._note_due(reservation, now)
 
     def release(self, reservation: Reservation, now: float) -> None:
         """It has ended, however."""
@@ -178,13 +177,11 @@ class EngineWork:
             self.knee_s = knee_s(self.model)
             self._set_pace(self.model)
 
-    def told(self, running: Iterable[Reservation], now: float) -> None:
-        """What these, all that run, have produced by now is known."""
+    def told(self, now: float) -> None:
+        """What all that run have produced by now is known."""
         self._advance(now)
-        for reservation in running:
-            if reservation.envelope is not None:
-                self._note_due(reservation, reservation.envelope, now)
-        self._due.settle()
+        bases = ((each, tpot_s, self._due_base(each, tpot_s, now)) for each, tpot_s in self._bound.items())
+        self._due.settle((each, tpot_s, base) for each, tpot_s, base in bases if base is not None)
 
     # -- what is asked ---------------------------------------------------------------------------------------
 
@@ -402,23 +399,32 @@ class EngineWork:
             if not bound.requests:
                 del self.by_tpot[tpot_s]
 
-    def _note_due(self, reservation: Reservation, envelope: SloEnvelope, now: float) -> None:
-        """When its next token is due. It gets one with every step; the first when its prompt is computed."""
+    def _note_due(self, reservation: Reservation, now: float) -> None:
+        """When its next token is due is known better."""
         tpot_s = self._bound.get(reservation)
         if tpot_s is None:
             return
-        produced = reservation.produced_tokens // reservation.sequences
+        base = self._due_base(reservation, tpot_s, now)
+        if base is not None:
+            self._due.note(reservation, tpot_s, base)
+
+    def _due_base(self, reservation: Reservation, tpot_s: float, now: float) -> float | None:
+        """When its token of step 0 would have been due; None while nobody can say. It gets one with every step; the
+        first when its prompt is computed.
+        """
+        envelope, produced = reservation.envelope, reservation.produced_tokens // reservation.sequences
+        assert envelope is not None, "who is bound was promised something"
         if envelope.ttft_s is not None:
             due = reservation.arrived_at + envelope.ttft_s + produced * tpot_s
         elif produced:
             due = now + tpot_s  # nobody said when the first was
         else:
-            return
+            return None
         steps_ahead = 0
         if not produced:
             ahead = self._ends.get(reservation, self._computed) - self._computed
             steps_ahead = max(0, ceil(ahead / self.chunk_tokens) - 1)
-        self._due.note(reservation, tpot_s, due - (self._steps + steps_ahead) * tpot_s)
+        return due - (self._steps + steps_ahead) * tpot_s
 
     def _stall(self, owed_tokens: float) -> Stall:
         """What decodes have to bear while so much is computed."""

@@ -14,6 +14,7 @@ from backends.simulation.recording import (
     Cancelled,
     Finished,
     LoadChanged,
+    Measured,
     PolicyChanged,
     Polled,
     Progressed,
@@ -62,6 +63,7 @@ REQUEST = Request(
 )
 ENTRIES = [
     LoadChanged(0.0, (BackendLoad("x", kv_tokens_max=100, kv_used_ratio=0.1), BackendLoad("y", available=False))),
+    Measured(0.05, BackendLoad("x", kv_tokens_max=100, kv_used_ratio=0.2, measured_at=0.05)),
     TenantsChanged(0.1, (Tenant("a", weight=2.5, in_flight_max=3),), ("b",), (Tier("gold", reserve_ratio=0.25),)),
     Submitted(0.1 + 0.2, REQUEST),
     Polled(0.4, (Dispatch("r1", "x", 3.0, 2), Reject("r2", Reason.QUEUE_FULL, 1.5), Withdraw("r4"))),

@@ -74,7 +74,12 @@ def report(pool, backend_id, evidence, at):
 @asynccontextmanager
 async def watching(specs, *, times=FAST, on_change=lambda: None):
     pool = BackendPool(
-        specs, on_change=on_change, clock=asyncio.get_running_loop().time, rng=random.Random(1), times=times
+        specs,
+        on_change=on_change,
+        on_load=lambda _: on_change(),
+        clock=asyncio.get_running_loop().time,
+        rng=random.Random(1),
+        times=times,
     )
     await pool.start()
     try:
@@ -299,7 +304,7 @@ async def test_a_backend_on_trial_gets_one_request_while_others_are_well():
             assert pool.states()["b"] is State.TRIAL
             before = listener.calls
             report(pool, "b", Evidence.SERVED, now + 1.0)
-            assert listener.calls == before + 1
+            assert listener.calls > before  # of "a" too, where that was asked just now
             assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, None]
 
 

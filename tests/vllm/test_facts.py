@@ -25,6 +25,7 @@ async def watching(server):
     pool = BackendPool(
         [BackendSpec("vllm", server.url)],
         on_change=lambda: None,
+        on_load=lambda _: None,
         clock=asyncio.get_running_loop().time,
         rng=random.Random(1),
         times=PollTimes(idle_s=0.1, busy_s=0.05),

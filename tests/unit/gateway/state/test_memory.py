@@ -202,7 +202,8 @@ class Running:
 
     def __init__(self):
         self.pools = Pools(lambda _pool: Dispatcher(Scheduler()))
-        self.backends = BackendPool([], on_change=self.pools.changed, clock=lambda: 0.0, rng=None)
+        told = {"on_change": self.pools.changed, "on_load": self.pools.load_changed}
+        self.backends = BackendPool([], **told, clock=lambda: 0.0, rng=None)
         self.pools.watch(self.backends)
         self.serving = True
         self.learning = Learning(self.pools, self.backends, LearntPromptTokens(), lambda: self.serving)
