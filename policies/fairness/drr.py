@@ -3,21 +3,38 @@
 Tenants are visited in a circle. One whose deficit is spent gets a quantum at its visit; one with credit sends
 until the credit is gone. Prompts are charged at dispatch and tokens as they are decoded, so a deficit may fall
 far below zero and is then paid off over several visits. As the quantum shrinks the order tends to VTC's.
+
+Nobody is visited one by one. Nothing moves until somebody sends, who is the first of all whom a visit leaves with
+credit; so on the way to it nobody is passed who would have any, and whoever is passed gets a quantum. What a tenant has
+is then what it had less a quantum per visit since the start, plus a quantum for each visit: one subtraction. The visit
+at which it may send is known as soon as it is charged, and a heap of those is the circle.
 """
 
-from collections import deque
 from math import floor
 from typing import Self
 
-from policies.fairness.base import Accounts, Eligible, Waiting
+from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.circle import Circle, Spot
+from policies.fairness.heap import TenantHeap
 from policies.ledger import InFlight
 from policies.types import Request
 
 QUANTUM_SERVICE = 500.0  # the authors' K = M / 20 for a pool of 10,000 tokens
 
 
+class _Turn(Spot):
+    """A waiting tenant's place in the circle, and its deficit before all visits."""
+
+    __slots__ = ("account", "deficit_at_0")
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account.tenant_id)
+        self.account = account
+        self.deficit_at_0 = 0.0
+
+
 class DeficitRoundRobin(Accounts):
-    """Whose turn is it in the circle of waiting tenants? Costs O(tenants waiting): a baseline."""
+    """Whose turn is it in the circle of waiting tenants?"""
 
     reads_counters = True  # a token is paid for when it is decoded
     follows_requests = True
@@ -25,28 +42,48 @@ class DeficitRoundRobin(Accounts):
     def __init__(self, quantum_service: float = QUANTUM_SERVICE) -> None:
         super().__init__()
         self._quantum = quantum_service
-        self._deficits: dict[str, float] = {}
-        self._circle: deque[str] = deque()  # the tenant whose visit it is comes first
+        self._deficits: dict[str, float] = {}  # of tenants that do not wait
+        self._turns: dict[str, _Turn] = {}
+        self._circle: Circle[_Turn] = Circle(self._moved)
+        self._heap: TenantHeap[_Turn] = TenantHeap(self._due)
+        self._rounds = 0  # that were completed, from the first of the circle to its last
+        self._visited: _Turn | None = None  # whose visit it is
         self._refilled = False  # it has had its quantum at this visit
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        self._began(tenant_id, waiting)
-        self._deficits.setdefault(tenant_id, 0.0)
-        self._circle.append(tenant_id)
+        turn = self._turns[tenant_id] = _Turn(self._began(tenant_id, waiting))
+        self._circle.enter(turn, self._visited)
+        if self._visited is None:
+            self._visited = turn
+        turn.deficit_at_0 = self._deficits.pop(tenant_id, 0.0) - self._quantum * self._visits(turn)
+        self._heap.push(turn, self._waiting)
 
     def left(self, tenant_id: str) -> None:
         self._ended(tenant_id)
-        if self._circle[0] == tenant_id:
+        turn = self._turns.pop(tenant_id)
+        self._deficits[tenant_id] = self._deficit(turn)
+        turn.stamp = 0
+        if turn is self._visited:
             self._refilled = False
-        self._circle.remove(tenant_id)
+            following: _Turn = turn.following
+            self._rounds += following is self._circle.first
+            self._visited = None if following is turn else following
+        self._circle.leave(turn)
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
         super().charged(tenant_id, service, outstanding)
-        self._deficits[tenant_id] = self.deficit(tenant_id) - service
+        turn = self._turns.get(tenant_id)
+        if turn is None:
+            self._deficits[tenant_id] = self._deficits.get(tenant_id, 0.0) - service
+            return
+        turn.deficit_at_0 -= service
+        if service < 0.0:
+            self._moved(turn)
 
     def deficit(self, tenant_id: str) -> float:
         """Service the tenant may still receive before its turn ends; negative: what it owes."""
-        return self._deficits.get(tenant_id, 0.0)
+        turn = self._turns.get(tenant_id)
+        return self._deficits.get(tenant_id, 0.0) if turn is None else self._deficit(turn)
 
     def lag(self, tenant_id: str, other_id: str) -> float:
         # Not by counters: what one got while the other was away was never owed to that one.
@@ -54,28 +91,22 @@ class DeficitRoundRobin(Accounts):
 
     def pick(self, eligible: Eligible) -> Request | None:
         # Nothing moves until the tenant sends: a full backend stops the circle where it is.
-        visits = [
-            (self._visits_needed(place), place, head)
-            for place, tenant_id in enumerate(self._circle)
-            if eligible(head := self._accounts[tenant_id].head())
-        ]
-        return min(visits)[2] if visits else None
+        turn = self._heap.first_of(lambda turn: eligible(turn.account.head()))
+        return turn.account.head() if turn else None
 
     def dispatched(self, entry: InFlight) -> None:
-        """Take the turn: refill everybody who is visited on the way to it. Who goes before his turn, because others may
-        not go now, is not refilled for that: he pays for it out of his next turns.
+        """Take the turn, and visit everybody on the way to it. Who goes before his turn, because others may not go
+        now, moves nobody on for that: he pays for it out of his next turns.
         """
         if entry.is_prepaid:
             return
-        place = self._circle.index(entry.request.tenant_id)
-        rounds = self._visits_needed(place)
-        if (rounds, place) > min((self._visits_needed(each), each) for each in range(len(self._circle))):
+        turn = self._turns[entry.request.tenant_id]
+        if self._heap.first() is not turn:
             return
-        for other, tenant_id in enumerate(self._circle):
-            visits = rounds + (other <= place) - (other == 0 and self._refilled)
-            self._deficits[tenant_id] += min(visits, self._refills_needed(tenant_id)) * self._quantum
-        self._circle.rotate(-place)
-        self._refilled = True
+        rounds, _ = self._due(turn)
+        if self._deficit(turn) > 0.0 and not self._is_refilled(turn):
+            turn.deficit_at_0 -= self._quantum  # a visit to somebody with credit brings none
+        self._rounds, self._visited, self._refilled = rounds, turn, True
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
         deficit = self.deficit(tenant_id)
@@ -86,13 +117,24 @@ class DeficitRoundRobin(Accounts):
         super().forget(tenant_id)
         self._deficits.pop(tenant_id, None)
 
-    def _refills_needed(self, tenant_id: str) -> int:
-        """Quanta until the deficit is positive."""
-        deficit = self._deficits[tenant_id]
-        return 0 if deficit > 0.0 else floor(-deficit / self._quantum) + 1
+    def _is_refilled(self, turn: _Turn) -> bool:
+        return turn is self._visited and self._refilled
 
-    def _visits_needed(self, place: int) -> int:
-        """Full rounds before the visit at which the tenant at this place may send."""
-        refills = self._refills_needed(self._circle[place])
-        refilled_already = place == 0 and self._refilled and refills > 0
-        return max(0, refills - 1) + refilled_already
+    def _visits(self, turn: _Turn) -> int:
+        """To this place of the circle, since the start."""
+        assert self._visited is not None, "where somebody waits it is somebody's visit"
+        return self._rounds + (turn.mark < self._visited.mark or self._is_refilled(turn))
+
+    def _deficit(self, turn: _Turn) -> float:
+        return turn.deficit_at_0 + self._quantum * self._visits(turn)
+
+    def _due(self, turn: _Turn) -> tuple[int, int]:
+        """The visit at which the tenant may send: in which round, and where in it."""
+        if turn is self._visited and self._deficit(turn) > 0.0:
+            return self._rounds, turn.mark
+        return max(self._visits(turn), floor(-turn.deficit_at_0 / self._quantum)), turn.mark
+
+    def _moved(self, turn: _Turn) -> None:
+        """Its turn may come sooner than it was to, or its place has another mark."""
+        if self._due(turn) < turn.entry_key:
+            self._heap.push(turn, self._waiting)

@@ -8,7 +8,7 @@ and sinks to its place then. Rising is what happens per token, so the token path
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 SPARE_ENTRIES = 64  # void entries tolerated before the heap is rebuilt
 
@@ -21,19 +21,19 @@ class Place:
     def __init__(self, tenant_id: str) -> None:
         self.tenant_id = tenant_id
         self.stamp = 0
-        self.entry_key = 0.0
+        self.entry_key: Any = 0.0
 
 
 P = TypeVar("P", bound=Place)
 
 
 class TenantHeap(Generic[P]):
-    """Places of waiting tenants, smallest key first, equal keys by tenant id."""
+    """Places of waiting tenants, smallest key first, equal keys by tenant id. Keys are numbers, or tuples of them."""
 
-    def __init__(self, key: Callable[[P], float], stamps: Iterator[int] | None = None) -> None:
+    def __init__(self, key: Callable[[P], Any], stamps: Iterator[int] | None = None) -> None:
         """Heaps that hold the same places by turns give them stamps from one counter."""
         self._key = key
-        self._entries: list[tuple[float, str, int, P]] = []
+        self._entries: list[tuple[Any, str, int, P]] = []
         # Given out once, also where a tenant is forgotten and comes back.
         self._stamps = count(1) if stamps is None else stamps
 
@@ -64,7 +64,7 @@ class TenantHeap(Generic[P]):
         place = self.first()
         if place is None or eligible(place):
             return place
-        passed_over: list[tuple[float, str, int, P]] = []
+        passed_over: list[tuple[Any, str, int, P]] = []
         while place is not None and not eligible(place):
             passed_over.append(heappop(self._entries))
             place = self.first()
@@ -74,7 +74,7 @@ class TenantHeap(Generic[P]):
 
     def up_to(self, key_max: float, count_max: int) -> list[P]:
         """At most `count_max` places with keys of at most `key_max`, smallest first; O(log n) for each."""
-        found: list[tuple[float, str, int, P]] = []
+        found: list[tuple[Any, str, int, P]] = []
         while len(found) < count_max and self.first() is not None and self._entries[0][0] <= key_max:
             found.append(heappop(self._entries))
         for entry in found:

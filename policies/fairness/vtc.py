@@ -26,7 +26,7 @@ def key_of(account: Account) -> float:
 
 def fell(place: Place, key: float) -> bool:
     """Whether a tenant with this key belongs before its place in the heap."""
-    entry_key = place.entry_key
+    entry_key: float = place.entry_key
     return key < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
 
 
