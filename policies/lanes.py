@@ -253,6 +253,8 @@ class LaneMaker:
     price: Price
     share_ratio_max: float
     output_tokens: Callable[[Request], float]
+    noted: set[str] = field(default_factory=set)
+    """Tenants whose keys may have changed, for whoever keeps them in order."""
     restored: dict[str, LaneStandings] = field(default_factory=dict)
     """What everybody had received before backends that are not there yet."""
 
@@ -282,7 +284,7 @@ class LaneMaker:
         backend_id: str | None = None,
     ) -> Lane:
         return Lane(
-            TieredFairness(self.make_order, self.tiers.values(), cached_blocks),
+            TieredFairness(self.make_order, self.tiers.values(), cached_blocks, self.noted),
             queues,
             self.tenants,
             price=self.price,

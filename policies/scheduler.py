@@ -117,6 +117,7 @@ class Scheduler:
             price=self._ledger.price,
             share_ratio_max=share_ratio_max,
             output_tokens=expected_output,
+            noted=(noted := set[str]()),
         )
         self._lanes = self._arrange(placement or LeastReserved())
         self._outlook = Outlook(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
@@ -126,13 +127,13 @@ class Scheduler:
         self._unsettled = self._accounting.unsettled
         book = self._attainment = AttainmentBook()
         self._tenants = Tenants(
-            states, self._tiers, self._queues, self._lanes, self._accounting, self._seating, self._gate, book
+            states, self._tiers, self._queues, self._lanes, self._accounting, self._seating, self._gate, book, noted
         )
         self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
-        shedding = Shedding(self._queues, self._tenants.tier, self._tenants.key)
+        self._shedding = Shedding(self._queues, self._tiers, self._tenants.tier, self._tenants.key, noted)
         patience = Patience(wait_s_max, self._tenants.tier)
         self._outage = Outage(backend_wait_s_max)
-        self._door = Door(self._tenants, self._fleet, self._gate, shedding, patience, book, self._outage)
+        self._door = Door(self._tenants, self._fleet, self._gate, self._shedding, patience, book, self._outage)
         self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
@@ -278,6 +279,8 @@ class Scheduler:
         ):
             self._refuse(request, Reason.TENANT_UNKNOWN, now)
         self._preemption.tiers_changed()
+        if tiers or tiers_removed:
+            self._shedding.tiers_changed()
 
     def policy_changed(
         self,
@@ -307,6 +310,7 @@ class Scheduler:
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
         self._follow(after)
         self._outlook.output_tokens = sizer.predict
+        self._shedding.keys_changed()
 
     def restored(self, standings: Standings, now: float, returning_s: float = RETURNING_S) -> None:
         """Everybody goes on from these standings, whatever was charged here. Told while nothing waits or runs, when the
@@ -314,6 +318,7 @@ class Scheduler:
         """
         assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
         self._maker.restored = {}
+        self._shedding.keys_changed()
         lanes = self._arrange(self._placement)
         restore(lanes, self._maker, standings)
         self._follow(lanes)
@@ -329,6 +334,8 @@ class Scheduler:
             self._accounting.settle_all()
         rounds = self._rounds if self._is_cut_short and now == self._polled_at else ()
         self._polled_at, self._rounds = now, ()
+        if len(self._lanes.all()) == 1:  # otherwise a key is a sum over lanes, and asked for when it is needed
+            self._shedding.settle()
         actions, self._refused = self._refused, []
         actions_max = len(actions) + self._decisions_max
         while len(actions) < actions_max and (request := self._queues.pop_expired(now)) is not None:

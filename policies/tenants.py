@@ -30,6 +30,8 @@ class Tenants:
     seating: Seating
     gate: Gate
     attainment: AttainmentBook
+    noted: set[str] = field(default_factory=set)
+    """Tenants whose queue, tier or key may have changed, for whoever keeps them in order."""
     _leaving_tiers: set[str] = field(default_factory=set)
 
     def admitted(self, tenant_id: str) -> Tenant | None:
@@ -78,6 +80,7 @@ class Tenants:
     def _changed(self, tenant: Tenant, now: float) -> None:
         """The tenant is new, or has other settings."""
         self._leaving_tiers.discard(tenant.tier_id)
+        self.noted.add(tenant.id)
         state = self.states.get(tenant.id)
         if state is None:
             self.states[tenant.id] = TenantState(tenant)
@@ -164,6 +167,7 @@ class Tenants:
         return 0.0 if state is None else sum(lane.order.standing(state.tenant).counter for lane in self.lanes.all())
 
     def _refresh(self, state: TenantState, lane: Lane) -> None:
+        self.noted.add(state.tenant.id)
         lane.refresh(state)
         if state.tenant.in_flight_max is not None:
             for each in self.lanes.all():

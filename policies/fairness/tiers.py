@@ -21,8 +21,12 @@ class TieredFairness:
         make_order: Callable[[], Fairness],
         tiers: Iterable[Tier],
         cached_blocks: Callable[[Request], int],
+        noted: set[str] | None = None,
     ) -> None:
-        """`cached_blocks` tells orders that ask how much of a request is cached where it may go."""
+        """`cached_blocks` tells orders that ask how much of a request is cached where it may go. Who is charged is
+        `noted`.
+        """
+        self._noted = set[str]() if noted is None else noted
         self._make_order = make_order
         self._cached_blocks = cached_blocks
         self._tiers: dict[str, Tier] = {}
@@ -84,6 +88,7 @@ class TieredFairness:
         """Charge a tenant over its weight, and its tier over the tier's."""
         service, outstanding = charge
         weight, tier_id = tenant.weight, tenant.tier_id
+        self._noted.add(tenant.id)
         self._orders[tier_id].charged(tenant.id, service / weight, outstanding / weight)
         tier_weight = self._tiers[tier_id].weight
         self._tier_order.charged(tier_id, service / tier_weight, outstanding / tier_weight)

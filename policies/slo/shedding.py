@@ -3,44 +3,123 @@
 Only tiers that are sheddable (a priority below 0) give, and only to more important ones. What is late already goes
 first, then the lowest tier, inside it the tenant furthest above its fair share (the largest key), inside it the
 newest request, for which the least was waited. Whatever runs is never touched.
+
+Who is late and who is furthest ahead is kept in two heaps for each tier. Keys and queues change with almost every fact;
+so whoever changed is only noted, and looked at when somebody asks, or when many are noted.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 from math import inf
 
+from policies.fairness.heap import Place, TenantHeap
 from policies.queues import Queues
 from policies.slo.envelope import first_token_due_at
 from policies.types import Request, Tier
 
 SHED_MAX = 64  # for one that comes: a large body is not worth more small ones
+NOTED_MAX = 64  # tenants: looked at some at a time, nobody waits for all of them
 
 
-@dataclass(frozen=True, slots=True)
+class _Waiter(Place):
+    """A waiting tenant of a sheddable tier, in one of its tier's heaps."""
+
+    __slots__ = ("last_id_first", "tier_id")
+
+    def __init__(self, tenant_id: str, tier_id: str) -> None:
+        super().__init__(tenant_id)
+        self.tier_id = tier_id
+        # Of equal keys the last id is the first to give; 1 is more than any letter and ends the id.
+        self.last_id_first = (*(-ord(letter) for letter in tenant_id), 1)
+
+
+@dataclass(slots=True)
+class _Yielding:
+    """The waiting tenants of one tier: by when the first of each is due, and by how far each is ahead."""
+
+    due: TenantHeap[_Waiter]
+    ahead: TenantHeap[_Waiter]
+
+
+@dataclass(slots=True)
 class Shedding:
     """Which waiting request makes room? `tier` gives the tier of a tenant's id, `key` its key."""
 
     queues: Queues
+    tiers: Mapping[str, Tier]
     tier: Callable[[str], Tier]
     key: Callable[[str], float]
+    noted: set[str] = field(default_factory=set)
+    """Tenants whose queue, tier or key may be another than when it was last looked at. To be added to."""
+    _waiters: dict[str, tuple[_Waiter, _Waiter]] = field(default_factory=dict)
+    _by_tier: dict[str, _Yielding] = field(default_factory=dict)
+
+    def keys_changed(self) -> None:
+        """Any tenant's key may be another."""
+        self.noted.update(self.queues.tenant_ids())
+
+    def tiers_changed(self) -> None:
+        """There are other tiers, or they are others than they were."""
+        self.keys_changed()
+        self._look()
+        for tier_id in self._by_tier.keys() - self.tiers.keys():
+            del self._by_tier[tier_id]
+
+    def settle(self) -> None:
+        """Look at some of those that are noted, if they are many."""
+        if len(self.noted) >= NOTED_MAX:
+            self._look()
 
     def victim(self, newcomer: Request, now: float) -> Request | None:
-        """The request that goes first, None where nobody yields to this one. Looks at every tenant once."""
+        """The request that goes first, None where nobody yields to this one."""
+        self._look()
         priority = self.tier(newcomer.tenant_id).priority
-        yielding = [
-            tenant_id
-            for tenant_id in self.queues.tenant_ids()
-            if (tier := self.tier(tenant_id)).is_sheddable and tier.priority < priority
-        ]
-        if not yielding:
-            return None
-        late = [head for tenant_id in yielding if _due_at(head := self.queues.head(tenant_id)) < now]
-        if late:
-            return min(late, key=lambda request: (self.tier(request.tenant_id).priority, _due_at(request), request.id))
-        ahead = max(yielding, key=lambda tenant_id: (-self.tier(tenant_id).priority, self.key(tenant_id), tenant_id))
-        return next(reversed(self.queues.of(ahead).requests.values()))
+        levels = list(self._levels(priority))
+        for level in levels:
+            due = [waiter for each in level if (waiter := each.due.first()) and waiter.entry_key[0] < now]
+            if due:
+                return self.queues.head(min(due, key=lambda waiter: waiter.entry_key).tenant_id)
+        for level in levels:
+            ahead = [waiter for each in level if (waiter := each.ahead.first())]
+            if ahead:
+                tenant_id = min(ahead, key=lambda waiter: waiter.entry_key).tenant_id
+                return next(reversed(self.queues.of(tenant_id).requests.values()))
+        return None
 
+    def _levels(self, priority: float) -> Iterator[list[_Yielding]]:
+        """The tiers that yield to this priority, those of one priority together, the lowest first."""
+        yielding = [tier for tier_id in self._by_tier if (tier := self.tiers[tier_id]).priority < priority]
+        yielding.sort(key=lambda tier: tier.priority)
+        for _, tiers in groupby(yielding, key=lambda tier: tier.priority):
+            yield [self._by_tier[tier.id] for tier in tiers]
 
-def _due_at(request: Request) -> float:
-    due_at = first_token_due_at(request)
-    return inf if due_at is None else due_at
+    def _look(self) -> None:
+        """Put everybody who is noted where it belongs."""
+        noted, queues, waiters = self.noted, self.queues, self._waiters
+        for tenant_id in noted:
+            before = waiters.get(tenant_id)
+            tier = self.tier(tenant_id) if queues.of(tenant_id).requests else None
+            if before is not None and (tier is None or tier.id != before[0].tier_id or not tier.is_sheddable):
+                del waiters[tenant_id]
+                before[0].stamp = before[1].stamp = 0
+                before = None
+            if tier is None or not tier.is_sheddable:
+                continue
+            if before is None:
+                before = waiters[tenant_id] = _Waiter(tenant_id, tier.id), _Waiter(tenant_id, tier.id)
+            heaps = self._by_tier.get(tier.id)
+            if heaps is None:
+                heaps = self._by_tier[tier.id] = _Yielding(TenantHeap(self._due), TenantHeap(self._ahead))
+            for waiter, heap, key in zip(before, (heaps.due, heaps.ahead), (self._due, self._ahead), strict=True):
+                if not waiter.stamp or key(waiter) < waiter.entry_key:
+                    heap.push(waiter, len(waiters))
+        noted.clear()
+
+    def _due(self, waiter: _Waiter) -> tuple[float, str]:
+        head = self.queues.head(waiter.tenant_id)
+        due_at = first_token_due_at(head)
+        return inf if due_at is None else due_at, head.id
+
+    def _ahead(self, waiter: _Waiter) -> tuple[float, tuple[int, ...]]:
+        return -self.key(waiter.tenant_id), waiter.last_id_first
