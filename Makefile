@@ -60,6 +60,7 @@ bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx an
 bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenants
 	$(BIN)/python tests/benchmarks/decision/bench.py
 	$(BIN)/python tests/benchmarks/decision/reports.py
+	$(BIN)/python tests/benchmarks/decision/orders.py
 
 bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
 	$(BIN)/python tests/benchmarks/simulate/bench.py
