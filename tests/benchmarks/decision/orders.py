@@ -3,7 +3,7 @@
     python tests/benchmarks/decision/orders.py [--tenants 10 1000 10000] [--decisions 500] [--orders vtc drr ...]
 
 Every tenant has two requests waiting, each prompt of which has a prefix of its tenant's, and has been served before. A
-decision is what a dispatch asks of an order: pick, dispatched, charged, and the tenant that may have waited its last. For
+decision is what a dispatch asks of an order: pick, dispatched and charged. For
 shedding all tenants are of a tier that yields and the queue is full; one that is more important arrives.
 
 Target: 50 us at 10,000 tenants, but for the orders that docs/fairness.md calls experimental.
