@@ -4,26 +4,9 @@ A step of a millisecond is as noisy as the machine is, for milliseconds on end; 
 alike whose new tokens have the same octave, so that a chunk of a prompt is not lost among decodes.
 """
 
-from policies.step_time.observation import Observation
+from policies.step_time.observation import Observation, Sum
 
 GROUP_STEPS = 16
-
-
-class Sum:
-    """Observations that become one."""
-
-    def __init__(self) -> None:
-        self.seconds = self.steps = self.new_tokens = self.context_token_steps = self.request_steps = 0.0
-
-    def add(self, seen: Observation) -> None:
-        self.seconds += seen.seconds
-        self.steps += seen.steps
-        self.new_tokens += seen.new_tokens
-        self.context_token_steps += seen.context_token_steps
-        self.request_steps += seen.request_steps
-
-    def observation(self) -> Observation:
-        return Observation(self.seconds, self.steps, self.new_tokens, self.context_token_steps, self.request_steps)
 
 
 class StepGroups:

@@ -4,10 +4,11 @@ Every observation is first predicted and then learnt from, so that the error tha
 few of them, those that are remembered (policies/step_time/window.py) are fitted again (fit.py). Steps more than OUTLIER
 times off (a compilation, a collection, a machine that slept) are not learnt from.
 
-When nearly all of the latest are off and used not to be, they may be of a kind that was not seen before: then one fit
-with them explains them too. If none does, it is another engine. What was seen before is put aside, and what is believed
-is scaled to the new one until enough of that has been seen. If what was put aside is right again before that, it was a
-disturbance, and is over.
+Whether the engine is another one than before is asked of short glimpses (change.py), which are too rough to learn
+from: a few steps each, or what is observed where nothing shorter is seen. When they are off in a row they may be of a
+kind that was not seen before: then one fit with them explains them too. If none does, it is another engine. What was
+seen before is put aside, and what is believed is scaled to what has been glimpsed since until enough of the new one has
+been seen. If what was put aside is right again before that, it was a disturbance, and is over.
 
 Costs about 60 microseconds an observation in the mean: nearly a millisecond when it fits, every FIT_EVERY of them.
 """
@@ -15,14 +16,15 @@ Costs about 60 microseconds an observation in the mean: nearly a millisecond whe
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import astuple
-from itertools import islice
 from math import log
 from statistics import median
 from typing import NamedTuple
 
+from policies.step_time.change import STRANGE_RATIO_MIN, ChangeTest
 from policies.step_time.fit import Equation, equation, fit
+from policies.step_time.groups import GROUP_STEPS
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.step_time.observation import Observation
+from policies.step_time.observation import STEP_S_MIN, Observation, Sum
 from policies.step_time.window import Window
 
 ERRORS_KEPT = 64
@@ -37,10 +39,11 @@ OBSERVATIONS_SURE = 16
 ERROR_RATIO_SURE = 0.25
 PROMPT_RATIO_SURE = 0.05  # of the tokens, those that nobody decodes: without any, nothing is known of prompts
 
-RECENT, STRANGE_MIN = 12, 11  # so many of the latest observations are strange: it is another engine
-CHANGED_ERROR_RATIO_MIN = 0.2
-CHANGED_ERROR_TIMES = 3.0  # as much as usual
 NEW_WORK_ERROR_TIMES = 1.5  # that one model for the old and the new may be worse for the old
+GLIMPSE_S = 0.1  # or as many steps as make a group: shorter ones are as noisy as the machine
+# In the time of so many steps as they were, one or two of an engine twice as slow are seen. More where that is too
+# rough: vLLM counts the tokens of a prompt when all its chunks are computed.
+GLIMPSE_STEPS_MIN, GLIMPSE_STEPS_MAX = 3, 24
 EXPLAINED_MIN = 1e-6  # an engine is not a million times slower than another
 
 
@@ -49,7 +52,6 @@ class _Aside(NamedTuple):
 
     model: StepTimeModel
     window: Window
-    strange_ratio: float
 
 
 class StepTimeLearner:
@@ -59,12 +61,17 @@ class StepTimeLearner:
         self._start = start
         self._model = self._held_to = None if start is None else start.model
         self._window = Window()
-        self._recent: deque[Equation] = deque(maxlen=RECENT)  # outliers too
+        self._test = ChangeTest()
+        self._glimpse_steps = GLIMPSE_STEPS_MIN
+        self._glimpses: dict[str, Sum] = {}  # by engine, as far as seen
+        self._strange: list[Observation] = []  # the glimpses in a row that are off
         self._errors: deque[float] = deque(maxlen=ERRORS_KEPT)
         self._aside: _Aside | None = None
         self._settled = start is not None
         self._unfitted = 0
         self._knows_prompts = start is not None
+        self._since = Sum()  # what was glimpsed since the engine became another one,
+        self._shape: StepTimeModel | None = None  # of which this was believed before
         self.ignored_total = 0
         self.outliers_total = 0
         self.changes_total = 0
@@ -78,33 +85,77 @@ class StepTimeLearner:
             return self._start
         error_ratio = median(self._errors) if self._errors else 1.0
         enough = len(self._window) >= OBSERVATIONS_SURE or (self._start is not None and not self.changes_total)
-        is_sure = enough and self._knows_prompts and error_ratio <= ERROR_RATIO_SURE
+        is_sure = enough and self._knows_prompts and error_ratio <= ERROR_RATIO_SURE and not self._test.in_doubt
         return StepTime(self._model, error_ratio=error_ratio, is_sure=is_sure)
 
-    def observe(self, observation: Observation) -> None:
-        """Learn from what was seen; what is not possible is counted and ignored."""
+    def observe(self, observation: Observation, *, is_glimpsed: bool = False) -> None:
+        """Learn from what was seen, which `is_glimpsed` already or not; what is not possible is counted and ignored."""
         if not observation.is_possible:
             self.ignored_total += 1
             return
         seen = equation(observation)
-        self._recent.append(seen)
+        is_outlier = False
         if self._model is not None:
             explained = _explained(seen, self._model)
             self._errors.append(abs(1.0 - explained))
-            if self._settled and not 1 / OUTLIER <= explained <= OUTLIER:
-                self.outliers_total += 1
-                self._notice_change()
-                return
-        self._window.add(seen)
-        self._unfitted += 1
-        self._notice_change()
-        self._notice_end()
-        if self._is_due():
+            is_outlier = self._settled and not 1 / OUTLIER <= explained <= OUTLIER
+            self.outliers_total += is_outlier
+        if not is_outlier:
+            self._window.add(seen)
+            self._unfitted += 1
+        if not (self._may_change and not is_glimpsed and self._glimpsed(observation, edge=0.0)) and self._is_due():
             self._fit()
+
+    def glimpse(self, seen: Observation, *, engine: str = "", edge_steps: float) -> bool:
+        """Look at a few steps, or none, right after those of this engine that were looked at before; of as many
+        `edge_steps` is not known whether they are in it. Whether it is another engine than before.
+        """
+        if self._model is None:
+            return False
+        part = self._glimpses.setdefault(engine, Sum())
+        part.add(seen)
+        whole = part.observation()
+        enough_s = max(GLIMPSE_S, self._glimpse_steps * whole.predicted_s(self._model) / max(part.steps, 1.0))
+        enough_steps = max(GROUP_STEPS, self._glimpse_steps)
+        if not part.steps or (part.steps < enough_steps and part.seconds < enough_s):
+            return False
+        del self._glimpses[engine]
+        return self._may_change and whole.is_possible and self._glimpsed(whole, edge=edge_steps / part.steps)
+
+    def unseen(self, engine: str | None = None) -> None:
+        """What this engine (all of them) does next does not follow on what was looked at before."""
+        if engine is None:
+            self._glimpses.clear()
+        else:
+            self._glimpses.pop(engine, None)
+
+    @property
+    def _may_change(self) -> bool:
+        """Whether so much is known of the engine that another one would be noticed."""
+        return self._settled or self._aside is not None or len(self._window) >= OBSERVATIONS_SURE
+
+    def _glimpsed(self, seen: Observation, *, edge: float) -> bool:
+        """Test a glimpse, of which chance explains an error of `edge`. Whether it is another engine than before."""
+        assert self._model is not None, "otherwise there is nothing to change"
+        self._test.observed(_off(seen, self._model), edge)
+        self._rescale(seen)
+        if self._test.begins:
+            self._strange.clear()
+            if self._test.is_rough and self._glimpse_steps < GLIMPSE_STEPS_MAX:
+                self._glimpse_steps *= 2
+                self._test = ChangeTest()
+            return False
+        self._strange.append(seen)
+        return self._test.has_changed and self._change(self._model)
 
     def _is_due(self) -> bool:
         every = FIT_EVERY if self._settled else FIT_EVERY_UNSETTLED
-        return len(self._window) >= OBSERVATIONS_MIN and self._unfitted >= every
+        return len(self._window) >= self._observations_min and self._unfitted >= every
+
+    @property
+    def _observations_min(self) -> int:
+        """So many are fitted. Of an engine that was another one a few say less than what that was and all glimpses."""
+        return OBSERVATIONS_MIN if self._aside is None else 2 * OBSERVATIONS_MIN
 
     def _fit(self) -> None:
         rounds = ROUNDS if self._settled and self._model is not None else ROUNDS_UNSETTLED
@@ -119,20 +170,23 @@ class StepTimeLearner:
         prompts = sum(max(each[1] - each[3], 0.0) for each in equations)
         self._knows_prompts = self._knows_prompts or prompts >= PROMPT_RATIO_SURE * tokens
 
-    def _notice_change(self) -> None:
-        """If the engine is another one than before, begin anew."""
-        if not self._settled or self._model is None or len(self._recent) < RECENT:
-            return
-        usual = list(islice(self._errors, max(len(self._errors) - RECENT, 0)))
-        expected = CHANGED_ERROR_TIMES * median(usual) if usual else 0.0
-        # Where all are outliers it is not noise, however much of that is usual.
-        strange_ratio = min(max(CHANGED_ERROR_RATIO_MIN, expected), log(OUTLIER))
-        strange = self._strange(self._model, strange_ratio)
-        if len(strange) < STRANGE_MIN:
-            return
-        if not self._is_new_work(strange, self._model, strange_ratio):
-            self._aside = _Aside(self._model, self._window, strange_ratio)
-            self._begin_anew(strange, self._model)
+    def _change(self, model: StepTimeModel) -> bool:
+        """The latest glimpses are not of what is believed. Whether they are of another engine, which is begun anew."""
+        strange, ratio = self._strange, self._test.strange_ratio
+        aside, self._strange = self._aside, []
+        self._test.begin_anew()
+        self._glimpses.clear()
+        if aside is not None and median(abs(_off(each, aside.model)) for each in strange) < ratio:
+            self._model = self._held_to = aside.model
+            self._window = aside.window
+            self._errors.clear()
+            self._aside, self._settled = None, True
+            return True
+        if self._is_new_work([equation(each) for each in strange], model, ratio):
+            return False
+        self._aside = aside or _Aside(model, self._window)
+        self._begin_anew(strange, model)
+        return True
 
     def _is_new_work(self, strange: list[Equation], model: StepTimeModel, strange_ratio: float) -> bool:
         """Whether one model explains them and all that is remembered; it is believed then."""
@@ -140,40 +194,35 @@ class StepTimeLearner:
         both = fit([*remembered, *strange], self._held_to, believed=model, rounds=ROUNDS_UNSETTLED)
         if both is None or not remembered:
             return False
-        enough = max(CHANGED_ERROR_RATIO_MIN, NEW_WORK_ERROR_TIMES * _error(remembered, model))
+        enough = max(STRANGE_RATIO_MIN, NEW_WORK_ERROR_TIMES * _error(remembered, model))
         if _error(strange, both) >= strange_ratio or _error(remembered, both) > enough:
             return False
         self._model = both
         return True
 
-    def _notice_end(self) -> None:
-        """If what was put aside is right again, return to it."""
-        if self._aside is None or self._model is None or len(self._recent) < RECENT:
-            return
-        model, window, strange_ratio = self._aside
-        by_aside = len(self._strange(model, strange_ratio))
-        if RECENT - by_aside < STRANGE_MIN or by_aside >= len(self._strange(self._model, strange_ratio)):
-            return
-        self._model = self._held_to = model
-        self._window = window
-        self._errors.clear()
-        self._aside, self._settled = None, True
-
-    def _strange(self, model: StepTimeModel, ratio: float) -> list[Equation]:
-        """Which of the latest observations the model does not explain."""
-        return [each for each in self._recent if _strangeness(each, model) >= ratio]
-
-    def _begin_anew(self, strange: list[Equation], model: StepTimeModel) -> None:
-        times = 1.0 / max(median(_explained(each, model) for each in strange), EXPLAINED_MIN)
-        self._model = self._held_to = StepTimeModel(*(each * times for each in astuple(model)))
+    def _begin_anew(self, strange: list[Observation], model: StepTimeModel) -> None:
+        # The first of them may have begun before the change.
+        self._since = Sum()
+        for each in strange[1:] or strange:
+            self._since.add(each)
+        self._shape = model
         self._window = Window()
-        for each in strange:
-            self._window.add(each)
         self._errors.clear()
-        self._recent.clear()
         self._settled = False
+        self._unfitted = 0
         self.changes_total += 1
-        self._fit()
+        self._scale()
+
+    def _rescale(self, seen: Observation) -> None:
+        """Until there is enough for a fit, all glimpses since the change say how much faster or slower it is."""
+        if self._aside is not None and len(self._window) < self._observations_min:
+            self._since.add(seen)
+            self._scale()
+
+    def _scale(self) -> None:
+        assert self._shape is not None, "something was believed before the change"
+        times = self._since.seconds / max(self._since.observation().predicted_s(self._shape), STEP_S_MIN)
+        self._model = self._held_to = StepTimeModel(*(each * times for each in astuple(self._shape)))
 
 
 def _explained(seen: Equation, model: StepTimeModel) -> float:
@@ -185,6 +234,11 @@ def _explained(seen: Equation, model: StepTimeModel) -> float:
 def _strangeness(seen: Equation, model: StepTimeModel) -> float:
     """How far off the model is, on a logarithmic scale: ten times too long is as far as ten times too short."""
     return abs(log(max(_explained(seen, model), EXPLAINED_MIN)))
+
+
+def _off(seen: Observation, model: StepTimeModel) -> float:
+    """How much longer it took than the model says, as a logarithm."""
+    return log(seen.seconds / max(seen.predicted_s(model), EXPLAINED_MIN * seen.seconds))
 
 
 def _error(equations: Iterable[Equation], model: StepTimeModel) -> float:

@@ -44,3 +44,20 @@ class Observation:
             + model.context_token_s * self.context_token_steps
             + model.request_s * self.request_steps
         )
+
+
+class Sum:
+    """Observations that become one."""
+
+    def __init__(self) -> None:
+        self.seconds = self.steps = self.new_tokens = self.context_token_steps = self.request_steps = 0.0
+
+    def add(self, seen: Observation) -> None:
+        self.seconds += seen.seconds
+        self.steps += seen.steps
+        self.new_tokens += seen.new_tokens
+        self.context_token_steps += seen.context_token_steps
+        self.request_steps += seen.request_steps
+
+    def observation(self) -> Observation:
+        return Observation(self.seconds, self.steps, self.new_tokens, self.context_token_steps, self.request_steps)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import random
 from dataclasses import astuple, replace
 from statistics import median
 
@@ -12,6 +13,7 @@ from backends.engine.coefficients import StepCoefficients
 from backends.metrics import EngineMetrics, EngineSteps, parse_metrics
 from backends.step_times import REPORTS_FRESH_S, StepReport, StepTimes
 from policies.step_time import StepTime, StepTimeModel
+from policies.step_time.learner import ERROR_RATIO_SURE
 
 
 def model_of(coefficients: StepCoefficients) -> StepTimeModel:
@@ -98,6 +100,52 @@ def test_a_server_that_was_started_again_is_learnt_on():
     again.now = load.now
     watch(again, learnt, seconds=10)
     assert step_errors(learnt, again.plans) < 0.05
+
+
+def times(coefficients: StepCoefficients, factor: float) -> StepCoefficients:
+    c = coefficients
+    return replace(c, base_s=factor * c.base_s, token_s=factor * c.token_s, context_token_s=factor * c.context_token_s)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 4.0])
+@pytest.mark.parametrize(
+    ("slower", "prompts_max", "warm_up_s", "doubted_s"),
+    [
+        (0.2, 1500, 15, 2.0),  # steps of 6 ms
+        (0.4, 1500, 20, 2.0),
+        (1.25, 400, 40, 2.0),
+        (2.5, 400, 60, 2.0),
+        (6.0, 400, 120, 2.0),  # of 100 ms
+    ],
+)
+def test_an_engine_that_changes_its_speed_is_doubted_in_2_s_and_known_in_4(
+    slower, prompts_max, warm_up_s, doubted_s, factor
+):
+    """A scrape falls anywhere into a step."""
+    before = times(GPU, slower)
+    load, learnt, rng = Load(before, prompts_max=prompts_max), StepTimes("b"), random.Random(1)
+
+    def scrape() -> float:
+        load.run_until(load.now + 0.25)
+        now = load.now + rng.random() * load.plans[-1].duration_s
+        learnt.scraped(parse_metrics(load.text()), now=now)
+        return now
+
+    while load.now < warm_up_s:
+        scrape()
+    assert learnt.step_time.is_sure
+    assert step_errors(learnt, load.plans[-50:]) < 0.1
+    load.engine.coefficients = times(before, factor)
+    changed_at, doubted_at, wrong_at = load.now, None, 0.0
+    while load.now < changed_at + 8.0:
+        after_s = scrape() - changed_at
+        is_right = step_errors(learnt, [plan for plan in load.plans if plan.begun_at >= changed_at]) < ERROR_RATIO_SURE
+        wrong_at = wrong_at if is_right else after_s
+        if doubted_at is None and (is_right or not learnt.step_time.is_sure):
+            doubted_at = after_s
+    assert doubted_at is not None
+    assert doubted_at < doubted_s + 0.25, "a scrape later"
+    assert wrong_at < doubted_s + 2.0
 
 
 def test_another_engine_behind_the_same_url_is_learnt_within_500_steps():

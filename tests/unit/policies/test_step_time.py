@@ -9,7 +9,7 @@ import pytest
 
 from policies.step_time import Observation, StepTime, StepTimeLearner, StepTimeModel, fit_all
 from policies.step_time.fit import not_negative
-from policies.step_time.learner import ERRORS_KEPT, RECENT
+from policies.step_time.learner import ERRORS_KEPT
 from policies.step_time.window import AGE_MAX, KIND_ROWS_MAX, ROWS_MAX, Window
 
 CPU = StepTimeModel(0.95e-3, 9e-6, 0.05e-6, 35e-6)
@@ -178,7 +178,7 @@ def test_work_of_another_kind_is_no_other_engine():
 
 def test_after_a_disturbance_what_was_known_is_known_again_at_once():
     rng, learner = random.Random(8), StepTimeLearner()
-    for number in range(318 + RECENT):
+    for number in range(330):
         seen = observed(CPU, rng, steps=8)
         disturbed = 300 <= number < 318
         learner.observe(replace(seen, seconds=seen.seconds * (2.5 if disturbed else 1.0)))
