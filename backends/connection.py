@@ -87,28 +87,35 @@ class Exchange:
     ) -> None:
         self.release()
 
-    async def read(self, bytes_max: int) -> bytes:
-        """The whole body. Raises UpstreamClosed, or UpstreamProtocolError when it is over `bytes_max`."""
-        body = self._connection.whole_body() if self._connection is not None else None
+    async def read(self, bytes_max: int, on_bytes: Callable[[int], None] | None = None) -> bytes | bytearray:
+        """The whole body. Raises UpstreamClosed, or UpstreamProtocolError when it is over `bytes_max`.
+
+        `on_bytes` is told how much came, piece by piece, of one that does not come at once; it may pause the exchange.
+        """
+        body = self.at_once()
         if body is None:
-            return await self._gathered(bytes_max)
+            return await self._gathered(bytes_max, on_bytes)
         if len(body) > bytes_max:
             raise UpstreamProtocolError(f"a body of more than {bytes_max} bytes")
         return body
 
-    async def _gathered(self, bytes_max: int) -> bytes:
-        pieces: list[bytes] = []
-        room = bytes_max
+    def at_once(self) -> bytes | None:
+        """The body, if all of it is here, as one of less than HELD_BYTES_MAX may be; else it is still to be read."""
+        return self._connection.whole_body() if self._connection is not None else None
+
+    async def _gathered(self, bytes_max: int, on_bytes: Callable[[int], None] | None) -> bytearray:
+        # One that grows: to join the pieces of 60 MB at the end would hold up the loop, and be there twice.
+        body = bytearray()
 
         def collect(data: bytes) -> None:
-            nonlocal room
-            room -= len(data)
-            if room < 0:
+            if len(body) + len(data) > bytes_max:
                 raise UpstreamProtocolError(f"a body of more than {bytes_max} bytes")
-            pieces.append(data)
+            body.extend(data)
+            if on_bytes is not None:
+                on_bytes(len(data))
 
         await self.stream(collect)
-        return b"".join(pieces)
+        return body
 
     async def stream(self, on_body: Callable[[bytes], None]) -> None:
         """Hand every piece of the body to `on_body` as it arrives; return when the message is complete.

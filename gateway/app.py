@@ -35,7 +35,7 @@ from gateway.forwarding.attempt import Link
 from gateway.front import Front
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
-from gateway.observability.instruments import CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
+from gateway.observability.instruments import CLIENTS_CUT, CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
 from gateway.observability.logs import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.observability.telemetry import Meter, Telemetry
@@ -221,7 +221,8 @@ class Gateway:
         logs = {"access": self._access_log, "trace": self._trace_log}
         lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
         spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
-        return {LINES_LOST: lines, SPANS_LOST: spans, **self._replicas()}
+        cut: Values = {(reason,): number for reason, number in self._front.server.cuts.items()}
+        return {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, **self._replicas()}
 
     def _replicas(self) -> dict[Family, Values]:
         """How many gateways share limits, where they do."""

@@ -22,6 +22,7 @@ from gateway.forwarding.attempt import Link
 from gateway.forwarding.background import Background
 from gateway.forwarding.generation import Generation
 from gateway.forwarding.kept_responses import KeptResponse, KeptResponses
+from gateway.forwarding.unread import Unread
 from gateway.forwarding.utilities import Utilities
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.answering import Answering, Run
@@ -69,7 +70,7 @@ class Front:
         listen = config.listen
         self._names = RequestNames()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
-        self._responses = KeptResponses()
+        self._responses, self._unread = KeptResponses(), Unread(config.limits.unread_bytes_max)
         auth, self.keys = make_authenticator(config.auth)
         if tokens is not None:
             auth = KeysOrTokens(auth, tokens)
@@ -97,6 +98,7 @@ class Front:
             tiers=tiers,
             answer_headers=self._headers,
             output_tokens=OutputTokens(learnt_tokens, exact_tokens),
+            unread=self._unread,
             on_answer=self._made,
         )
         self._background = Background(
@@ -184,6 +186,7 @@ class Front:
             links=self._links,
             responses=self._responses,
             headers=self._headers,
+            unread=self._unread,
             xargs_allowed=self._config.limits.xargs_allowed,
         )
 

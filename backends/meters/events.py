@@ -178,7 +178,7 @@ def payload(event: bytes) -> bytes:
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
 
 
-def json_object(data: bytes) -> dict[str, Any] | None:
+def json_object(data: bytes | bytearray) -> dict[str, Any] | None:
     try:
         message = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -257,6 +257,7 @@ class Limits(Section):
     inputs_max: Count = 2048
     output_tokens_max: Count = 131_072
     header_tpot_ratio_min: Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)] = 0.5
+    unread_bytes_max: Bytes = ByteSize(256 << 20)
     xargs_allowed: frozenset[str] | None = None
 
 

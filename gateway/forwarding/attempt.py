@@ -21,6 +21,7 @@ from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.forwarding.pace import Pace
 from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
 from gateway.forwarding.settlement import Settlement
+from gateway.forwarding.unread import Unread
 from gateway.forwarding.usage_options import asks_for_more, body_for, kept
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.intake.intake import Call, Intake
@@ -77,6 +78,7 @@ class Attempt:
         intake: Intake,
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
+        unread: Unread,
         on_id: Callable[[str], None],
     ) -> None:
         """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later.
@@ -93,6 +95,7 @@ class Attempt:
         self._tier = tier
         self._output_tokens = output_tokens
         self._answer_headers = answer_headers
+        self._unread = unread
         self._on_id = on_id
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
@@ -167,12 +170,12 @@ class Attempt:
         )
 
     async def _relay_body(self, exchange: Exchange) -> RelayResult:
-        body = await read_whole(exchange, ANSWER_BYTES_MAX)
+        body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, self._call.tenant.id)
         self._lease.answering()
         if exchange.status >= 400:
-            self._raise_if_not_taken(exchange.status, body)
+            self._raise_if_not_taken(exchange.status, body.data)
         exchange.release()
-        await self._settlement.whole(exchange.status, body)
+        await self._settlement.whole(exchange.status, body.data)
         if self._timeliness is not None and (usage := self._trace.usage) is not None:
             self._timeliness.whole(usage.output_tokens, self._call.dispatcher.now())
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
@@ -224,7 +227,7 @@ class Attempt:
             )
         )
 
-    def _raise_if_not_taken(self, status: int, body: bytes) -> None:
+    def _raise_if_not_taken(self, status: int, body: bytes | bytearray) -> None:
         """An answer that means that this backend, now or with these options, answers nothing."""
         kind = self._kind
         if kind.busy is not None and status == kind.busy[0] and kind.busy[1] in body:

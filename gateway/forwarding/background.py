@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import orjson
 from aiohttp import web
 
 from backends.meters import ANSWERS, AnswerKind
@@ -22,6 +21,7 @@ from gateway.api.bodies import JSON_TYPE
 from gateway.api.endpoints import ID, RESPONSE, RESPONSE_CANCEL, Endpoint
 from gateway.forwarding.attempt import Link
 from gateway.forwarding.generation import Generation
+from gateway.forwarding.long_answers import read_answer
 from gateway.http.names import RequestNames
 from gateway.http.whole_response import WholeResponse
 from gateway.intake.intake import Call, Intake
@@ -94,7 +94,7 @@ class Background:
         async with held:
             result = await self._generation.send(request, call, lease, trace)
             lease.outcome = result.outcome
-            response_id = _running_id(result.response)
+            response_id = await _running_id(result.response)
             if response_id is None:  # it was made while its client waited
                 trace.outcome = result.outcome
             else:
@@ -147,10 +147,10 @@ class Background:
         headers = {**link.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
         try:
             async with await link.upstream.open(endpoint.methods[0], endpoint.target(response.id), headers) as exchange:
-                body = orjson.loads(await exchange.read(ANSWER_BYTES_MAX))
-        except (UpstreamError, orjson.JSONDecodeError):
+                body = await read_answer(await exchange.read(ANSWER_BYTES_MAX), ("status", "usage"))
+        except UpstreamError:
             return None
-        return body if exchange.status == 200 and isinstance(body, dict) else None
+        return body if exchange.status == 200 and body else None
 
 
 class _Running:
@@ -181,15 +181,12 @@ class _Running:
         return body is not None and status not in _RUNNING
 
 
-def _running_id(response: web.StreamResponse) -> str | None:
+async def _running_id(response: web.StreamResponse) -> str | None:
     """The id of a response that has only begun, None where the answer is no such thing."""
     if response.status != 200 or not isinstance(response, WholeResponse):
         return None
-    try:
-        body = orjson.loads(response.body)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(body, dict) or body.get("status") not in _RUNNING:
+    body = await read_answer(response.body, ("status", "id"))
+    if body.get("status") not in _RUNNING:
         return None
     response_id = body.get("id")
     return response_id if type(response_id) is str and ID.fullmatch(response_id) else None

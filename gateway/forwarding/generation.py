@@ -16,6 +16,7 @@ from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
 from gateway.forwarding.attempt import Attempt, Link, NotTaken, OptionsRefused
 from gateway.forwarding.relay import RelayResult
+from gateway.forwarding.unread import Unread
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.intake.intake import Call, Intake
 from gateway.intake.prompt_tokens import OutputTokens
@@ -38,6 +39,7 @@ class Generation:
         tiers: Mapping[str, Tier],
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
+        unread: Unread,
         on_answer: Callable[[str, Call, str, int], None],
     ) -> None:
         """`on_answer` is told of an answer that may be asked for later: its id, its call, its backend, and how many
@@ -49,6 +51,7 @@ class Generation:
         self._tiers = tiers
         self._answer_headers = answer_headers
         self._output_tokens = output_tokens
+        self._unread = unread
         self._on_answer = on_answer
         self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
 
@@ -137,6 +140,7 @@ class Generation:
             intake=self._intake,
             answer_headers=self._answer_headers,
             output_tokens=self._output_tokens,
+            unread=self._unread,
             on_id=named,
         )
 

@@ -7,25 +7,28 @@ a stream holds at most that mark and one read.
 
 A stream that the backend does not finish ends with its API's error event and the proper end of the message,
 never as if it were whole. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
-a closing transport; either aborts the exchange.
+a closing transport; either aborts the exchange. So does one that is cut because it takes nothing
+(gateway/http/stall.py).
+
+The end of a message is written by aiohttp when the call has been settled and its seat given back: how long a client
+takes for the last of it is its own affair.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import orjson
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
 from backends.meters.events import EventTooLongError, Meter
 from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
+from gateway.forwarding.long_answers import is_whole_json
+from gateway.forwarding.unread import Unread, UnreadAnswer
 from gateway.http.whole_response import WholeResponse
 from policies.slo.timeliness import Timeliness
 from policies.types import Outcome, Usage
 
-# A client that takes nothing for this long holds a seat of the backend for nobody.
-CLIENT_STALL_S_MAX = 60.0
 # The high-water mark of both event loops: over it, aiohttp's drain() waits.
 CLIENT_BUFFER_BYTES_MAX = 64 * 1024
 
@@ -56,18 +59,39 @@ def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name in _PASSED_HEADERS or name.startswith("x-")}
 
 
-async def read_whole(exchange: Exchange, bytes_max: int) -> bytes:
-    """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it."""
-    body = await exchange.read(bytes_max)
-    if not exchange.is_framed and "json" in exchange.headers.get("content-type", ""):
-        try:
-            orjson.loads(body)
-        except orjson.JSONDecodeError:
-            raise UpstreamProtocolError("half a body, of which only the end of the connection was the end") from None
-    return body
+class WholeBody(NamedTuple):
+    """A body that has been read, and the account of it where it did not come at once."""
+
+    data: bytes | bytearray
+    unread: UnreadAnswer | None = None
 
 
-def relay_body(exchange: Exchange, body: bytes, *, headers: dict[str, str]) -> RelayResult:
+async def read_whole(exchange: Exchange, bytes_max: int, unread: Unread, tenant_id: str) -> WholeBody:
+    """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it.
+
+    It is read as far as its tenant has room for it in `unread`.
+    """
+    if (body := exchange.at_once()) is not None:
+        await _check_end(exchange, body)
+        return WholeBody(body)
+    answer = unread.arriving(tenant_id, exchange)
+    try:
+        gathered = await exchange.read(bytes_max, answer.grew)
+        await _check_end(exchange, gathered)
+    except BaseException:
+        answer.release()
+        raise
+    answer.arrived()
+    return WholeBody(gathered, answer)
+
+
+async def _check_end(exchange: Exchange, body: bytes | bytearray) -> None:
+    """Raise UpstreamProtocolError for JSON that was cut where the connection's end was its only end."""
+    if not exchange.is_framed and "json" in exchange.headers.get("content-type", "") and not await is_whole_json(body):
+        raise UpstreamProtocolError("half a body, of which only the end of the connection was the end")
+
+
+def relay_body(exchange: Exchange, body: WholeBody, *, headers: dict[str, str]) -> RelayResult:
     """A response that is not streamed, whose body has been read: status, content type and body untouched.
 
     `headers` are added, and win over the backend's.
@@ -75,7 +99,7 @@ def relay_body(exchange: Exchange, body: bytes, *, headers: dict[str, str]) -> R
     fields = passed_headers(exchange.headers) | headers
     if exchange.status in _WITHOUT_BODY:
         return RelayResult(web.Response(status=exchange.status, headers=fields), Outcome.COMPLETED)
-    return RelayResult(WholeResponse(exchange.status, body, fields), Outcome.COMPLETED)
+    return RelayResult(WholeResponse(exchange.status, body.data, fields, body.unread), Outcome.COMPLETED)
 
 
 async def relay_stream(
@@ -106,7 +130,6 @@ async def relay_stream(
             request, exchange, meter, writer, on_usage=on_usage, timeliness=timeliness, on_unread=on_unread
         )
         failure = await relay.run()
-        await response.write_eof()
     except ConnectionError:  # aiohttp's, of the client's side
         return RelayResult(response, Outcome.CLIENT_GONE)
     finally:
@@ -232,11 +255,12 @@ class _StreamRelay:
 
     async def _resume_when_drained(self) -> None:
         try:
-            async with asyncio.timeout(CLIENT_STALL_S_MAX):
-                await self._writer.drain()
-        except (TimeoutError, ConnectionError):
+            await self._writer.drain()
+        except ConnectionError:
             self._leave()
-            self._transport.abort()
+            return
+        if self._transport.is_closing():  # a connection that is cut ends its waiting, too
+            self._leave()
         else:
             self._drain = None
             self._exchange.resume()

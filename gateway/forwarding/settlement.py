@@ -6,16 +6,13 @@ because its client left before it was whole, it is counted by the clock. All tha
 estimated.
 """
 
-import re
 import time
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from backends.meters import ANSWERS, AnswerKind
-from backends.meters.events import json_object
 from backends.meters.usage import heard_tokens, texts
+from gateway.forwarding.long_answers import is_long, read_answer
 from gateway.forwarding.pace import Pace
 from gateway.intake.intake import Call, Intake
 from gateway.intake.prompt_tokens import OutputTokens
@@ -24,7 +21,7 @@ from gateway.scheduling.dispatcher import Lease
 from policies.types import Usage
 
 NO_USAGE = Usage(0, 0, 0)
-_USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+_MEMBERS = ("usage", "id")
 
 
 class Settlement:
@@ -65,16 +62,22 @@ class Settlement:
             return usage
         return self._estimated(usage.output_tokens)
 
-    async def whole(self, status: int, body: bytes) -> None:
+    async def whole(self, status: int, body: bytes | bytearray) -> None:
         """An answer that was not streamed. A refusal costs nothing, whatever it says."""
         if status != 200:
             self.tokens(NO_USAGE)
             return
         shape = ANSWERS[self._call.parsed.answer]
-        answer = _read(body, self._call.parsed.answer)
+        # Of embeddings, which are nothing but numbers, no more than that is of interest, however short they are.
+        answer = await read_answer(body, _MEMBERS, search=shape.text_key is None)
         if self._call.parsed.answer is AnswerKind.RESPONSES and type(id_ := answer.get("id")) is str:
             self._on_id(id_)
         usage = shape.usage(answer)
+        if (
+            usage is None and is_long(body) and shape.text_key is not None
+        ):  # its text is not searched for: counted as if nobody had seen it
+            self.left()
+            return
         if usage is None:
             self._trace.estimated = True
             heard = heard_tokens(answer) if self._call.parsed.answer is AnswerKind.TRANSCRIPTION else 0
@@ -130,7 +133,7 @@ class Settlement:
     def _estimated(self, output_tokens: int) -> Usage:
         return Usage(self._call.request.prompt_tokens, 0, output_tokens)
 
-    async def _count(self, answer: dict[str, Any], body: bytes, text_key: str | None) -> int:
+    async def _count(self, answer: dict[str, Any], body: bytes | bytearray, text_key: str | None) -> int:
         if text_key is None:
             return 0
         # A transcription may be plain text.
@@ -140,12 +143,3 @@ class Settlement:
 
     def _elapsed_s(self) -> float:
         return time.perf_counter() - (self._trace.dispatched_s or time.perf_counter())
-
-
-def _read(body: bytes, kind: AnswerKind) -> dict[str, Any]:
-    """The answer as far as it is of interest: of embeddings, which are long, that is their usage."""
-    if kind is AnswerKind.POOLING and body.count(b'"usage"') == 1:
-        match = _USAGE_OBJECT.search(body)
-        if match is not None:
-            return {"usage": orjson.loads(match.group(1))}
-    return json_object(body) or {}

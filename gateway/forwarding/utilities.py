@@ -22,6 +22,7 @@ from gateway.api.headers import upstream_headers
 from gateway.forwarding.attempt import Link, is_event_stream
 from gateway.forwarding.kept_responses import KeptResponses
 from gateway.forwarding.relay import read_whole, relay_body, relay_stream
+from gateway.forwarding.unread import Unread
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.intake.reception import NO_BODY, Arrival, Reception, Refused, refused
 from gateway.observability.telemetry import CallTrace
@@ -45,6 +46,7 @@ class Utilities:
         links: Mapping[str, Link],
         responses: KeptResponses,
         headers: AnswerHeaders,
+        unread: Unread,
         xargs_allowed: frozenset[str] | None = None,
     ) -> None:
         self._reception = reception
@@ -52,6 +54,7 @@ class Utilities:
         self._links = links
         self._responses = responses
         self._headers = headers
+        self._unread = unread
         self._xargs_allowed = xargs_allowed
         self._turn = itertools.count()
         self._in_flight: Counter[str] = Counter()  # by tenant
@@ -144,7 +147,7 @@ class Utilities:
     ) -> web.StreamResponse:
         headers = self._headers.of(trace)
         if not is_event_stream(exchange):
-            body = await read_whole(exchange, ANSWER_BYTES_MAX)
+            body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, arrival.tenant.id)
             exchange.release()
             return relay_body(exchange, body, headers=headers).response
         # A kept response told again: it was charged when it was made.

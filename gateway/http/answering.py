@@ -17,6 +17,7 @@ from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
 from gateway.http.names import RequestNames
 from gateway.http.server import REQUEST_ID, to_response
+from gateway.http.stall import StallingConnection
 from gateway.intake.reception import Refused
 from gateway.observability.telemetry import CallTrace, Telemetry
 from gateway.scheduling.dispatcher import Rejected
@@ -56,6 +57,8 @@ class Answering:
             response = self._own(problem, endpoint, trace)
         except asyncio.CancelledError:  # the client left
             trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
+            if isinstance(request.protocol, StallingConnection):
+                trace.reason = request.protocol.cut_reason or trace.reason
             raise
         except Exception:  # a bug of ours: the server answers it
             trace.status = errors.INTERNAL.status

@@ -80,4 +80,4 @@ class Version:
             raise refused(Reason.NO_BACKEND)
         link = self._links[backend_ids[0]]
         async with await link.upstream.open("GET", VERSION.path, link.credentials) as exchange:
-            return Answer(exchange.status, await exchange.read(VERSION_BYTES_MAX))
+            return Answer(exchange.status, bytes(await exchange.read(VERSION_BYTES_MAX)))

@@ -7,6 +7,7 @@ aiohttp's own error pages repeat what was sent and are not JSON; all of them are
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import HttpVersion10, HttpVersion11, StreamReader, hdrs, web
@@ -20,6 +21,7 @@ from gateway.api.endpoints import Endpoint, PathTable, api_of
 from gateway.api.errors import Answer, Problem
 from gateway.http.cors import Cors
 from gateway.http.names import RequestNames
+from gateway.http.stall import StallingConnection
 from gateway.http.whole_response import WholeResponse
 
 # Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
@@ -68,6 +70,7 @@ class GatewayServer(web.Server):
         self._cors = cors
         self._body_bytes_max = body_bytes_max
         self._protocol_options = dict(self._kwargs)
+        self.cuts: Counter[str] = Counter()  # connections of clients that took nothing, by reason
         self.closing = False  # answers say `Connection: close` while the gateway shuts down
 
     def __call__(self) -> RequestHandler:
@@ -142,7 +145,7 @@ class GatewayServer(web.Server):
         )
 
 
-class _Connection(RequestHandler):
+class _Connection(StallingConnection):
     """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
 
     __slots__ = ("is_malformed", "reading")
@@ -162,6 +165,10 @@ class _Connection(RequestHandler):
             if reading is not None and not reading.is_eof():
                 reading.set_exception(web.RequestPayloadError())
                 reading.feed_eof()
+
+    def on_cut(self, reason: str) -> None:
+        assert isinstance(self._manager, GatewayServer)
+        self._manager.cuts[reason] += 1
 
     def handle_error(
         self,

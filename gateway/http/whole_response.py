@@ -2,27 +2,57 @@
 
 aiohttp's own response looks through its headers and its request for what they might need; what the gateway relays has
 that already. The rules that are left are of the connection (RFC 9112, 9.3) and the date (RFC 9110, 6.6.1).
+
+A long body goes out piece by piece, the next one when the client has taken the last, so that nothing of it is copied
+and a client that stops is known as one (stall.py).
 """
 
-from typing import TYPE_CHECKING, cast
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
+from gateway.http.stall import StallingConnection
+
 if TYPE_CHECKING:
     from multidict import CIMultiDict
+
+PIECE_BYTES: Final = 256 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Waiting(Protocol):
+    """An account of a body that waits to be taken."""
+
+    def sending(self, cut: Callable[[str], None]) -> None:
+        """It is being sent; `cut` gives its client up."""
+        ...
+
+    def moved(self) -> None:
+        """Its client has taken some of it."""
+        ...
+
+    def release(self) -> None:
+        """It waits no longer. Idempotent."""
+        ...
 
 
 class WholeResponse(web.StreamResponse):
     """The answer to a POST, of a status that has a body. `fields` are all its headers, in lower case, but those of the
-    connection, the length and the date.
+    connection, the length and the date. `waiting` is told what becomes of a long body.
     """
 
-    def __init__(self, status: int, body: bytes, fields: dict[str, str]) -> None:
+    def __init__(
+        self, status: int, body: bytes | bytearray, fields: dict[str, str], waiting: Waiting | None = None
+    ) -> None:
         super().__init__(status=status)
         self.body = body
         self.fields = fields
+        self._waiting = waiting
         self._is_sent = False
 
     @property
@@ -43,8 +73,30 @@ class WholeResponse(web.StreamResponse):
         writer = request.writer
         status_line = f"HTTP/1.{1 if is_new else 0} {self.status} {self.reason}"
         await writer.write_headers(status_line, cast("CIMultiDict[str]", fields))  # of which it reads the items alone
-        await writer.write_eof(self.body)
+        if len(self.body) <= PIECE_BYTES:
+            await writer.write_eof(bytes(self.body))
+        else:
+            await self._send_in_pieces(request, writer)
         return writer
 
     async def write_eof(self, data: bytes = b"") -> None:
         """All is written."""
+
+    async def _send_in_pieces(self, request: web.BaseRequest, writer: AbstractStreamWriter) -> None:
+        connection, waiting = request.protocol, self._waiting
+        if waiting is not None and isinstance(connection, StallingConnection):
+            waiting.sending(connection.cut)
+        try:
+            whole = memoryview(self.body)
+            for start in range(0, len(whole), PIECE_BYTES):
+                await writer.write(whole[start : start + PIECE_BYTES])
+                if waiting is not None:
+                    waiting.moved()
+            await writer.write_eof()
+        finally:
+            if waiting is not None:
+                waiting.release()
+            if isinstance(connection, StallingConnection) and connection.cut_reason is not None:
+                log.warning(
+                    "an answer was cut (%s): request %s", connection.cut_reason, self.fields.get("x-request-id")
+                )

@@ -176,6 +176,10 @@ REPLICAS: Final = Family("fairlead_replicas", "Gateways that share limits throug
 CUT_OFF: Final = Family(
     "fairlead_replicas_cut_off", "1: the others cannot be met, and this gateway keeps to its fair share of limits."
 )
+CLIENTS_CUT: Final = Family(
+    "fairlead_clients_cut_total", "Connections of clients that took nothing of what they were sent, by reason.",
+    ("reason",), total=True,
+)  # fmt: skip
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
 LINES_LOST: Final = Family(
     "fairlead_log_lines_lost_total", "Lines that no file has taken, by log.", ("log",), total=True
@@ -191,7 +195,7 @@ FAMILIES: Final = (
     BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
     BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
     *TENANT_SLO, *TIER_SLO,
-    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF, SPANS_LOST, LINES_LOST,
+    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF, CLIENTS_CUT, SPANS_LOST, LINES_LOST,
 )  # fmt: skip
 
 

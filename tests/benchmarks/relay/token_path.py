@@ -15,7 +15,8 @@ from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.meters.usage import openai_usage
 from backends.upstream import Upstream
-from gateway.forwarding.relay import relay_body, relay_stream
+from gateway.forwarding.relay import read_whole, relay_body, relay_stream
+from gateway.forwarding.unread import Unread
 from policies.types import Usage
 
 PORT, BACKEND = int(sys.argv[1]), sys.argv[2]
@@ -39,6 +40,7 @@ class Account:
 
 
 ACCOUNT = Account()
+UNREAD = Unread(BODY_BYTES_MAX)
 
 
 async def relay(request: web.Request) -> web.StreamResponse:
@@ -50,9 +52,9 @@ async def relay(request: web.Request) -> web.StreamResponse:
     data = orjson.dumps(body)
     async with await request.app[UPSTREAM].open("POST", request.path_qs, HEADERS, data) as exchange:
         if not streamed:
-            answer = await exchange.read(BODY_BYTES_MAX)
+            answer = await read_whole(exchange, BODY_BYTES_MAX, UNREAD, "all")
             exchange.release()
-            usage = openai_usage(orjson.loads(answer))
+            usage = openai_usage(orjson.loads(answer.data))
             if usage is not None:
                 ACCOUNT.charge(usage)
             return relay_body(exchange, answer, headers={}).response

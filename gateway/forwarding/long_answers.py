@@ -1,0 +1,46 @@
+"""What is asked of an answer that was not streamed, read without holding up everybody else: a short one is parsed, of a
+long one are found those members of its top level that are asked for (backends/meters/long.py).
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from backends.meters import long
+from backends.meters.events import json_object
+
+
+def is_long(body: bytes | bytearray) -> bool:
+    """Whether it is searched and not parsed."""
+    return len(body) >= long.LONG_BYTES
+
+
+async def read_answer(body: bytes | bytearray, members: Iterable[str], *, search: bool = False) -> dict[str, Any]:
+    """The answer; of a long one, or of any with `search`, these members. Empty where it is no JSON object."""
+    if not (search or is_long(body)):
+        return json_object(body) or {}
+    found = {name: await _in_turns(long.member(body, name)) for name in members}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+async def is_whole_json(body: bytes | bytearray) -> bool:
+    """Whether it is JSON to its end."""
+    if is_long(body):
+        return bool(await _in_turns(long.is_whole(body)))
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+async def _in_turns(steps: long.Steps) -> Any:
+    """The result of these steps, with a turn for everybody else between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        await asyncio.sleep(0)
