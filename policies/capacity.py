@@ -30,6 +30,7 @@ from typing import NamedTuple
 from policies.kv_peak import PeakOverTime
 from policies.limit import EngineWork, Limit, ModelLimit
 from policies.limit.predictors import PREDICTORS, prefill_tokens_per_s
+from policies.limit.speeds import Answer
 from policies.limit.view import steps_view
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request
@@ -91,8 +92,8 @@ class BackendCapacity:
     __slots__ = (
         "_clock", "_foreign_requests", "_foreign_tokens", "_granted", "_headroom_ratio", "_headroom_ratio_max",
         "_limit", "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_shared",
-        "_shared_tokens", "_tiers", "foreign_requests", "foreign_tokens", "held_until", "id", "layout", "load",
-        "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "tokens", "tokens_limit",
+        "_shared_tokens", "_tiers", "foreign_requests", "foreign_tokens", "held_until", "id", "is_sized", "layout",
+        "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "tokens", "tokens_limit",
         "tokens_max", "work",
     )  # fmt: skip
 
@@ -286,6 +287,7 @@ class BackendCapacity:
                 self._add(block.tier_id, 0, block.tokens)
             block.holders += 1
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
+        reservation.ran_with = self.sequences
         self.work.take(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.add(reservation)
@@ -323,9 +325,14 @@ class BackendCapacity:
             self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
             self._tiers.clear()
 
-    def answered(self, token_s: float, tokens: int) -> None:
-        """Who was answered in so many tokens per sequence, each of which took so long, is about to be released."""
-        self._limit.answered(token_s, tokens, self.sequences)
+    def answered(self, reservation: Reservation, tokens: int, duration_s: float, *, is_streamed: bool) -> None:
+        """What is about to be released was answered in so many tokens per sequence, so long after it was sent."""
+        prompt, first, last = reservation.prefill_tokens, reservation.ran_with, self.sequences
+        answer = Answer(duration_s, prompt, tokens, is_streamed, first, last)
+        before = self._limit.sequences_max(self.work)
+        self._limit.answered(answer, self.work, seats=self.sequences_max, is_sized=self.is_sized)
+        if self._limit.sequences_max(self.work) != before:
+            self._set_limits()
 
     def is_news(self, load: BackendLoad) -> bool:
         """Whether this is another measurement than the last, not the same told again."""
@@ -356,6 +363,8 @@ class BackendCapacity:
             foreign_tokens=round(self.foreign_tokens),
             step_time=self.load.step_time,
             steps=steps_view(self.work, self._clock.now),
+            sequences_max=None if (learnt := self._limit.sequences_max(self.work)) == inf else learnt,
+            is_sized=self.is_sized,
         )
 
     def _set_limits(self) -> None:
@@ -368,6 +377,10 @@ class BackendCapacity:
             self._peak.measured(load.kv_block_tokens)
         # What may run there at once, ours and others'; infinitely many tokens where the pool's size is not known.
         self.sequences_limit = load.requests_running_max or RUNNING_MAX_UNKNOWN * load.engines
+        self.is_sized = load.requests_running_max is not None or load.kv_tokens_max is not None
+        learnt = self._limit.sequences_max(self.work)
+        if not self.is_sized and learnt < inf:
+            self.sequences_limit = max(self.sequences_limit, int(learnt) * load.share.replicas)
         self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom_ratio
         # The least of the last observations: a count of ours that moved between the measurement and its
         # arrival looks like foreign load once, a foreign request stays.

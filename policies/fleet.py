@@ -263,8 +263,9 @@ class Fleet:
         self._clock.now = now
         capacity = self._backends[entry.backend_id]
         output = entry.usage.output_tokens // entry.reservation.sequences
-        if output:  # since it was sent: that is known of answers that come whole, too
-            capacity.answered((now - entry.dispatched_at) / output, output)
+        if output:
+            is_streamed = entry.first_token_at is not None and entry.first_token_at < now
+            capacity.answered(entry.reservation, output, now - entry.dispatched_at, is_streamed=is_streamed)
         capacity.release(entry.reservation)
         self._requests -= 1
         if capacity.id in self._retired:

@@ -14,7 +14,7 @@ class Reservation:
     leading blocks of its prompt that it may share, `block_tokens` tokens each. Of the output, `output_tokens` are
     expected and `produced_tokens` are there already, over all its sequences. Of `prompt_tokens` as estimated when it
     was sent, `cached_tokens` need not be computed. It arrived at `arrived_at` and was promised the envelope; it is the
-    `number`-th that its backend was sent.
+    `number`-th that its backend was sent, which then had `ran_with` sequences of ours, its own included.
     """
 
     tier_id: str
@@ -29,6 +29,7 @@ class Reservation:
     arrived_at: float = 0.0
     envelope: SloEnvelope | None = None
     number: int = 0
+    ran_with: int = 0
 
     @property
     def steps_left(self) -> float:

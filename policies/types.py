@@ -387,7 +387,9 @@ class StepsView:
 @dataclass(frozen=True, slots=True)
 class BackendView:
     """One backend in a snapshot: what it holds of ours and of others, against its limits. `step_time` is what is
-    believed of its steps, sure or not; `steps` None: nothing is limited by that.
+    believed of its steps, sure or not; `steps` None: nothing is limited by that; `sequences_max` is how many sequences
+    its limit allows beside its seats (None: it does not go by a number). It `is_sized` where its seats or its memory
+    are known; else `requests_limit` is assumed, or learnt from its answers.
     """
 
     available: bool
@@ -399,6 +401,8 @@ class BackendView:
     foreign_tokens: int
     step_time: StepTime | None = None
     steps: StepsView | None = None
+    sequences_max: float | None = None
+    is_sized: bool = True
 
 
 @dataclass(frozen=True, slots=True)

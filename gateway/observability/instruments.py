@@ -136,6 +136,15 @@ BACKEND_UP: Final = Family("fairlead_backend_available", "1: it is sent requests
 BACKEND_IN_FLIGHT: Final = Family("fairlead_backend_in_flight_requests", "Requests of ours there.", POOL_BACKEND)
 BACKEND_FOREIGN: Final = Family("fairlead_backend_foreign_requests", "Requests of others there.", POOL_BACKEND)
 BACKEND_LIMIT: Final = Family("fairlead_backend_limit_requests", "Sequences that it can run.", POOL_BACKEND)
+BACKEND_SIZED: Final = Family(
+    "fairlead_backend_size_known", "1: its seats or its memory are known; 0: they are assumed, or learnt.", POOL_BACKEND
+)
+BACKEND_LIMIT_SEQUENCES: Final = Family(
+    "fairlead_backend_limit_sequences",
+    "Those of them that its limit allows, learnt from its answers or fixed; none where it goes by no number.",
+    POOL_BACKEND,
+)
+BACKEND_LIMIT_BINDS: Final = Family("fairlead_backend_limit_binds", "1: something waits because of that.", POOL_BACKEND)
 BACKEND_RESERVED: Final = Family("fairlead_backend_reserved_tokens", "KV tokens reserved for ours.", POOL_BACKEND)
 BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV tokens held by others.", POOL_BACKEND)
 BACKEND_LIMIT_TOKENS: Final = Family(
@@ -190,8 +199,8 @@ FAMILIES: Final = (
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
-    BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS,
-    BACKEND_LIMIT_TOKENS,
+    BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_SIZED,
+    BACKEND_LIMIT_SEQUENCES, BACKEND_LIMIT_BINDS, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS, BACKEND_LIMIT_TOKENS,
     BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
     BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
     *TENANT_SLO, *TIER_SLO,

@@ -18,6 +18,7 @@ from gateway.config.scheduling import Scheduling
 from gateway.observability import instruments as to
 from gateway.observability.histograms import Labels
 from gateway.observability.instruments import Family, Values
+from gateway.observability.limit_log import LimitLog, binds
 from gateway.observability.service_gap import WINDOWS_S, Evenness, Promise, ServiceGap, Standing
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
@@ -55,6 +56,7 @@ class Standings:
         self._dispatchers = dispatchers
         self._series = series
         self._scheduling_of = scheduling_of
+        self._limits = LimitLog()
         self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
         self._last = _Look()
         self._charged: defaultdict[Family, Values] = defaultdict(dict)  # what only grows
@@ -90,6 +92,8 @@ class Standings:
         _see_pool(pool, snapshot, seen)
         for backend_id, backend in snapshot.backends.items():
             _see_backend((pool, backend_id), backend, seen)
+            _see_limit((pool, backend_id), backend, snapshot, seen)
+            self._limits.see(pool, backend_id, backend, queued_requests=snapshot.queued_requests, now=snapshot.now)
             _see_steps((pool, backend_id), backend, seen)
         standings: dict[str, Standing] = {}
         for tenants in _slices(dispatcher.tenants()):
@@ -195,6 +199,13 @@ def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values
     seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.foreign_tokens
     if view.tokens_limit is not None:
         seen[to.BACKEND_LIMIT_TOKENS][labels] = view.tokens_limit
+
+
+def _see_limit(labels: Labels, view: BackendView, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
+    seen[to.BACKEND_SIZED][labels] = view.is_sized
+    if view.sequences_max is not None:
+        seen[to.BACKEND_LIMIT_SEQUENCES][labels] = view.sequences_max
+        seen[to.BACKEND_LIMIT_BINDS][labels] = binds(view, snapshot.queued_requests)
 
 
 def _see_steps(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:

@@ -19,6 +19,7 @@ from typing import Protocol
 from policies.limit.gap import GapLimit
 from policies.limit.predictors import PREDICTORS
 from policies.limit.shared_steps import SharedSteps
+from policies.limit.speeds import Answer
 from policies.limit.work import BUSY_STEPS, EngineWork
 from policies.reservation import Reservation
 
@@ -42,11 +43,11 @@ class Limit(Protocol):
         ...
 
     def sequences_max(self, work: EngineWork) -> float:
-        """The most sequences that it allows there; infinite where that depends on what they ask for."""
+        """The most sequences that it allows there; infinite where that depends on what they ask for, or is all."""
         ...
 
-    def answered(self, token_s: float, tokens: int, running: int) -> None:
-        """An answer of so many tokens has ended; each took so long, and so many sequences ran at its end."""
+    def answered(self, answer: Answer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+        """One has ended, of a backend with so many seats for ours, which it is known to have where it `is_sized`."""
         ...
 
 
@@ -64,7 +65,7 @@ class RoomOnly:
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return True
 
-    def answered(self, token_s: float, tokens: int, running: int) -> None:
+    def answered(self, answer: Answer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
         """Nothing is learnt."""
 
 
@@ -107,8 +108,9 @@ class ModelLimit:
     def sequences_max(self, work: EngineWork) -> float:
         return self._gap.sequences_max if work.model is None else inf
 
-    def answered(self, token_s: float, tokens: int, running: int) -> None:
-        self._gap.answered(token_s, tokens, running)
+    def answered(self, answer: Answer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+        if work.model is None:
+            self._gap.answered(answer, seats=seats, is_sized=is_sized)
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:

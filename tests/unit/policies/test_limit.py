@@ -1,13 +1,15 @@
 """No backend is given more than it can serve in time: what a model of its steps allows, by numbers."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from policies.capacity import BackendCapacity, Clock
 from policies.limit import FixedLimit, RoomOnly
-from policies.limit.gap import SEQUENCES_MIN, SHRINK_RATIO, GapLimit
+from policies.limit.gap import GapLimit
 from policies.limit.knee import RATE_SHARE, knee_s
+from policies.limit.speeds import Answer
 from policies.limit.work import EngineWork
 from policies.reservation import Reservation
 from policies.step_time import StepTime, StepTimeModel
@@ -308,61 +310,122 @@ def test_without_a_sure_model_nothing_is_foretold():
 # -- without a model --------------------------------------------------------------------------------------------
 
 
-def learn(limit: GapLimit, token_s: float, answers: int, running: int) -> None:
+def ask(limit: GapLimit, token_s, answers: int, running: int, *, tokens=100, seats=1000, is_sized=True, streamed=True):
+    """So many answers of a backend that takes `token_s(n)` for a token of each of n, to clients that would have so many
+    running; returns how many ran with each of the answers.
+    """
+    ran = []
     for _ in range(answers):
-        limit.answered(token_s, tokens=100, running=running)
+        n = int(min(running, seats, limit.sequences_max))
+        ran.append(n)
+        limit.answered(Answer(tokens * token_s(n), 100, tokens, streamed, n, n), seats=seats, is_sized=is_sized)
+    return ran
 
 
-def test_where_all_answers_are_far_slower_than_the_fastest_was_the_limit_shrinks_and_grows_again():
+def at_once(running: float):
+    """A backend that computes so many at once, and lets others wait."""
+    return lambda n: 0.010 * max(1.0, n / running)
+
+
+def knee(n: int) -> float:
+    return 0.010 + 0.001 * n  # nine tenths of its throughput with 90
+
+
+def test_where_answers_are_far_slower_than_when_fewer_ran_and_fewer_are_enough_the_limit_is_at_the_knee():
     limit = GapLimit()
-    learn(limit, 0.010, answers=8, running=1)
-    learn(limit, 0.090, answers=50, running=50)
-    assert limit.sequences_max == float("inf"), "a batch makes steps longer"
-    learn(limit, 0.200, answers=50, running=50)
-    assert limit.sequences_max == 50 * SHRINK_RATIO
-    learn(limit, 0.050, answers=45, running=45)
-    assert limit.sequences_max == 46
-    learn(limit, 0.050, answers=20, running=20)
-    assert limit.sequences_max == 46, "what is not used says nothing"
+    ask(limit, knee, answers=20, running=1)
+    ask(limit, knee, answers=500, running=80)
+    assert limit.sequences_max == inf, "a batch makes steps longer"
+    ask(limit, knee, answers=20_000, running=400)
+    assert 80 <= limit.sequences_max <= 200
+    assert knee(limit.sequences_max) < 0.5 * knee(400)
+
+
+def test_where_running_less_does_not_make_it_faster_it_is_not_the_cure():
+    limit = GapLimit()
+    ask(limit, lambda _n: 0.010, answers=20, running=5)
+    ran = ask(limit, lambda _n: 0.500, answers=2_000, running=500)
+    assert limit.sequences_max == inf
+    assert min(ran) >= 250
+    assert sum(n < 500 for n in ran) < 300, "one trial"
+
+
+def test_it_becomes_slower_or_faster_as_a_whole_and_the_limit_stays():
+    limit = GapLimit()
+    ask(limit, at_once(10), answers=2_000, running=80, is_sized=False)
+    before = limit.sequences_max
+    assert 10 <= before < 20
+    for slower in (10.0, 100.0, 1.0, 0.1):
+        ran = ask(limit, lambda n, slower=slower: slower * at_once(10)(n), answers=3_000, running=80, is_sized=False)
+        assert sum(n < 10 for n in ran) < 300
+        assert 10 <= limit.sequences_max <= 40
+
+
+def test_it_comes_back_in_proportion_when_more_are_of_use_again():
+    limit = GapLimit()
+    ask(limit, at_once(4), answers=1_000, running=500, is_sized=False)
+    assert limit.sequences_max < 8
+    ran = ask(limit, at_once(400), answers=2_000, running=500, is_sized=False)
+    assert ran[-1] >= 400
+
+
+def test_other_kinds_of_answers_are_not_limited_for_those_that_went_before():
+    limit = GapLimit()
+    ask(limit, at_once(4), answers=2_000, running=60, is_sized=False, streamed=False)
+    assert limit.sequences_max < 8
+    assert ask(limit, lambda _n: 0.020, answers=30, running=500, is_sized=False)[-1] >= 250
 
 
 def test_answers_that_took_next_to_no_time_do_not_make_others_slow():
     """Such times say how busy the gateway is, not the engine."""
     limit = GapLimit()
-    learn(limit, 1e-6, answers=8, running=8)
-    learn(limit, 4e-3, answers=64, running=32)
-    assert limit.sequences_max == float("inf")
-    learn(limit, 6e-3, answers=32, running=32)
-    assert limit.sequences_max < 32
+    ask(limit, lambda _n: 1e-6, answers=8, running=8)
+    ask(limit, lambda n: 1e-7 * n, answers=1_000, running=32)
+    ask(limit, lambda _n: 4e-3, answers=1_000, running=32)
+    assert limit.sequences_max == inf
 
 
-def test_slow_answers_beside_a_fast_one_shrink_nothing():
+def test_slow_answers_beside_fast_ones_limit_nothing():
     limit = GapLimit()
-    for _ in range(20):
-        learn(limit, 0.010, answers=1, running=20)
-        learn(limit, 0.500, answers=19, running=20)
-    assert limit.sequences_max == float("inf")
+    for _ in range(200):
+        ask(limit, lambda _n: 0.010, answers=1, running=20)
+        ask(limit, lambda _n: 0.500, answers=19, running=20)
+    assert limit.sequences_max == inf
 
 
-def test_the_limit_without_a_model_has_a_floor_and_forgets_the_fastest():
+def test_a_burst_that_ends_takes_nothing_away():
     limit = GapLimit()
-    learn(limit, 0.010, answers=8, running=1)
-    learn(limit, 0.500, answers=400, running=10)
-    assert limit.sequences_max == SEQUENCES_MIN
-    learn(limit, 0.500, answers=1_000, running=SEQUENCES_MIN)
-    assert limit.sequences_max > SEQUENCES_MIN
+    ask(limit, knee, answers=20, running=1)
+    ask(limit, knee, answers=20_000, running=400)
+    before = limit.sequences_max
+    for running in (100, 50, 6, 1):
+        ask(limit, knee, answers=500, running=running)
+    assert limit.sequences_max == before
+
+
+def test_what_changed_while_it_ran_says_nothing():
+    steady, risen = (Answer(1.0, 10, 10, True, 20, last) for last in (21, 30))
+    assert steady.ran_with == pytest.approx(20.5, abs=0.1)
+    assert risen.ran_with is None
+
+
+def test_more_than_is_assumed_of_a_backend_of_unknown_size_is_tried_and_kept():
+    limit = GapLimit()
+    ran = ask(limit, lambda _n: 0.010, answers=20_000, running=1_000, seats=256, is_sized=False)
+    assert ran[-1] == 256, "the seats that its capacity takes from it"
+    assert limit.sequences_max > 256
 
 
 @pytest.mark.parametrize("step_time", [None, StepTime(MODEL, error_ratio=0.9, is_sure=False)])
-def test_a_backend_without_a_sure_model_is_limited_by_how_slow_its_answers_became(step_time):
+def test_a_backend_without_a_sure_model_is_limited_by_its_answers(step_time):
     backend = Backend(replace(LOAD, step_time=step_time, requests_running_max=100))
-    backend.run(20)
-    backend.capacity.answered(0.010, 100)
-    for _ in range(20):
-        backend.capacity.answered(0.200, 100)
-    assert backend.allows(), "the fast one is among the judged"
-    for _ in range(20):
-        backend.capacity.answered(0.200, 100)
+    for running, answers in ((1, 20), (80, 200)):
+        reservations = backend.run(running - backend.capacity.sequences)
+        for number in range(answers):
+            answered = reservations[number % len(reservations)]
+            answered.ran_with = running
+            backend.capacity.answered(answered, 100, 1.0 * running, is_streamed=True)
+    assert backend.capacity.sequences_usable == 40
     assert not backend.allows()
     assert not backend.capacity.has_seat
 

@@ -1,0 +1,63 @@
+"""What an operator is told of how much a backend is given: that its size is not known, and that a limit holds it back.
+
+A line when it begins and one when it is over, not one a look: a limit that binds now and then binds.
+"""
+
+import logging
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from policies.types import BackendView
+
+QUIET_S: Final = 60.0  # a limit that has not bound for so long binds no more
+CHANGED_RATIO: Final = 2.0  # what it allows is told anew when it is so much more or less than was told
+
+log = logging.getLogger(__name__)
+
+
+def binds(view: BackendView, queued_requests: int) -> bool:
+    """Whether something waits that the backend has a seat for, and its limit keeps back."""
+    limit = view.sequences_max
+    if limit is None or not queued_requests or not view.available:
+        return False
+    return view.in_flight_requests + 1 > limit and view.in_flight_requests < view.requests_limit
+
+
+@dataclass(slots=True)
+class _Told:
+    is_unsized: bool = False
+    limit: float | None = None  # as it was when it was last said to bind
+    bound_at: float = -inf
+
+
+class LimitLog:
+    """What was told of every backend. Mutable."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], _Told] = {}
+
+    def see(self, pool: str, backend_id: str, view: BackendView, *, queued_requests: int, now: float) -> None:
+        """How it stands at this time, in seconds."""
+        told = self._told.setdefault((pool, backend_id), _Told())
+        if view.available and not view.is_sized and not told.is_unsized:
+            log.warning(
+                "backend %s: its size is not known (no max_num_seqs, no KV pool): %d requests at once are assumed, "
+                "until its answers tell how many are of use; requests_running_max says it",
+                backend_id,
+                view.requests_limit,
+            )
+        told.is_unsized = view.available and not view.is_sized
+        limit = view.sequences_max
+        if limit is not None and binds(view, queued_requests):
+            told.bound_at = now
+            if told.limit is None or not 1 / CHANGED_RATIO < limit / told.limit < CHANGED_RATIO:
+                told.limit = limit
+                log.info(
+                    "backend %s: limit binds: %d requests at once, more would wait there or only make it slower",
+                    backend_id,
+                    int(limit),
+                )
+        elif told.limit is not None and now - told.bound_at >= QUIET_S:
+            told.limit = None
+            log.info("backend %s: limit binds no more", backend_id)
