@@ -34,6 +34,7 @@ from gateway.identity.auth import Identity, KeysOrTokens, TrustedProxies, make_a
 from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.intake import Call, Intake
+from gateway.intake.long_bodies import LongBodies
 from gateway.intake.programs import Programs
 from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.intake.reception import Reception
@@ -87,6 +88,7 @@ class Front:
             tenant_is_model=config.auth.tenant_from == "model",
             pools=pools,
             body_timeout_s=config.limits.body_timeout_s,
+            long_bodies=LongBodies(config.limits.body_values_max),
         )
         self.prompt_tokens = learnt_tokens = LearntPromptTokens()
         exact_tokens = self._exact_tokens()

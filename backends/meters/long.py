@@ -15,7 +15,7 @@ each slice. An answer that is no JSON has no members, or any.
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 LONG_BYTES: Final = 128 * 1024
@@ -75,6 +75,16 @@ def _opened(body: bytes | bytearray, start: int, end: int) -> Steps:
     begins outside.
     """
     opened, inside = 0, 0
+    for outside, quotes in slices(body, start, end):
+        opened += sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
+        inside ^= quotes & 1
+        yield
+    return opened, bool(inside)
+
+
+def slices(body: bytes | bytearray, start: int, end: int) -> Iterator[tuple[bytes, int]]:
+    """What is outside of strings, slice by slice, and how many quotes begin or end one. It begins outside."""
+    inside = 0
     while start < end:
         stop = min(start + SLICE_BYTES, end)
         if body[stop - 1] == 0x5C:  # no escape is cut in two
@@ -83,9 +93,6 @@ def _opened(body: bytes | bytearray, start: int, end: int) -> Steps:
             stop = min(run.end() + 1, end)
         # Of a run of backslashes every two are one, and only then a last one escapes a quote.
         parts = bytes(body[start:stop]).replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        outside = b"".join(parts[inside::2])
-        opened += sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
+        yield b"".join(parts[inside::2]), len(parts) - 1
         inside ^= (len(parts) - 1) & 1
         start = stop
-        yield
-    return opened, bool(inside)

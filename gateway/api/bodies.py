@@ -58,8 +58,7 @@ class Body(Protocol):
 
 def read_json(body: bytes) -> "JsonBody":
     """One JSON object of a depth that no backend stumbles over. Raises BadRequest."""
-    if body.startswith(_MARKS) or b"\0" in body[:4]:
-        body = _in_utf_8(body)
+    body = in_utf_8(body)
     try:
         call = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -116,7 +115,8 @@ class UpstreamJson(NamedTuple):
         else:
             asked = {**self.options, **_ASKED[usage, continuous]}
             tail = b',"stream_options":' + orjson.dumps(asked) + b"}"
-        return self.data.rstrip()[:-1] + tail
+        data = self.data.rstrip()
+        return b"".join((memoryview(data)[:-1], tail))  # one copy of a body that may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,10 @@ _TAILS: Final = {
 }
 
 
-def _in_utf_8(body: bytes) -> bytes:
+def in_utf_8(body: bytes) -> bytes:
     """JSON in any encoding of Unicode, without a mark; what is none comes back as it is, and is no JSON."""
+    if not (body.startswith(_MARKS) or b"\0" in body[:4]):
+        return body
     try:
         return body.decode(json.detect_encoding(body)).encode()
     except UnicodeError:
@@ -174,7 +176,8 @@ def _in_utf_8(body: bytes) -> bytes:
 
 def _json(raw: bytes, values: Mapping[str, Any], changes: Mapping[str, Any]) -> bytes:
     if changes.keys().isdisjoint(values) and values:
-        return raw.rstrip()[:-1] + b"," + orjson.dumps(changes)[1:]
+        raw = raw.rstrip()
+        return b"".join((memoryview(raw)[:-1], b",", memoryview(orjson.dumps(changes))[1:]))
     merged = {**values, **changes}
     return orjson.dumps({name: value for name, value in merged.items() if value is not LEFT_OUT})
 

@@ -140,6 +140,9 @@ RESPONSE_NOT_FOUND: Final = Problem(
 )
 BODY_TIMEOUT: Final = Problem(408, "invalid_request_error", "body_timeout", "The body did not arrive in time.")
 BODY_TOO_LARGE: Final = Problem(413, "invalid_request_error", "body_too_large", "The body is too large.")
+BODY_TOO_COMPLEX: Final = Problem(
+    413, "invalid_request_error", "body_too_complex", "The body holds too many values: objects, lists, texts, numbers."
+)
 HEADER_TOO_LARGE: Final = Problem(431, "invalid_request_error", "header_too_large", "The header is too large.")
 MALFORMED_HTTP: Final = Problem(400, "invalid_request_error", "malformed_http", "The request is not valid HTTP.")
 INTERNAL: Final = Problem(500, "api_error", "internal_error", "The gateway failed. This is its fault, not yours.")
@@ -153,6 +156,7 @@ PROBLEMS: Final = (
     RESPONSE_NOT_FOUND,
     BODY_TIMEOUT,
     BODY_TOO_LARGE,
+    BODY_TOO_COMPLEX,
     HEADER_TOO_LARGE,
     MALFORMED_HTTP,
     INTERNAL,

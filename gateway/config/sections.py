@@ -249,6 +249,7 @@ class Queue(Section):
 
 class Limits(Section):
     body_bytes_max: Bytes = ByteSize(16 << 20)
+    body_values_max: Count = 100_000
     header_bytes_max: Bytes = ByteSize(32 << 10)
     body_timeout_s: Seconds = 60.0
     answer_silence_s_max: Seconds = 600.0

@@ -21,6 +21,7 @@ from gateway.api.values import flag
 from gateway.forwarding.kept_responses import KeptResponse, KeptResponses
 from gateway.http.names import RequestNames
 from gateway.intake.envelopes import Envelopes
+from gateway.intake.long_bodies import LONG_BYTES
 from gateway.intake.programs import Programs
 from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens
 from gateway.intake.reception import Arrival, Reception, Refused, refused
@@ -85,7 +86,11 @@ class Intake:
         tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
             salt = self._salt(arrival) if self._cache_salts.any else None
-            parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
+            if is_long := arrival.body_bytes >= LONG_BYTES:
+                read = self._reception.long_bodies.run
+                parsed = await read(parse_call, endpoint, arrival.body, self._limits, salt=salt)
+            else:
+                parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
             background = endpoint is RESPONSES and _in_background(values)
         except BadRequest as error:
             raise Refused(error.problem, "bad_request") from None
@@ -94,7 +99,7 @@ class Intake:
             trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
         previous = self._previous(arrival) if endpoint is RESPONSES else None
         context_tokens = 0 if previous is None else previous.context_tokens
-        own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body)
+        own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body, is_long=is_long)
         prompt_tokens = context_tokens + own_tokens
         output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
         if self._budgets is not None:
@@ -156,11 +161,17 @@ class Intake:
             raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "previous_response_id"))
         return kept
 
-    async def _count(self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: Body) -> int:
+    async def _count(
+        self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: Body, *, is_long: bool
+    ) -> int:
         if parsed.prompt_token_ids is not None:
             return parsed.prompt_token_ids
         if self._exact_prompt_tokens is not None:
-            counted = await self._exact_prompt_tokens.count(prompt_text(endpoint, body))
+            if is_long:
+                text = await self._reception.long_bodies.run(prompt_text, endpoint, body)
+            else:
+                text = prompt_text(endpoint, body)
+            counted = await self._exact_prompt_tokens.count(text)
             if counted is not None:
                 return counted
         return self._prompt_tokens.estimate(tenant_id, model, parsed.prompt_bytes)

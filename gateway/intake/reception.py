@@ -20,6 +20,7 @@ from gateway.http.server import receive, received
 from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unauthorized
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
+from gateway.intake.long_bodies import LONG_BYTES, LongBodies, TooComplexError
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
@@ -60,6 +61,7 @@ class Reception:
         tenant_is_model: bool,
         pools: Pools,
         body_timeout_s: float,
+        long_bodies: LongBodies,
     ) -> None:
         """`tenant_is_model`: calls are counted by the model or adapter that they are for, not by who sent them."""
         self._auth = auth
@@ -68,6 +70,7 @@ class Reception:
         self._tenant_is_model = tenant_is_model
         self._pools = pools
         self._body_timeout_s = body_timeout_s
+        self.long_bodies = long_bodies
         self._failures = FailureThrottle()
         self.draining = False  # nothing new is taken: the gateway is about to end
 
@@ -91,12 +94,17 @@ class Reception:
         try:
             if data or not endpoint.may_be_empty:
                 content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
-                body = read_body(content_type, data, multipart=endpoint.multipart)
+                if len(data) < LONG_BYTES:
+                    body = read_body(content_type, data, multipart=endpoint.multipart)
+                else:
+                    body = await self._read_long(content_type, data, multipart=endpoint.multipart)
             else:
                 body = NO_BODY
             model = trace.model = model_of(body.values)
         except BadRequest as error:
             raise Refused(error.problem, "bad_request") from None
+        except TooComplexError as error:
+            raise Refused(error.problem) from None
         route = self._pools.any() if model is None and endpoint.may_be_empty else self._pools.find(model)
         return self.routed(identity, body, len(data), route, trace)
 
@@ -129,6 +137,11 @@ class Reception:
         if self.draining:
             raise refused(Reason.DRAINING)
         return self.identify(request, trace)
+
+    async def _read_long(self, content_type: str, data: bytes, *, multipart: bool) -> Body:
+        if not multipart:
+            data = await self.long_bodies.checked(data)
+        return await self.long_bodies.run(read_body, content_type, data, multipart=multipart)
 
     async def _data(self, request: web.BaseRequest) -> bytes:
         try:
