@@ -57,10 +57,11 @@ bench: bench-relay bench-decision bench-simulate bench-observability  ## all ben
 bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx and a naive relay
 	$(BIN)/python tests/benchmarks/relay/bench.py
 
-bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenants
+bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenants, one at a time and in bursts
 	$(BIN)/python tests/benchmarks/decision/bench.py
 	$(BIN)/python tests/benchmarks/decision/reports.py
 	$(BIN)/python tests/benchmarks/decision/orders.py
+	$(BIN)/python tests/benchmarks/decision/bench.py --burst 256 --tenants 10 1000 100000 --backends 1 64
 
 bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
 	$(BIN)/python tests/benchmarks/simulate/bench.py
