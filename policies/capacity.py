@@ -91,10 +91,10 @@ class BackendCapacity:
     # As EngineWork.
     __slots__ = (
         "_clock", "_foreign_requests", "_foreign_tokens", "_granted", "_headroom_ratio", "_headroom_ratio_max",
-        "_limit", "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_shared",
-        "_shared_tokens", "_tiers", "foreign_requests", "foreign_tokens", "held_until", "id", "is_sized", "layout",
-        "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "tokens", "tokens_limit",
-        "tokens_max", "work",
+        "_limit", "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_running",
+        "_shared", "_shared_tokens", "_tiers", "foreign_requests", "foreign_tokens", "held_until", "id", "is_sized",
+        "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "tokens",
+        "tokens_limit", "tokens_max", "work",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +122,7 @@ class BackendCapacity:
         self.sequences = 0
         self.tokens = 0.0
         self._tiers: defaultdict[str, _Use] = defaultdict(_Use)
+        self._running: dict[Reservation, None] = {}
         self._shared: dict[int, _SharedBlock] = {}
         self._shared_tokens = 0.0
         self._headroom_ratio_max = headroom_ratio_max
@@ -274,11 +275,29 @@ class BackendCapacity:
         # As many end in the time of one answer as run.
         return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
 
+    def room_in_steps(self, needed: Reservation) -> float:
+        """Steps until there is a seat and memory for this much, if nothing more is sent and all ends as predicted."""
+        return self._room_after(needed)[0]
+
+    def spares(self, first: Reservation, other: Reservation) -> bool:
+        """Whether the other, which has room now, may go before what has none: it will have ended by then, or is not in
+        its way. What has room, and is kept out by the limit alone, is delayed by anything.
+        """
+        room = self.room(first.tier_id)
+        if first.sequences <= room.sequences and first.tokens + self._unheld_tokens(first) <= room.tokens:
+            return False
+        steps, room = self._room_after(first)
+        if 0.0 < other.steps_left < steps:
+            return True
+        tokens = first.tokens + other.tokens + self._unheld_tokens(first) + self._unheld_tokens(other)
+        return first.sequences + other.sequences <= room.sequences and tokens <= room.tokens
+
     def take(self, reservation: Reservation) -> None:
         # An idle backend takes one however little is left: less headroom would not have kept it out.
         left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
         self._granted = left, self.foreign_tokens
         self.requests += 1
+        self._running[reservation] = None
         for block_hash in reservation.prefix:
             block = self._shared.get(block_hash)
             if block is None:
@@ -307,6 +326,7 @@ class BackendCapacity:
 
     def release(self, reservation: Reservation) -> None:
         self.requests -= 1
+        del self._running[reservation]
         self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
         self.work.release(reservation, self._clock.now)
         if self._peak is not None:
@@ -416,6 +436,17 @@ class BackendCapacity:
             return True  # even with all that it needs at the fullest moment
         return self._peak.tokens_with(reservation) <= tokens_max
 
+    def _room_after(self, needed: Reservation) -> tuple[float, Room]:
+        """When there will be room for what is needed, in steps from now, and what is free then."""
+        (sequences, tokens), steps = self.room(needed.tier_id), 0.0
+        wanted = needed.tokens + self._unheld_tokens(needed)
+        # What has outgrown its prediction ends next, for all that is known.
+        for each in sorted(self._running, key=_steps_left):
+            if needed.sequences <= sequences and wanted <= tokens:
+                break
+            steps, sequences, tokens = each.steps_left, sequences + each.sequences, tokens + each.tokens
+        return max(0.0, steps), Room(sequences, tokens)
+
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""
         return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
@@ -463,3 +494,7 @@ class BackendCapacity:
         use.tokens += tokens
         self.sequences += sequences
         self.tokens += tokens
+
+
+def _steps_left(reservation: Reservation) -> float:
+    return reservation.steps_left

@@ -37,6 +37,17 @@ class Ahead(NamedTuple):
     tokens: float
 
 
+class Hold(NamedTuple):
+    """A backend that is kept for a request that fits nowhere yet: what the request will occupy there, and what of ours
+    was in flight there when it was chosen.
+    """
+
+    backend_id: str
+    needed: Reservation
+    requests: int
+    tokens: float
+
+
 class Fleet:
     """Who has room for this request, and how large are all of them together?"""
 
@@ -172,10 +183,12 @@ class Fleet:
         output_tokens: float,
         is_closed: bool,
         closed: Collection[str],
+        may_enter: Callable[[BackendCapacity, Reservation], bool] | None,
         placement: Placement,
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's place where placement says, among the candidates that have room; None if none has.
-        Where `is_closed`, or at the backends that are `closed`, it may enter its tier's reserve alone.
+        Where `is_closed`, or at the backends that are `closed`, it may enter its tier's reserve alone. One that has
+        room is asked whether it `may_enter`, before others that wait.
         """
         if not candidates:
             return None
@@ -186,7 +199,7 @@ class Fleet:
         asked, refusals = candidates, self._refusals if self._layout is not None and (is_closed or not closed) else None
         if refusals is not None and refusals.kinds:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=self._clock.now)
-        fits = self._fits(layouts, request, is_closed=is_closed, closed=closed)
+        fits = self._fits(layouts, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
         chosen = placement.place(request, asked, fits)
         if chosen is None:
             if refusals is not None:
@@ -200,6 +213,25 @@ class Fleet:
         self._requests += 1
         self._seats_changed(chosen)
         return chosen, reservation
+
+    def soonest(
+        self, request: Request, tier_id: str, output_tokens: float, *, besides: Collection[str], now: float
+    ) -> Hold | None:
+        """The backend that will have room for the request first if nothing more is sent to any, but for these; None
+        where there is no other that will do for it and may be sent something now.
+        """
+        best: tuple[float, str, Hold] | None = None
+        for capacity in self.available(request):
+            if capacity.id in besides or now < capacity.held_until:
+                continue
+            needed = capacity.reservation(
+                request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+            )
+            hold = Hold(capacity.id, needed, capacity.requests, capacity.tokens)
+            found = capacity.room_in_steps(needed) * (capacity.work.decode_s or 1.0), capacity.id, hold
+            if best is None or found < best:
+                best = found
+        return best and best[2]
 
     def forecasts(
         self,
@@ -363,6 +395,7 @@ class Fleet:
         *,
         is_closed: bool,
         closed: Collection[str],
+        may_enter: Callable[[BackendCapacity, Reservation], bool] | None,
     ) -> Fits:
         """What says whether a backend has room for it. `layouts` has what it would occupy by the layout of blocks, of
         one at least.
@@ -381,7 +414,8 @@ class Fleet:
                 if not backend.may_fit(reservation, reserve_only=reserve_only):
                     return False
                 reservation.cached_tokens = cached_tokens(request, backend.id)
-            return backend.fits(reservation, reserve_only=reserve_only)
+            has_room = backend.fits(reservation, reserve_only=reserve_only)
+            return has_room and (may_enter is None or may_enter(backend, reservation))
 
         return fits
 

@@ -4,21 +4,17 @@ A pool has one lane before all its backends, or one before each of them (policie
 its own, with its own counters, and knows what its tenants have in flight from it; limits of tenants hold over all lanes
 and are told to it.
 
-Limits make a tenant eligible; tiers compete by weighted VTC; inside the tier the pool's fairness picks the request. If
-that fits at none of the backends it may go to, these are closed for the rest of the round: to its tier, and to
-all tiers without a reserve; tiers that have one may then still enter their own, and nothing else. Passing over it for a
-smaller one would break the bound of VTC. For a request that any backend will do for this ends the tier's round;
-where only some will do, its tenant is passed over and the others go on at the remaining backends.
+Limits make a tenant eligible; tiers compete by weighted VTC; inside the tier the pool's fairness picks the request.
+What becomes of one that fits nowhere is in backfill.py.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from policies.candidates import Candidates
-from policies.capacity import BackendCapacity
 from policies.cost import Price
 from policies.fairness.tiers import TieredFairness
+from policies.fleet import Hold
 from policies.ledger import Charge, InFlight
 from policies.queues import TenantQueues
 from policies.share import ShareCap, TenantUse
@@ -26,7 +22,6 @@ from policies.standings import LaneStandings
 from policies.types import Request, Tenant
 
 NO_USE = TenantUse()
-NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -42,48 +37,6 @@ class TenantState:
     def may_send(self) -> bool:
         limit = self.tenant.in_flight_max
         return limit is None or self.in_flight < limit
-
-
-class Round:
-    """The dispatching of one poll from one lane: the backends that have room, and who waits for it in vain."""
-
-    __slots__ = ("blocked", "candidates", "closed", "is_closed", "now", "passed_over")
-
-    def __init__(self, now: float, candidates: list[BackendCapacity]) -> None:
-        self.now = now
-        self.candidates = Candidates(candidates)
-        self.blocked: set[str] = set()  # tiers to which all candidates are closed
-        self.is_closed = False  # all of them are, to these and perhaps not to all
-        self.closed: dict[str, frozenset[str]] = {}  # backend id -> tiers to which it is closed besides
-        self.passed_over: set[str] = set()  # tenants whose next may only go to closed backends
-
-    def may_go(self, request: Request) -> bool:
-        """Whether the request's tenant is not passed over."""
-        return request.tenant_id not in self.passed_over
-
-    def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
-        """The candidates that the request may go to."""
-        closed, ids = self.closed, request.backend_ids
-        if ids is None and not self.passed_over:
-            return self.candidates  # what is closed is all of them, to tiers that are blocked
-        return [
-            each
-            for each in self.candidates
-            if (ids is None or each.id in ids) and tier_id not in closed.get(each.id, ())
-        ]
-
-    def close(self, request: Request, tier_ids: frozenset[str]) -> None:
-        """The request fits at no candidate that it may go to: keep what they have for it, from these tiers."""
-        closed, ids = self.closed, request.backend_ids
-        if ids is None:
-            self.is_closed = True
-            self.blocked |= tier_ids
-            return
-        for candidate in self.candidates:
-            if candidate.id in ids:
-                closed[candidate.id] = closed.get(candidate.id, NOBODY) | tier_ids
-        self.passed_over.add(request.tenant_id)
-        self.blocked |= frozenset.intersection(*(closed.get(each.id, NOBODY) for each in self.candidates))
 
 
 class Lane:
@@ -111,11 +64,14 @@ class Lane:
         """Ids of waiting requests that go before any new choice, in this order: a backend did not take them, and they
         were chosen and charged already, or a seat was taken back for them.
         """
+        self.held: dict[str, Hold] = {}
+        """By waiting request: the backend that was held for it when it last fitted nowhere and somebody could pass."""
+        self.output_tokens = output_tokens
         self._tenants = tenants
         self._price = price
+        self._is_capped = share_ratio_max < 1.0
         self._share = ShareCap(share_ratio_max, order.tier)
         self._limits = limits
-        self._output_tokens = output_tokens
         self._competing: set[str] = set()  # tenants that wait and may send
         self._uses: dict[str, TenantUse] = {}  # of those with anything in flight from here
         self._absent: dict[str, str] = {}  # the tier of their account, by tenant that has not been here yet
@@ -264,16 +220,15 @@ class Lane:
 
     def lead_service(self, tenant: Tenant) -> float:
         """Service by which the tenant is ahead of who is next in its tier; 0.0 where that is itself, or nobody."""
-        request = self.order.pick(tenant.tier_id, _any_request)
+        request = self.order.pick(tenant.tier_id, any_request)
         if request is None:
             return 0.0
         return max(0.0, -self.order.lag(tenant, self._tenants[request.tenant_id].tenant))
 
     # -- who goes next ---------------------------------------------------------------------------------------
 
-    def next(self, this_round: Round) -> tuple[str, Request] | None:
-        """The request that is next, and its tier, among the tiers that are not blocked."""
-        blocked, may_go = this_round.blocked, this_round.may_go if this_round.passed_over else _any_request
+    def next(self, blocked: Collection[str], may_go: Callable[[Request], bool]) -> tuple[str, Request] | None:
+        """The request that is next, and its tier, among the tiers that are not blocked and requests that may go."""
         first = self._pick(blocked, may_go)
         if first is None or not self.order.is_fair or self.order.waiting == 1 or self._is_within_share(first[1]):
             return first
@@ -286,14 +241,27 @@ class Lane:
         assert next_to_him is not None, "he is one whom it may pick"
         return other if self._may_be_passed(next_to_him.tenant_id, other[1].tenant_id) else first
 
+    def may_pass(self, tenant_id: str, other_id: str, hold: Hold | None) -> bool:
+        """Whether the one may go before the other, which this backend is held for: ahead of it by no more than what
+        was in flight there and, where there is a cap on shares, what it has in flight itself can turn out to be worth.
+        """
+        lead = -self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        if lead <= 0.0:
+            return True
+        worth = 0.0 if hold is None else self._worth(hold.requests, hold.tokens)
+        if self._is_capped:
+            use = self.use(tenant_id)
+            worth += self._worth(use.requests, use.tokens)
+        return lead <= worth
+
     def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
         """Every tier that waits, the next first, and the request that is next in it, whether or not it fits."""
         blocked: set[str] = set()
-        while (choice := self._pick(blocked, _any_request)) is not None:
+        while (choice := self._pick(blocked, any_request)) is not None:
             yield choice
             blocked.add(choice[0])
 
-    def _pick(self, blocked: set[str], eligible: Callable[[Request], bool]) -> tuple[str, Request] | None:
+    def _pick(self, blocked: Collection[str], eligible: Callable[[Request], bool]) -> tuple[str, Request] | None:
         order = self.order
         if blocked and len(blocked) == len(order.tiers()):
             return None
@@ -301,29 +269,30 @@ class Lane:
             request = order.pick(tier_id, eligible)
             if request is not None:
                 return tier_id, request
-            blocked = blocked | {tier_id}
+            blocked = {*blocked, tier_id}
         return None
 
     def _is_within_share(self, request: Request) -> bool:
         use = self._uses.get(request.tenant_id)
         if use is None:
             return True
-        tenant, output_tokens = self._tenants[request.tenant_id].tenant, self._output_tokens(request)
+        tenant, output_tokens = self._tenants[request.tenant_id].tenant, self.output_tokens(request)
         return self._share.allows(tenant, use, request, output_tokens=output_tokens, limits=self._limits())
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
-        """Whether the one is behind the other by no more than the tokens that it has reserved can turn out to be:
-        all of them outputs (the w_q * M of VTC's U).
-        """
+        """Whether the one is behind the other by no more than the tokens that it has reserved can turn out to be."""
         lag = self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
         use = self.use(tenant_id)
-        worth = use.requests and self._price.service(0, 0, use.tokens / use.requests) * use.requests
-        return lag <= worth
+        return lag <= self._worth(use.requests, use.tokens)
+
+    def _worth(self, requests: int, tokens: float) -> float:
+        """What so many requests of so many tokens cost if all of them are outputs (the w_q * M of VTC's U)."""
+        return requests and self._price.service(0, 0, tokens / requests) * requests
 
     def _leave(self, tenant: Tenant) -> None:
         self._competing.discard(tenant.id)
         self.order.left(tenant.tier_id, tenant.id)
 
 
-def _any_request(request: Request) -> bool:  # noqa: ARG001
+def any_request(request: Request) -> bool:  # noqa: ARG001
     return True

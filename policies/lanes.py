@@ -66,8 +66,9 @@ class Lanes(Protocol):
         return
 
     def backends_changed(self) -> None:
-        """The set of backends is another one."""
-        return
+        """There are other backends, or more is known of them."""
+        for lane in self.all():
+            lane.held.clear()  # another may have room sooner
 
     def stranded(self, now: float) -> Sequence[Request]:
         """What waits for a backend that does not serve although another would, oldest first."""
@@ -122,6 +123,7 @@ class SharedLane(Lanes):
         return self._lane
 
     def leave(self, request: Request, *, sent: bool) -> Lane:
+        self._lane.held.pop(request.id, None)
         return self._lane
 
     def move(self, request: Request, now: float) -> Move:
@@ -184,6 +186,7 @@ class LanePerBackend(Lanes):
         else:
             self._placement.unassigned(request, backend_id)
         lane = self._lanes[backend_id]
+        lane.held.pop(request.id, None)
         lane.queues.take(request)
         return lane
 
@@ -199,6 +202,7 @@ class LanePerBackend(Lanes):
         return bool(self._fleet.known(request))
 
     def backends_changed(self) -> None:
+        super().backends_changed()
         known = self._fleet.backend_ids()
         for backend_id in known:
             if backend_id not in self._lanes:

@@ -20,12 +20,13 @@ from math import inf
 
 from policies.accounting import Accounting
 from policies.admission import Admission, BoundedQueues, Feasibility, Gate, RateLimiter
+from policies.backfill import Round
 from policies.capacity import KV_HEADROOM_RATIO
 from policies.cost import LinearPrice, Price
 from policies.door import Door
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
 from policies.fleet import Fleet
-from policies.lane import Lane, Round, TenantState
+from policies.lane import Lane, TenantState
 from policies.lanes import LaneMaker, Lanes
 from policies.ledger import InFlight, Ledger
 from policies.limit import Limit, ModelLimit
@@ -346,8 +347,12 @@ class Scheduler:
             self._left(request, now)
             actions.append(self._door.reject(request, Reason.NO_BACKEND, now))
         if self._queues:
-            open_now = () if rounds else self._lanes.candidates(self._fleet.open_at(now))
-            rounds = rounds or [(lane, Round(now, candidates)) for lane, candidates in open_now]
+            if not rounds:
+                fleet, unreserved = self._fleet, self._seating.unreserved
+                rounds = [
+                    (lane, Round(now, lane, candidates, fleet, unreserved))
+                    for lane, candidates in self._lanes.candidates(fleet.open_at(now))
+                ]
             for lane, this_round in rounds:
                 self._dispatch_from(lane, this_round, actions, actions_max)
         self._is_cut_short = len(actions) >= actions_max
@@ -422,7 +427,7 @@ class Scheduler:
             is_next = lane.competes(request.tenant_id) and tier_id not in this_round.blocked
             if is_next and this_round.candidates and len(actions) < actions_max:
                 self._dispatch(lane, tier_id, request, this_round, actions)
-        while this_round.candidates and len(actions) < actions_max and (choice := lane.next(this_round)) is not None:
+        while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
             self._dispatch(lane, *choice, this_round, actions)
 
     def _dispatch(self, lane: Lane, tier_id: str, request: Request, this_round: Round, actions: list[Action]) -> None:

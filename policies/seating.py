@@ -5,9 +5,10 @@ and what is safe to expect are not the same. Both learn from what ends.
 """
 
 from collections.abc import Iterable
+from functools import partial
 
+from policies.backfill import Round
 from policies.fleet import Fleet
-from policies.lane import Round
 from policies.ledger import InFlight
 from policies.placement import LeastReserved, Placement
 from policies.prediction import Prediction
@@ -24,7 +25,8 @@ class Seating:
         self._fleet = fleet
         self._prefixes = prefixes
         self._first_sizing = sizing
-        self._unreserved: frozenset[str] = frozenset()
+        self.unreserved: frozenset[str] = frozenset()
+        """Ids of the tiers without a reserve."""
         self.predict_by(prediction, sizing)
 
     @property
@@ -47,12 +49,10 @@ class Seating:
         """These are all the tiers."""
         tiers = list(tiers)
         self._fleet.set_reserves(tiers)
-        self._unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
+        self.unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
 
     def seat(self, request: Request, tier_id: str, this_round: Round) -> InFlight | None:
-        """Reserve the request's place where placement says. Where it fits nowhere the backends are kept for it, from
-        its tier and from all without a reserve.
-        """
+        """Reserve the request's place where placement says; None where it has to wait."""
         sized = self.sizing.predict(request)
         expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
         seat = self._fleet.seat(
@@ -61,11 +61,12 @@ class Seating:
             this_round.open_to(tier_id, request),
             output_tokens=sized,
             is_closed=this_round.is_closed,
-            closed=this_round.closed,
+            closed=this_round.reserve_only_at,
+            may_enter=partial(this_round.may_enter, request) if this_round.is_anyone_passed else None,
             placement=self.placement,
         )
         if seat is None:
-            this_round.close(request, self._unreserved | {tier_id})
+            this_round.found_none(tier_id, request)
             return None
         backend, reservation = seat
         if backend.id not in self._fleet.with_seat:

@@ -1,11 +1,12 @@
 """Judges of fairness: what a policy promises (bounds.py) is never exceeded, by any two tenants, over any interval.
 
-An interval ends where its promise does: when tenants or the policy change, when one who should wait does not. U and G
-are measured in the same run, at their largest so far: the judge is as strict as the theory and knows no capacity.
+An interval ends where its promise does: when tenants or the policy change, when one who should wait does not. U, G
+and H are measured in the same run, at their largest so far: the judge is as strict as the theory and knows no capacity.
 Tenants with a limit in flight are not owed anything: what they cannot use is no service that they wait for.
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -13,7 +14,7 @@ from backends.simulation.books import Books, RequestBooks, TenantBooks, require
 from backends.simulation.bounds import Bound
 from backends.simulation.recording import Entry, PolicyChanged, Polled, Progressed, Restored, Submitted, TenantsChanged
 from policies.cost import LinearPrice, Price
-from policies.types import Dispatch
+from policies.types import Dispatch, Request
 
 LINEAR = LinearPrice()
 TIERS = 2.0  # tiers are ordered by VTC
@@ -21,17 +22,19 @@ TIERS = 2.0  # tiers are ordered by VTC
 
 @dataclass(slots=True)
 class Exposed:
-    """Service over weight: U, the part of it that may be given back (E), and G."""
+    """Service over weight: U, the part of it that may be given back (E), G, and H."""
 
     open: float = 0.0
     refundable: float = 0.0
     share: float = 0.0
+    held: float = 0.0
 
     def grow(self, other: "Exposed") -> None:
         """Keep the larger of each."""
         self.open = max(self.open, other.open)
         self.refundable = max(self.refundable, other.refundable)
         self.share = max(self.share, other.share)
+        self.held = max(self.held, other.held)
 
 
 class Exposure:
@@ -57,6 +60,7 @@ class Exposure:
         """Take in what is in flight now: after a dispatch it is most."""
         tiers: defaultdict[str, Exposed] = defaultdict(Exposed)
         among, service = Exposed(), 0.0
+        at_backend: defaultdict[str, float] = defaultdict(float)
         for books in self._books.requests.values():
             if books.backend_id is None and not books.service:
                 continue
@@ -66,10 +70,14 @@ class Exposure:
             tier.open += open_ / tenant.weight
             tier.refundable += 0.0 if books.output_tokens else books.service / tenant.weight
             among.open += open_ / self._books.tiers[tenant.tier_id].weight
+            if books.backend_id is not None:
+                at_backend[books.backend_id] += self._worth([books.request])
+        held = max(at_backend.values(), default=0.0)
         for each in self._books.tenants.values():
-            worth, tier = self._worth(each), tiers[each.tenant.tier_id]
-            tier.share = max(tier.share, worth / each.tenant.weight)
-            among.share = max(among.share, worth / self._books.tiers[each.tenant.tier_id].weight)
+            worth, tier = self._worth(each.in_flight.values()), tiers[each.tenant.tier_id]
+            weight, tier_weight = each.tenant.weight, self._books.tiers[each.tenant.tier_id].weight
+            tier.grow(Exposed(share=worth / weight, held=held / weight))
+            among.grow(Exposed(share=worth / tier_weight, held=held / tier_weight))
         for tier_id, exposed in tiers.items():
             self.tiers[tier_id].grow(exposed)
         self.among_tiers.grow(among)
@@ -81,9 +89,8 @@ class Exposure:
         whole = self._price.service(prompt_tokens, 0, request.output_tokens_max)
         return whole - books.service if books.output_tokens else whole
 
-    def _worth(self, tenant: TenantBooks) -> float:
-        """All tokens that the tenant may have in flight, as outputs."""
-        requests = tenant.in_flight.values()
+    def _worth(self, requests: Collection[Request]) -> float:
+        """All tokens that these may have in flight, as outputs."""
         tokens = sum(request.prompt_tokens + request.output_tokens_max for request in requests)
         tokens += self._prompt_error_tokens * len(requests)
         return self._price.service(0, 0, tokens) if tokens else 0.0
@@ -147,7 +154,7 @@ class ServiceBound:
         """The part of what is promised that the worst interval used up."""
 
     def allowed(self, tier_id: str) -> float:
-        """U + K of a tier, with what a cap or refunds add."""
+        """U + K of a tier, with what a held backend, a cap or refunds add."""
         return self._sum(self.exposure.tiers[tier_id], self._ahead_service)
 
     def __call__(self, entry: Entry) -> None:
@@ -260,7 +267,7 @@ class ServiceBound:
     def _sum(self, exposed: Exposed, ahead_service: float) -> float:
         cap = exposed.share if self._is_capped else 0.0
         refunds = exposed.refundable if self._bound.plus_refunds else 0.0
-        return exposed.open + ahead_service + cap + refunds
+        return exposed.open + ahead_service + exposed.held + cap + refunds
 
 
 def _looked(spans: dict[Pair, _Span], one: TenantBooks, other: TenantBooks) -> _Span:

@@ -12,10 +12,18 @@ Theorems 4.4, 4.9, 4.11). At a gateway it is the price of what was sent and has 
 that may be in flight, and what prompts may have been estimated too short by. K is by how much the policy itself lets
 a tenant run ahead: its slack or quantum.
 
-Three things are the gateway's own. Where a tenant may hold only a part of what is in flight (`share_ratio_max` below
+Four things are the gateway's own. Where a tenant may hold only a part of what is in flight (`share_ratio_max` below
 1), it is passed over while it is behind by no more than G, the price of all tokens that it has in flight, were they
 all outputs: U + K + G takes the place of U + K. Tiers keep the first promise among each other, by their own weights,
 with K = 0; reserves suspend it. Tokens that are told late only because no decision depends on them add nothing.
+
+And one whose request fits nowhere is passed over for others while one backend is held for it (policies/backfill.py).
+Without that whoever is sent something is, by the order, ahead of nobody who waits by more than K; what it has in flight
+takes it further, by U at most: so the promise. With it whoever is sent something may be ahead of the one that is passed
+by H, the price of all tokens that were in flight at the held backend, were they all outputs, and by its own G where
+there is a cap. U + K + H takes the place of U + K, and U + K + G + H that of U + K + G: what may be in flight is as
+if there were one backend more. A pool of one backend has no other to go to, but a tenant with nothing in flight may
+take what the request leaves there, under the same rule.
 
 With a placement on arrival all of this holds of every backend's own queue: D backends promise D times as much.
 """

@@ -311,23 +311,11 @@ def test_a_backend_is_kept_for_a_request_that_does_not_fit_there_yet(make_pool):
     pool.send("B", "b1", prompt=60, output_tokens_known=0)
     assert pool.placed() == {"b0": "x", "b1": "y"}
     pool.send("A", "large", prompt=80, output_tokens_known=0, backend_ids=X_ONLY)
-    pool.send("C", "c", prompt=10, output_tokens_known=0)
-    assert pool.placed() == {"c": "y"}, "x is kept for A, who was next"
+    for tenant_id in "CB":
+        pool.send(tenant_id, f"{tenant_id}s", prompt=30, output_tokens_known=0)
+    assert pool.placed() == {"Bs": "y"}, "x is kept for A, who was next"
     pool.end("b0")
     assert pool.placed() == {"large": "x"}
-
-
-def test_an_unrestricted_request_that_fits_nowhere_stops_everybody_also_at_the_others_backends(make_pool):
-    load = {"requests_running_max": 10, "kv_tokens_max": 100}
-    pool = make_pool(
-        loads=[BackendLoad("x", **load), BackendLoad("y", **load)], headroom_ratio_max=1.0, prediction=Oracle()
-    )
-    pool.send("C", "c0", prompt=60, output_tokens_known=0, backend_ids=X_ONLY)
-    pool.send("C", "c1", prompt=60, output_tokens_known=0, backend_ids=Y_ONLY)
-    assert pool.placed() == {"c0": "x", "c1": "y"}
-    pool.send("A", "large", prompt=80, output_tokens_known=0)
-    pool.send("B", "small", prompt=10, output_tokens_known=0, backend_ids=X_ONLY)
-    assert pool.placed() == {}
 
 
 def test_a_tier_with_a_reserve_may_enter_it_at_a_backend_that_is_kept_for_another_tiers_request(make_pool):
