@@ -39,6 +39,7 @@ KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond the pool requests would queue in 
 PREEMPTION_SHRINK_RATIO = 0.9
 HEADROOM_RATIO_MIN = 0.5
 HEADROOM_RECOVERY_RATIO = 0.005  # a measurement
+SERVED_WINDOW = 50  # requests whose service says how fast a backend is: two or three fillings of a small engine
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs where none is configured or learnt
 FOREIGN_OBSERVATIONS = 3
 ROUNDING = 1e-9  # 0.07 of 100 seats are 7, although the product is 7.000000000000001
@@ -92,9 +93,9 @@ class BackendCapacity:
     __slots__ = (
         "_clock", "_foreign_requests", "_foreign_tokens", "_granted", "_headroom_ratio", "_headroom_ratio_max",
         "_limit", "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_running",
-        "_shared", "_shared_tokens", "_tiers", "foreign_requests", "foreign_tokens", "held_until", "id", "is_sized",
-        "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "tokens",
-        "tokens_limit", "tokens_max", "work",
+        "_service", "_shared", "_shared_tokens", "_tiers", "_token_seconds", "foreign_requests", "foreign_tokens",
+        "held_until", "id", "is_sized", "layout", "load", "refusing_since", "requests", "sequences",
+        "sequences_limit", "sequences_max", "speed", "tokens", "tokens_limit", "tokens_max", "work",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +122,8 @@ class BackendCapacity:
         self.requests = 0
         self.sequences = 0
         self.tokens = 0.0
+        self.speed = 1.0  # against the mean of its pool
+        self._service = self._token_seconds = 0.0
         self._tiers: defaultdict[str, _Use] = defaultdict(_Use)
         self._running: dict[Reservation, None] = {}
         self._shared: dict[int, _SharedBlock] = {}
@@ -344,6 +347,16 @@ class BackendCapacity:
             assert not self._shared, "an idle backend holds nothing"
             self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
             self._tiers.clear()
+
+    @property
+    def service_rate(self) -> float | None:
+        """Service per second and reserved token, of the last requests that were served; None while too few were."""
+        return self._service / self._token_seconds if self._token_seconds > 0.0 else None
+
+    def served(self, service: float, reservation: Reservation, seconds: float) -> None:
+        """A request that was in flight here so long is about to be released, charged so much."""
+        self._service += service - self._service / SERVED_WINDOW
+        self._token_seconds += reservation.tokens * seconds - self._token_seconds / SERVED_WINDOW
 
     def answered(self, reservation: Reservation, tokens: int, duration_s: float, *, is_streamed: bool) -> None:
         """What is about to be released was answered in so many tokens per sequence, so long after it was sent."""

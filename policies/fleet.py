@@ -298,6 +298,8 @@ class Fleet:
         if output:
             is_streamed = entry.first_token_at is not None and entry.first_token_at < now
             capacity.answered(entry.reservation, output, now - entry.dispatched_at, is_streamed=is_streamed)
+        if entry.service > 0.0 and now > entry.dispatched_at:
+            capacity.served(entry.service, entry.reservation, now - entry.dispatched_at)
         capacity.release(entry.reservation)
         self._requests -= 1
         if capacity.id in self._retired:
@@ -305,8 +307,8 @@ class Fleet:
         self._seats_changed(capacity)
 
     def limits(self) -> tuple[float, float]:
-        """Sequences and KV tokens that we may have in flight at all available backends together; infinitely
-        many tokens where the size of a pool is not known.
+        """Sequences and KV tokens that we may have in flight at all available backends together, each times the speed
+        of its backend; infinitely many tokens where the size of a pool is not known.
         """
         return self._limits
 
@@ -367,8 +369,19 @@ class Fleet:
         self._refusals.forget()
 
     def _set_limits(self) -> None:
-        usable = self._usable.values()
-        self._limits = sum(sequences for sequences, _ in usable), sum(tokens for _, tokens in usable)
+        """Add up what may be in flight at all backends, by how fast each serves against the mean of all; as the mean
+        where it is not known yet.
+        """
+        rates = [rate for each in self._usable if (rate := self._backends[each].service_rate) is not None]
+        mean = sum(rates) / len(rates) if rates else 0.0
+        sequences_max = tokens_max = 0.0
+        for backend_id, (sequences, tokens) in self._usable.items():
+            backend = self._backends[backend_id]
+            rate = backend.service_rate
+            backend.speed = rate / mean if rate is not None and mean > 0.0 else 1.0
+            sequences_max += sequences * backend.speed
+            tokens_max += tokens * backend.speed
+        self._limits = sequences_max, tokens_max
 
     def _prefill_tokens(self, request: Request, backend_id: str) -> int:
         """Tokens of the prompt that this backend would have to compute."""

@@ -184,20 +184,18 @@ class Lane:
         if use is None:
             use = self._uses[tenant_id] = TenantUse()
         use.requests += 1
-        use.sequences += entry.reservation.sequences
-        use.tokens += entry.reservation.tokens
+        self._count(use, entry, entry.reservation.sequences, entry.reservation.tokens)
 
     def resized(self, entry: InFlight, tokens: int) -> None:
         """The entry's reservation is about to become this many tokens."""
-        self._uses[entry.request.tenant_id].tokens += tokens - entry.reservation.tokens
+        self._count(self._uses[entry.request.tenant_id], entry, 0, tokens - entry.reservation.tokens)
 
     def closed(self, entry: InFlight) -> None:
         """The entry is not in flight any more."""
         tenant_id = entry.request.tenant_id
         use = self._uses[tenant_id]
         use.requests -= 1
-        use.sequences -= entry.reservation.sequences
-        use.tokens -= entry.reservation.tokens
+        self._count(use, entry, -entry.reservation.sequences, -entry.reservation.tokens)
         if not use.requests:
             assert not use.sequences, "nothing in flight is no sequence"
             del self._uses[tenant_id]
@@ -288,6 +286,13 @@ class Lane:
     def _worth(self, requests: int, tokens: float) -> float:
         """What so many requests of so many tokens cost if all of them are outputs (the w_q * M of VTC's U)."""
         return requests and self._price.service(0, 0, tokens / requests) * requests
+
+    def _count(self, use: TenantUse, entry: InFlight, sequences: int, tokens: int) -> None:
+        speed = entry.speed if self.backend_id is None else 1.0
+        use.sequences += sequences
+        use.tokens += tokens
+        use.share_sequences += sequences * speed
+        use.share_tokens += tokens * speed
 
     def _leave(self, tenant: Tenant) -> None:
         self._competing.discard(tenant.id)

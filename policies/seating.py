@@ -84,6 +84,7 @@ class Seating:
             Usage(request.prompt_tokens, reservation.cached_tokens, 0),
             dispatched_at=this_round.now,
             utilisation=backend.sequences / backend.sequences_limit,
+            speed=backend.speed,
         )
 
     def observed(self, entry: InFlight, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""How much may one tenant have in flight while others wait? At most phi of the pool.
+"""How much may one tenant have in flight while others wait? At most phi of what the pool serves.
 
 Counters move only by what was dispatched already, so a tenant that is behind may fill the whole pool before it
 has paid for one output. A cap of phi * F on what it has in flight (F: what the pool may hold of ours) bounds two
@@ -7,6 +7,8 @@ almost nothing. It yields where it would do harm, which the scheduler sees to:
 - a tenant that is alone has no cap, and when everybody who waits is over it the room goes to whoever is next;
 - a tenant that is next but over its share is passed over only for those it is behind by no more than what it has
   in flight can be worth. A tenant of long answers needs more than half of the tokens for half of the service.
+What is in flight counts by how fast its backend serves: the slots of an engine that is three times as slow are worth a
+third. Counted as slots they fill a tenant's share that serve it little, and it is passed over until its lag is G.
 It is never below the part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would
 come out as 1 against 1.
 """
@@ -22,11 +24,15 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 @dataclass(slots=True)
 class TenantUse:
-    """What a tenant has in flight now; tokens are reserved ones."""
+    """What a tenant has in flight now; tokens are reserved ones. In its share count `share_tokens` and
+    `share_sequences`: the same times the speed of their backends.
+    """
 
     requests: int = 0
     tokens: int = 0
     sequences: int = 0
+    share_tokens: float = 0.0
+    share_sequences: float = 0.0
 
 
 class _Active(NamedTuple):
@@ -73,9 +79,10 @@ class ShareCap:
         limits: tuple[float, float],
     ) -> bool:
         """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences and KV
-        tokens) when its head is sent.
+        tokens, times the speed of their backends) when its head is sent, to a backend of mean speed.
         """
-        sequences, tokens = use.sequences + head.choices, use.tokens + head.prompt_tokens + output_tokens
+        sequences = use.share_sequences + head.choices
+        tokens = use.share_tokens + head.prompt_tokens + output_tokens
         sequences_max, tokens_max = limits
         ratio = self._ratio_max
         if sequences <= ratio * sequences_max and tokens <= ratio * tokens_max:

@@ -123,7 +123,7 @@ def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
         head = Request("r", tenant.id, "m", 0.0, 1, 1)
         count = 1
         while count < 100 and cap.allows(
-            tenant, TenantUse(1, 0, count), head, output_tokens=0.0, limits=(100, float("inf"))
+            tenant, TenantUse(1, 0, count, share_sequences=count), head, output_tokens=0.0, limits=(100, float("inf"))
         ):
             count += 1
         return count
