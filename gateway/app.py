@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -271,6 +272,7 @@ def serve(config: Config, config_file: Path | None = None) -> None:
     that says otherwise. Raises what `Gateway.start` raises.
     """
     configure_logging(config.log.level, config.log.format)
+    log.info("the configuration is %s", config_file or "the environment and the defaults: no file")
     uvloop.run(_serve(config, config_file))
 
 
@@ -286,7 +288,7 @@ async def _serve(config: Config, config_file: Path | None) -> None:
     try:
         url = await gateway.start()
         _spare_collections()
-        _greet(config, url, gateway)
+        _greet(config, config_file, url, gateway)
         watching = asyncio.ensure_future(_watched(reloading))
         interruption = asyncio.ensure_future(interrupted.wait())
         termination = asyncio.ensure_future(_drained(terminated, gateway))
@@ -320,29 +322,39 @@ def _spare_collections() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _greet(config: Config, url: str, gateway: Gateway) -> None:
+def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway) -> None:
     """Say where it serves: to a person how to try it, to a machine in a line of the log."""
     admin = None if gateway.admin_url is None else f"The admin port is {gateway.admin_url}."
     if config.log.format == "json":
         log.info("fairlead serves %s. %s", url, admin or "There is no admin port.")
         return
-    sys.stderr.write(greeting(url, [entry["id"] for entry in gateway.backends.models()]))
+    models = [entry["id"] for entry in gateway.backends.models()]
+    key_for = next(iter(config.tenants), "TENANT") if config.auth.mode == "keys" else None
+    sys.stderr.write(greeting(url, models, key_for=key_for, config_file=config_file))
     if admin is not None:
         sys.stderr.write(f"{admin} Try it: fairlead admin state\n")
     sys.stderr.flush()
 
 
-def greeting(url: str, models: list[str]) -> str:
-    """What a person who starts the gateway wants to see: two ways to try it that work as pasted."""
+def greeting(url: str, models: list[str], *, key_for: str | None = None, config_file: Path | None = None) -> str:
+    """What a person who starts the gateway wants to see: two ways to try it that work as pasted. `key_for`: the tenant
+    that needs a key first; None: any key will do.
+    """
     if not models:
         return f"fairlead serves {url}. No backend has answered yet.\n"
     model = models[0]
+    messages = '[{"role": "user", "content": "Hello"}]'
+    first, header, api_key = "", "", '"alice"'
+    if key_for is not None:
+        option = "" if config_file is None else f" --config {shlex.quote(str(config_file))}"
+        first = f"export FAIRLEAD_KEY=$(fairlead keys new {shlex.quote(key_for)}{option})\n"
+        header, api_key = ' -H "Authorization: Bearer $FAIRLEAD_KEY"', '__import__("os").environ["FAIRLEAD_KEY"]'
     return f"""fairlead serves {url}. Try it:
 
-curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\
-  -d '{{"model": "{model}", "stream": true, "max_tokens": 32, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+{first}curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{header} \\
+  -d '{{"model": "{model}", "stream": true, "max_tokens": 32, "messages": {messages}}}'
 
 from openai import OpenAI
-chat = OpenAI(base_url="{url}/v1", api_key="alice").chat.completions
-print(chat.create(model="{model}", max_tokens=32, messages=[{{"role": "user", "content": "Hello"}}]))
+chat = OpenAI(base_url="{url}/v1", api_key={api_key}).chat.completions
+print(chat.create(model="{model}", max_tokens=32, messages={messages}))
 """

@@ -9,6 +9,7 @@ import typer
 
 from gateway.admin.cli import app as admin_app
 from gateway.calibrate.cli import calibrate
+from gateway.config.option import ConfigOption
 from gateway.simulate.cli import app as simulate_app
 
 if TYPE_CHECKING:
@@ -41,17 +42,6 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(simulate_app, name="simulate")
 app.add_typer(admin_app, name="admin")
 app.command()(calibrate)
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        envvar="FAIRLEAD_CONFIG",
-        metavar="FILE",
-        help="The YAML file. Without one, only defaults and environment hold.",
-    ),
-]
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.client import Answer, Client, UnreachableError
+from gateway.config.option import ConfigOption
 
 PAGE_ROWS = 1000  # that are asked for at once
 
@@ -57,9 +58,7 @@ class _Target:
 @app.callback()
 def _admin(
     context: typer.Context,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="FAIRLEAD_CONFIG", metavar="FILE", help="The YAML file.")
-    ] = None,
+    config: ConfigOption = None,
     url: Annotated[str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081.")] = None,
     key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
 ) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -145,6 +146,34 @@ async def test_serve_without_configuration_greets_with_two_ways_that_work_as_pas
         records = [json.loads(line) for line in output.splitlines() if line]
         assert [record["status"] for record in records] == [200] * len(pasted)
         assert len({record["tenant"] for record in records}) == len(pasted)  # alice, and who gave no key
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+async def test_where_keys_are_checked_the_greeting_says_how_to_get_one_and_works_as_pasted(tmp_path):
+    """In a folder with a fairlead.yaml no option names it."""
+    (tmp_path / "fairlead.yaml").write_text(
+        f"auth: {{mode: keys, secret: {'s' * 32}, keys_file: keys}}\ntenants: {{chat: {{}}}}\nengine: {{speed: 20}}\n"
+    )
+    (tmp_path / "keys").touch()
+    async with serving(tmp_path, FAIRLEAD_LOG__LEVEL="info") as process:
+        greeting = await greeting_of(process)
+        assert "the configuration is fairlead.yaml" in greeting
+        export, curl, snippet = re.search(
+            r"^(export .*?)\n(curl .*?}')\n\n(from .*)", greeting, re.DOTALL | re.MULTILINE
+        ).groups()
+        key = await output_of(
+            "sh",
+            "-c",
+            f"PATH={Path(sys.executable).parent}:$PATH; {{ {export}; }} 2>/dev/null; echo $FAIRLEAD_KEY",
+            cwd=tmp_path,
+        )
+        with_key = f"FAIRLEAD_KEY={key.strip()}; export FAIRLEAD_KEY; "
+        async with asyncio.timeout(PATIENCE_S):
+            while "[DONE]" not in (answer := await output_of("sh", "-c", with_key + curl, cwd=tmp_path)):
+                assert '"code":"invalid_api_key"' in answer, answer  # until the gateway has read the key
+        assert "ChatCompletion(" in await output_of(
+            "sh", "-c", f"{with_key} {sys.executable} - <<'END'\n{snippet}END", cwd=tmp_path
+        )
 
 
 @pytest.mark.parametrize("signals", [("LAME_DUCK_S", 2), ("DRAIN_S", 2), (None, 1)], ids=lambda given: str(given[0]))
