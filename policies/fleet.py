@@ -39,7 +39,7 @@ class Ahead(NamedTuple):
 
 class Hold(NamedTuple):
     """A backend that is kept for a request that fits nowhere yet: what the request will occupy there, and what of ours
-    was in flight there when it was chosen.
+    was in flight there when it was chosen, or, where there is no other backend, the request's own.
     """
 
     backend_id: str
@@ -227,7 +227,10 @@ class Fleet:
             needed = capacity.reservation(
                 request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
             )
-            hold = Hold(capacity.id, needed, capacity.requests, capacity.tokens)
+            # Where there is nowhere else to go, others may go before the request by no more than it is worth itself.
+            is_alone = len(self._backends) == 1
+            holds = (1, needed.tokens) if is_alone else (capacity.requests, capacity.tokens)
+            hold = Hold(capacity.id, needed, *holds)
             found = capacity.room_in_steps(needed) * (capacity.work.decode_s or 1.0), capacity.id, hold
             if best is None or found < best:
                 best = found

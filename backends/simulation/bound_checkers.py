@@ -72,7 +72,10 @@ class Exposure:
             among.open += open_ / self._books.tiers[tenant.tier_id].weight
             if books.backend_id is not None:
                 at_backend[books.backend_id] += self._worth([books.request])
-        held = max(at_backend.values(), default=0.0)
+        if len(self._books.loads) > 1:
+            held = max(at_backend.values(), default=0.0)
+        else:
+            held = max((self._worth([books.request]) for books in self._books.requests.values()), default=0.0)
         for each in self._books.tenants.values():
             worth, tier = self._worth(each.in_flight.values()), tiers[each.tenant.tier_id]
             weight, tier_weight = each.tenant.weight, self._books.tiers[each.tenant.tier_id].weight

@@ -23,7 +23,7 @@ takes it further, by U at most: so the promise. With it whoever is sent somethin
 by H, the price of all tokens that were in flight at the held backend, were they all outputs, and by its own G where
 there is a cap. U + K + H takes the place of U + K, and U + K + G + H that of U + K + G: what may be in flight is as
 if there were one backend more. A pool of one backend has no other to go to, but a tenant with nothing in flight may
-take what the request leaves there, under the same rule.
+take what the request leaves there: H is then the price of all tokens of the request that is passed.
 
 With a placement on arrival all of this holds of every backend's own queue: D backends promise D times as much.
 """
