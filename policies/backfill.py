@@ -94,8 +94,8 @@ class Round:
         held = self._held.get(capacity.id)
         if held is None:
             return True
-        if reservation.tier_id not in self._unreserved and capacity.fits(reservation, reserve_only=True):
-            return True
+        if capacity.fits(reservation, reserve_only=True):
+            return True  # into what the operator, or what was learnt, holds free for its tier
         return not self._lane.use(request.tenant_id).requests and capacity.spares(held.needed, reservation)
 
     def found_none(self, tier_id: str, request: Request) -> None:

@@ -25,15 +25,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 from types import MappingProxyType
-from typing import NamedTuple
 
+from policies.floating_reserve import NONE, FloatingReserve, Room
 from policies.kv_peak import PeakOverTime
 from policies.limit import EngineWork, Limit, ModelLimit
 from policies.limit.predictors import PREDICTORS, prefill_tokens_per_s
 from policies.limit.speeds import Answer
 from policies.limit.view import steps_view
 from policies.reservation import Reservation
-from policies.types import BackendLoad, BackendView, Request
+from policies.types import BackendLoad, BackendView, Request, ReserveView
 
 KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond the pool requests would queue in the engine
 PREEMPTION_SHRINK_RATIO = 0.9
@@ -42,6 +42,7 @@ HEADROOM_RECOVERY_RATIO = 0.005  # a measurement
 SERVED_WINDOW = 50  # requests whose service says how fast a backend is: two or three fillings of a small engine
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs where none is configured or learnt
 FOREIGN_OBSERVATIONS = 3
+HELD_MEAN_OF = 16  # requests, of how long each held its seat
 ROUNDING = 1e-9  # 0.07 of 100 seats are 7, although the product is 7.000000000000001
 NO_RESERVES: Mapping[str, float] = MappingProxyType({})
 
@@ -58,13 +59,6 @@ class _Use:
 
 
 NOTHING = _Use()
-
-
-class Room(NamedTuple):
-    """What is free at a backend; negative where it is more than full."""
-
-    sequences: int
-    tokens: float
 
 
 @dataclass(slots=True)
@@ -91,11 +85,11 @@ class BackendCapacity:
 
     # As EngineWork.
     __slots__ = (
-        "_clock", "_foreign_requests", "_foreign_tokens", "_granted", "_headroom_ratio", "_headroom_ratio_max",
-        "_limit", "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves", "_rooms", "_running",
-        "_service", "_shared", "_shared_tokens", "_tiers", "_token_seconds", "foreign_requests", "foreign_tokens",
-        "held_until", "id", "is_sized", "layout", "load", "refusing_since", "requests", "sequences",
-        "sequences_limit", "sequences_max", "speed", "tokens", "tokens_limit", "tokens_max", "work",
+        "_clock", "_entitled", "_floating", "_foreign_requests", "_foreign_tokens", "_granted", "_headroom_ratio",
+        "_headroom_ratio_max", "_limit", "_peak", "_reads_time", "_reserve_ratios", "_reserved_ratio", "_reserves",
+        "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_tiers", "_token_seconds", "foreign_requests",
+        "foreign_tokens", "held_s", "held_until", "id", "is_sized", "layout", "load", "refusing_since", "requests",
+        "sequences", "sequences_limit", "sequences_max", "speed", "tokens", "tokens_limit", "tokens_max", "work",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +109,8 @@ class BackendCapacity:
         self._clock = clock or Clock()
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
+        self._floating: dict[str, FloatingReserve] = {}
+        self.held_s = 0.0  # that a request holds its seat, in the mean of the last
         self._rooms: dict[str, Room] = {}  # by tier, as far as it was asked for since something changed
         self._reserved_ratio: float | None = None  # likewise
         self.held_until = -inf  # the backend refused a request: nothing is sent before
@@ -131,6 +127,7 @@ class BackendCapacity:
         self._headroom_ratio_max = headroom_ratio_max
         self._headroom_ratio = headroom_ratio_max
         self._reserve_ratios = reserve_ratios
+        self._entitled: Mapping[str, float] = NO_RESERVES
         self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
         self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
         # Tokens that were left to us, and that strangers had, when we last let one in; None after a preemption.
@@ -237,7 +234,7 @@ class BackendCapacity:
         """What is free beside what runs, and what is kept for other tiers."""
         room = self._rooms.get(tier_id)
         if room is None:
-            kept = self._kept_for_others(tier_id) if self._reserves else NOTHING
+            kept = self._kept_for_others(tier_id) if self._reserves or self._floating else NOTHING
             tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
             room = self._rooms[tier_id] = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
         return room
@@ -245,7 +242,14 @@ class BackendCapacity:
     def own_room(self, tier_id: str) -> Room:
         """What is free of the tier's own reserve; negative where it has more than that."""
         used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
-        return Room(reserve.sequences - used.sequences, reserve.tokens - used.tokens)
+        sequences, tokens = reserve.sequences - used.sequences, reserve.tokens - used.tokens
+        floating = self._floats(tier_id)
+        return Room(max(sequences, floating.sequences), max(tokens, floating.tokens))
+
+    def needs(self, tier_id: str) -> Room:
+        """What was learnt that has to be free here for the tier."""
+        floating = self._floating.get(tier_id)
+        return NONE if floating is None else floating.needed(self._clock.now)
 
     def ttft_s(self, prefill_tokens: float, *, due_at: float = inf) -> float | None:
         """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed, and
@@ -310,6 +314,7 @@ class BackendCapacity:
             block.holders += 1
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
         reservation.ran_with = self.sequences
+        self._came(reservation)
         self.work.take(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.add(reservation)
@@ -327,9 +332,14 @@ class BackendCapacity:
         if self._peak is not None:
             self._peak.moved(reservation)
 
-    def release(self, reservation: Reservation) -> None:
+    def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
+        """The request, which held its seat for so long, is over."""
         self.requests -= 1
         del self._running[reservation]
+        self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
+        for floating in self._floating.values():
+            is_roomy = 2 * self.sequences < self.sequences_max and 2 * self.tokens < self.tokens_max
+            floating.ended(reservation.sequences, reservation.tokens, is_roomy=is_roomy)
         self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
         self.work.release(reservation, self._clock.now)
         if self._peak is not None:
@@ -380,9 +390,12 @@ class BackendCapacity:
         self._set_limits()
         self._set_pace(is_new=is_new)
 
-    def set_reserves(self, reserve_ratios: Mapping[str, float]) -> None:
-        """From now on these tiers have this part of the backend to themselves."""
-        self._reserve_ratios = reserve_ratios
+    def set_reserves(self, reserve_ratios: Mapping[str, float], entitled: Mapping[str, float]) -> None:
+        """From now on these tiers have this part of the backend to themselves. No more than what it is `entitled` to,
+        by its weight, is held for a tier by what was learnt.
+        """
+        self._reserve_ratios, self._entitled = reserve_ratios, entitled
+        self._floating = {tier_id: each for tier_id, each in self._floating.items() if tier_id in entitled}
         self._set_limits()
 
     def view(self) -> BackendView:
@@ -398,6 +411,7 @@ class BackendCapacity:
             steps=steps_view(self.work, self._clock.now),
             sequences_max=None if (learnt := self._limit.sequences_max(self.work)) == inf else learnt,
             is_sized=self.is_sized,
+            reserves=self._reserve_views(),
         )
 
     def _set_limits(self) -> None:
@@ -472,7 +486,47 @@ class BackendCapacity:
                 used = self._tiers[other_id]
                 kept.sequences += max(0, reserve.sequences - used.sequences)
                 kept.tokens += max(0.0, reserve.tokens - used.tokens)
+        for other_id in self._floating:
+            if other_id != tier_id:
+                used, reserve, free = (
+                    self._tiers[other_id],
+                    self._reserves.get(other_id, NOTHING),
+                    self._floats(other_id),
+                )
+                kept.sequences += max(0, free.sequences - max(0, reserve.sequences - used.sequences))
+                kept.tokens += max(0.0, free.tokens - max(0.0, reserve.tokens - used.tokens))
         return kept
+
+    def _reserve_views(self) -> dict[str, ReserveView]:
+        """What is held for each tier: as the operator says, or as was learnt where that is more."""
+        held = {}
+        for tier_id in self._reserves.keys() | self._floating.keys():
+            configured, learnt = self._reserves.get(tier_id, NOTHING), self._limited(self.needs(tier_id), tier_id)
+            tokens = max(learnt.tokens, 0.0 if configured.tokens == inf else configured.tokens)
+            held[tier_id] = ReserveView(max(configured.sequences, learnt.sequences), round(tokens))
+        return held
+
+    def _floats(self, tier_id: str) -> Room:
+        """What is held free for the tier by what was learnt."""
+        floating = self._floating.get(tier_id)
+        if floating is None:
+            return NONE
+        return self._limited(floating.free(self._clock.now), tier_id)
+
+    def _limited(self, room: Room, tier_id: str) -> Room:
+        """No more of it than the tier's part of the backend by its weight."""
+        part = self._entitled.get(tier_id, 1.0)
+        return Room(min(room.sequences, int(part * self.sequences_max)), min(room.tokens, part * self.tokens_max))
+
+    def _came(self, reservation: Reservation) -> None:
+        """Learn from it what its tier needs free, if it could not have waited for a seat to turn over."""
+        envelope, tier_id = reservation.envelope, reservation.tier_id
+        if envelope is not None and envelope.ttft_s is not None and envelope.ttft_s < self.held_s:
+            floating = self._floating.get(tier_id)
+            if floating is None:
+                floating = self._floating[tier_id] = FloatingReserve()
+            floating.came(reservation.sequences, reservation.tokens, self._clock.now)
+            self._rooms.clear()
 
     def _observe(self, load: BackendLoad, held_tokens: float) -> None:
         if load.requests_running is not None:

@@ -60,6 +60,7 @@ class Fleet:
         self._kv_rule = kv_rule
         self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
         self._reserve_ratios: dict[str, float] = {}
+        self._entitled: dict[str, float] = {}  # the part of everything that each tier's weight is
         self._limits = (0.0, 0.0)
         self._usable: dict[str, tuple[float, float]] = {}  # by backend, as last measured: sequences and KV tokens
         self._backends: dict[str, BackendCapacity] = {}
@@ -100,9 +101,12 @@ class Fleet:
 
     def set_reserves(self, tiers: Iterable[Tier]) -> None:
         """These are all the tiers, each with the part of every backend that only it may enter."""
+        tiers = list(tiers)
+        weights = sum(tier.weight for tier in tiers)
         self._reserve_ratios = {tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}
+        self._entitled = {tier.id: tier.weight / weights for tier in tiers}
         for capacity in self._backends.values():
-            capacity.set_reserves(self._reserve_ratios)
+            capacity.set_reserves(self._reserve_ratios, self._entitled)
         self._refusals.forget()
 
     def backend_ids(self) -> Collection[str]:
@@ -303,7 +307,7 @@ class Fleet:
             capacity.answered(entry.reservation, output, now - entry.dispatched_at, is_streamed=is_streamed)
         if entry.service > 0.0 and now > entry.dispatched_at:
             capacity.served(entry.service, entry.reservation, now - entry.dispatched_at)
-        capacity.release(entry.reservation)
+        capacity.release(entry.reservation, now - entry.dispatched_at)
         self._requests -= 1
         if capacity.id in self._retired:
             self._retire(capacity)
@@ -346,6 +350,7 @@ class Fleet:
                 limit=self._make_limit(),
                 clock=self._clock,
             )
+            capacity.set_reserves(self._reserve_ratios, self._entitled)
         else:  # what is told again says nothing of what is held now
             capacity.measured(load, self._told(capacity, in_flight) if capacity.is_news(load) else 0)
         self._seats_changed(capacity)

@@ -385,6 +385,14 @@ class StepsView:
 
 
 @dataclass(frozen=True, slots=True)
+class ReserveView:
+    """What of a backend is held for one tier: the operator's `reserve_ratio`, or what was learnt where that is more."""
+
+    sequences: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class BackendView:
     """One backend in a snapshot: what it holds of ours and of others, against its limits. `step_time` is what is
     believed of its steps, sure or not; `steps` None: nothing is limited by that; `sequences_max` is how many sequences
@@ -403,6 +411,7 @@ class BackendView:
     steps: StepsView | None = None
     sequences_max: float | None = None
     is_sized: bool = True
+    reserves: Mapping[str, ReserveView] = field(default_factory=dict)  # by tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from types import MappingProxyType
 
 from backends.simulation.books import Books, TenantBooks, require
 from backends.simulation.recording import Entry, Listener, Polled, SchedulerLike
-from policies.types import BackendView, Dispatch, Request
+from policies.types import BackendView, Dispatch, Request, ReserveView
 
 ANYWHERE: Mapping[str, str] = MappingProxyType({})
+NOTHING_HELD = ReserveView(0, 0)
 
 
 class Watch:
@@ -120,8 +121,13 @@ class WorkConservation:
         if not self._books.requests_at[backend_id]:
             return True
         tier_id = self._books.tenants[request.tenant_id].tenant.tier_id
-        others = [tier.reserve_ratio for tier in self._books.tiers.values() if tier.id != tier_id]
-        kept = sum(ceil(ratio * backend.requests_limit) for ratio in others)
+        # What the operator says, or what was learnt: not more than this is free for others.
+        others = [tier for tier in self._books.tiers.values() if tier.id != tier_id]
+        held_for = [backend.reserves.get(tier.id, NOTHING_HELD) for tier in others]
+        kept = sum(
+            max(ceil(tier.reserve_ratio * backend.requests_limit), reserve.sequences)
+            for tier, reserve in zip(others, held_for, strict=True)
+        )
         sequences = self._books.sequences_at[backend_id] + backend.foreign_requests + kept + request.choices
         if sequences > backend.requests_limit:
             return False
@@ -129,7 +135,14 @@ class WorkConservation:
             return True
         rounding = self._books.loads[backend_id].kv_block_tokens * request.choices + 1
         needed = request.prompt_tokens + request.output_tokens_max + rounding
-        held = backend.reserved_tokens + backend.foreign_tokens + sum(others) * backend.tokens_limit
+        held = (
+            backend.reserved_tokens
+            + backend.foreign_tokens
+            + sum(
+                max(tier.reserve_ratio * backend.tokens_limit, reserve.tokens)
+                for tier, reserve in zip(others, held_for, strict=True)
+            )
+        )
         return held + needed <= backend.tokens_limit
 
 

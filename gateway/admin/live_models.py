@@ -22,8 +22,15 @@ class Attainment(Fields):
     refused: int
 
 
+class Reserve(Fields):
+    """What is held for a tier: its `reserve_ratio`, or what was learnt that it needs free where that is more."""
+
+    sequences: int
+    tokens: int
+
+
 class BackendState(Fields):
-    """`steps` null: nothing is known of them by which it could be limited."""
+    """`steps` null: nothing is known of them by which it could be limited. `reserves` by tier."""
 
     available: bool
     in_flight_requests: int
@@ -33,6 +40,7 @@ class BackendState(Fields):
     foreign_requests: int
     foreign_tokens: int
     steps: Steps | None
+    reserves: dict[str, Reserve]
 
 
 class TierState(Fields):

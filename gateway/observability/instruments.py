@@ -23,6 +23,7 @@ POOL: Final = ("pool",)
 POOL_TENANT: Final = ("pool", "tenant")
 POOL_TIER: Final = ("pool", "tier")
 POOL_BACKEND: Final = ("pool", "backend")
+POOL_BACKEND_TIER: Final = ("pool", "backend", "tier")
 MODEL: Final = ("gen_ai_operation_name", "gen_ai_request_model", "tier")
 
 Values = dict[Labels, float]
@@ -146,6 +147,12 @@ BACKEND_LIMIT_SEQUENCES: Final = Family(
 )
 BACKEND_LIMIT_BINDS: Final = Family("fairlead_backend_limit_binds", "1: something waits because of that.", POOL_BACKEND)
 BACKEND_RESERVED: Final = Family("fairlead_backend_reserved_tokens", "KV tokens reserved for ours.", POOL_BACKEND)
+BACKEND_RESERVE: Final = Family(
+    "fairlead_backend_reserve_sequences", "Sequences held for a tier, configured or learnt.", POOL_BACKEND_TIER
+)
+BACKEND_RESERVE_TOKENS: Final = Family(
+    "fairlead_backend_reserve_tokens", "KV tokens held for a tier, configured or learnt.", POOL_BACKEND_TIER
+)
 BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV tokens held by others.", POOL_BACKEND)
 BACKEND_LIMIT_TOKENS: Final = Family(
     "fairlead_backend_limit_tokens", "KV tokens that may be reserved; none where its size is not known.", POOL_BACKEND
@@ -201,6 +208,7 @@ FAMILIES: Final = (
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
     BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_SIZED,
     BACKEND_LIMIT_SEQUENCES, BACKEND_LIMIT_BINDS, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS, BACKEND_LIMIT_TOKENS,
+    BACKEND_RESERVE, BACKEND_RESERVE_TOKENS,
     BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
     BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
     *TENANT_SLO, *TIER_SLO,

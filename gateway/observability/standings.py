@@ -199,6 +199,9 @@ def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values
     seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.foreign_tokens
     if view.tokens_limit is not None:
         seen[to.BACKEND_LIMIT_TOKENS][labels] = view.tokens_limit
+    for tier_id, reserve in view.reserves.items():
+        seen[to.BACKEND_RESERVE][*labels, tier_id] = reserve.sequences
+        seen[to.BACKEND_RESERVE_TOKENS][*labels, tier_id] = reserve.tokens
 
 
 def _see_limit(labels: Labels, view: BackendView, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:

@@ -18,7 +18,7 @@ from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
 from gateway.state.budgets import Budgets
 from gateway.state.registry import Registry
-from policies.types import Attainment, BackendView, RequestView, StepsView, TenantView
+from policies.types import Attainment, BackendView, RequestView, ReserveView, StepsView, TenantView
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -148,7 +148,8 @@ def steps_of(view: BackendView) -> Steps | None:
 
 
 def _backend(view: BackendView) -> live_models.BackendState:
-    return _shown(live_models.BackendState, view, steps=steps_of(view))
+    reserves = {tier_id: _shown(live_models.Reserve, reserve) for tier_id, reserve in view.reserves.items()}
+    return _shown(live_models.BackendState, view, steps=steps_of(view), reserves=reserves)
 
 
 def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, live_models.TierState]:
@@ -173,7 +174,7 @@ def _urgent(request_id: str, view: RequestView) -> live_models.RequestState:
     )
 
 
-def _shown(model: type[M], view: TenantView | BackendView | Attainment | StepsView, **beside: Any) -> M:
+def _shown(model: type[M], view: TenantView | BackendView | Attainment | StepsView | ReserveView, **beside: Any) -> M:
     """What the model has of the view, and what is beside it."""
     known = {name: getattr(view, name) for name in model.model_fields if name not in beside}
     return model.model_construct(**known, **beside)
