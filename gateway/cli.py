@@ -304,3 +304,7 @@ def _shown(record: "KeyRecord") -> str:
 def _fail(text: str) -> NoReturn:
     typer.echo(text, err=True)
     raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

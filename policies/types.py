@@ -220,6 +220,7 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     RATE_LIMITED = "rate_limited"
+    TOO_MANY_AT_ONCE = "too_many_at_once"
     BUDGET_SPENT = "budget_spent"
     REQUEST_TOO_LARGE = "request_too_large"
     TENANT_UNKNOWN = "tenant_unknown"

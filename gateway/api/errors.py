@@ -85,6 +85,9 @@ REFUSALS: Final[Mapping[Reason, Refusal]] = {
     Reason.QUEUE_TIMEOUT: Refusal(
         429, "overloaded_error", "rate_limit_exceeded", "No capacity became free in time.", "rejected-ttl-expired"
     ),
+    Reason.TOO_MANY_AT_ONCE: Refusal(
+        429, "rate_limit_error", "rate_limit_exceeded", "You have too many such calls at once.", "rejected-saturated"
+    ),
     Reason.RATE_LIMITED: Refusal(
         429, "rate_limit_error", "rate_limit_exceeded", "You are over your rate limit.", "rejected-saturated"
     ),

@@ -107,7 +107,7 @@ class Utilities:
             if used_up:
                 raise refused(Reason.RATE_LIMITED, max(used_up))
         if self._in_flight[tenant.id] >= IN_FLIGHT_MAX:
-            raise refused(Reason.TENANT_QUEUE_FULL)
+            raise refused(Reason.TOO_MANY_AT_ONCE)
         arrival.dispatcher.spent(tenant, UNIT)
 
     async def _send(

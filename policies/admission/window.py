@@ -1,8 +1,8 @@
 """How much was booked within the last minute, and when will there be room?
 
 What is booked is an amount at a time: one request, or the tokens that one reserves. A booking may be amended while
-it counts, when what it stood for turns out smaller. Two meanings of "a minute": of age up to 60 s (sliding), or since
-the clock's last full minute (fixed). The sliding one admits no burst of twice the limit around a boundary.
+it counts, when what it stood for turns out smaller. Two meanings of "a minute": within the last 60 s (sliding), or
+since the clock's last full minute (fixed). The sliding one admits no burst of twice the limit around a boundary.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ class Window(Protocol):
 
 
 class SlidingWindow:
-    """Bookings of age up to 60 s. There are no more of them than units under the limit, but for empty ones."""
+    """Bookings of the last 60 s. There are no more of them than units under the limit, but for empty ones."""
 
     def __init__(self) -> None:
         self._bookings: deque[Booking] = deque()  # oldest first
@@ -113,7 +113,7 @@ class FixedWindow:
 
 
 def _counts(booking: Booking, now: float) -> bool:
-    return now - booking.booked_at <= WINDOW_S
+    return now < booking.booked_at + WINDOW_S  # as `wait_s` says
 
 
 def _minute(at: float) -> int:

@@ -44,6 +44,8 @@ class TenantQuantile:
         return clamped(request, self._first_tokens if views is None else views.predict(request, self._quantile))
 
     def observed(self, request: Request, output_tokens: int) -> None:
+        if not request.output_tokens_max:
+            return  # a call that may have no output tells nothing of those that may
         views = self._tenants.get(request.tenant_id)
         if views is None:
             views = self._tenants[request.tenant_id] = _Views(self._window_outputs)

@@ -25,6 +25,11 @@ def learnt(predictor, calls):
 # -- averages and quantiles ----------------------------------------------------------------------------------
 
 
+def test_a_call_that_may_have_no_output_teaches_nothing_of_those_that_may():
+    predictor = learnt(TenantQuantile(), [(call(output_max=0), 0)])
+    assert predictor.predict(call()) == TenantQuantile().predict(call())
+
+
 def test_the_exponential_average_is_that_of_the_worked_example():
     predictor, predicted = ExponentialAverage(), []
     for output in (8, 3, 9):

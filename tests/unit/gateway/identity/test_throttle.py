@@ -37,3 +37,9 @@ def test_a_hundred_thousand_addresses_take_no_more_memory_than_the_limit():
     for number in range(100_000):
         throttle.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0.0)
     assert len(throttle) == ADDRESSES_MAX
+
+
+def test_silence_earns_no_more_than_the_burst():
+    throttle = used_up()
+    heard = sum(throttle.failed("192.0.2.1", 1e6) is None for _ in range(3 * int(FAILURES_BURST)))
+    assert heard == FAILURES_BURST
