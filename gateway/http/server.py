@@ -14,12 +14,14 @@ from aiohttp import HttpVersion10, HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.api import errors
 from gateway.api.endpoints import Endpoint, PathTable, api_of
 from gateway.api.errors import Answer, Problem
 from gateway.http.cors import Cors
+from gateway.http.ending import END_BYTES, Ending, may_leave_something
 from gateway.http.names import RequestNames
 from gateway.http.stall import StallingConnection
 from gateway.http.whole_response import WholeResponse
@@ -34,6 +36,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
 REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = web.RequestKey("request_id", str)  # of a request whose handler failed, as it is in the log
+ENDING = web.RequestKey("ending", Ending)
 
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
 
@@ -135,36 +138,63 @@ class GatewayServer(web.Server):
         assert isinstance(protocol, _Connection)
         protocol.reading = payload
         malformed = protocol.is_malformed = _is_malformed(message)
-        # What aiohttp's parser leaves behind would reach the next request: the last field of a chunked body's
-        # trailer becomes a header of it, and what follows an offer to upgrade is lost.
-        if self.closing or malformed or message.chunked or message.upgrade:
+        ending = protocol.ending_of(message) if may_leave_something(message) else None
+        if self.closing or malformed or (ending is None and may_leave_something(message)):
             version = HttpVersion10 if message.version < HttpVersion11 else HttpVersion11
             message = message._replace(should_close=True, version=version)
-        return web.BaseRequest(
+        request_type = web.BaseRequest if ending is None else _EndingRequest
+        request = request_type(
             message, payload, protocol, writer, task, self._loop, client_max_size=self._body_bytes_max
         )
+        if ending is not None:
+            request[ENDING] = ending
+        return request
+
+
+class _EndingRequest(web.BaseRequest):
+    """A request whose connection can be kept only if its end is known, which is so when its answer begins."""
+
+    @property
+    def keep_alive(self) -> bool:
+        return not self._message.should_close and self[ENDING].is_known
 
 
 class _Connection(StallingConnection):
     """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
 
-    __slots__ = ("is_malformed", "reading")
+    __slots__ = ("_end", "_ending", "is_malformed", "reading")
 
     reading: StreamReader | None  # the body of the request that is being answered
+    _end: bytes  # of all that was read
+    _ending: Ending | None  # of the newest request that may leave something in the parser
     is_malformed: bool  # whether another server might read that request as something else
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.reading, self.is_malformed = None, False
+        self._end, self._ending = b"", None
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        was_paused = self._reading_paused
         RequestHandler.data_received(self, data)  # super() would cost more for every read
+        newest, payload = self._messages[-1] if self._messages else (None, EMPTY_PAYLOAD)
         # aiohttp queues a complaint about a body behind the request that waits for the rest of that body.
-        if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
+        if newest is not None and not isinstance(newest, RawRequestMessage):
             reading = self._messages[-2][1] if len(self._messages) > 1 else self.reading
             if reading is not None and not reading.is_eof():
                 reading.set_exception(web.RequestPayloadError())
                 reading.feed_eof()
+        elif newest is not None and may_leave_something(newest) and self.ending_of(newest) is None:
+            self._ending = Ending(newest, payload, None if was_paused else self._end, data)
+        elif self._ending is not None:
+            self._ending.coming(self._end, data)
+        self._end = data[-END_BYTES:] if len(data) >= END_BYTES else (self._end + data)[-END_BYTES:]
+        if self._ending is not None:
+            self._ending.parsed(newest, self._end)
+
+    def ending_of(self, message: RawRequestMessage) -> Ending | None:
+        """Where this request ends, if that may become known."""
+        return self._ending if self._ending is not None and self._ending.message is message else None
 
     def on_cut(self, reason: str) -> None:
         assert isinstance(self._manager, GatewayServer)

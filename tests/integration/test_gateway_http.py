@@ -100,13 +100,31 @@ async def test_a_body_that_comes_byte_by_byte_is_read():
         assert (await connection.reply()).status == 200
 
 
-@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-async def test_an_offered_upgrade_is_passed_over_and_ends_the_connection(protocol):
+async def test_an_offer_of_another_protocol_is_passed_over_and_ends_the_connection():
     async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
-        connection.send(http(call(), "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}"))
+        connection.send(http(call(), "Connection: Upgrade", "Upgrade: websocket"))
         reply = await connection.reply()
         assert (reply.status, reply.headers["Connection"]) == (200, "close")
         assert await connection.at_end()
+
+
+@pytest.mark.parametrize("offer", [(), ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")])
+@pytest.mark.parametrize("is_chunked", [True, False])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_connection_is_kept_as_javas_client_uses_it(offer, is_chunked, at_once):
+    """It sends the head, then the body, and waits; another client may send both at once."""
+    body = json.dumps(call()).encode()
+    framing = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {len(body)}"
+    lines = (f"POST {CHAT} HTTP/1.1", "Host: x", "Content-Type: application/json", framing, *offer, "", "")
+    head, sent = "\r\n".join(lines).encode(), b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if is_chunked else body
+    async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
+        for _ in range(3):
+            for piece in (head + sent,) if at_once else (head, sent[:20], sent[20:-3], sent[-3:]):
+                connection.send(piece)
+                await asyncio.sleep(0.01)
+            reply = await connection.reply()
+            assert (reply.status, reply.headers.get("Connection")) == (200, None)
+        assert [json.loads(each.body) for each in backend.calls] == [call()] * 3
 
 
 async def test_more_requests_than_are_parsed_ahead_are_all_answered():
