@@ -83,6 +83,7 @@ class Gateway:
         self._links: dict[str, Link] = {}
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self.admin_url: str | None = None
+        self.metrics_url: str | None = None
         self._runner: web.ServerRunner | None = None
         self._tracing: Tracing | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
@@ -150,6 +151,8 @@ class Gateway:
         await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
         if self._management is not None:
             self.admin_url = await self._management.serve(self.metrics.page)
+        if config.metrics.port is not None:
+            self.metrics_url = await self.metrics.serve(config.metrics.host, config.metrics.port)
         self.metrics.start()
         host, port = self._runner.addresses[0][:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -333,6 +336,8 @@ def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway)
     sys.stderr.write(greeting(url, models, key_for=key_for, config_file=config_file))
     if admin is not None:
         sys.stderr.write(f"{admin} Try it: fairlead admin state\n")
+    if gateway.metrics_url is not None:
+        sys.stderr.write(f"Metrics are at {gateway.metrics_url}, for who can reach them.\n")
     sys.stderr.flush()
 
 

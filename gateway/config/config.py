@@ -274,10 +274,15 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
 
 
 def _port_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
-    listen, admin = config.listen, config.admin
-    overlap = listen.host == admin.host or {listen.host, admin.host} & ANY_ADDRESS
-    if admin.enabled and overlap and listen.port == admin.port != 0:
-        yield ("admin", "port"), "is listen.port, too"
+    taken = [("listen", config.listen.host, config.listen.port)]
+    if config.admin.enabled:
+        taken.append(("admin", config.admin.host, config.admin.port))
+    if config.metrics.port is not None:
+        taken.append(("metrics", config.metrics.host, config.metrics.port))
+    for number, (section, host, port) in enumerate(taken):
+        for other, other_host, other_port in taken[:number]:
+            if port == other_port != 0 and (host == other_host or {host, other_host} & ANY_ADDRESS):
+                yield (section, "port"), f"is {other}.port, too"
 
 
 def _backend_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:

@@ -143,6 +143,8 @@ def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
     ]
     if config.admin.enabled:
         checks.append((("admin", "host"), partial(_address, config.admin.host)))
+    if config.metrics.port is not None:
+        checks.append((("metrics", "host"), partial(_address, config.metrics.host)))
     for section, log in (("access_log", config.access_log), ("trace_log", config.trace_log)):
         if log.enabled and log.path != STDOUT:
             checks.append(((section, "path"), partial(_folder, log.path)))

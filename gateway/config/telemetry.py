@@ -82,8 +82,12 @@ class Tracing(Section):
 
 
 class Metrics(Section):
-    """`tenants_max`: tenants with series of their own, those with the most traffic; the others are one, "other"."""
+    """`port`: that /metrics is at without a key; None: on the admin port alone.
+    `tenants_max`: tenants with series of their own, those with the most traffic; the others are one, "other".
+    """
 
+    host: str = "127.0.0.1"
+    port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] | None = None
     tenants_max: Annotated[Count, Field(le=TENANT_SERIES_MAX)] = 200
 
 

@@ -21,6 +21,7 @@ from gateway.config.scheduling import Scheduling
 from gateway.observability.calls import CallMeter
 from gateway.observability.instruments import FAMILIES, Family, Histograms, Values
 from gateway.observability.loop_lag import LoopLag
+from gateway.observability.metrics_port import MetricsPort
 from gateway.observability.standings import Standings
 from gateway.scheduling.dispatcher import Dispatcher
 
@@ -50,12 +51,20 @@ class Metrics:
         self._lag = LoopLag(self._histograms.loop_lag.of())
         self._writing = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
+        self._port: MetricsPort | None = None
 
     def start(self) -> None:
         self._lag.start()
         self._looking = asyncio.create_task(self._standings.run())
 
+    async def serve(self, host: str, port: int) -> str:
+        """Open a port for the page alone, without a key; return its URL. Raises OSError where the port is taken."""
+        self._port = MetricsPort(host, port, self.page)
+        return await self._port.start() + "/metrics"
+
     async def stop(self) -> None:
+        if self._port is not None:
+            await self._port.stop()
         self._lag.stop()
         if self._looking is not None:
             self._looking.cancel()

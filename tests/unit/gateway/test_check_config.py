@@ -28,6 +28,13 @@ CHECKED = {
     "a port at every address and at one": (
         {"listen": {"host": "0.0.0.0", "port": 8081}, "admin": {"enabled": True}}, "admin.port: is listen.port, too",
     ),
+    "a port of the metrics that is the clients'": (
+        {"metrics": {"port": 8080}}, "metrics.port: is listen.port, too",
+    ),
+    "a port of the metrics that is the admin's, at every address": (
+        {"admin": {"enabled": True}, "metrics": {"host": "0.0.0.0", "port": 8081}}, "metrics.port: is admin.port, too",
+    ),
+    "a host of the metrics": ({"metrics": {"host": "not a host", "port": 9090}}, "metrics.host: is no address"),
     "a host that is none": ({"listen": {"host": "not a host"}}, "listen.host: is no address"),
     "a host of the admin port": ({"admin": {"enabled": True, "host": "not a host"}}, "admin.host: is no address"),
     "a folder that is not there": ({"access_log": {"path": "nix/access.log"}}, "access_log.path: there is no folder"),

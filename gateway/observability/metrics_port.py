@@ -1,0 +1,89 @@
+"""A port for Prometheus alone: GET /metrics without a key, GET /livez, and nothing else.
+
+The admin port has the same page behind a key of role viewer, which also reads tenants and the audit log. Here nobody is
+asked who he is: the network says who may connect. No body is read, and nothing that was sent is repeated.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import hdrs, web
+from aiohttp.web_protocol import RequestHandler
+
+HEADER_BYTES_MAX = 16 << 10
+KEEPALIVE_S = 120.0  # Prometheus comes back every 15 to 60 s
+STOP_S_MAX = 1.0
+
+log = logging.getLogger(__name__)
+
+Page = Callable[[], Awaitable[web.Response]]
+
+
+class MetricsPort:
+    """Make it on the loop that runs it, `start` it, `stop` it."""
+
+    def __init__(self, host: str, port: int, page: Page) -> None:
+        """`page` makes the answer to GET /metrics. Port 0 takes a free one."""
+        self._host = host
+        self._port = port
+        self._pages: dict[str, Page] = {"/metrics": page, "/livez": _alive}
+        self._runner = web.ServerRunner(_Server(self._answer), shutdown_timeout=STOP_S_MAX)
+
+    async def start(self) -> str:
+        """Listen; return the URL. Raises OSError where the port is taken."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port).start()
+        host, port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        page = self._pages.get(request.path)
+        if page is None:
+            response = web.Response(status=404)
+        elif request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            response = web.Response(status=405, headers={hdrs.ALLOW: "GET, HEAD"})
+        else:
+            response = await page()
+        response.headers[hdrs.SERVER] = "fairlead"
+        if not request.content.is_eof():  # a body that nobody reads
+            response.force_close()
+        return response
+
+
+async def _alive() -> web.Response:
+    return web.Response()
+
+
+class _Server(web.Server):
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> None:
+        super().__init__(
+            answer,
+            keepalive_timeout=KEEPALIVE_S,
+            access_log=None,
+            logger=log,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+        )
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+
+class _Connection(RequestHandler):
+    """aiohttp's connection, whose pages for bad HTTP would repeat what was sent."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status >= 500:
+            log.error("the metrics could not be written", exc_info=exc)
+        response = web.Response(status=status)
+        response.force_close()
+        return response
