@@ -130,7 +130,7 @@ class StepTime(Section):
 class Backend(Section):
     """One server. What is not known of it (None) is asked, measured or learnt. `ca_file` (PEM) is for https."""
 
-    url: str
+    url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"})]
     name: Name | None = None
     pool: Name | None = None
     api_key: SecretStr | None = None
