@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability bench-redis-faults lock clean
+.PHONY: help run chart plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability bench-redis-faults lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,9 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+chart: $(STAMP)  ## make the schema and the README of the chart from the configuration and its values
+	$(BIN)/python helm/generate.py
 
 plugin: $(STAMP)  ## build the wheel of fairlead-vllm, which goes into vLLM's environment, in dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist backends/vllm_plugin

@@ -19,11 +19,24 @@ app.kubernetes.io/name: {{ include "fairlead.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Labels of an object or a pod: (list $ its-own). What selects goes before its own, and that before common ones. */}}
 {{- define "fairlead.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{ include "fairlead.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- $root := index . 0 -}}
+{{- $labels := include "fairlead.selectorLabels" $root | fromYaml -}}
+{{- $_ := set $labels "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- $_ := set $labels "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $labels "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- toYaml (merge $labels (index . 1) $root.Values.commonLabels) -}}
+{{- end -}}
+
+{{/* The metadata of an object: (list $ its-name its-own-labels its-own-annotations). */}}
+{{- define "fairlead.metadata" -}}
+{{- $root := index . 0 -}}
+name: {{ index . 1 }}
+labels: {{- include "fairlead.labels" (list $root (index . 2)) | nindent 2 }}
+{{- with merge (dict) (index . 3) $root.Values.commonAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "fairlead.serviceAccountName" -}}
@@ -36,33 +49,68 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "fairlead.image" -}}
 {{- $image := printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
-{{- if .Values.image.registry -}}{{ printf "%s/%s" .Values.image.registry $image }}{{- else -}}{{ $image }}{{- end -}}
+{{- with .Values.image.digest -}}{{- $image = printf "%s@%s" $.Values.image.repository . -}}{{- end -}}
+{{- $registry := default .Values.image.registry (dig "imageRegistry" "" (default dict .Values.global)) -}}
+{{- if $registry -}}{{ printf "%s/%s" $registry $image }}{{- else -}}{{ $image }}{{- end -}}
 {{- end -}}
 
-{{/* The configuration, with what only the chart knows. What it sets goes before what is in the values. */}}
+{{/* Whether gateways share their state: "yes" or nothing. */}}
+{{- define "fairlead.sharesState" -}}
+{{- if or .Values.redis.url (dig "redis" nil (default dict .Values.config.state)) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Whether there may be more than one pod at a time: "yes" or nothing. */}}
+{{- define "fairlead.isReplicated" -}}
+{{- if gt (int (ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled)) 1 -}}yes{{- end -}}
+{{- end -}}
+
+{{/*
+The secret that the chart makes, or nothing: for the HMACs of keys, and as first key to the admin port. A pod that shares
+its state and has no file that lasts would make one of its own, and not start beside what was made with another.
+*/}}
+{{- define "fairlead.madeSecret" -}}
+{{- $given := or .Values.keys.existingSecret .Values.keys.existingHmacSecret (dig "secret" "" (default dict .Values.config.auth)) -}}
+{{- range .Values.env -}}{{- if eq .name "FAIRLEAD_AUTH__SECRET" -}}{{- $given = .name -}}{{- end -}}{{- end -}}
+{{- if and (include "fairlead.sharesState" .) (not .Values.persistence.enabled) (not $given) -}}
+{{ include "fairlead.fullname" . | trunc 58 | trimSuffix "-" }}-hmac
+{{- end -}}
+{{- end -}}
+
+{{/* The secret with the HMACs' secret in it, given or made, or nothing. */}}
+{{- define "fairlead.keySecret" -}}
+{{- or .Values.keys.existingSecret .Values.keys.existingHmacSecret (include "fairlead.madeSecret" .) -}}
+{{- end -}}
+
+{{/* The file of the first key to the admin port. */}}
+{{- define "fairlead.adminKeyFile" -}}
+{{- if .Values.admin.existingSecret -}}/etc/fairlead-admin/admin-key
+{{- else if include "fairlead.madeSecret" . -}}/etc/fairlead-keys/admin-key
+{{- else -}}/var/lib/fairlead/admin-key
+{{- end -}}
+{{- end -}}
+
+{{/* The configuration, with what only the chart knows. */}}
 {{- define "fairlead.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $_ := set $config "log" (merge (default dict $config.log) (dict "format" "json")) -}}
-{{- $state := "/var/lib/fairlead" -}}
 {{- $listen := dict "host" "0.0.0.0" "port" 8080 -}}
 {{- $_ := set $config "listen" (merge $listen (default dict $config.listen)) -}}
-{{- $auth := dict "secret_file" (printf "%s/fairlead.secret" $state) -}}
-{{- if .Values.keys.existingSecret -}}
-{{- $auth = dict "keys_file" "/etc/fairlead-keys/fairlead.keys" "secret_file" "/etc/fairlead-keys/fairlead.secret" -}}
-{{- end -}}
+{{- $files := ternary "/etc/fairlead-keys" "/var/lib/fairlead" (ne (include "fairlead.keySecret" .) "") -}}
+{{- $auth := dict "secret_file" (printf "%s/fairlead.secret" $files) -}}
+{{- if .Values.keys.existingSecret -}}{{- $_ := set $auth "keys_file" (printf "%s/fairlead.keys" $files) -}}{{- end -}}
 {{- $_ := set $config "auth" (merge $auth (default dict $config.auth)) -}}
 {{- if .Values.admin.enabled -}}
-{{- $keyFile := ternary "/etc/fairlead-admin/admin-key" (printf "%s/admin-key" $state) (ne .Values.admin.existingSecret "") -}}
-{{- $admin := dict "enabled" true "host" "0.0.0.0" "port" 8081 "key_file" $keyFile -}}
+{{- $admin := dict "enabled" true "host" "0.0.0.0" "port" 8081 "key_file" (include "fairlead.adminKeyFile" .) -}}
 {{- $_ := set $config "admin" (merge $admin (default dict $config.admin)) -}}
-{{- $kept := dict "file" (printf "%s/fairlead.db" $state) -}}
-{{- if .Values.redis.url -}}
-{{- $redis := dict "url" .Values.redis.url -}}
+{{- end -}}
+{{- $state := merge (dict "file" "/var/lib/fairlead/fairlead.db") (default dict $config.state) -}}
+{{- if include "fairlead.sharesState" . -}}
+{{- $redis := default dict $state.redis -}}
+{{- with .Values.redis.url -}}{{- $_ := set $redis "url" . -}}{{- end -}}
 {{- if .Values.redis.existingSecret -}}{{- $_ := set $redis "password_file" "/etc/fairlead-redis/redis-password" -}}{{- end -}}
-{{- $_ := set $kept "redis" $redis -}}
+{{- $_ := set $state "redis" $redis -}}
 {{- end -}}
-{{- $_ := set $config "state" (merge $kept (default dict $config.state)) -}}
-{{- end -}}
+{{- $_ := set $config "state" $state -}}
 {{ toYaml $config }}
 {{- end -}}
 

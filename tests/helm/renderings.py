@@ -8,9 +8,19 @@ import yaml
 
 CHART = Path(__file__).parents[2] / "helm"
 
+HOSTS = ["llm.example.com", "models.example.com"]
+BESIDE = {
+    "image": "busybox",
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
 PEER = {"podSelector": {"matchLabels": {"app": "x"}}}
 EVERYTHING = {
-    "image": {"registry": "images.example.com", "tag": "1.2.3"},
+    "global": {"imageRegistry": "mirror.example.com"},
+    "image": {"registry": "images.example.com", "tag": "1.2.3", "digest": f"sha256:{'0a' * 32}"},
     "imagePullSecrets": [{"name": "pull"}],
     "replicaCount": 3,
     "config": {
@@ -31,12 +41,18 @@ EVERYTHING = {
     "env": [{"name": "VLLM_KEY", "valueFrom": {"secretKeyRef": {"name": "vllm", "key": "api-key"}}}],
     "envFrom": [{"configMapRef": {"name": "more"}}],
     "service": {"type": "LoadBalancer", "port": 8000, "annotations": {"a": "b"}},
-    "ingress": {"enabled": True, "className": "nginx", "host": "llm.example.com", "tls": [{"secretName": "tls"}]},
-    "httpRoute": {"enabled": True, "parentRefs": [{"name": "edge"}], "hostnames": ["llm.example.com"]},
-    "autoscaling": {"enabled": True, "maxReplicas": 5},
+    "ingress": {"enabled": True, "className": "nginx", "hosts": HOSTS, "tls": [{"secretName": "tls"}]},
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "edge"}], "hostnames": HOSTS},
+    "autoscaling": {
+        "enabled": True,
+        "maxReplicas": 5,
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}},
+    },
     "pdb": {"enabled": True, "minAvailable": "50%"},
-    "networkPolicy": {"enabled": True, "from": [PEER], "backends": [PEER]},
+    "networkPolicy": {"enabled": True, "from": [PEER], "adminFrom": [PEER], "backends": [PEER]},
     "serviceAccount": {"name": "gateway", "annotations": {"a": "b"}},
+    "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "50%", "maxUnavailable": 1}},
+    "deploymentAnnotations": {"a": "b"},
     "podAnnotations": {"a": "b"},
     "podLabels": {"team": "llm"},
     "nodeSelector": {"disk": "ssd"},
@@ -48,6 +64,21 @@ EVERYTHING = {
     "priorityClassName": "high",
     "extraVolumes": [{"name": "ranks", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "ranks", "mountPath": "/ranks"}],
+    "probes": {"liveness": {"periodSeconds": 30}},
+    "lifecycle": {"preStop": {"exec": {"command": ["/fairlead/bin/python", "-c", "pass"]}}},
+    "initContainers": [{"name": "first", **BESIDE}],
+    "extraContainers": [{"name": "beside", **BESIDE}],
+    "extraObjects": [
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "mine"},
+            "stringData": {"of": "{{ .Release.Name }}"},
+        },
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: '{{ .Release.Name }}-text'}\n",
+    ],
+    "commonLabels": {"cost-centre": "42", "app.kubernetes.io/name": "never"},
+    "commonAnnotations": {"owner": "llm"},
     "fullnameOverride": "gate",
 }
 FOUND = {
@@ -60,6 +91,7 @@ FOUND = {
         ],
     }
 }
+SHARED = {"redis": EVERYTHING["redis"], "keys": {"existingHmacSecret": "hmac"}}  # state that pods share
 SWITCHES = ("monitoring", "redis", "ingress", "httpRoute", "autoscaling", "pdb", "networkPolicy")
 MATRIX = {
     "defaults": {},
@@ -73,23 +105,31 @@ MATRIX = {
     "no account": {"serviceAccount": {"create": False}},
     "a route without timeouts": {"httpRoute": {**EVERYTHING["httpRoute"], "timeouts": None}},
     "no metric of the queue": {"autoscaling": {"enabled": True, "queueWaitSeconds": ""}},
+    "Redis without the admin port": {**SHARED, "admin": {"enabled": False}},
+    "a monitor of pods": {
+        "monitoring": {"prometheus": {**EVERYTHING["monitoring"]["prometheus"], "kind": "PodMonitor"}}
+    },
+    "keys that are made while it runs": {"config": {"auth": {"mode": "keys"}}, "persistence": {"enabled": True}},
     **{
-        f"{one} and {other}": {one: {**EVERYTHING[one]}, other: {**EVERYTHING[other]}}
+        f"{one} and {other}": {one: {**EVERYTHING[one]}, other: {**EVERYTHING[other]}, "keys": SHARED["keys"]}
         for one, other in itertools.combinations(SWITCHES, 2)
     },
 }
 
 
-def render_all(values, *, name="release"):
-    """All documents, each with its kind and name; the notes are left out."""
+def render_all(values, *, name="release", cluster=None):
+    """All documents, each with its kind and name; the notes are left out. `cluster` is what the templates see."""
     with helm_python.Chart.load(CHART) as chart:
         chart.validate_schema(values)
-        rendered = chart.render(values, name=name, namespace="llm")
+        if cluster is None:
+            rendered = chart.render(values, name=name, namespace="llm")
+        else:
+            rendered = cluster.render(chart, values, name=name, namespace="llm")
     texts = [text for file, text in rendered.items() if not file.endswith("NOTES.txt")]
     documents = [document for text in texts for document in yaml.safe_load_all(text) if document]
     return [((document["kind"], document["metadata"]["name"]), document) for document in documents]
 
 
-def render(values, *, name="release"):
+def render(values, *, name="release", cluster=None):
     """The same by kind and name."""
-    return dict(render_all(values, name=name))
+    return dict(render_all(values, name=name, cluster=cluster))

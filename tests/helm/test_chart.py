@@ -13,11 +13,22 @@ from gateway.api.endpoints import LIVEZ, READYZ
 from gateway.config import Config
 
 VERSIONS = ("1.31.0", "1.37.0")
-NO_SCHEMA = {"HTTPRoute", "ServiceMonitor", "PrometheusRule"}  # resources of others
+NO_SCHEMA = {"HTTPRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule"}  # resources of others
 
 REFUSED = {
     "a misspelt key": {"replicas": 2},
     "a misspelt key below": {"image": {"repo": "x"}},
+    "a misspelt section of the configuration": {"config": {"tenant": {"alice": {}}}},
+    "a misspelt setting of the gateway": {"config": {"auth": {"mod": "keys"}}},
+    "a misspelt setting of a tenant": {"config": {"tenants": {"alice": {"wieght": 2}}}},
+    "a policy that there is not": {"config": {"scheduling": {"fairness": {"policy": "fair"}}}},
+    "a port of the gateway out of range": {"config": {"admin": {"port": 70_000}}},
+    "a probe that there is not": {"probes": {"ready": {}}},
+    "a digest that is none": {"image": {"digest": "sha256:0a"}},
+    "a strategy that there is not": {"strategy": {"type": "Canary"}},
+    "a monitor of something else": {"monitoring": {"prometheus": {"kind": "Probe"}}},
+    "one host where hosts are": {"ingress": {"host": "llm.example.com"}},
+    "a label that is a number": {"commonLabels": {"a": 1}},
     "a port out of range": {"service": {"port": 70_000}},
     "a type that services have not": {"service": {"type": "Cluster"}},
     "text for a number": {"replicaCount": "two"},
@@ -133,10 +144,10 @@ def test_every_file_of_the_gateway_is_in_a_volume_and_what_it_writes_in_one_that
     config = Config(**yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"]))
     mounts = pod_of(documents)["spec"]["containers"][0]["volumeMounts"]
     may_write = {mount["mountPath"]: not mount.get("readOnly") for mount in mounts}
-    assert may_write[str(config.auth.secret_file.parent)] or MATRIX[name].get("keys")
+    assert may_write[str(config.auth.secret_file.parent)] is not bool(MATRIX[name].get("keys"))
     if config.admin.enabled:
-        assert may_write[str(config.state.file.parent)]
         assert str(config.admin.key_file.parent) in may_write
+    assert may_write[str(config.state.file.parent)]
     if config.state.redis is not None:
         assert str(config.state.redis.password_file.parent) in may_write
 
@@ -196,7 +207,7 @@ def test_pods_are_given_time_to_end_what_they_are_in_the_middle_of(name):
 def test_probes_ask_what_the_gateway_answers_and_see_a_lame_duck_before_it_is_gone(name):
     documents = dict(all_rendered(name))
     config = Config(**yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"]))
-    (container,) = pod_of(documents)["spec"]["containers"]
+    container = pod_of(documents)["spec"]["containers"][0]
     probes = {kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")}
     asked = {kind: (probe["httpGet"]["path"], probe["httpGet"]["port"]) for kind, probe in probes.items()}
     live, ready = (LIVEZ.path, "http"), (READYZ.path, "http")

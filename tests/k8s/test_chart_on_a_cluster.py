@@ -19,7 +19,7 @@ SWITCHED = {
 WITH_DISCOVERY = {**EVERYTHING, "config": {**EVERYTHING["config"], **FOUND["config"]}}
 CHANGED = {
     "fullnameOverride": "gate",
-    "replicaCount": 2,
+    "replicaCount": 1,
     "config": {"backends": [{"url": "http://vllm-0:8000"}], "shutdown": {"lame_duck_s": 1, "drain_s": 300}},
     "service": {"port": 9000},
     "pdb": {"enabled": True, "minAvailable": 1},
@@ -87,7 +87,7 @@ def test_every_rendering_is_taken_whole(api, measured):
                 accepted(api, document)
     measured(f"documents of {len(MATRIX)} renderings taken", len(seen))
     measured("kinds that this server does not have", sorted(left_out))
-    theirs = {"HTTPRoute", "PrometheusRule", "ServiceMonitor"}
+    theirs = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ServiceMonitor"}
     later = {"HorizontalPodAutoscaler", "PodDisruptionBudget"} if api.version() < OLDEST else set()
     assert left_out <= theirs | later
 

@@ -1,0 +1,90 @@
+"""Write what of the chart follows from something else: `make chart`.
+
+- values.schema.json: `config`, and the `$defs` that it refers to, are the gateway's own schema (`fairlead
+  config-schema`); what is about the chart itself is written there by hand.
+- README.md: its table is values.yaml, each value with its default and the comment that stands above or beside it.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from gateway.config.schema import config_schema
+
+CHART = Path(__file__).parent
+DEFAULT_CHARS_MAX = 100  # a longer one is to be looked up
+
+
+def schema(values_schema: str) -> str:
+    """The text of values.schema.json with the gateway's part anew."""
+    chart, config = json.loads(values_schema), config_schema()
+    chart["$defs"] = config.pop("$defs")
+    for name in ("$schema", "title"):
+        del config[name]
+    chart["properties"]["config"] = config
+    return json.dumps(chart, indent=2) + "\n"
+
+
+def readme(values: str, about: str) -> str:
+    """The text of README.md for these texts of values.yaml and Chart.yaml."""
+    rows = "\n".join(f"| {name} | {default} | {text} |" for name, default, text in _rows(values))
+    return f"""# The Helm chart of fairlead
+
+{yaml.safe_load(about)["description"]}. How it is used and what it does not do says
+[docs/operations.md](../docs/operations.md); every setting of the gateway (`config`) is in
+[fairlead.example.yaml](../gateway/fairlead.example.yaml).
+
+```console
+$ helm install fairlead helm/ --values my-values.yaml
+```
+
+Values that contradict each other are refused with a sentence, and misspelt ones by the schema. This file is made from
+values.yaml by `make chart`.
+
+| value | default | what it is |
+|---|---|---|
+{rows}
+"""
+
+
+def _rows(values: str) -> Iterator[tuple[str, str, str]]:
+    root = yaml.compose(values)
+    assert isinstance(root, yaml.MappingNode), "values are a mapping"
+    yield from _rows_of(root, (), values.splitlines())
+
+
+def _rows_of(node: yaml.MappingNode, path: tuple[str, ...], lines: list[str]) -> Iterator[tuple[str, str, str]]:
+    for key, value in node.value:
+        name = (*path, key.value)
+        above, beside = _comments(lines, key.start_mark.line)
+        text = " ".join(filter(None, (above, beside))).replace("|", "\\|")
+        shown = f"`{'.'.join(name)}`"
+        if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            if text:
+                yield shown, "", text
+            yield from _rows_of(value, name, lines)
+        else:
+            default = yaml.safe_load(yaml.serialize(value))
+            written = json.dumps(default)
+            yield shown, f"`{written}`" if len(written) <= DEFAULT_CHARS_MAX else "see values.yaml", text
+
+
+def _comments(lines: list[str], number: int) -> tuple[str, str]:
+    """What is said above this line and beside it. Settings that are commented out are no comments."""
+    above: list[str] = []
+    for line in reversed(lines[:number]):
+        text = line.strip()
+        if not text.startswith("# ") or text.startswith("#  "):
+            break
+        above.insert(0, text.removeprefix("# "))
+    return " ".join(above), lines[number].partition(" # ")[2].strip()
+
+
+if __name__ == "__main__":
+    for file, text in (
+        (CHART / "values.schema.json", schema((CHART / "values.schema.json").read_text())),
+        (CHART / "README.md", readme((CHART / "values.yaml").read_text(), (CHART / "Chart.yaml").read_text())),
+    ):
+        file.write_text(text)
