@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability bench-redis-faults lock clean
+.PHONY: help run chart plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -81,6 +81,9 @@ bench-step-time: $(STAMP)  ## how well the step time of a real vLLM is learnt, f
 
 bench-observability: $(STAMP)  ## CPU per call of traces and metrics, and what reading metrics holds up
 	$(BIN)/python tests/benchmarks/observability/bench.py
+
+bench-large-bodies: $(STAMP)  ## what others wait for while a large body passes, and its memory
+	$(BIN)/python tests/benchmarks/large_bodies/bench.py
 
 bench-redis-faults: $(STAMP)  ## what calls wait while the Redis that shares state is frozen, killed, emptied or slow
 	$(BIN)/python tests/benchmarks/redis_faults/bench.py
