@@ -230,6 +230,15 @@ class Reason(StrEnum):
     DRAINING = "draining"
 
 
+class LimitKind(StrEnum):
+    """Which limit of a tenant refused: of requests or tokens in a minute, of tokens in a day or month."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    DAY = "day"
+    MONTH = "month"
+
+
 @dataclass(slots=True)  # not frozen, as a request
 class Dispatch:
     """Send this request to this backend now.
@@ -250,11 +259,14 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Answer this request with a refusal; a client that comes back sooner than `retry_after_s` gets another."""
+    """Answer this request with a refusal; a client that comes back sooner than `retry_after_s` gets another. `limit`
+    is the tenant's that refused, None where none did.
+    """
 
     request_id: str
     reason: Reason
     retry_after_s: float
+    limit: LimitKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,11 +293,14 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """One limit of a tenant as it stands: `remaining` of `limit` now, all of it again after `reset_s`."""
+    """One limit of a tenant as it stands: `remaining` of `limit` now, all of it again after `reset_s`. Where gateways
+    share it, this one may let in `remaining_here` of that before they have met again; None: all that remains.
+    """
 
     limit: int
     remaining: int
     reset_s: float
+    remaining_here: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

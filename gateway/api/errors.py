@@ -12,11 +12,12 @@ from typing import Final
 
 import orjson
 
-from policies.types import Reason
+from policies.types import LimitKind, Reason
 
 RETRY_AFTER_S_MAX = 3600
 MONTH_S = 31 * 86_400
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
+LIMIT_HEADER = "x-fairlead-limit"
 
 
 class Api(StrEnum):
@@ -37,7 +38,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a call is not answered, whatever the API. `type` and `code` are OpenAI's, `param` names the field."""
+    """Why a call is not answered, whatever the API. `type` and `code` are OpenAI's, `param` names the field, `limit`
+    the limit that the caller is over.
+    """
 
     status: int
     type: str
@@ -45,6 +48,7 @@ class Problem:
     message: str
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    limit: LimitKind | None = None
 
 
 class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
@@ -189,17 +193,30 @@ def method_not_allowed(allow: str) -> Answer:
     return Answer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
 
 
-def refused(reason: Reason, retry_after_s: float) -> Problem:
+# What a refusal says where it is known which limit it was.
+_LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
+    (Reason.RATE_LIMITED, LimitKind.REQUESTS): "You are over your limit of requests per minute.",
+    (Reason.RATE_LIMITED, LimitKind.TOKENS): "You are over your limit of tokens per minute.",
+    (Reason.BUDGET_SPENT, LimitKind.DAY): "You have used up your tokens of this day (UTC).",
+    (Reason.BUDGET_SPENT, LimitKind.MONTH): "You have used up your tokens of this month (UTC).",
+}
+
+
+def refused(reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> Problem:
     """A Reject. Retry-After is whole seconds from 1 (RFC 9110, 10.2.3), where a retry can help."""
     refusal = REFUSALS[reason]
     headers = {DROPPED_REASON_HEADER: refusal.dropped_reason}
+    message = refusal.message
+    if limit is not None:
+        headers[LIMIT_HEADER] = limit
+        message = _LIMIT_MESSAGES.get((reason, limit), message)
     if refusal.status in (429, 503):
         headers["retry-after"] = str(
             _whole_seconds(retry_after_s, MONTH_S if refusal.renewed_in_days else RETRY_AFTER_S_MAX)
         )
     if refusal.renewed_in_days:
         headers["x-should-retry"] = "false"
-    return Problem(refusal.status, refusal.type, refusal.code, refusal.message, headers=headers)
+    return Problem(refusal.status, refusal.type, refusal.code, message, headers=headers, limit=limit)
 
 
 def about(problem: Problem, param: str) -> Problem:
@@ -217,12 +234,17 @@ def answer(problem: Problem, api: Api) -> Answer:
 
 def _openai_body(problem: Problem) -> bytes:
     error = {"message": problem.message, "type": problem.type, "param": problem.param, "code": problem.code}
-    return orjson.dumps({"error": error})
+    return orjson.dumps({"error": error | _limit(problem)})
 
 
 def _anthropic_body(problem: Problem) -> bytes:
     kind = _ANTHROPIC_TYPES.get(problem.status, "api_error")
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": problem.message}})
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": problem.message} | _limit(problem)})
+
+
+def _limit(problem: Problem) -> dict[str, str]:
+    """Which limit it was, beside what these APIs have: OpenAI has it in the message alone."""
+    return {} if problem.limit is None else {"limit": problem.limit}
 
 
 _BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {

@@ -27,7 +27,7 @@ from gateway.http.answer_headers import AnswerHeaders
 from gateway.intake.reception import NO_BODY, Arrival, Reception, Refused, refused
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
-from policies.types import Reason, Tenant, Usage
+from policies.types import LimitKind, Reason, Tenant, Usage
 
 UNIT: Final = Usage(1, 0, 0)  # a prompt token
 IN_FLIGHT_MAX: Final = 16  # of one tenant
@@ -103,9 +103,11 @@ class Utilities:
         tenant = arrival.tenant
         if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
             limits = arrival.dispatcher.rate_limits(tenant)
-            used_up = [limit.reset_s for limit in (limits.requests, limits.tokens) if limit and not limit.remaining]
+            kinds = {LimitKind.REQUESTS: limits.requests, LimitKind.TOKENS: limits.tokens}
+            used_up = {kind: limit.reset_s for kind, limit in kinds.items() if limit and not limit.remaining}
             if used_up:
-                raise refused(Reason.RATE_LIMITED, max(used_up))
+                kind = max(used_up, key=lambda kind: used_up[kind])
+                raise refused(Reason.RATE_LIMITED, used_up[kind], kind)
         if self._in_flight[tenant.id] >= IN_FLIGHT_MAX:
             raise refused(Reason.TOO_MANY_AT_ONCE)
         arrival.dispatcher.spent(tenant, UNIT)

@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.http.server import SERVER
 from gateway.observability.telemetry import CallTrace
-from policies.types import RateLimit, RateLimits
+from policies.types import LimitKind, RateLimit, RateLimits
 
 REQUEST_ID_HEADER: Final = "x-request-id"
 QUEUE_HEADER: Final = "x-fairlead-queue-ms"
@@ -24,13 +24,13 @@ class AnswerHeaders:
         self._show_queue_ms = show_queue_ms
         self._show_backend = show_backend
 
-    def of(self, trace: CallTrace) -> dict[str, str]:
-        """For an answer, or a refusal, that goes out now."""
+    def of(self, trace: CallTrace, refused_by: LimitKind | None = None) -> dict[str, str]:
+        """For an answer, or a refusal (by this limit), that goes out now."""
         headers = {REQUEST_ID_HEADER: trace.request_id, **SERVER}
         if trace.cors:
             headers.update(trace.cors)
         if trace.rate_limits is not None:
-            headers |= rate_limit_headers(trace.rate_limits())
+            headers |= rate_limit_headers(trace.rate_limits(), refused_by)
         if self._show_queue_ms and trace.queued_s is not None and trace.dispatched_s is not None:
             headers[QUEUE_HEADER] = str(round((trace.dispatched_s - trace.queued_s) * 1000))
         if self._show_backend and trace.backend_id:
@@ -38,16 +38,22 @@ class AnswerHeaders:
         return headers
 
 
-def rate_limit_headers(limits: RateLimits) -> dict[str, str]:
-    return _headers("requests", limits.requests) | _headers("tokens", limits.tokens)
+def rate_limit_headers(limits: RateLimits, refused_by: LimitKind | None = None) -> dict[str, str]:
+    """What remains to all gateways together; of the limit that refused, what this one could let in."""
+    return _headers(LimitKind.REQUESTS, limits.requests, refused_by) | _headers(
+        LimitKind.TOKENS, limits.tokens, refused_by
+    )
 
 
-def _headers(kind: str, limit: RateLimit | None) -> dict[str, str]:
+def _headers(kind: LimitKind, limit: RateLimit | None, refused_by: LimitKind | None) -> dict[str, str]:
     if limit is None:
         return {}
+    remaining = limit.remaining
+    if kind is refused_by and limit.remaining_here is not None:
+        remaining = limit.remaining_here
     return {
         f"x-ratelimit-limit-{kind}": str(limit.limit),
-        f"x-ratelimit-remaining-{kind}": str(limit.remaining),
+        f"x-ratelimit-remaining-{kind}": str(remaining),
         f"x-ratelimit-reset-{kind}": _duration(limit.reset_s),
     }
 

@@ -50,7 +50,9 @@ class Answering:
             response = self._own(refused.problem, endpoint, trace)
         except Rejected as rejected:
             trace.reason = rejected.reason
-            response = self._own(errors.refused(rejected.reason, rejected.retry_after_s), endpoint, trace)
+            response = self._own(
+                errors.refused(rejected.reason, rejected.retry_after_s, rejected.limit), endpoint, trace
+            )
         except UpstreamError as error:
             trace.reason = str(error)
             problem = errors.BACKEND_TIMEOUT if isinstance(error, UpstreamSilent) else errors.BACKEND_FAILED
@@ -73,4 +75,4 @@ class Answering:
 
     def _own(self, problem: Problem, endpoint: Endpoint, trace: CallTrace) -> web.Response:
         trace.status = problem.status
-        return to_response(errors.answer(problem, endpoint.api), **self._headers.of(trace))
+        return to_response(errors.answer(problem, endpoint.api), **self._headers.of(trace, problem.limit))

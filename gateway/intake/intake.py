@@ -130,9 +130,9 @@ class Intake:
         self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
     ) -> None:
         """Reserve what the call may use of its tenant's and its key's budgets. Raises Refused where it does not fit."""
-        wait_s = budgets.wait_s(tenant_id, trace.key_id, prompt_tokens)
-        if wait_s is not None:
-            raise refused(Reason.BUDGET_SPENT, wait_s)
+        spent = budgets.spent_by(tenant_id, trace.key_id, prompt_tokens)
+        if spent is not None:
+            raise refused(Reason.BUDGET_SPENT, spent.wait_s, spent.period)
         trace.reserved_tokens = budgets.reserve(
             tenant_id, trace.key_id, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max
         )

@@ -24,7 +24,7 @@ from gateway.intake.long_bodies import LONG_BYTES, LongBodies, TooComplexError
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from policies.types import Reason, Tenant
+from policies.types import LimitKind, Reason, Tenant
 
 NO_BODY: Final = JsonBody(b"", {})
 
@@ -158,5 +158,5 @@ class Reception:
             raise Refused(errors.BODY_TIMEOUT) from None
 
 
-def refused(reason: Reason, retry_after_s: float = 1.0) -> Refused:
-    return Refused(errors.refused(reason, retry_after_s), reason)
+def refused(reason: Reason, retry_after_s: float = 1.0, limit: LimitKind | None = None) -> Refused:
+    return Refused(errors.refused(reason, retry_after_s, limit), reason)

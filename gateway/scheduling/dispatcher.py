@@ -24,6 +24,7 @@ from policies.standings import Standings
 from policies.types import (
     BackendLoad,
     Dispatch,
+    LimitKind,
     Outcome,
     PolicyChoice,
     RateLimits,
@@ -47,12 +48,13 @@ CLOSED_RETRY_S = 1.0  # by then somebody else answers
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler refused the request."""
+    """The scheduler refused the request, where one of its tenant's limits did by that."""
 
-    def __init__(self, reason: Reason, retry_after_s: float) -> None:
+    def __init__(self, reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry_after_s = retry_after_s
+        self.limit = limit
 
 
 class Withdrawn(Exception):  # noqa: N818 - a decision, not an error
@@ -323,7 +325,7 @@ class Dispatcher:
             if decided.cancelled():
                 continue  # its task is on the way to _decision's except
             if isinstance(action, Reject):
-                decided.set_exception(Rejected(action.reason, action.retry_after_s))
+                decided.set_exception(Rejected(action.reason, action.retry_after_s, action.limit))
             else:
                 decided.set_result(action)
         wakeup_at = self._scheduler.next_wakeup()

@@ -23,6 +23,7 @@ from gateway.state.kinds import Key
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store, StoreFull, StoreUnavailable, UsageKey, UsageRow
 from gateway.store.periodic import Periodic
+from policies.types import LimitKind
 
 LOOK_S = 0.25  # for budgets that are new
 READ_S = 10.0  # what others have counted, which the store has by then
@@ -44,6 +45,13 @@ class Limits(NamedTuple):
 
     day: int | None = None
     month: int | None = None
+
+
+class Overrun(NamedTuple):
+    """A budget that a call does not fit into, and in how many seconds it is renewed."""
+
+    wait_s: float
+    period: LimitKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +161,17 @@ class Budgets:
 
     # -- calls ---------------------------------------------------------------------------------------------
 
-    def wait_s(self, tenant: str, key: str, prompt_tokens: int) -> float | None:
-        """Seconds until a prompt may come that does not fit into what is left; None where it may come now."""
+    def spent_by(self, tenant: str, key: str, prompt_tokens: int) -> Overrun | None:
+        """The budget that a prompt does not fit into, the one that is renewed last; None where it may come now."""
         if not self._accounts:
             return None
-        waits = [
-            standing.renewed_at_s - self._clock()
+        over = [
+            Overrun(standing.renewed_at_s - self._clock(), LimitKind(standing.period))
             for holder in _holders(tenant, key)
             for standing in self._standings(holder)
             if prompt_tokens > standing.remaining
         ]
-        return max(waits, default=None)
+        return max(over, default=None)
 
     def reserve(self, tenant: str, key: str, *, prompt_tokens: int, output_tokens_max: int) -> int:
         """Reserve what a call is likely to use, and return it: `ended` gives it back."""

@@ -7,16 +7,17 @@ over and what it used is known. A rule that needs none of that takes the empty a
 from typing import NamedTuple, Protocol
 
 from policies.queues import Queues
-from policies.types import RateLimits, Reason, Request, Tenant
+from policies.types import LimitKind, RateLimits, Reason, Request, Tenant
 
 UNLIMITED = RateLimits()
 
 
 class Refusal(NamedTuple):
-    """Why not; `retry_after_s` is None where it follows from how fast the tenant's queue drains."""
+    """Why not; `retry_after_s` is None where it follows from how fast the tenant's queue drains. `limit`: which one."""
 
     reason: Reason
     retry_after_s: float | None = None
+    limit: LimitKind | None = None
 
 
 class Admission(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from policies.admission.base import Admission, Refusal
 from policies.admission.drain import DrainEstimate
 from policies.queues import Queues
-from policies.types import RateLimits, Reason, Reject, Request, Tenant
+from policies.types import LimitKind, RateLimits, Reason, Reject, Request, Tenant
 
 BACKEND_RETRY_S = 5.0  # no backend lives: about one health poll
 
@@ -31,7 +31,7 @@ class Gate:
             if refusal is None:
                 continue
             if refusal.reason is not Reason.QUEUE_FULL:
-                return self.reject(request, refusal.reason, now, refusal.retry_after_s)
+                return self.reject(request, refusal.reason, now, refusal.retry_after_s, refusal.limit)
             full = full or refusal
         if full is not None:
             return self.reject(request, full.reason, now, full.retry_after_s)
@@ -57,11 +57,18 @@ class Gate:
             tokens=next((each.tokens for each in limits if each.tokens), None),
         )
 
-    def reject(self, request: Request, reason: Reason, now: float, retry_after_s: float | None = None) -> Reject:
+    def reject(
+        self,
+        request: Request,
+        reason: Reason,
+        now: float,
+        retry_after_s: float | None = None,
+        limit: LimitKind | None = None,
+    ) -> Reject:
         """A refusal of a request that is not queued (any more), with the time in which its queue drains by default."""
         if retry_after_s is None:
             retry_after_s = BACKEND_RETRY_S if reason is Reason.NO_BACKEND else self._drained_s(request.tenant_id, now)
-        return Reject(request.id, reason, retry_after_s)
+        return Reject(request.id, reason, retry_after_s, limit)
 
     def dispatched(self, request: Request, now: float) -> None:
         """The request has left the queue for a backend."""

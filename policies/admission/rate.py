@@ -19,7 +19,7 @@ from policies.admission.base import Admission, Refusal
 from policies.admission.sharing import REQUESTS, TOKENS, Sharing
 from policies.admission.window import WINDOW_S, Booking, SlidingWindow, Window
 from policies.queues import Queues
-from policies.types import RateLimit, RateLimits, Reason, Request, Tenant
+from policies.types import LimitKind, RateLimit, RateLimits, Reason, Request, Tenant
 
 
 class _Minute(NamedTuple):
@@ -49,24 +49,23 @@ class RateLimiter(Admission):
         self._reserved: dict[str, tuple[Window, Booking]] = {}  # by request, of tenants with a limit of tokens
 
     def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
-        """Refuse until the later of both limits has room."""
+        """Refuse until the later of both limits has room, and name that one."""
         requests_max, tokens_max = tenant.requests_per_minute_max, tenant.tokens_per_minute_max
         if requests_max is None and tokens_max is None:
             return None
         if tokens_max is not None and request.prompt_tokens > tokens_max:
-            return Refusal(Reason.REQUEST_TOO_LARGE, WINDOW_S)
-        minute, waits = self._minute(tenant.id), []
+            return Refusal(Reason.REQUEST_TOO_LARGE, WINDOW_S, LimitKind.TOKENS)
+        minute, refusal = self._minute(tenant.id), None
         if requests_max is not None:
-            waits.append(
-                self._sharing.wait_s(tenant.id, REQUESTS, 1, window=minute.requests, limit=requests_max, now=now)
-            )
+            wait_s = self._sharing.wait_s(tenant.id, REQUESTS, 1, window=minute.requests, limit=requests_max, now=now)
+            if wait_s is not None:
+                refusal = Refusal(Reason.RATE_LIMITED, wait_s, LimitKind.REQUESTS)
         if tokens_max is not None:
             tokens = self._reservation(request, tokens_max)
-            waits.append(
-                self._sharing.wait_s(tenant.id, TOKENS, tokens, window=minute.tokens, limit=tokens_max, now=now)
-            )
-        wait_s = max((wait_s for wait_s in waits if wait_s is not None), default=None)
-        return None if wait_s is None else Refusal(Reason.RATE_LIMITED, wait_s)
+            wait_s = self._sharing.wait_s(tenant.id, TOKENS, tokens, window=minute.tokens, limit=tokens_max, now=now)
+            if wait_s is not None and (refusal is None or wait_s > (refusal.retry_after_s or 0.0)):
+                refusal = Refusal(Reason.RATE_LIMITED, wait_s, LimitKind.TOKENS)
+        return refusal
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
         if tenant.requests_per_minute_max is not None:
@@ -122,4 +121,5 @@ class RateLimiter(Admission):
         others = self._sharing.others(tenant_id, kind)
         reset_s = WINDOW_S if others else window.reset_s(now)
         remaining = max(self._sharing.limit(limit) - window.used(now) - others, 0)
-        return RateLimit(limit=limit, remaining=remaining, reset_s=reset_s)
+        here = self._sharing.left(tenant_id, kind, remaining)
+        return RateLimit(limit, remaining, reset_s, remaining_here=None if here == remaining else here)

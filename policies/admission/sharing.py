@@ -112,6 +112,16 @@ class Sharing:
         share = None if self.is_cut_off else self._shares.get(tenant_id)
         return 0 if share is None else round(share.parts[kind].others)
 
+    def left(self, tenant_id: str, kind: int, remaining: int) -> int:
+        """Of what remains of the limit: what may be let in here before the replicas have met again."""
+        share = None if self.is_cut_off or not self.replicas else self._shares.get(tenant_id)
+        if share is None:
+            return remaining
+        part = share.parts[kind]
+        if (self.replicas == 1 and not part.others) or (share.is_next and part.may_exceed) or part.limit == inf:
+            return remaining
+        return min(remaining, max(0, int(part.left)))
+
     def forget(self, tenant_id: str) -> None:
         self._shares.pop(tenant_id, None)
 

@@ -368,7 +368,8 @@ async def scripted(default: Callable[..., Any] | None = None, *script: Callable[
 def assert_error(reply, status, *, code=None):
     assert reply.status == status
     assert reply.headers["Content-Type"] == "application/json"
-    assert set(reply.error) == {"message", "type", "param", "code"}
+    named = {"limit"} if "x-fairlead-limit" in reply.headers else set()
+    assert set(reply.error) == {"message", "type", "param", "code"} | named
     assert MARKER not in reply.body.decode()
     if code is not None:
         assert reply.error["code"] == code

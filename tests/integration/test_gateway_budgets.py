@@ -48,6 +48,7 @@ async def test_over_its_budget_a_tenant_is_refused_as_openai_refuses_until_midni
         assert reply.status == 429
         assert (reply.error["code"], reply.error["type"]) == ("insufficient_quota", "insufficient_quota")
         assert reply.headers[DROPPED] == "rejected-budget-spent"
+        assert reply.headers["x-fairlead-limit"] == reply.error["limit"] == "day"
         assert seconds_to_midnight() - 1 <= int(reply.headers["Retry-After"]) <= before + 1
         assert len(backend.calls) == 1
         assert (await api.rig.post(headers=bearer(other))).status == 200

@@ -167,6 +167,8 @@ async def test_the_rate_limit_says_to_the_second_when_to_come_back(keyring):
         reply = await rig.post(headers=bearer(keys["alice"]))
         assert_turned_away(reply, 429, dropped="rejected-saturated", kind="rate_limit_error")
         assert reply.headers["Retry-After"] == "60"
+        assert reply.headers["x-fairlead-limit"] == reply.error["limit"] == "requests"
+        assert reply.error["message"] == "You are over your limit of requests per minute."
         assert (await rig.post(headers=bearer(keys["bob"]))).status == 200
         assert len(backend.calls) == 3
 
@@ -184,6 +186,7 @@ async def test_tokens_per_minute_are_settled_to_what_an_answer_used(keyring):
         reply = await rig.post(headers=bearer(keys["alice"]))
         assert_turned_away(reply, 429, dropped="rejected-saturated", kind="rate_limit_error")
         assert 55 <= int(reply.headers["Retry-After"]) <= 60
+        assert reply.headers["x-fairlead-limit"] == reply.error["limit"] == "tokens"
         assert (await rig.post(headers=bearer(keys["bob"]))).status == 200
 
 

@@ -2,7 +2,7 @@
 
 from policies.admission import RateLimiter, Sharing
 from policies.queues import Queues
-from policies.types import MinuteSaid, Request, Tenant
+from policies.types import LimitKind, MinuteSaid, Request, Tenant
 
 NOW = 100.0
 
@@ -38,6 +38,9 @@ class Replica:
         said = self.hears(**others)
         self.sharing.agreed()
         return said.get("A")
+
+    def standing(self):
+        return self.limiter.limits(self.tenant, self.now).requests
 
 
 def said(used, claims=0.0, *, asks=True):
@@ -120,3 +123,34 @@ def test_what_is_left_is_told_with_the_others_in_it():
     replica.meets(a=said(4))
     limit = replica.limiter.limits(replica.tenant, replica.now).requests
     assert (limit.remaining, limit.reset_s) == (5, 60.0)
+
+
+def test_what_remains_of_a_limit_says_how_much_of_it_this_replica_may_let_in():
+    replica = Replica(30, replicas=3)
+    assert replica.standing().remaining_here is None, "nobody was asked yet"
+    replica.ask()
+    replica.hears(a=said(0), c=said(0))
+    assert (replica.standing().remaining, replica.standing().remaining_here) == (29, 9)
+    replica.lets_in()
+    standing, refusal = replica.standing(), replica.ask()
+    assert (refusal.limit, refusal.retry_after_s) == (LimitKind.REQUESTS, 1.0)
+    assert (standing.remaining, standing.remaining_here) == (20, 0)
+
+
+def test_a_replica_that_is_alone_may_let_in_all_that_remains():
+    replica = Replica(30, replicas=1)
+    replica.ask()
+    assert (replica.standing().remaining, replica.standing().remaining_here) == (29, None)
+
+
+def test_of_two_limits_the_one_that_takes_longer_is_named():
+    limiter, tenant = RateLimiter(lambda _: 0.0), Tenant("A", requests_per_minute_max=2, tokens_per_minute_max=10)
+    for now, prompt_tokens in ((0.0, 1), (30.0, 9)):
+        limiter.admitted(Request(f"r{now}", "A", "m", now, prompt_tokens, 1), tenant, now)
+    refusals = {
+        tokens: limiter.refuse(Request(f"q{tokens}", "A", "m", 40.0, tokens, 1), tenant, Queues(), 40.0)
+        for tokens in (1, 9, 11)
+    }
+    assert {tokens: refusal.limit for tokens, refusal in refusals.items()} == {
+        1: LimitKind.REQUESTS, 9: LimitKind.TOKENS, 11: LimitKind.TOKENS,
+    }  # fmt: skip

@@ -65,15 +65,15 @@ async def kept(store, day, tokens, *, writer="before", tenant="alice", key="k1",
 def test_a_call_that_does_not_fit_waits_for_the_next_day_in_utc(budgets, book):
     budgets.put(ALICE, Limits(day=100))
     call(budgets, book, prompt=10, output=50)
-    assert budgets.wait_s("alice", "k1", 40) is None
-    assert budgets.wait_s("alice", "k1", 41) == 12 * HOUR_S
-    assert budgets.wait_s("bob", "", 10**9) is None
+    assert budgets.spent_by("alice", "k1", 40) is None
+    assert budgets.spent_by("alice", "k1", 41).wait_s == 12 * HOUR_S
+    assert budgets.spent_by("bob", "", 10**9) is None
 
 
 def test_a_month_ends_with_its_last_day_and_goes_before_the_day(budgets, book):
     budgets.put(ALICE, Limits(day=50, month=100))
     call(budgets, book, prompt=100, output=0)
-    assert budgets.wait_s("alice", "", 1) == 10.5 * DAY_S
+    assert budgets.spent_by("alice", "", 1).wait_s == 10.5 * DAY_S
 
 
 def test_a_new_day_and_a_new_month_begin_with_nothing_spent(budgets, book, clock):
@@ -93,12 +93,12 @@ def test_what_is_under_way_holds_back_what_would_not_fit_beside_it(budgets, book
     first = CallTrace("chat", tenant_id="alice", key_id="k1")
     first.reserved_tokens = budgets.reserve("alice", "k1", prompt_tokens=600, output_tokens_max=1_000)
     assert first.reserved_tokens == 700
-    assert budgets.wait_s("alice", "k1", 201) is not None
-    assert budgets.wait_s("alice", "k1", 200) is None
+    assert budgets.spent_by("alice", "k1", 201) is not None
+    assert budgets.spent_by("alice", "k1", 200) is None
     budgets.ended(first)  # it was refused: nothing was used
     budgets.ended(first)
-    assert budgets.wait_s("alice", "k1", 900) is None
-    assert budgets.wait_s("alice", "k1", 901) is not None
+    assert budgets.spent_by("alice", "k1", 900) is None
+    assert budgets.spent_by("alice", "k1", 901) is not None
 
 
 def test_a_key_has_a_budget_of_its_own_within_its_tenants(budgets, book):
@@ -106,10 +106,10 @@ def test_a_key_has_a_budget_of_its_own_within_its_tenants(budgets, book):
     budgets.put(("alice", "k1"), Limits(day=40))
     call(budgets, book)
     assert used(budgets) == {("", "day"): 30, ("k1", "day"): 30}
-    assert budgets.wait_s("alice", "k1", 11) is not None
-    assert budgets.wait_s("alice", "k2", 11) is None
+    assert budgets.spent_by("alice", "k1", 11) is not None
+    assert budgets.spent_by("alice", "k2", 11) is None
     call(budgets, book, key="k2", prompt=70)
-    assert budgets.wait_s("alice", "k1", 1) is not None
+    assert budgets.spent_by("alice", "k1", 1) is not None
     budgets.forget_key("k1")
     assert list(used(budgets)) == [("", "day")]
 
@@ -155,8 +155,8 @@ async def test_what_others_have_counted_comes_from_the_store_or_from_them_and_co
     await budgets._read()
     assert used(budgets) == {("", "day"): 80}
     budgets.reserved_elsewhere = {"alice": 400}
-    assert budgets.wait_s("alice", "", 21) is not None
-    assert budgets.wait_s("alice", "", 20) is None
+    assert budgets.spent_by("alice", "", 21) is not None
+    assert budgets.spent_by("alice", "", 20) is None
 
 
 async def test_what_is_told_to_others_is_what_they_count(book, store, clock):
@@ -192,9 +192,9 @@ async def _away(**_):
 def test_a_budget_that_is_taken_away_binds_nobody_and_comes_back_with_what_was_spent(budgets, book):
     budgets.put(ALICE, Limits(day=10))
     call(budgets, book)
-    assert budgets.wait_s("alice", "", 1) is not None
+    assert budgets.spent_by("alice", "", 1) is not None
     budgets.put(ALICE, Limits())
-    assert budgets.wait_s("alice", "", 1) is None
+    assert budgets.spent_by("alice", "", 1) is None
     budgets.put(ALICE, Limits(day=20))
     assert used(budgets) == {("", "day"): 30}
 
@@ -208,8 +208,8 @@ def test_cut_off_from_others_a_gateway_keeps_to_its_part_of_what_is_left(budgets
         assert [each.remaining for each in budgets.standings()] == [100, 300]
     call(budgets, book, prompt=90, output=0)
     budgets.cut_off(3)
-    assert budgets.wait_s("alice", "", 11) is not None
-    assert budgets.wait_s("alice", "", 10) is None
+    assert budgets.spent_by("alice", "", 11) is not None
+    assert budgets.spent_by("alice", "", 10) is None
     clock.now_s += DAY_S
     assert [each.remaining for each in budgets.standings()] == [134, 210]
     budgets.cut_off(1)
