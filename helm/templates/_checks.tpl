@@ -11,11 +11,11 @@
 {{/* Settings of the gateway that are the chart's: it would not listen where the services look, or write where it may not. */}}
 {{- define "fairlead.checkOwned" -}}
 {{- $owned := dict "listen" (list "host" "port") "admin" (list "enabled" "host" "port" "key_file")
-  "auth" (list "secret_file" "keys_file") "state" (list "file") -}}
+  "auth" (list "secret_file" "keys_file") "metrics" (list "host" "port") "state" (list "file") -}}
 {{- range $section, $names := $owned -}}
 {{- range $names -}}
 {{- if hasKey (default dict (get $.Values.config $section)) . -}}
-{{- fail (printf "config.%s.%s is set by the chart: take it out (service, admin, keys and persistence are what to set)." $section .) -}}
+{{- fail (printf "config.%s.%s is set by the chart: take it out (service, admin, metrics, keys and persistence are what to set)." $section .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -65,8 +65,8 @@
 
 {{- define "fairlead.checkMonitoring" -}}
 {{- if .Values.monitoring.prometheus.enabled -}}
-{{- if not .Values.admin.enabled -}}
-{{- fail "monitoring.prometheus reads metrics from the admin port: set admin.enabled=true." -}}
+{{- if not (or .Values.metrics.enabled (and .Values.admin.enabled .Values.monitoring.prometheus.keySecret.name)) -}}
+{{- fail "monitoring.prometheus can read metrics nowhere: set metrics.enabled=true; or admin.enabled=true, and monitoring.prometheus.keySecret.name to a secret with an admin key." -}}
 {{- end -}}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) -}}
 {{- fail "networkPolicy lets nobody to the metrics that monitoring.prometheus is to read: set networkPolicy.metricsFrom." -}}

@@ -103,6 +103,9 @@ its state and has no file that lasts would make one of its own, and not start be
 {{- $admin := dict "enabled" true "host" "0.0.0.0" "port" 8081 "key_file" (include "fairlead.adminKeyFile" .) -}}
 {{- $_ := set $config "admin" (merge $admin (default dict $config.admin)) -}}
 {{- end -}}
+{{- if .Values.metrics.enabled -}}
+{{- $_ := set $config "metrics" (merge (dict "host" "0.0.0.0" "port" 9090) (default dict $config.metrics)) -}}
+{{- end -}}
 {{- $state := merge (dict "file" "/var/lib/fairlead/fairlead.db") (default dict $config.state) -}}
 {{- if include "fairlead.sharesState" . -}}
 {{- $redis := default dict $state.redis -}}

@@ -73,7 +73,7 @@ EVERYTHING = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": "mine"},
-            "stringData": {"of": "{{ .Release.Name }}"},
+            "data": {"of": "{{ .Release.Name | b64enc }}"},
         },
         "apiVersion: v1\nkind: Secret\nmetadata: {name: '{{ .Release.Name }}-text'}\n",
     ],
@@ -92,6 +92,7 @@ FOUND = {
     }
 }
 SHARED = {"redis": EVERYTHING["redis"], "keys": {"existingHmacSecret": "hmac"}}  # state that pods share
+METRICS = {"metrics": {"enabled": True, "port": 9999}}
 SWITCHES = ("monitoring", "redis", "ingress", "httpRoute", "autoscaling", "pdb", "networkPolicy")
 MATRIX = {
     "defaults": {},
@@ -108,6 +109,16 @@ MATRIX = {
     "Redis without the admin port": {**SHARED, "admin": {"enabled": False}},
     "a monitor of pods": {
         "monitoring": {"prometheus": {**EVERYTHING["monitoring"]["prometheus"], "kind": "PodMonitor"}}
+    },
+    "a port for metrics": {
+        **METRICS,
+        "monitoring": {"prometheus": {"enabled": True}},
+        "networkPolicy": {"enabled": True},
+    },
+    "a port for metrics alone": {
+        **METRICS,
+        "admin": {"enabled": False},
+        "monitoring": {"prometheus": {"enabled": True, "kind": "PodMonitor"}},
     },
     "keys that are made while it runs": {"config": {"auth": {"mode": "keys"}}, "persistence": {"enabled": True}},
     **{

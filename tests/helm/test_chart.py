@@ -38,7 +38,6 @@ REFUSED = {
     "a time below zero": {"config": {"shutdown": {"drain_s": -1}}},
     "a route from nowhere": {"httpRoute": {"enabled": True}},
     "a timeout that is none": {"httpRoute": {**EVERYTHING["httpRoute"], "timeouts": {"request": "soon"}}},
-    "a scrape without a key": {"monitoring": {"prometheus": {"enabled": True}}},
     "a size that is none": {"persistence": {"size": "big"}},
     "a part that is none": {"pdb": {"minAvailable": "half"}},
 }
@@ -112,7 +111,7 @@ def test_what_refers_to_another_refers_to_one_that_is_there(name):
     documents = dict(all_rendered(name))
     spec = pod_of(documents)["spec"]
     services = {name: document for (kind, name), document in documents.items() if kind == "Service"}
-    service = next(document for name, document in services.items() if not name.endswith("-admin"))
+    service = next(document for name, document in services.items() if not name.endswith(("-admin", "-metrics")))
     maps = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
     assert maps <= {name for kind, name in documents if kind == "ConfigMap"}
     volumes = {volume["name"] for volume in spec["volumes"]}
@@ -134,6 +133,8 @@ def test_the_gateway_accepts_the_configuration_and_serves_where_the_service_look
     listens = {"http": (config.listen.host, config.listen.port)}
     if config.admin.enabled:
         listens["admin"] = (config.admin.host, config.admin.port)
+    if config.metrics.port is not None:
+        listens["metrics"] = (config.metrics.host, config.metrics.port)
     ports = pod_of(documents)["spec"]["containers"][0]["ports"]
     assert listens == {port["name"]: ("0.0.0.0", port["containerPort"]) for port in ports}
 
@@ -176,15 +177,20 @@ def test_a_route_lets_answers_take_their_time_unless_its_gateway_cannot_say_so()
     assert "timeouts" not in rule
 
 
-def test_the_monitor_finds_the_admin_service_and_nothing_else():
-    documents = render(EVERYTHING)
+@pytest.mark.parametrize(
+    ("name", "service"), [("everything", "gate-admin"), ("a port for metrics", "release-fairlead-metrics")]
+)
+def test_the_monitor_finds_the_service_that_has_the_metrics_and_nothing_else(name, service):
+    documents = dict(all_rendered(name))
     wanted = one(documents, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
     found = [
         name
         for (kind, name), document in documents.items()
         if kind == "Service" and wanted.items() <= document["metadata"]["labels"].items()
     ]
-    assert found == ["gate-admin"]
+    assert found == [service]
+    (endpoint,) = one(documents, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in documents["Service", service]["spec"]["ports"]}
 
 
 def test_rules_and_dashboards_are_the_files_of_the_chart():

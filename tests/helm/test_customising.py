@@ -1,9 +1,10 @@
 """What a platform team adds to every chart: registries, labels, probes, hosts, sidecars, more objects, networks."""
 
+import base64
 import re
 
 import pytest
-from renderings import EVERYTHING, HOSTS, PEER, render, render_all
+from renderings import EVERYTHING, HOSTS, MATRIX, PEER, render, render_all
 
 DIGEST = EVERYTHING["image"]["digest"]
 PROMETHEUS = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}
@@ -124,7 +125,7 @@ def test_containers_run_before_and_beside_the_gateway():
 
 def test_more_objects_are_made_with_the_templates_in_them_filled_in():
     documents = render(EVERYTHING)
-    assert documents["Secret", "mine"]["stringData"] == {"of": "release"}
+    assert documents["Secret", "mine"]["data"] == {"of": base64.b64encode(b"release").decode()}
     assert ("Secret", "release-text") in documents
 
 
@@ -138,9 +139,17 @@ def test_a_monitor_of_pods_finds_the_pods_and_their_port():
     assert not of_kind(values, "ServiceMonitor")
 
 
-def allowed(**policy):
+def test_a_port_for_metrics_alone_is_scraped_without_a_key():
+    values = MATRIX["a port for metrics alone"]
+    (endpoint,) = of_kind(values, "PodMonitor")[0]["spec"]["podMetricsEndpoints"]
+    assert endpoint == {"port": "metrics", "path": "/metrics", "interval": "15s"}
+    assert [port["name"] for port in gateway(values)["ports"]] == ["http", "metrics"]
+
+
+def allowed(*, metrics=False, **policy):
     """Who is let in, by port: None for all."""
-    (document,) = of_kind({"networkPolicy": {"enabled": True, **policy}}, "NetworkPolicy")
+    values = {"metrics": {"enabled": metrics}, "networkPolicy": {"enabled": True, **policy}}
+    (document,) = of_kind(values, "NetworkPolicy")
     rules = document["spec"]["ingress"]
     assert all(rule.get("from", [PEER]) for rule in rules), "an empty list is everybody"
     return {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
@@ -152,3 +161,5 @@ def test_the_network_lets_prometheus_to_the_metrics_and_nobody_else_to_the_admin
     assert allowed(metricsFrom=[]) == {"http": None}
     assert allowed(metricsFrom=[], adminFrom=[PEER]) == {"http": None, "admin": [PEER]}
     assert allowed(**{"from": [OTHER], "adminFrom": [PEER]}) == {"http": [OTHER], "admin": [PEER, PROMETHEUS]}
+    assert allowed(metrics=True) == {"http": None, "metrics": [PROMETHEUS]}
+    assert allowed(metrics=True, adminFrom=[PEER]) == {"http": None, "metrics": [PROMETHEUS], "admin": [PEER]}

@@ -66,7 +66,12 @@ REFUSED = {
     ),
     "metrics where there is no port": (
         {"admin": {"enabled": False}, "monitoring": PROMETHEUS},
-        "set admin.enabled=true",
+        "can read metrics nowhere",
+    ),
+    "metrics that ask for a key": ({"monitoring": {"prometheus": {"enabled": True}}}, "can read metrics nowhere"),
+    "a port for metrics that no service has": (
+        {"config": {"metrics": {"port": 9090}}},
+        "config.metrics.port is set by the chart",
     ),
     "metrics that nobody may read": (
         {"networkPolicy": {"enabled": True, "metricsFrom": []}, "monitoring": PROMETHEUS},
