@@ -20,7 +20,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import uvloop
-from aiohttp import web
 
 from backends.engine.server import EngineOptions, EngineServer
 from backends.poll import PollTimes
@@ -34,6 +33,7 @@ from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading
 from gateway.forwarding.attempt import Link
 from gateway.front import Front
+from gateway.http.listener import Listener
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
 from gateway.observability.instruments import CLIENTS_CUT, CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
@@ -59,7 +59,6 @@ CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
 IDLE_CONNECTION_S = 4.0
 IDLE_CONNECTIONS_MAX = 1024
-BACKLOG = 4096
 DRAIN_POLL_S = 0.05
 GC_THRESHOLDS = (20_000, 20, 50)
 STOP_S_MAX = 1.0  # for answers that are already ours to be written
@@ -84,7 +83,7 @@ class Gateway:
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
-        self._runner: web.ServerRunner | None = None
+        self._listener: Listener | None = None
         self._tracing: Tracing | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
@@ -132,7 +131,8 @@ class Gateway:
             tokens=self._tokens,
             budgets=budgets,
         )
-        self._runner = web.ServerRunner(self._front.server, shutdown_timeout=STOP_S_MAX)
+        listen = config.listen
+        self._listener = Listener(self._front.server, listen.host, listen.port, listen.tls, stop_s_max=STOP_S_MAX)
         if self._management is not None:
             self._management.begin(
                 Running(
@@ -147,15 +147,13 @@ class Gateway:
             )
             await self._management.meet()
         await self.backends.start()
-        await self._runner.setup()
-        await web.TCPSite(self._runner, config.listen.host, config.listen.port, backlog=BACKLOG).start()
+        url = await self._listener.start()
         if self._management is not None:
             self.admin_url = await self._management.serve(self.metrics.page)
         if config.metrics.port is not None:
             self.metrics_url = await self.metrics.serve(config.metrics.host, config.metrics.port)
         self.metrics.start()
-        host, port = self._runner.addresses[0][:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return url
 
     def reload(self, config: Config) -> None:
         """The configuration is this now. Raises ValueError."""
@@ -176,14 +174,14 @@ class Gateway:
         """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
         if self._management is not None:
             await self._management.stop()
-        if self._runner is not None:
+        if self._listener is not None:
             await self.metrics.stop()
             await self._front.stop()
             await self.backends.stop()
             self.pools.close()
             for link in self._links.values():
                 await link.upstream.aclose()
-            await self._runner.cleanup()
+            await self._listener.stop()
         if self._tokens is not None:
             await self._tokens.stop()
         if self._management is not None:

@@ -21,6 +21,7 @@ from gateway.admin.server import AdminServer
 from gateway.admin.sign_in import SignIn
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
+from gateway.http.listener import Listener
 from gateway.identity.auth import Identity
 from gateway.identity.key_file import first_key
 from gateway.identity.key_ring import KeyRing
@@ -63,7 +64,6 @@ class AdminPort:
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
     ) -> None:
         """`secret` is that of the HMACs of keys. Raises ValueError where the first key cannot be read or made."""
-        self._config = config
         self._registry = parts.registry
         self._ring: KeyRing[Caller] = KeyRing(secret)
         key = first_key(config.key_file)
@@ -73,18 +73,16 @@ class AdminPort:
         table = RouteTable(routes(parts, self._ring.hmac_hex))
         sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock, tokens=tokens)
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
-        self._runner = web.ServerRunner(AdminServer(table, sign_in, pages), shutdown_timeout=STOP_S_MAX)
+        server = AdminServer(table, sign_in, pages)
+        self._listener = Listener(server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX)
 
     async def start(self) -> str:
         """Listen; return the URL. Raises OSError where the port is taken."""
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._config.host, self._config.port).start()
-        host, port = self._runner.addresses[0][:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return await self._listener.start()
 
     async def stop(self) -> None:
         self._unsubscribe()
-        await self._runner.cleanup()
+        await self._listener.stop()
 
     def _keys_changed(self, changed: Changed) -> None:
         for kind, name in changed:

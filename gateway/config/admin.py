@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gateway.config.sections import Network, Section, not_bool
+from gateway.config.sections import Network, Section, ServerTls, not_bool
 
 PRIVATE_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = (
     IPv4Network("10.0.0.0/8"),
@@ -22,5 +22,6 @@ class Admin(Section):
     enabled: bool = False
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] = 8081
+    tls: ServerTls | None = None
     key_file: Path = Path("fairlead.admin-key")
     backend_networks: tuple[Network, ...] = PRIVATE_NETWORKS

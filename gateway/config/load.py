@@ -28,6 +28,7 @@ from gateway.config.problems import (
     validation_problems,
 )
 from gateway.config.step_time import believed
+from gateway.config.tls import server_context
 from gateway.identity.key_file import read_keys
 
 FILE_BYTES_MAX = 16 << 20
@@ -145,6 +146,9 @@ def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
         checks.append((("admin", "host"), partial(_address, config.admin.host)))
     if config.metrics.port is not None:
         checks.append((("metrics", "host"), partial(_address, config.metrics.host)))
+    for port, tls in (("listen", config.listen.tls), ("admin", config.admin.tls)):
+        if tls is not None:
+            checks.append(((port, "tls"), partial(server_context, tls)))
     for section, log in (("access_log", config.access_log), ("trace_log", config.trace_log)):
         if log.enabled and log.path != STDOUT:
             checks.append(((section, "path"), partial(_folder, log.path)))

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.config.config import Config
+from gateway.config.files import Marks, marks
 from gateway.config.load import load_config
 from gateway.config.problems import ConfigError
 
 LOOK_S = 2.0
 log = logging.getLogger(__name__)
-
-Marks = tuple[tuple[int, int, int] | None, ...]
 
 
 class Reloading:
@@ -56,12 +55,4 @@ class Reloading:
             log.error("%s is not put in force: %s", self._path, error)  # noqa: TRY400
 
     def _marks(self) -> Marks:
-        return tuple(_mark(file) for file in self._files)
-
-
-def _mark(file: Path) -> tuple[int, int, int] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+        return marks(*self._files)

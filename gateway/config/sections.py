@@ -100,9 +100,19 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
+class ServerTls(Section):
+    """`cert_file`: a port's certificate and those between it and its authority; `key_file`: its key, without a
+    password. Both are PEM, and read again when they change.
+    """
+
+    cert_file: Path
+    key_file: Path
+
+
 class Listen(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535), BeforeValidator(not_bool)] = 8080
+    tls: ServerTls | None = None
     show_queue_ms: bool = False
     show_backend: bool = False
     allowed_origins: tuple[str, ...] = ()

@@ -25,12 +25,12 @@ from backends.meters.events import EventTooLongError, Meter
 from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
 from gateway.forwarding.long_answers import is_whole_json
 from gateway.forwarding.unread import Unread, UnreadAnswer
+from gateway.http.stall import WAITING_BYTES_MAX
 from gateway.http.whole_response import WholeResponse
 from policies.slo.timeliness import Timeliness
 from policies.types import Outcome, Usage
 
-# The high-water mark of both event loops: over it, aiohttp's drain() waits.
-CLIENT_BUFFER_BYTES_MAX = 64 * 1024
+CLIENT_BUFFER_BYTES_MAX = WAITING_BYTES_MAX  # over it, aiohttp's drain() waits
 
 _WITHOUT_BODY = frozenset({204, 304})  # RFC 9110, 6.4.1
 _PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})

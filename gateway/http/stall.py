@@ -12,6 +12,7 @@ from aiohttp.web_protocol import RequestHandler
 
 # What a client does not take for so long is kept for nobody.
 CLIENT_STALL_S_MAX = 60.0
+WAITING_BYTES_MAX: Final = 64 * 1024  # the high-water mark of both event loops
 STALLED: Final = "client_stalled"
 
 
@@ -24,6 +25,7 @@ class StallingConnection(RequestHandler):
         self._stall: asyncio.TimerHandle | None = None
         # aiohttp forgets the transport when it closes it, which waits for what is still to be sent.
         self._waiting_transport = cast("asyncio.Transport", transport)
+        self._waiting_transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)  # with TLS it would be 512 KiB
         self.cut_reason: str | None = None
         super().connection_made(transport)
 

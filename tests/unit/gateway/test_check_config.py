@@ -39,6 +39,12 @@ CHECKED = {
     "a host of the admin port": ({"admin": {"enabled": True, "host": "not a host"}}, "admin.host: is no address"),
     "a folder that is not there": ({"access_log": {"path": "nix/access.log"}}, "access_log.path: there is no folder"),
     "a folder of the state": ({"state": {"file": "nix/state.db"}}, "state.file: there is no folder"),
+    "a certificate of the port": (
+        {"listen": {"tls": {"cert_file": "nix.pem", "key_file": "nix.key"}}}, "listen.tls: there is no file",
+    ),
+    "a certificate of the admin port": (
+        {"admin": {"enabled": True, "tls": {"cert_file": "nix.pem", "key_file": "nix.key"}}}, "admin.tls: there is no",
+    ),
     "a network that is none": (
         {"auth": {"trusted_proxies": ["10.0.0.0/33"]}}, "auth.trusted_proxies[0]: must be a network like 10.0.0.0/8",
     ),

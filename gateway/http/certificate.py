@@ -1,0 +1,62 @@
+"""The certificate of a port, as its files say it now: a renewed one serves the next connection, without a restart.
+
+Who renews writes two files, one after the other, or puts another directory in place, as Kubernetes does with a Secret.
+In between they do not belong together: then the last pair that did stays.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from typing import Final
+
+from gateway.config.files import marks
+from gateway.config.sections import ServerTls
+from gateway.config.tls import server_context
+
+LOOK_S: Final = 2.0  # as often as the configuration is looked at (config/reloading.py)
+
+log = logging.getLogger(__name__)
+
+
+class Certificate:
+    """`context` is for the listener. Mutable: it has the newest certificate while it is watched."""
+
+    def __init__(self, tls: ServerTls, *, look_s: float = LOOK_S) -> None:
+        """Raises ValueError where there is none."""
+        self._tls = tls
+        self._look_s = look_s
+        self._seen = self._marks()
+        self._newest = self.context = server_context(tls)
+        # Asked for every handshake, with a name or without: so no connection sees half of a change.
+        self.context.sni_callback = self._choose
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Follow the files from now on."""
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            if (now := self._marks()) == self._seen:
+                continue
+            self._seen = now
+            try:
+                self._newest = await asyncio.to_thread(server_context, self._tls)
+            except ValueError as error:
+                log.warning("the last certificate stays: %s", error)
+            else:
+                log.info("the certificate in %s is in use", self._tls.cert_file)
+
+    def _choose(self, connection: "ssl.SSLObject | ssl.SSLSocket", _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+    def _marks(self) -> object:
+        return marks(self._tls.cert_file, self._tls.key_file)
