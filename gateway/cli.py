@@ -9,7 +9,7 @@ import typer
 
 from gateway.admin.cli import app as admin_app
 from gateway.calibrate.cli import calibrate
-from gateway.config.option import ConfigOption
+from gateway.options import ConfigOption
 from gateway.simulate.cli import app as simulate_app
 
 if TYPE_CHECKING:

@@ -66,9 +66,13 @@ class Lanes(Protocol):
         return
 
     def backends_changed(self) -> None:
-        """There are other backends, or more is known of them."""
+        """There are other backends, or more is known of all of them."""
+        self.release_holds()
+
+    def release_holds(self) -> None:
+        """More is known of a backend: another than the one that is held may have room sooner."""
         for lane in self.all():
-            lane.held.clear()  # another may have room sooner
+            lane.held.clear()
 
     def stranded(self, now: float) -> Sequence[Request]:
         """What waits for a backend that does not serve although another would, oldest first."""

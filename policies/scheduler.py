@@ -259,6 +259,7 @@ class Scheduler:
             self._lanes.backends_changed()
             self._find_homes(now)
         else:
+            self._lanes.release_holds()
             self._tenants.move_stranded(now)
 
     def tenants_changed(

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.client import Answer, Client, UnreachableError
-from gateway.config.option import ConfigOption
+from gateway.options import ConfigOption
 
 PAGE_ROWS = 1000  # that are asked for at once
 

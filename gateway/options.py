@@ -1,4 +1,4 @@
-"""The option of every command that reads the configuration: --config, FAIRLEAD_CONFIG, or the file that lies here."""
+"""Options that commands share: --config, FAIRLEAD_CONFIG, or the fairlead.yaml that lies here. No server is loaded."""
 
 from pathlib import Path
 from typing import Annotated
