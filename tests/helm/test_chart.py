@@ -7,11 +7,12 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from renderings import CHART, EVERYTHING, FOUND, MATRIX, render, render_all
+from renderings import CHART, EVERYTHING, FOUND, MATRIX, SHARED, render, render_all
 
 from gateway.api.endpoints import LIVEZ, READYZ
 from gateway.config import Config
 
+URL = "redis://redis:6379/1"
 VERSIONS = ("1.31.0", "1.37.0")
 NO_SCHEMA = {"HTTPRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule"}  # resources of others
 
@@ -260,6 +261,19 @@ def test_keys_come_from_a_secret_and_only_then_from_files():
         "secret_file": "/etc/fairlead-keys/fairlead.secret",
     }
     assert "keys_file" not in one(render({}), "ConfigMap")["data"]["fairlead.yaml"]
+
+
+@pytest.mark.parametrize("has_admin", [True, False])
+@pytest.mark.parametrize(
+    "values", [{"redis": {"url": URL}}, {"config": {"state": {"redis": {"url": URL, "prefix": "x"}}}}]
+)
+def test_state_is_shared_and_kept_with_the_admin_port_and_without(values, has_admin):
+    secrets = {**SHARED, "redis": {**values.get("redis", {}), "existingSecret": "redis"}}
+    documents = render({**values, **secrets, "admin": {"enabled": has_admin}})
+    state = yaml.safe_load(one(documents, "ConfigMap")["data"]["fairlead.yaml"])["state"]
+    assert state["file"] == "/var/lib/fairlead/fairlead.db"
+    asked = {"url": URL, "password_file": "/etc/fairlead-redis/redis-password"}
+    assert state["redis"] == {**values.get("config", {}).get("state", {}).get("redis", {}), **asked}
 
 
 def test_another_configuration_is_another_pod():
