@@ -16,7 +16,10 @@ BackendUrl = Annotated[
 ]
 ModelName = Annotated[str | None, typer.Option(help="What to call for. Default: the first that it serves.")]
 OutFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Store the coefficients, for step_time_file.")]
-Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long it is kept busy.")]
+Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long it is kept busy at least.")]
+SecondsMax = Annotated[
+    float, typer.Option(min=1.0, max=36_000.0, help="How long it goes on for while there is too little to learn from.")
+]
 PlotFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw what was predicted (SVG).")]
 KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The API key that the server wants.")]
 
@@ -27,15 +30,18 @@ def calibrate(
     model: ModelName = None,
     out: OutFile = None,
     seconds: Seconds = 120.0,
+    seconds_max: SecondsMax = 600.0,
     plot: PlotFile = None,
     api_key_file: KeyFile = None,
 ) -> None:
     """Learn how long a backend's steps take, from its own counters, while it is kept busy with a mixed load.
 
     Prints the coefficients and how wrong they were about what they were not learnt from. A gateway learns the same
-    while it serves; started from these, it knows at once.
+    while it serves; started from these, it knows at once. It goes on until there is enough to learn from; Ctrl-C ends
+    it with what there is. With --out, windows that were too few are kept beside that file: the next run goes on from
+    them.
     """
-    from gateway.calibrate import run  # noqa: PLC0415
+    from gateway.calibrate import bar, kept_windows, run  # noqa: PLC0415
     from gateway.calibrate.load import CalibrationError  # noqa: PLC0415
     from gateway.config.step_time import write_step_time  # noqa: PLC0415
 
@@ -43,17 +49,31 @@ def calibrate(
         _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
     spec = _spec(backend, api_key_file)
     try:
-        found = asyncio.run(
-            run.calibrate(spec, model=model, seconds=seconds, say=lambda line: typer.echo(line, err=True))
-        )
+        with bar.shown(seconds) as say:
+            found = asyncio.run(
+                run.calibrate(
+                    spec,
+                    model=model,
+                    seconds=seconds,
+                    seconds_max=seconds_max,
+                    say=say,
+                    seen_before=lambda of: [] if out is None else kept_windows.kept(out, spec.url, of),
+                )
+            )
         _print(found)
         if out is not None:
             write_step_time(out, found.step_time)
+            kept_windows.forget(out)
             typer.echo(f"Stored in {out}. In the backend's configuration: step_time_file: {out}")
         if plot is not None:
             from gateway.calibrate.plot import draw  # noqa: PLC0415
 
             plot.write_text(draw(found), encoding="utf-8")
+    except run.TooFewWindowsError as error:
+        if out is None or not error.windows:
+            _fail(f"{error}: give it more --seconds-max")
+        kept_at = kept_windows.keep(out, spec.url, error.model, error.windows)
+        _fail(f"{error}. They are kept in {kept_at}: the same command goes on from them.")
     except CalibrationError as error:
         _fail(str(error))
     except OSError as error:

@@ -1,13 +1,15 @@
 """Load a backend, watch its /metrics, fit: what `fairlead calibrate` does before it prints.
 
 It is learnt from every second window and judged by the others, and at last learnt from all. Whatever else runs on the
-backend is seen and learnt from too; the load only makes sure that there is something to see.
+backend is seen and learnt from too; the load only makes sure that there is something to see. How many windows a second
+has depends on the backend, so the load goes on beyond its time until there are enough, or for good.
 """
 
 import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, cycle
 from random import Random
 from statistics import median, quantiles
 
@@ -24,6 +26,25 @@ from policies.step_time import Observation, StepTime, StepTimeModel, fit_all
 SCRAPE_EVERY_S = 0.25
 POLL_TIMEOUT_S = 10.0
 WINDOWS_MIN = 16
+SECONDS_MAX = 600.0  # that it goes on for while there are not enough windows
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it has come: `concurrent` calls at once are made now."""
+
+    concurrent: int
+    seconds: float
+    windows: int
+
+
+class TooFewWindowsError(CalibrationError):
+    """There is too little to learn from; `windows` are there to go on from."""
+
+    def __init__(self, model: str, windows: list[Observation]) -> None:
+        super().__init__(f"only {len(windows)} windows of steps were seen, {WINDOWS_MIN} are needed")
+        self.model = model
+        self.windows = windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,54 +62,87 @@ class Calibration:
 
 
 async def calibrate(
-    spec: BackendSpec, *, model: str | None, seconds: float, say: Callable[[str], None], every_s: float = SCRAPE_EVERY_S
+    spec: BackendSpec,
+    *,
+    model: str | None,
+    seconds: float,
+    say: Callable[[Progress], None],
+    seconds_max: float = SECONDS_MAX,
+    every_s: float = SCRAPE_EVERY_S,
+    seen_before: Callable[[str], list[Observation]] = lambda _model: [],
 ) -> Calibration:
-    """Load the backend for so long, and learn. Raises CalibrationError."""
+    """Load the backend for so long, and on until there is enough to learn from, and learn. Cancelled, it learns from
+    what it has. `seen_before`: windows of the same model from a run that had too few. Raises CalibrationError.
+    """
     poller = Poller(POLL_TIMEOUT_S)
     poller.start()
+    loop = asyncio.get_running_loop()
     try:
         card = await _model(poller, spec, model)
         if not (await _scrape(poller, spec)).engine_steps:
             raise CalibrationError(f"{spec.url} does not count its steps at /metrics (vLLM does)")
-        windows: list[Observation] = []
-        watching = asyncio.create_task(_watch(poller, spec, windows, every_s=every_s))
+        windows = seen_before(card.id)
+        began_at, concurrent = loop.time(), 0
+
+        def tell() -> None:
+            say(Progress(concurrent, loop.time() - began_at, len(possible(windows))))
+
+        watching = asyncio.create_task(_watch(poller, spec, windows, every_s=every_s, tell=tell))
         try:
             mix = Mix(Random(0), context_tokens_max=card.max_model_len)  # noqa: S311 - every time the same
             async with Load(spec, mix, model=card.id) as load:
-                for concurrent in PHASES:
-                    say(f"{concurrent} calls at once ...")
+                for number, concurrent in enumerate(chain(PHASES, cycle(PHASES))):
+                    spent_s = loop.time() - began_at
+                    if number >= len(PHASES) and (is_enough(windows) or spent_s >= seconds_max):
+                        break
+                    tell()
                     await load.run(concurrent, seconds / len(PHASES))
+        except asyncio.CancelledError:  # somebody has seen enough
+            task = asyncio.current_task()
+            assert task is not None, "it runs in one"
+            task.uncancel()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
+        return judge(windows, model=card.id, seconds=round(loop.time() - began_at, 1), calls=load.answered)
     finally:
         await poller.stop()
-    return judge(windows, model=card.id, seconds=seconds, calls=load.answered)
+
+
+def possible(windows: list[Observation]) -> list[Observation]:
+    """Those that an engine can have had."""
+    return [window for window in windows if window.is_possible]
+
+
+def is_enough(windows: list[Observation]) -> bool:
+    """Whether a step time can be learnt from them and judged."""
+    found = possible(windows)
+    return len(found) >= WINDOWS_MIN and fit_all(found[0::2]) is not None and fit_all(found) is not None
 
 
 def judge(windows: list[Observation], *, model: str, seconds: float, calls: int) -> Calibration:
     """Fit and judge. Raises CalibrationError where there is too little to learn from."""
-    possible = [window for window in windows if window.is_possible]
-    learnt, fitted = fit_all(possible[0::2]), fit_all(possible)
-    if len(possible) < WINDOWS_MIN or learnt is None or fitted is None:
-        raise CalibrationError(
-            f"only {len(possible)} windows of steps were seen, {WINDOWS_MIN} are needed: give it more --seconds"
-        )
-    held_out = tuple((window, window.predicted_s(learnt)) for window in possible[1::2])
+    found = possible(windows)
+    learnt, fitted = fit_all(found[0::2]), fit_all(found)
+    if len(found) < WINDOWS_MIN or learnt is None or fitted is None:
+        raise TooFewWindowsError(model, found)
+    held_out = tuple((window, window.predicted_s(learnt)) for window in found[1::2])
     errors = [abs(predicted_s / window.seconds - 1.0) for window, predicted_s in held_out]
     return Calibration(
         model=model,
         step_time=StepTime(fitted, error_ratio=median(errors), is_sure=True),
         seconds=seconds,
         calls=calls,
-        windows=len(possible),
-        steps=round(sum(window.steps for window in possible)),
+        windows=len(found),
+        steps=round(sum(window.steps for window in found)),
         error_ratio_p90=quantiles(errors, n=10)[-1],
         held_out=held_out,
     )
 
 
-async def _watch(poller: Poller, spec: BackendSpec, windows: list[Observation], *, every_s: float) -> None:
+async def _watch(
+    poller: Poller, spec: BackendSpec, windows: list[Observation], *, every_s: float, tell: Callable[[], None]
+) -> None:
     loop, watched = asyncio.get_running_loop(), StepWindows()
     while True:
         try:
@@ -97,6 +151,7 @@ async def _watch(poller: Poller, spec: BackendSpec, windows: list[Observation], 
             watched.silent()
         else:
             windows += watched.scraped(metrics, now=loop.time())
+            tell()
         await asyncio.sleep(every_s)
 
 

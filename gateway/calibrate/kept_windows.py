@@ -1,0 +1,35 @@
+"""Windows of a calibration that had too few, beside the file that it was to store: the next one goes on from them."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from policies.step_time import Observation
+
+
+def path_of(out: Path) -> Path:
+    """Where they are kept for this file of coefficients."""
+    return out.with_name(out.name + ".windows")
+
+
+def keep(out: Path, backend: str, model: str, windows: list[Observation]) -> Path:
+    """Return where. Raises OSError."""
+    path = path_of(out)
+    path.write_bytes(orjson.dumps({"backend": backend, "model": model, "windows": [asdict(each) for each in windows]}))
+    return path
+
+
+def kept(out: Path, backend: str, model: str) -> list[Observation]:
+    """What was kept of this model at this backend; nothing where there is no such file, or it is of another."""
+    try:
+        read = orjson.loads(path_of(out).read_bytes())
+        if (read["backend"], read["model"]) != (backend, model):
+            return []
+        return [Observation(**each) for each in read["windows"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+
+
+def forget(out: Path) -> None:
+    path_of(out).unlink(missing_ok=True)
