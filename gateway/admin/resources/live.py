@@ -1,10 +1,12 @@
 """What happens now: queues, what runs against its limits, every tenant's counters and how fast it is served.
 
 A rate is what was served since the rate was last looked at, at most every RATE_S: whoever looks more often is told
-the same rate again.
+the same rate again. Who looks for the first time at somebody that is being served waits for FIRST_LOOK_S, in which it
+is measured.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar
@@ -23,6 +25,7 @@ from policies.types import Attainment, BackendView, RequestView, ReserveView, St
 M = TypeVar("M", bound=BaseModel)
 
 RATE_S = 1.0
+FIRST_LOOK_S = 0.5  # some tens of engine steps, and no longer than a person notices
 RATES_MAX = 100_000  # tenants whose service is remembered; then all is forgotten, and learnt anew
 
 
@@ -32,12 +35,17 @@ class Rates:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}  # when, how much, the rate by then
 
-    def per_s(self, name: tuple[str, str], amount: float, now: float) -> float:
-        """The number is `amount` now. 0 where it was never looked at."""
+    def knows(self, name: tuple[str, str]) -> bool:
+        return name in self._seen
+
+    def per_s(self, name: tuple[str, str], amount: float, now: float, *, over_s: float = RATE_S) -> float:
+        """The number is `amount` now; its rate, anew where that was last found `over_s` ago. 0 where it was never
+        looked at.
+        """
         if name not in self._seen and len(self._seen) >= RATES_MAX:
             self._seen.clear()
         at, before, rate = self._seen.get(name, (now, amount, 0.0))
-        if now - at >= RATE_S:
+        if now - at >= over_s:
             at, before, rate = now, amount, max(amount - before, 0.0) / (now - at)
         self._seen[name] = at, before, rate
         return rate
@@ -102,7 +110,8 @@ class Live:
         for pool in dict.fromkeys(pool for pool, _ in shown):
             dispatcher = self.pools.dispatchers().get(pool)
             slacks_s = {} if dispatcher is None else (await urgency_of(dispatcher, [])).tenants
-            items += self._of(pool, shown, slacks_s)
+            unknown = await self._measure(pool, [tenant for of, tenant in shown if of == pool])
+            items += self._of(pool, shown, slacks_s, unknown)
         more = len(rows) > len(shown)
         return Reply(
             live_models.TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
@@ -127,15 +136,31 @@ class Live:
         cursor = "\n".join(holders[query.limit - 1]) if more else None
         return Reply(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
+    async def _measure(self, pool: str, names: list[str]) -> set[str]:
+        """Begin to watch those of them that are looked at for the first time; return them, after a while if there is
+        something to measure.
+        """
+        unknown = [name for name in names if not self.rates.knows((pool, name))]
+        if not unknown:
+            return set()
+        views, now = self.pools.views(pool, unknown), self.clock()
+        for name, view in views.items():
+            self.rates.per_s((pool, name), view.service, now)
+        if any(view.in_flight_requests for view in views.values()):
+            await asyncio.sleep(FIRST_LOOK_S)
+        return set(unknown)
+
     def _of(
-        self, pool: str, rows: list[tuple[str, str]], slacks_s: Mapping[str, float]
+        self, pool: str, rows: list[tuple[str, str]], slacks_s: Mapping[str, float], unknown: Collection[str]
     ) -> Iterator[live_models.TenantState]:
         names, now = [tenant for of, tenant in rows if of == pool], self.clock()
         views = self.pools.views(pool, names)
         for name in names:
             view = views.get(name)
             if view is not None:
-                rate = self.rates.per_s((pool, name), view.service, now)
+                # What was begun just now was watched for FIRST_LOOK_S, but for a tick of the clock.
+                over_s = FIRST_LOOK_S / 2 if name in unknown else RATE_S
+                rate = self.rates.per_s((pool, name), view.service, now, over_s=over_s)
                 yield _shown(
                     live_models.TenantState, view, pool=pool, tenant=name, service_per_s=rate,
                     slack_s_min=slacks_s.get(name), attainment=_shown(live_models.Attainment, view.attainment),

@@ -1,17 +1,23 @@
 """What was used, by tenant, key, model and day; and who changed what.
 
-Usage is summed over all gateways that share the state. It is written once a second, so it may lag by as much.
+Usage is summed over all gateways that share the state. It is written once a second, so it may lag by as much. The
+audit log is shown as the rest of the API is: times are seconds since 1970, and what is kept of secrets is not told.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from gateway.admin import models
 from gateway.admin.routes import Asked, Reply, Role, Route
 from gateway.state.registry import Registry
-from gateway.store.base import Store, Totals, UsageKey
+from gateway.store.base import Body, Store, Totals, UsageKey
+
+# Of API keys, and of the secret that theirs are made with: who has one could try secrets until one fits.
+HIDDEN = frozenset({"hmac", "fingerprint"})
+TIMES = frozenset({"created_at", "expires_at"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +65,19 @@ class Records:
                 action=entry.action,
                 kind=entry.kind,
                 name=entry.name,
-                before=None if entry.before is None else dict(entry.before),
-                after=None if entry.after is None else dict(entry.after),
+                before=None if entry.before is None else _shown(entry.before),
+                after=None if entry.after is None else _shown(entry.after),
             )
             for entry in entries
         ]
         more = len(items) == query.limit
         return Reply(models.Audit.model_construct(items=items, next_cursor=str(items[-1].revision) if more else None))
+
+
+def _shown(body: Body) -> dict[str, Any]:
+    """What a document was or is, as far as anybody may see it."""
+    return {
+        name: int(datetime.fromisoformat(value).timestamp()) if name in TIMES and isinstance(value, str) else value
+        for name, value in body.items()
+        if name not in HIDDEN
+    }
