@@ -10,6 +10,7 @@ from backends.metrics import EngineMetrics
 from backends.plugin_reports import EngineNews, PluginReports
 from backends.saturation import RunningLimit
 from backends.spec import BackendSpec
+from backends.step_counts import StepCounts
 from backends.step_times import StepTimes
 from policies.types import BackendLoad
 
@@ -21,6 +22,7 @@ class Member:
     spec: BackendSpec
     health: BackendHealth
     step_times: StepTimes
+    step_counts: StepCounts = field(default_factory=StepCounts)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     running_limit: RunningLimit = field(default_factory=RunningLimit)
     plugin: PluginReports = field(default_factory=PluginReports)
@@ -34,6 +36,7 @@ class Member:
     probe: asyncio.Task[None] | None = None
     load: BackendLoad | None = None  # as last told
     ask_now: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)  # of the round that goes on; another one for the next
     task: asyncio.Task[None] | None = None
     draining: bool = False  # it is sent nothing more
     leaving: bool = False  # nobody is told of it any more

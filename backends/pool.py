@@ -46,6 +46,7 @@ BACKENDS_MAX = 1024
 MODELS_BYTES_MAX = 4 << 20
 PROBE_BYTES_MAX = 4 << 20
 PROBE_WAIT_S = 0.5  # that the first news of a backend waits for its kind and size
+COUNT_S_MAX = 0.5  # that a call whose client left waits for its charge: twice as long as between two rounds
 JITTER_RATIO = 0.1  # so that the rounds of many gateways and backends do not fall together
 
 log = logging.getLogger(__name__)
@@ -254,6 +255,26 @@ class BackendPool:
         """Return the last scrape; without measurements if that is not fresh."""
         return self._backends[backend_id].metrics
 
+    def sent(self, backend_id: str) -> None:
+        """The backend is being sent a request."""
+        self._backends[backend_id].step_counts.sent(self._clock())
+
+    def decoded(self, backend_id: str, begun_s: float, ended_s: float) -> float | None:
+        """Return how many tokens each sequence got that the backend began to decode and ended so many seconds ago; None
+        where it does not count.
+        """
+        now = self._clock()
+        return self._backends[backend_id].step_counts.tokens_between(now - begun_s, now - ended_s)
+
+    async def count_now(self, backend_id: str) -> None:
+        """Let the backend say what it has counted by now, where it counts, unless that takes COUNT_S_MAX."""
+        backend = self._backends[backend_id]
+        if self._running and backend.step_counts.is_counting:
+            backend.ask_now.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(COUNT_S_MAX):
+                    await backend.asked.wait()
+
     def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
         """Take in how one exchange with a backend went, seen by whoever relayed it."""
         backend = self._backends[backend_id]
@@ -284,12 +305,15 @@ class BackendPool:
                 backend.health.poll_failed(self._clock())
                 backend.metrics = backend.metrics.sizes()
                 backend.step_times.silent()
+                backend.step_counts.silent()
                 backend.plugin.silent()
             except Exception:  # whatever one answer does to us, its backend has to stay watched
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
             backend.trouble = why
             self._settle(backend, was, why=why)
             answered.set()
+            backend.asked.set()
+            backend.asked = asyncio.Event()
             await self._pause(backend)
 
     async def _pause(self, backend: Member) -> None:
@@ -325,16 +349,19 @@ class BackendPool:
             await self._poller.get(backend.spec, "/v1/models", bytes_max=0)
 
     async def _ask_metrics(self, backend: Member) -> None:
+        asked_at = self._clock()
         try:
             body = await self._poller.get(backend.spec, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
         except UnansweredError:
             backend.metrics = backend.metrics.sizes()
             backend.step_times.silent()
+            backend.step_counts.silent()
             return
         text = body.decode("utf-8", "replace")
         backend.metrics, backend.measured_at = parse_metrics(text), self._clock()
         backend.running_limit.observe(backend.metrics, now=backend.measured_at)
         backend.step_times.scraped(backend.metrics, now=backend.measured_at)
+        backend.step_counts.scraped(backend.metrics, at=(asked_at + backend.measured_at) / 2)
         if backend.kind is None:
             backend.kind = kind_by_metrics(text)
 

@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading
 from gateway.forwarding.attempt import Link
+from gateway.forwarding.pace import Pace
 from gateway.front import Front
 from gateway.http.listener import Listener
 from gateway.identity.auth import Identity, tenant_tokens
@@ -207,7 +209,8 @@ class Gateway:
         )
 
     def _make_link(self, spec: BackendSpec) -> Link:
-        return Link(self._make_upstream(spec), spec.headers)
+        pace = Pace(partial(self.backends.decoded, spec.id))
+        return Link(self._make_upstream(spec), spec.headers, pace=pace)
 
     def _make_metrics(self) -> Metrics:
         scheduling_of = self._config.scheduling_of if self._management is None else self._management.scheduling_of

@@ -332,6 +332,10 @@ class BackendCapacity:
         if self._peak is not None:
             self._peak.moved(reservation)
 
+    def computed_tokens(self, reservation: Reservation, now: float) -> float:
+        """How much of what its prompt has to have computed is, as far as that is known."""
+        return self.work.computed_tokens(reservation, now)
+
     def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
         """The request, which held its seat for so long, is over."""
         self.requests -= 1

@@ -16,7 +16,7 @@ from policies.placement.base import Fits
 from policies.refusals import Refusals
 from policies.reservation import Reservation
 from policies.slo.envelope import due_no_later
-from policies.types import BackendLoad, BackendView, Request, Tier
+from policies.types import BackendLoad, BackendView, Request, Tier, Usage
 
 InFlightAt = Callable[[str], Collection[InFlight]]
 NOTHING_USABLE = (0.0, 0.0)
@@ -177,6 +177,14 @@ class Fleet:
         self._clock.now = entry.first_token_at or self._clock.now
         backend.started(entry.reservation)
         self._refusals.changed(backend.id)
+
+    def prefilled(self, entry: InFlight, now: float) -> Usage:
+        """The request's prompt as far as its backend has probably got with it by now."""
+        reservation = entry.reservation
+        computed = self._backends[entry.backend_id].computed_tokens(reservation, now)
+        prompt, cached = entry.request.prompt_tokens, min(reservation.cached_tokens, entry.request.prompt_tokens)
+        part = min(1.0, computed / reservation.prefill_tokens)
+        return Usage(cached + round((prompt - cached) * part), cached, 0)
 
     def seat(
         self,

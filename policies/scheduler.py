@@ -412,6 +412,13 @@ class Scheduler:
             return None
         return waits_for(self._queues.get(request_id), self._queues, self._tenants.states, self._fleet, now)
 
+    def prefilled(self, request_id: str, now: float) -> Usage | None:
+        """The prompt of a dispatched request as far as its backend has probably got with it by now: all of it where too
+        little is known of its steps. None where it is not in flight.
+        """
+        entry = self._ledger.in_flight.get(request_id)
+        return None if entry is None else self._fleet.prefilled(entry, now)
+
     def standings(self) -> Standings:
         """What to tell the next scheduler of this pool as `restored`; takes time in proportion to the tenants."""
         self._accounting.settle_all()

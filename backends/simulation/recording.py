@@ -87,6 +87,7 @@ class SchedulerLike(Decides, Protocol):
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
     def counter(self, tenant_id: str) -> float: ...
     def waits_for(self, request_id: str, now: float) -> Wait | None: ...
+    def prefilled(self, request_id: str, now: float) -> Usage | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +337,9 @@ class Recorder:
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:
         return self._scheduler.waits_for(request_id, now)
+
+    def prefilled(self, request_id: str, now: float) -> Usage | None:
+        return self._scheduler.prefilled(request_id, now)
 
     def _record(self, fact: Fact) -> None:
         fact.tell(self._scheduler)

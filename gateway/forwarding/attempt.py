@@ -6,7 +6,8 @@ follow it. From then on the call belongs to the backend.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -80,10 +81,12 @@ class Attempt:
         output_tokens: OutputTokens,
         unread: Unread,
         on_id: Callable[[str], None],
+        count_now: Callable[[], Awaitable[None]],
     ) -> None:
         """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later.
         `plugin_name` is our name at the scheduler inside the backend, where it has one that listens. A backend that
-        `reads_priority` orders its own queue. `tier` is that of the call's tenant.
+        `reads_priority` orders its own queue. `tier` is that of the call's tenant. `count_now` returns when
+        the backend has said what it has counted.
         """
         self._call = call
         self._lease = lease
@@ -97,6 +100,9 @@ class Attempt:
         self._answer_headers = answer_headers
         self._unread = unread
         self._on_id = on_id
+        self._count_now = count_now
+        self._has_left = False
+        self._meter: Meter | None = None  # of a stream that has begun
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
             intake=intake, output_tokens=output_tokens, pace=link.pace, call=call, lease=lease, trace=trace, on_id=on_id
@@ -112,9 +118,11 @@ class Attempt:
             else:
                 result = await self._relay_body(exchange)
         except asyncio.CancelledError:
-            # Of a stream is charged what has passed; what the scheduler takes back was in vain.
-            if not self._call.parsed.stream and not self._lease.is_withdrawn:
-                self._settlement.left()
+            # What the scheduler takes back was in vain, and a refusal costs nothing.
+            if not self._lease.is_withdrawn and (exchange is None or exchange.status < 400):
+                if exchange is not None:
+                    exchange.release()
+                await self._left()
             raise
         finally:
             if exchange is not None:
@@ -187,7 +195,7 @@ class Attempt:
             raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         self._lease.answering()
         settlement, uncounted = self._settlement, list[str]()
-        meter = self._meter(uncounted)
+        meter = self._meter = self._make_meter(uncounted)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
         try:
             result = await relay_stream(
@@ -197,20 +205,35 @@ class Attempt:
                 settlement.tokens,
                 headers=self._answer_headers.of(self._trace),
                 timeliness=self._timeliness,
-                on_unread=lambda seconds: settlement.unread(meter.usage, seconds),
+                on_unread=settlement.unread,
             )
         finally:  # also of what a client left
             self._lease.passed = nothing  # by now it has been told; and what points at its lease would never go alone
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
         self._trace.reason = result.failure
         if result.outcome is Outcome.CLIENT_GONE:
+            await self._left()
             return result
         await settlement.streamed(meter.usage, "".join(uncounted) if meter.tokens_estimated else None)
         if result.outcome is Outcome.COMPLETED and not result.slowed:
             settlement.paced(meter.usage)
         return result
 
-    def _meter(self, uncounted: list[str]) -> Meter:
+    async def _left(self) -> None:
+        """Charge what was done by now. Where the backend has counted that, it is heard first, with its seat held."""
+        left_s, meter, stream = time.perf_counter(), self._meter, self._call.parsed.stream
+        self._lease.answering()  # too late to take the request back
+        try:
+            if not self._has_left and (not stream or (meter is not None and meter.tokens_estimated)):
+                self._has_left = True
+                await self._count_now()
+        finally:
+            if stream:
+                self._settlement.left_stream(meter, time.perf_counter() - left_s)
+            else:
+                self._settlement.left(time.perf_counter() - left_s)
+
+    def _make_meter(self, uncounted: list[str]) -> Meter:
         parsed, request = self._call.parsed, self._call.request
         keeps = kept(parsed, self._kind)
         return ANSWERS[parsed.answer].meter(

@@ -27,7 +27,7 @@ from gateway.http.whole_response import WholeResponse
 from gateway.intake.intake import Call, Intake
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
-from policies.types import Outcome, Usage
+from policies.types import Outcome
 
 POLL_S: Final = 1.0
 FAILURES_MAX: Final = 5  # to ask, one after the other: then the backend is given up, and the response with it
@@ -77,7 +77,11 @@ class Background:
             begun = asyncio.create_task(self._begun(held.pop_all(), request, call, lease, trace))
         self._keep(begun)
         # A client that leaves now may have set the backend to work already.
-        return await asyncio.shield(begun)
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            begun.add_done_callback(lambda _: self._ended_alone(trace))
+            raise
 
     async def stop(self) -> None:
         """Follow nothing any longer, and have it ended: nobody could ask for it when this gateway is gone, and nobody
@@ -96,7 +100,7 @@ class Background:
             lease.outcome = result.outcome
             response_id = await _running_id(result.response)
             if response_id is None:  # it was made while its client waited
-                trace.outcome = result.outcome
+                trace.over(result.outcome)
             else:
                 running = _Running(response_id, call, lease, trace)
                 self._keep(asyncio.create_task(self._to_its_end(held.pop_all(), running)))
@@ -110,6 +114,7 @@ class Background:
                 await self._abandoned(response)
                 raise
             finally:
+                response.trace.over(response.lease.outcome)
                 self._generation.answered(response.call, response.lease, response.trace)
                 self._ended(response.trace)
 
@@ -120,6 +125,11 @@ class Background:
             async with asyncio.timeout(CANCEL_S_MAX):
                 body = await self._asked(response, RESPONSE_CANCEL)
         response.told(body, link=self._links[response.lease.backend_id])
+
+    def _ended_alone(self, trace: CallTrace) -> None:
+        """The line of the call is in the log, for its client left: this is the one of what was made all the same."""
+        if trace.usage is not None:
+            self._ended(replace(trace, reason="background", spans=None))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
@@ -162,7 +172,7 @@ class _Running:
         self.lease = lease
         # The line of the answer that said so much is in the log; this is the one of the response itself.
         self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED, spans=None)
-        trace.reserved_tokens = 0  # it is the response that holds them now
+        trace.reserved_tokens, trace.usage = 0, None  # it is the response that holds and uses them now
         self._started_s = time.perf_counter()
 
     def told(self, body: dict[str, Any] | None, *, link: Link) -> bool:
@@ -170,10 +180,12 @@ class _Running:
         status = None if body is None else body.get("status")
         usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)
         if usage is None:
-            produced = min(
-                link.pace.tokens_after(time.perf_counter() - self._started_s), self.call.request.output_tokens_max
-            )
-            usage = Usage(self.call.request.prompt_tokens, 0, int(produced))
+            prompt = self.lease.prefilled()
+            produced = link.pace.tokens_after(time.perf_counter() - self._started_s)
+            is_decoded = prompt.prompt_tokens >= self.call.request.prompt_tokens
+            most = is_decoded * self.call.request.output_tokens_max
+            usage = prompt._replace(output_tokens=int(min(produced, most)))
+            self.trace.estimated = True
         elif status not in _RUNNING:
             self.trace.estimated = False
         self.trace.passed(usage)

@@ -7,6 +7,7 @@ and ends in exactly one outcome.
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from aiohttp import web
 
@@ -71,7 +72,7 @@ class Generation:
                 lease.outcome = result.outcome
         finally:
             if lease.backend_id:  # else it ended in the queue
-                trace.outcome = lease.outcome
+                trace.over(lease.outcome)
         return result.response
 
     async def send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
@@ -80,6 +81,7 @@ class Generation:
         while True:
             sent_at = call.dispatcher.now()
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
+            self._backends.sent(lease.backend_id)
             if trace.spans is not None:
                 trace.spans.sent(lease.backend_id, self._backends.kind(lease.backend_id).name)
             try:
@@ -142,6 +144,7 @@ class Generation:
             output_tokens=self._output_tokens,
             unread=self._unread,
             on_id=named,
+            count_now=partial(self._backends.count_now, backend_id),
         )
 
     def _report(self, backend_id: str, evidence: Evidence, call: Call, sent_at: float) -> None:

@@ -1,9 +1,10 @@
 """What a call has used, told to its lease, its trace and, once, to the estimate of prompts.
 
 Reported usage is charged as it stands. Where a server reports none, the answer's text is counted: by the configured
-encoding where there is one, else by the tokens per byte that this tenant's prompts have. Where nobody saw an answer,
-because its client left before it was whole, it is counted by the clock. All that is not reported is marked as
-estimated.
+encoding where there is one, else by the tokens per byte that this tenant's prompts have. Of a call that its client left
+is charged what its backend has done by then, as far as that was not reported: of its prompt, by the model of the
+backend's steps; of its answer, by the steps that the backend counted, else by the clock. All that is not reported is
+marked as estimated.
 """
 
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backends.meters import ANSWERS, AnswerKind
+from backends.meters.events import Meter
 from backends.meters.usage import heard_tokens, texts
 from gateway.forwarding.long_answers import is_long, read_answer
 from gateway.forwarding.pace import Pace
@@ -27,7 +29,7 @@ _MEMBERS = ("usage", "id")
 class Settlement:
     """The account of one call with one backend."""
 
-    __slots__ = ("_call", "_intake", "_learnt", "_lease", "_on_id", "_output_tokens", "_pace", "_trace")
+    __slots__ = ("_call", "_intake", "_learnt", "_lease", "_on_id", "_output_tokens", "_pace", "_trace", "_unread_s")
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Settlement:
         self._trace = trace
         self._on_id = on_id
         self._learnt = False
+        self._unread_s = 0.0
 
     def tokens(self, reported: Usage) -> float:
         """Cumulative usage; returns how many output tokens there are when it has to be told again."""
@@ -75,8 +78,8 @@ class Settlement:
         usage = shape.usage(answer)
         if (
             usage is None and is_long(body) and shape.text_key is not None
-        ):  # its text is not searched for: counted as if nobody had seen it
-            self.left()
+        ):  # its text is not searched for: counted by the clock
+            self._produced(self._estimated(0), self._pace.tokens_after(self._elapsed_s()))
             return
         if usage is None:
             self._trace.estimated = True
@@ -91,8 +94,12 @@ class Settlement:
 
     async def streamed(self, usage: Usage | None, text: str | None) -> None:
         """A stream has ended. `text` is what the server left uncounted, None where it counted everything."""
-        exact = await self._output_tokens.exact(text) if text and usage is not None else None
-        if usage is not None and exact is not None:
+        if usage is None:
+            self._trace.estimated = True
+            self._tell(self._estimated(0))
+            return
+        exact = await self._output_tokens.exact(text) if text else None
+        if exact is not None:
             self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)))
 
     def paced(self, usage: Usage | None) -> None:
@@ -105,20 +112,40 @@ class Settlement:
                 duration_s=self._elapsed_s(),
             )
 
-    def left(self) -> None:
-        """The client left an answer that was to come whole: its backend has been at work on it until now."""
-        if self._call.request.output_tokens_max:
-            self._produced(NO_USAGE, self._pace.tokens_after(self._elapsed_s()))
+    def unread(self, seconds: float) -> None:
+        """The client had taken nothing for so long when it left its stream, while its backend was at work."""
+        self._unread_s = seconds
 
-    def unread(self, usage: Usage | None, seconds: float) -> None:
-        """The client left a stream of which it had taken nothing for so long, while its backend was at work."""
-        self._produced(usage or NO_USAGE, self._pace.tokens_in(seconds))
+    def left(self, since_s: float = 0.0) -> None:
+        """The client left an answer that was to come whole so many seconds ago: until then its backend was at work."""
+        request, prompt = self._call.request, self._lease.prefilled()
+        is_decoded = prompt.prompt_tokens >= request.prompt_tokens and request.output_tokens_max > 0
+        self._produced(prompt, self._pace.tokens_after(self._elapsed_s(), since_s) if is_decoded else 0.0)
+
+    def left_stream(self, meter: Meter | None, since_s: float = 0.0) -> None:
+        """The same of a stream, of which `meter` has counted what passed, None where it had not begun."""
+        usage = None if meter is None else meter.usage
+        if meter is None or usage is None:  # before its first token
+            self._produced(self._lease.prefilled(), 0.0)
+        elif (tokens := self._decoded(meter, since_s)) is not None:
+            self._produced(usage._replace(output_tokens=0), tokens)
+        elif self._unread_s:
+            self._produced(usage, self._pace.tokens_in(self._unread_s))
+
+    def _decoded(self, meter: Meter, since_s: float) -> float | None:
+        """How many tokens each sequence of a stream has got by what its backend has counted since the first; None where
+        they were reported with the stream, or not counted.
+        """
+        if not meter.tokens_estimated or self._trace.first_token_s is None:
+            return None
+        counted = self._pace.counted(time.perf_counter() - self._trace.first_token_s, since_s)
+        return None if counted is None else 1.0 + counted
 
     def _produced(self, usage: Usage, tokens: float) -> None:
         """Beside this usage each sequence has probably got so many tokens that nobody saw."""
         request = self._call.request
         most = max(request.output_tokens_max, usage.output_tokens)
-        output_tokens = int(min(usage.output_tokens + tokens * request.choices, most))
+        output_tokens = round(min(usage.output_tokens + tokens * request.choices, most))
         self._trace.estimated = True
         self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
 

@@ -60,6 +60,12 @@ class CallTrace:
             self.first_token_s = time.perf_counter()
         self.usage = usage
 
+    def over(self, outcome: Outcome) -> None:
+        """A backend had it, and this became of it. A failure before the first token is free."""
+        self.outcome = outcome
+        if outcome is Outcome.BACKEND_FAILED and self.usage is not None and not self.usage.output_tokens:
+            self.usage = None
+
     @property
     def is_routed(self) -> bool:
         """Whether its pool was found: until then the model is whatever its client wrote."""

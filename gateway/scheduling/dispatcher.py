@@ -244,6 +244,10 @@ class Dispatcher:
     def tokens(self, request_id: str, usage: Usage) -> None:
         self._usages[request_id] = usage
 
+    def prefilled(self, request_id: str) -> Usage:
+        """A dispatched request's prompt as far as its backend has probably got with it by now."""
+        return self._scheduler.prefilled(request_id, self.now()) or NO_USAGE
+
     def trued_up(self) -> None:
         """A prompt's true size is known: the reservation that shrinks may let somebody in."""
         if self._waiting:
@@ -417,6 +421,8 @@ class Lease:
             return  # it was put back and refused then: it ended in the queue
         if error is not None:
             self.outcome = Outcome.BACKEND_FAILED if isinstance(error, UpstreamError) else Outcome.CLIENT_GONE
+        if not self._trued_up:  # nothing is counted of it: then it is not charged, either
+            self._dispatcher.tokens(self.request.id, NO_USAGE)
         self._dispatcher.finished(self.request.id, self.outcome, self.timing)
 
     def tokens(self, usage: Usage) -> float:
@@ -428,6 +434,10 @@ class Lease:
             self._trued_up = True
             self._dispatcher.trued_up()
         return max(usage.output_tokens, self.quiet_tokens) + 1
+
+    def prefilled(self) -> Usage:
+        """Its prompt as far as its backend has probably got with it by now."""
+        return self._dispatcher.prefilled(self.request.id)
 
     def unless_withdrawn(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """What `sending` returns. Raises Withdrawn, having cancelled it, where the request is taken back before
@@ -460,7 +470,7 @@ class Lease:
 
     async def returned(self, hold_s: float) -> None:
         """The backend did not take it, or gave it back: wait for the next one. Raises Rejected."""
-        self.backend_id = ""
+        self.backend_id, self._trued_up = "", False
         self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch))
 
     def _given(self, decision: Dispatch) -> None:

@@ -183,6 +183,9 @@ class Observer:
     def waits_for(self, request_id: str, now: float) -> Wait | None:
         return self._scheduler.waits_for(request_id, now)
 
+    def prefilled(self, request_id: str, now: float) -> Usage | None:
+        return self._scheduler.prefilled(request_id, now)
+
     # -- what is seen --------------------------------------------------------------------------------------
 
     def _waits(self, tenant_id: str, now: float) -> None:

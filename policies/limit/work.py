@@ -200,6 +200,17 @@ class EngineWork:
             return 0.0, 0.0
         return owed * (1 - passed_s / prefill_s), prefill_s - passed_s
 
+    def computed_tokens(self, reservation: Reservation, now: float) -> float:
+        """How much of what its prompt has to have computed is; all of it while no model says how fast that goes. What
+        waits is computed in the order in which it was sent. Takes time in proportion to that, and moves nothing on.
+        """
+        if self.model is None or reservation not in self._ends:
+            return reservation.prefill_tokens
+        waiting = list(self._ends)
+        before = sum(each.prefill_tokens for each in waiting[: waiting.index(reservation)])
+        computed = sum(each.prefill_tokens for each in waiting) - self.owed_then(now)[0]
+        return min(max(computed - before, 0.0), reservation.prefill_tokens)
+
     def owed_by(self, due_at: float, now: float) -> float:
         """The same, as far as they are computed before a prompt whose first token is due then."""
         owed = self.owed_tokens(now)

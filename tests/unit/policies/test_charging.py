@@ -1,9 +1,12 @@
 """What a request is charged on every way out, and how its reservation follows what is known of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.cost import LinearPrice, ProfiledQuadraticPrice
 from policies.prediction import NoPrediction, Oracle, TenantQuantile
+from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Outcome, Usage
 
 ROOMY = [BackendLoad("gpu", requests_running_max=10, kv_tokens_max=10_000, kv_block_tokens=16)]
@@ -34,6 +37,18 @@ def test_a_client_that_goes_before_the_first_token_has_had_its_prefill(make_pool
     pool.dispatched()
     pool.end("a", Outcome.CLIENT_GONE)
     assert pool.service("A") == 100
+
+
+def test_of_a_prompt_in_flight_is_known_how_far_it_is(make_pool):
+    step_time = StepTime(StepTimeModel(base_s=0.0, token_s=0.001), error_ratio=0.0, is_sure=True)
+    pool = make_pool(loads=[replace(ROOMY[0], step_time=step_time, step_tokens_max=100)])
+    pool.send("A", "a", prompt=1000)
+    assert pool.scheduler.prefilled("a", 0.0) is None, "it waits"
+    pool.dispatched()
+    assert pool.scheduler.prefilled("a", 0.0) == Usage(0, 0, 0)
+    assert pool.scheduler.prefilled("a", 0.5).prompt_tokens == pytest.approx(500, rel=0.05)
+    pool.scheduler.tokens("a", pool.scheduler.prefilled("a", 0.5), 0.5)
+    assert pool.scheduler.prefilled("a", 9.0) == Usage(1000, 0, 0)
 
 
 @pytest.mark.parametrize("price", [LinearPrice(1, 1, 2), ProfiledQuadraticPrice()])

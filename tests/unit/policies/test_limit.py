@@ -460,6 +460,40 @@ def test_sums_return_to_nothing_when_all_have_ended():
     assert work.owed_tokens(30.0) == 0
 
 
+def sent_at_once(*prompts):
+    work = EngineWork()
+    work.measured(LOAD, foreign_sequences=0, foreign_tokens=0.0, now=0.0)
+    reservations = [make_reservation(prompt, 0.0, ttft=9.0, tpot=0.1) for prompt in prompts]
+    for each in reservations:
+        work.take(each, 0.0)
+    return work, reservations
+
+
+def test_prompts_are_computed_in_the_order_in_which_they_were_sent():
+    work, (first, second, third) = sent_at_once(400, 400, 400)
+    all_s = work.prefill_s(1200)
+    parts = [work.computed_tokens(each, all_s / 2) for each in (first, second, third)]
+    assert parts == [400, pytest.approx(200), 0]
+    assert work.owed_tokens(0.0) == 1200, "looking moves nothing on"
+    assert [work.computed_tokens(each, all_s) for each in (first, second, third)] == [400, 400, 400]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_in_whatever_order_they_leave_no_more_is_found_computed_than_was(order):
+    work, reservations = sent_at_once(400, 400, 400)
+    now, found = work.prefill_s(1200) / 2, 0.0
+    for number in order:
+        found += work.computed_tokens(reservations[number], now)
+        work.release(reservations[number], now)
+    assert found <= 600 + 1e-6
+
+
+def test_where_no_model_says_how_fast_it_goes_a_prompt_is_taken_to_be_computed():
+    work = EngineWork()
+    work.take(reservation := make_reservation(400, 0.0, ttft=9.0, tpot=0.1), 0.0)
+    assert work.computed_tokens(reservation, 0.0) == 400
+
+
 def test_the_scheduler_wakes_when_a_prompt_may_go_that_time_alone_makes_room_for(make_pool):
     pool = make_pool(loads=(LOAD,))
     pool.send("A", "long", prompt=290)

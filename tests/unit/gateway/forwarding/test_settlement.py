@@ -28,6 +28,7 @@ class Account:
         )
         self.usages, self.learnt, self.ids = [], [], []
         self.pace = Pace()
+        self.prefilled = Usage(PROMPT_TOKENS, 0, 0)
         self.trace = CallTrace("/v1/x", dispatched_s=time.perf_counter() - elapsed_s)
         self.settlement = Settlement(
             intake=SimpleNamespace(learn=lambda _call, tokens: self.learnt.append(tokens)),
@@ -36,7 +37,7 @@ class Account:
             call=SimpleNamespace(
                 parsed=SimpleNamespace(prompts=prompts, choices=choices, answer=answer), request=request
             ),
-            lease=SimpleNamespace(tokens=self._tokens),
+            lease=SimpleNamespace(tokens=self._tokens, prefilled=lambda: self.prefilled),
             trace=self.trace,
             on_id=self.ids.append,
         )
@@ -195,19 +196,65 @@ def test_an_answer_that_its_client_left_at_once_is_charged_one_token():
     assert account.usages == [Usage(PROMPT_TOKENS, 0, 1)]
 
 
-def test_what_a_backend_decoded_while_its_client_took_nothing_is_charged_on_top_of_what_passed():
-    account = Account(choices=2)
-    account.pace.streamed(tokens=101, first_s=0.0, duration_s=2.0)  # 20 ms a token
-    account.settlement.unread(Usage(7, 3, 10), 0.4)
-    account.settlement.unread(Usage(7, 3, 90), 4.0)
-    assert account.usages == [Usage(7, 3, 50), Usage(7, 3, 100)]
+@pytest.mark.parametrize(("choices", "tokens"), [(1, 40), (2, 80), (3, 100)])
+def test_where_the_backend_counts_what_it_decoded_that_is_charged(choices, tokens):
+    account = Account(elapsed_s=1.0, choices=choices)
+    asked = []
+    account.pace.counted = lambda begun_s, ended_s: asked.append((begun_s, ended_s)) or 40.0
+    account.settlement.left(0.2)
+    assert account.usages == [Usage(PROMPT_TOKENS, 0, tokens)]
+    assert asked == [(pytest.approx(1.0, abs=0.1), 0.2)]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_before_the_first_token_is_charged_as_much_of_the_prompt_as_was_computed(is_stream):
+    account = Account(elapsed_s=9.0)
+    account.prefilled = Usage(4, 1, 0)
+    if is_stream:
+        account.settlement.left_stream(None)
+    else:
+        account.settlement.left()
+    assert account.usages == [Usage(4, 1, 0)]
+    assert account.trace.usage == Usage(4, 1, 0)
     assert account.trace.estimated
 
 
-def test_leaving_what_generates_nothing_costs_no_output():
+def a_meter(usage, *, is_estimated):
+    return SimpleNamespace(usage=usage, tokens_estimated=is_estimated)
+
+
+@pytest.mark.parametrize(("is_estimated", "tokens"), [(True, 31), (False, None)])
+def test_what_passed_and_was_not_reported_is_what_the_backend_counted(is_estimated, tokens):
+    account = Account()
+    account.trace.first_token_s = time.perf_counter()
+    account.pace.counted = lambda _begun_s, _ended_s: 30.0
+    account.settlement.left_stream(a_meter(Usage(7, 3, 50), is_estimated=is_estimated))
+    assert account.usages == ([] if tokens is None else [Usage(7, 3, tokens)])
+
+
+@pytest.mark.parametrize(("passed", "seconds", "charged"), [(10, 0.4, 50), (90, 4.0, 100)])
+def test_what_a_backend_decoded_while_its_client_took_nothing_is_charged_on_top_of_what_passed(
+    passed, seconds, charged
+):
+    account = Account(choices=2)
+    account.pace.streamed(tokens=101, first_s=0.0, duration_s=2.0)  # 20 ms a token
+    account.settlement.unread(seconds)
+    account.settlement.left_stream(a_meter(Usage(7, 3, passed), is_estimated=False))
+    assert account.usages == [Usage(7, 3, charged)]
+    assert account.trace.estimated
+
+
+def test_leaving_what_generates_nothing_costs_its_prompt():
     account = Account(answer=AnswerKind.POOLING, output_tokens_max=0, elapsed_s=9.0)
     account.settlement.left()
-    assert account.usages == []
+    assert account.usages == [Usage(PROMPT_TOKENS, 0, 0)]
+
+
+async def test_a_stream_that_ends_without_a_word_costs_its_prompt():
+    account = Account()
+    await account.settlement.streamed(None, None)
+    assert account.usages == [Usage(PROMPT_TOKENS, 0, 0)]
+    assert account.trace.estimated
 
 
 async def test_a_stream_that_nobody_counted_is_counted_exactly_at_its_end():

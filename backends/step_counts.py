@@ -1,0 +1,93 @@
+"""How many tokens has each sequence that a backend decodes got lately? By what it counts of its steps.
+
+Every sequence that is decoded gets a token in every step, or with speculative decoding as many more as were accepted.
+So whoever ran for a time got as many as there were steps, whatever else ran; nothing has to be shared out. Scrapes say
+how many steps there were by then; between two of them they are taken to be evenly spread, and since the last one as
+fast as in the busy time before it. While nothing runs there are none: those until the next scrape are the work of what
+was sent meanwhile.
+"""
+
+from bisect import bisect_right
+
+from backends.metrics import EngineMetrics
+
+COUNTS_MAX = 256  # kept: a minute of scrapes of a busy server; of what is older, ever fewer
+
+
+class StepCounts:
+    """Of one backend. Mutable; times are seconds on one clock, and do not go back."""
+
+    def __init__(self) -> None:
+        self._at: list[float] = []
+        self._tokens: list[float] = []  # of one sequence by then
+        self._before: EngineMetrics | None = None
+        self._is_idle = False
+        self._token_s: float | None = None
+
+    @property
+    def is_counting(self) -> bool:
+        return bool(self._at)
+
+    def scraped(self, metrics: EngineMetrics, *, at: float) -> None:
+        """It counted this by then."""
+        before, self._before = self._before, metrics
+        if not metrics.engine_steps:
+            self.silent()
+            return
+        tokens = None if before is None else _tokens_between(before, metrics)
+        if tokens is None or not self._at:  # the first scrape, or another server than before
+            self._at, self._tokens = [at], [0.0]
+        else:
+            at = max(at, self._at[-1])
+            if tokens and at > self._at[-1]:
+                self._token_s = (at - self._at[-1]) / tokens
+            self._add(at, self._tokens[-1] + tokens)
+        self._is_idle = not metrics.requests_running and not metrics.requests_waiting
+
+    def silent(self) -> None:
+        """It did not answer: what it does until the next scrape is not known."""
+        self._at, self._tokens, self._before, self._is_idle = [], [], None, False
+
+    def sent(self, at: float) -> None:
+        """It was sent a request."""
+        if self._is_idle:
+            self._is_idle = False
+            self._add(max(at, self._at[-1]), self._tokens[-1])
+
+    def tokens_between(self, start: float, end: float) -> float | None:
+        """How many each sequence got that was decoded all the time; None where that was not counted."""
+        if not self._at or start < self._at[0]:
+            return None
+        # Where nothing runs any more nothing was done after the end of what ran last.
+        last, first = self._tokens[-1] if self._is_idle else self._by(end), self._by(start)
+        return None if last is None or first is None else max(0.0, last - first)
+
+    def _by(self, at: float) -> float | None:
+        number = bisect_right(self._at, at)
+        if number == len(self._at):
+            late_s = at - self._at[-1]
+            if not late_s:
+                return self._tokens[-1]
+            return None if self._token_s is None else self._tokens[-1] + late_s / self._token_s
+        start, before = self._at[number - 1], self._tokens[number - 1]
+        return before + (self._tokens[number] - before) * (at - start) / (self._at[number] - start)
+
+    def _add(self, at: float, tokens: float) -> None:
+        self._at.append(at)
+        self._tokens.append(tokens)
+        if len(self._at) > COUNTS_MAX:
+            del self._at[1 : COUNTS_MAX // 2 : 2], self._tokens[1 : COUNTS_MAX // 2 : 2]
+
+
+def _tokens_between(before: EngineMetrics, after: EngineMetrics) -> float | None:
+    """Of one sequence: the steps of the engines that made any, in the mean; None where it is another server."""
+    counts = {engine.engine: engine.steps_total for engine in before.engine_steps}
+    if counts.keys() != {engine.engine for engine in after.engine_steps}:
+        return None
+    steps = [engine.steps_total - counts[engine.engine] for engine in after.engine_steps]
+    if min(steps) < 0:
+        return None
+    made = [each for each in steps if each]
+    drafts = (after.drafts_total or 0) - (before.drafts_total or 0)
+    accepted = (after.draft_tokens_accepted_total or 0) - (before.draft_tokens_accepted_total or 0)
+    return sum(made) / len(made) * (1 + max(accepted, 0) / drafts if drafts > 0 else 1) if made else 0.0
