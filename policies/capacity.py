@@ -137,14 +137,17 @@ class BackendCapacity:
 
     @property
     def reserved_ratio(self) -> float:
-        """How full it is, by whichever limit is nearer."""
+        """How full it is, by whichever limit is nearer; as of the last that came, went or was reported."""
         ratio = self._reserved_ratio
-        if ratio is None or self._peak is not None:  # the peak moves with time
+        if ratio is None:
             peers = self.load.peers
             ratio = (self.sequences + self.foreign_requests + peers.requests) / self.sequences_limit
             if self.tokens_limit:
                 theirs = self.foreign_tokens + peers.tokens
-                ratio = max(ratio, (self.tokens_held_max + theirs) / self.tokens_limit)
+                tokens = self.tokens
+                if self._peak is not None:
+                    tokens = min(tokens, self._peak.tokens_at_least() + self._shared_tokens)
+                ratio = max(ratio, (tokens + theirs) / self.tokens_limit)
             self._reserved_ratio = ratio
         return ratio
 
@@ -192,6 +195,12 @@ class BackendCapacity:
 
     def fits(self, reservation: Reservation, *, reserve_only: bool) -> bool:
         """Whether the reservation fits beside what runs; with `reserve_only` only into its own tier's reserve."""
+        return self.has_room(reservation, reserve_only=reserve_only) and (
+            not self.sequences or self._limit.allows(self.work, reservation, self._clock.now)
+        )
+
+    def has_room(self, reservation: Reservation, *, reserve_only: bool) -> bool:
+        """Whether it has the seats and the memory for it, whatever it can serve in time."""
         if not self.sequences:
             return True  # an idle backend always takes one, whatever is foreign there and however large it is
         room = self.room(reservation.tier_id)
@@ -208,9 +217,7 @@ class BackendCapacity:
             own = self.own_room(reservation.tier_id)
             if reservation.sequences > own.sequences or needed > own.tokens:
                 return False
-        return (needed <= room.tokens or self._fits_peak(reservation, needed, room)) and self._limit.allows(
-            self.work, reservation, self._clock.now
-        )
+        return needed <= room.tokens or self._fits_peak(reservation, needed, room)
 
     def may_fit(self, reservation: Reservation, *, reserve_only: bool) -> bool:
         """Whether `fits` may be true of it, whatever of its prompt is cached: what a glance tells."""
@@ -331,6 +338,7 @@ class BackendCapacity:
         self.work.started(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.moved(reservation)
+            self._reserved_ratio = None
 
     def computed_tokens(self, reservation: Reservation, now: float) -> float:
         """How much of what its prompt has to have computed is, as far as that is known."""

@@ -58,7 +58,8 @@ class Fleet:
         self._clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
         self._kv_rule = kv_rule
-        self.reads_progress = kv_rule == "peak"  # whether tokens that were predicted may let somebody in
+        # The headroom covers what is told late of tokens that were predicted. Without any, each may let somebody in.
+        self.reads_progress = kv_rule == "peak" and headroom_ratio_max >= 1.0
         self._reserve_ratios: dict[str, float] = {}
         self._entitled: dict[str, float] = {}  # the part of everything that each tier's weight is
         self._limits = (0.0, 0.0)
@@ -209,14 +210,14 @@ class Fleet:
         )
         layouts = {candidates[0].layout: needed}
         asked, refusals = candidates, self._refusals if self._layout is not None and (is_closed or not closed) else None
-        if refusals is not None and refusals.kinds:
+        if refusals is not None:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=self._clock.now)
         fits = self._fits(layouts, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
         chosen = placement.place(request, asked, fits)
         if chosen is None:
             if refusals is not None:
                 now = self._clock.now
-                refusals.found_none(asked, candidates, self._backends, needed, reserve_only=is_closed, now=now)
+                refusals.found_none(asked, self._backends.keys(), needed, reserve_only=is_closed, now=now)
             return None
         reservation = layouts[chosen.layout]
         if self.cached_tokens is not None:

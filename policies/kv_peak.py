@@ -10,7 +10,8 @@ so that the most ever held is
 (the memory rule of the S-LoRA and VTC code; there with known lengths, here with predicted ones). While all
 sequences step together no term changes: what is held grows as what remains shrinks. So ends are kept by a clock of
 steps that the tokens of one running request drive, and what is held at them is summed up again only when somebody
-came, went or turned out otherwise. Then a newcomer costs a binary search, and mostly not even that.
+came, went or turned out otherwise, and somebody asks who may have room. Mostly one number is enough to say that it has
+none: what is held at the moment that was found to be the fullest. Who comes or goes adds to it or takes from it.
 
 Where a step is not one token each (speculative decoding, a prompt that waits for its prefill) an end is off by that
 much until the request's first token, its end, or the next measurement: what the headroom is for. Who has outgrown
@@ -18,10 +19,12 @@ its prediction is taken to hold what it has for ever: nobody knows until when.
 """
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import add, mul
 
 from policies.reservation import Reservation
+
+MOVED_ONE_BY_ONE = 8  # to put one in its place costs as much as to rank so many (timed with 60 members)
 
 
 class PeakOverTime:
@@ -45,13 +48,12 @@ class PeakOverTime:
         self._end_of: dict[Reservation, float] = {}
         self._outgrown: dict[Reservation, int] = {}  # those who should have ended, and their tokens
         self._outgrown_tokens = 0
-        # What that comes to. At each end: sequences that run until then or longer, what they hold then, and the
-        # most of held + step up to then, which is what one more sequence grows along.
+        # What that comes to. At each end: sequences that run until then or longer, and what they hold then.
         self._is_summed_up = False
         self._sequences_from: list[int] = []
         self._held: list[float] = []
-        self._highest_since: list[float] = []
-        # The fullest moment: a lower bound from one summing-up to the next, also while others come.
+        # What is held at the moment that was the fullest when it was last summed up: of all moments another may be
+        # fuller since. Not known of those who have moved.
         self._full_tokens = 0.0
         self._full_at = 0.0
         self._full_holds = False
@@ -60,7 +62,6 @@ class PeakOverTime:
 
     def add(self, reservation: Reservation) -> None:
         self._insert(reservation, self._now())
-        self._is_summed_up = False
 
     def remove(self, reservation: Reservation) -> None:
         self._moved.pop(reservation, None)
@@ -76,13 +77,18 @@ class PeakOverTime:
     def measured(self, block_tokens: int) -> None:
         """A time to believe what everybody has produced by now; the backend's blocks hold this many tokens."""
         self._block_slack = block_tokens - 1
-        self._moved.update(dict.fromkeys([*self._members, *self._outgrown]))
+        self._moved.update(dict.fromkeys(self._members))
+        self._moved.update(dict.fromkeys(self._outgrown))
         self._is_summed_up = self._full_holds = False
 
     def tokens(self) -> float:
         """Tokens held at the fullest moment from now on."""
         self._sum_up()
         return self._full_tokens
+
+    def tokens_at_least(self) -> float:
+        """Tokens held at what was found to be the fullest moment: at the price of a look, and mostly the same."""
+        return self._full_tokens if self._full_holds else self.tokens()
 
     def surely_exceeds(self, newcomer: Reservation, tokens_max: float) -> bool:
         """Whether more than so many tokens are held at what was found to be the fullest moment, if the newcomer
@@ -104,12 +110,8 @@ class PeakOverTime:
         if later < len(ends):  # beside those who end later it ends itself
             most += self._held[later] - self._sequences_from[later] * (ends[later] - end)
         if later:  # beside those who end before it has not grown to its full length yet
-            beside = (
-                self._highest_since[later - 1]
-                if sequences == 1
-                else max(map(lambda held, at: held + sequences * at, self._held[:later], ends))
-            )
-            most = max(most, beside + own - sequences * end)
+            at_ends = ends if sequences == 1 else map(mul, ends, repeat(sequences))
+            most = max(most, max(map(add, self._held[:later], at_ends)) + own - sequences * end)
         return max(self._full_tokens, self._outgrown_tokens + most)
 
     def own_tokens(self, reservation: Reservation) -> int:
@@ -132,11 +134,15 @@ class PeakOverTime:
 
     def _insert(self, reservation: Reservation, clock: float) -> None:
         left, sequences, tokens = reservation.steps_left, reservation.sequences, self.own_tokens(reservation)
+        self._is_summed_up = False
         if left <= 0:
             self._outgrown[reservation] = tokens
             self._outgrown_tokens += tokens
+            self._full_tokens += tokens
             return
         end = clock + left
+        if self._full_at <= end:
+            self._full_tokens += tokens - sequences * (end - self._full_at)
         place = bisect_right(self._ends, end)
         self._end_of[reservation] = end
         self._members.insert(place, reservation)
@@ -145,14 +151,52 @@ class PeakOverTime:
         self._tokens_at_0.insert(place, tokens - sequences * end)
 
     def _take_out(self, reservation: Reservation) -> None:
-        self._is_summed_up = self._full_holds = False
+        self._is_summed_up = False
         end = self._end_of.pop(reservation, None)
         if end is None:
-            self._outgrown_tokens -= self._outgrown.pop(reservation)
+            tokens = self._outgrown.pop(reservation)
+            self._outgrown_tokens -= tokens
+            self._full_tokens -= tokens
             return
         place = self._members.index(reservation, bisect_left(self._ends, end))
+        if self._full_at <= end:
+            self._full_tokens -= self._tokens_at_0[place] + self._sequences[place] * self._full_at
         for column in (self._members, self._ends, self._sequences, self._tokens_at_0):
             del column[place]
+
+    def _place_again(self, clock: float) -> None:
+        """Those who have moved are looked at; where it is most of them, all are, and put in order at once."""
+        if len(self._moved) > len(self._members) // MOVED_ONE_BY_ONE:
+            self._set_columns(clock)
+        else:
+            for member in self._moved:
+                self._take_out(member)
+                self._insert(member, clock)
+        self._moved.clear()
+        self._set_pace()
+
+    def _set_columns(self, clock: float) -> None:
+        slack, outgrown = self._block_slack, self._outgrown
+        ranked: list[tuple[float, int, Reservation]] = []
+        everybody = [*self._members, *outgrown]
+        outgrown.clear()
+        for number, member in enumerate(everybody):
+            sequences = member.sequences
+            left = (member.output_tokens - member.produced_tokens) / sequences  # written out: every report asks all
+            if left > 0:
+                ranked.append((clock + left, number, member))
+            else:
+                outgrown[member] = member.tokens + slack * sequences
+        ranked.sort()
+        self._outgrown_tokens = sum(outgrown.values())
+        self._ends = [end for end, _, _ in ranked]
+        self._members = [member for _, _, member in ranked]
+        self._sequences = [member.sequences for member in self._members]
+        self._tokens_at_0 = [
+            member.tokens + (slack - end) * member.sequences
+            for end, member in zip(self._ends, self._members, strict=True)
+        ]
+        self._end_of = dict(zip(self._members, self._ends, strict=True))
 
     # -- what it comes to ------------------------------------------------------------------------------------
 
@@ -160,11 +204,7 @@ class PeakOverTime:
         """Bring the sums up to date; the step that it is."""
         clock = self._now()
         if self._moved:
-            for member in self._moved:
-                self._take_out(member)
-                self._insert(member, clock)
-            self._moved.clear()
-            self._set_pace()
+            self._place_again(clock)
         while self._ends and self._ends[0] < clock:  # it should have ended: later, then, or nobody knows when
             overdue = self._members[0]
             self._take_out(overdue)
@@ -179,7 +219,6 @@ class PeakOverTime:
         sequences.reverse()
         held.reverse()
         self._sequences_from, self._held = sequences, held
-        self._highest_since = list(accumulate(map(add, held, self._ends), max))
         most = max(held, default=0.0)
         self._full_tokens = self._outgrown_tokens + most
         self._full_at = self._ends[held.index(most)] if held else clock

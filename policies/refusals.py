@@ -1,13 +1,14 @@
 """Which backends need not be asked again? A full pool is asked by every poll whether it has room for whoever is next.
 
-What is free there stays what it was until something comes, goes or changes. So once all have refused, it is remembered
-how much the emptiest of those that are full has free, how soon the first of those that are busy with prompts would
-have computed them, and which have changed since: for whoever needs more, and is due sooner, only those are asked,
-mostly one or two. Who was busy is asked again when he is not any more. It is known per tier, for a tier may be kept out
-of others' reserves, or may enter nothing but its own.
+Who has refused a request refuses every other that needs no less of anything: as many sequences, as much of a prompt, as
+many steps after it, a first token as soon. It does until something comes, goes, changes or is reported there. (What
+runs comes further in between, which makes room where the fullest moment is what counts; it is seen with the next of
+these.) So what was refused is remembered, and for whoever needs no less only the backends are asked that have changed
+since: mostly one or two. Who was busy with prompts is asked again when he is not any more. It is known per tier, for a
+tier may be kept out of others' reserves, or may enter nothing but its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from math import inf
@@ -16,38 +17,55 @@ from policies.candidates import Candidates
 from policies.capacity import BackendCapacity
 from policies.reservation import Reservation
 
-ASKED_MAX = 8  # changed backends that are asked; when more have refused, what is free is found out again
+REMEMBERED_MAX = 16  # requests of a tier: twice as many as a poll passes over
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Refused:
-    """All backends but `others` have no more than so many seats free, or no more than so many tokens, or are busy, and
-    no first token would come before `ready_at`.
-    """
+    """A request that all backends but `others`, and those that have changed since `at`, have refused."""
 
-    seats_free: float
-    tokens_free: float
-    ready_at: float
+    needed: Reservation
+    prompt_tokens: float  # what it holds before its first step
+    at: int
     others: set[str]
+    ready_at: float
+    """No first token would come before at any of those that are busy."""
     busy: list[tuple[float, str]]
     """Who is busy, and until when; the soonest first."""
 
+    def is_no_more_than(self, other: Reservation) -> bool:
+        """Whether who refused this refuses the other as well."""
+        needed = self.needed
+        return (
+            needed.tokens <= other.tokens
+            and self.prompt_tokens <= other.tokens - other.output_tokens
+            and needed.steps_left <= other.steps_left
+            and needed.sequences <= other.sequences
+            and other.first_due_at < self.ready_at
+            and (not needed.prefix or needed.prefix == other.prefix)
+        )
+
 
 class Refusals:
-    """Who has refused, by tier. It holds for one layout of blocks: a pool of several remembers nothing."""
+    """What was refused, by tier. It holds for one layout of blocks: a pool of several remembers nothing."""
 
     def __init__(self) -> None:
-        self.kinds: dict[tuple[str, bool], _Refused] = {}
-        """By tier, and whether it may enter its own reserve alone."""
+        self._refused: dict[tuple[str, bool], list[_Refused]] = {}
+        """By tier, and whether it may enter its own reserve alone; what was asked last comes last."""
+        self._changes = 0
+        self._changed: dict[str, int] = {}  # which change was the last of each backend, in their order
 
     def changed(self, backend_id: str) -> None:
         """Something came, went or changed there."""
-        for refused in self.kinds.values():
-            refused.others.add(backend_id)
+        if self._refused:
+            self._changes += 1
+            self._changed.pop(backend_id, None)
+            self._changed[backend_id] = self._changes
 
     def forget(self) -> None:
         """Everything may be different."""
-        self.kinds.clear()
+        self._refused.clear()
+        self._changed.clear()
 
     def worth_asking(
         self,
@@ -58,23 +76,11 @@ class Refusals:
         now: float,
     ) -> Sequence[BackendCapacity]:
         """The candidates that may have room for what is needed."""
-        refused = self.kinds.get((needed.tier_id, reserve_only))
-        if (
-            refused is None
-            or needed.sequences <= refused.seats_free
-            or needed.tokens <= refused.tokens_free
-            or needed.first_due_at >= refused.ready_at
-        ):
-            return candidates
-        others, busy = refused.others, refused.busy
-        while busy and busy[0][0] <= now:
-            others.add(heappop(busy)[1])
+        others = self._others(needed, reserve_only=reserve_only, now=now)
+        if others is None or 2 * len(others) > len(candidates):
+            return candidates  # the first of many mostly fits: to leave out those who refused would cost more
         if not others:
             return ()
-        if 2 * len(others) > len(candidates):
-            return (
-                candidates  # the first of them mostly fits: to ask those who refused costs less than to leave them out
-            )
         if isinstance(candidates, Candidates):
             return candidates.among(others)
         return [each for each in candidates if each.id in others]
@@ -82,34 +88,53 @@ class Refusals:
     def found_none(
         self,
         asked: Sequence[BackendCapacity],
-        candidates: Sequence[BackendCapacity],
-        known: Iterable[str],
+        known: Collection[str],
         needed: Reservation,
         *,
         reserve_only: bool,
         now: float,
     ) -> None:
         """None of those asked, the candidates that were worth it, has room. `known` are the ids of all backends."""
-        if len(asked) < len(candidates) and len(asked) <= ASKED_MAX:
-            return
-        # A backend that refused for another reason than these may think better of it as time goes by.
-        tier_id = needed.tier_id
-        seats_free, tokens_free, ready_at = -inf, -inf, inf
-        refused: set[str] = set()
-        busy: list[tuple[float, str]] = []
-        for each in candidates:
-            room = each.own_room(tier_id) if reserve_only else each.room(tier_id)
-            if room.sequences < needed.sequences:
-                seats_free = max(seats_free, room.sequences)
-            elif room.tokens < needed.tokens:
-                tokens_free = max(tokens_free, room.tokens)
+        remembered = self._refused.setdefault((needed.tier_id, reserve_only), [])
+        before = self._least_changed(remembered, needed)
+        others, busy, ready_at = {*known}, list[tuple[float, str]](), inf
+        if before is not None:
+            others, busy, ready_at = self._changed_since(before), before.busy.copy(), before.ready_at
+        for each in asked:
+            # Who refused for another reason than these may think better of it as time goes by.
+            if not each.has_room(needed, reserve_only=reserve_only):
+                others.discard(each.id)
             elif now < (busy_until := each.busy_until(needed.first_due_at)):
                 ready_at = min(ready_at, each.work.ready_at)
                 busy.append((busy_until, each.id))
-            else:
-                continue
-            refused.add(each.id)
-        if refused:
-            heapify(busy)
-            others = {*known} - refused
-            self.kinds[tier_id, reserve_only] = _Refused(seats_free, tokens_free, ready_at, others, busy)
+                others.discard(each.id)
+        heapify(busy)
+        refused = _Refused(needed, needed.tokens - needed.output_tokens, self._changes, others, ready_at, busy)
+        remembered[:] = [each for each in remembered if not refused.is_no_more_than(each.needed)]
+        remembered.append(refused)
+        if len(remembered) > REMEMBERED_MAX:
+            del remembered[0]
+
+    def _others(self, needed: Reservation, *, reserve_only: bool, now: float) -> Collection[str] | None:
+        """Ids of the backends that have not refused as much as this; None: it is not known of any."""
+        refused = self._least_changed(self._refused.get((needed.tier_id, reserve_only), ()), needed)
+        if refused is None:
+            return None
+        while refused.busy and refused.busy[0][0] <= now:
+            refused.others.add(heappop(refused.busy)[1])
+        return self._changed_since(refused)
+
+    def _least_changed(self, remembered: Sequence[_Refused], needed: Reservation) -> _Refused | None:
+        """What was refused last of what is no more than this."""
+        for refused in reversed(remembered):
+            if refused.is_no_more_than(needed):
+                return refused
+        return None
+
+    def _changed_since(self, refused: _Refused) -> set[str]:
+        others = refused.others.copy()
+        for backend_id in reversed(self._changed):
+            if self._changed[backend_id] <= refused.at:
+                break
+            others.add(backend_id)
+        return others

@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reservations import WORKLOADS, known
+from reservations import play as play_backlog
 
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
@@ -60,3 +62,13 @@ def test_the_peak_finishes_a_backlog_sooner_than_the_sum(block_tokens):
     script = [("ab"[number % 2], 0.0, 20, 20 + 12 * (number % 12)) for number in range(60)]
     ends_s = {rule: play(script, kv_rule=rule, block_tokens=block_tokens)[1] for rule in ("sum", "peak")}
     assert ends_s["peak"] < 0.9 * ends_s["sum"]
+
+
+@pytest.mark.parametrize("tenants", [20, 200])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_predicted_lengths_fill_the_cache_by_the_peak_and_nothing_overflows(workload, tenants):
+    best = known(workload, tenants, warm_up_s=15.0, watched_s=15.0)
+    found = play_backlog(workload, tenants, warm_up_s=15.0, watched_s=15.0, kv_rule="peak")
+    assert found.tokens_per_s >= 0.95 * best.tokens_per_s, "0.81 to 0.92 by the sum"
+    assert found.reserved_max <= 1.05
+    assert found.preemptions_ratio < 0.01

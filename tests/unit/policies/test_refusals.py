@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from policies.capacity import KV_RULES
 from policies.refusals import Refusals
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, Outcome, SloEnvelope, Tenant, Tier
@@ -16,13 +17,14 @@ STEP_TIME = StepTime(StepTimeModel(base_s=0.010, token_s=0.0005), error_ratio=0.
 BUSY_LOADS = [replace(each, kv_tokens_max=1_000, step_tokens_max=100, step_time=STEP_TIME) for each in LOADS]
 
 
-def history(make_pool, seed: int, loads=LOADS) -> list[tuple[str, str]]:
+def history(make_pool, seed: int, loads=LOADS, **options) -> list[tuple[str, str]]:
     """Requests of all sizes come and go at a pool that is full most of the time."""
     rng = Random(seed)
     pool = make_pool(
         tenants=[Tenant("A", tier_id="gold"), Tenant("B"), Tenant("C")],
         tiers=[Tier("gold", reserve_ratio=0.1), Tier("default")],
         loads=loads,
+        **options,
     )
     sent, running = [], []
     for number in range(400):
@@ -40,12 +42,13 @@ def history(make_pool, seed: int, loads=LOADS) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("loads", [LOADS, BUSY_LOADS], ids=["memory", "prompts"])
+@pytest.mark.parametrize("kv_rule", KV_RULES)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_pool_sends_the_same_whether_it_remembers_refusals_or_not(make_pool, monkeypatch, seed, loads):
-    remembered = history(make_pool, seed, loads)
+def test_a_pool_sends_the_same_whether_it_remembers_refusals_or_not(make_pool, monkeypatch, seed, kv_rule, loads):
+    remembered = history(make_pool, seed, loads, kv_rule=kv_rule)
     assert len(remembered) > 100
     monkeypatch.setattr(Refusals, "worth_asking", lambda _self, candidates, *_needed, **_when: candidates)
-    assert history(make_pool, seed, loads) == remembered
+    assert history(make_pool, seed, loads, kv_rule=kv_rule) == remembered
 
 
 @pytest.fixture
