@@ -38,6 +38,7 @@ from gateway.front import Front
 from gateway.http.listener import Listener
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
+from gateway.observability.descriptors import Descriptors
 from gateway.observability.instruments import CLIENTS_CUT, CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
 from gateway.observability.logs import configure_logging
 from gateway.observability.metrics import Metrics
@@ -86,6 +87,7 @@ class Gateway:
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
         self._listener: Listener | None = None
+        self._descriptors = Descriptors()
         self._tracing: Tracing | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
@@ -155,6 +157,7 @@ class Gateway:
         if config.metrics.port is not None:
             self.metrics_url = await self.metrics.serve(config.metrics.host, config.metrics.port)
         self.metrics.start()
+        self._descriptors.start()
         return url
 
     def reload(self, config: Config) -> None:
@@ -174,6 +177,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
+        self._descriptors.stop()
         if self._management is not None:
             await self._management.stop()
         if self._listener is not None:

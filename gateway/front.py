@@ -27,7 +27,7 @@ from gateway.forwarding.utilities import Utilities
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.answering import Answering, Run
 from gateway.http.cors import Cors
-from gateway.http.handlers import Models, Probes, Version
+from gateway.http.handlers import Models, Probes, Version, no_realtime
 from gateway.http.names import RequestNames
 from gateway.http.server import GatewayServer, Handler
 from gateway.identity.auth import Identity, KeysOrTokens, TrustedProxies, make_authenticator
@@ -147,6 +147,7 @@ class Front:
             endpoints.READYZ: self._probes.ready,
             endpoints.PING: self._probes.ready,
             endpoints.LIVEZ: self._probes.alive,
+            endpoints.REALTIME: self._logged(endpoints.REALTIME, no_realtime),
         }
         for endpoint in (*ENDPOINTS, *extra):
             if endpoint is RESPONSES:

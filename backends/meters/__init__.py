@@ -10,10 +10,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from backends.meters.chunks import ChunkMeter, TranscriptionMeter
+from backends.meters.cohere import CohereMeter
 from backends.meters.events import Meter, StreamCall
 from backends.meters.messages import MessagesMeter
 from backends.meters.responses import ResponsesMeter
-from backends.meters.usage import message_usage, openai_usage, pooling_usage, response_usage
+from backends.meters.usage import cohere_usage, message_usage, openai_usage, pooling_usage, response_usage
 from policies.types import Usage
 
 MeterOf = Callable[[StreamCall], Meter]
@@ -25,6 +26,7 @@ class AnswerKind(StrEnum):
     CHOICES = "choices"  # chat completions (batches too), completions
     RESPONSES = "responses"
     MESSAGES = "messages"
+    COHERE = "cohere"
     TRANSCRIPTION = "transcription"
     POOLING = "pooling"  # embeddings, scores, ranks, classes: a prompt and no output
     NONE = "none"  # nothing of it is tokens
@@ -47,6 +49,7 @@ ANSWERS: Final[Mapping[AnswerKind, AnswerShape]] = {
     AnswerKind.CHOICES: AnswerShape(ChunkMeter, openai_usage, "choices"),
     AnswerKind.RESPONSES: AnswerShape(ResponsesMeter, response_usage, "output"),
     AnswerKind.MESSAGES: AnswerShape(MessagesMeter, message_usage, "content"),
+    AnswerKind.COHERE: AnswerShape(CohereMeter, cohere_usage, "message"),
     AnswerKind.TRANSCRIPTION: AnswerShape(TranscriptionMeter, openai_usage, "text"),
     AnswerKind.POOLING: AnswerShape(ChunkMeter, pooling_usage, None),
     AnswerKind.NONE: AnswerShape(ChunkMeter, _no_usage, None),

@@ -15,7 +15,18 @@ AUDIO_TOKENS_PER_S = 50  # Whisper's encoder: 1500 positions in 30 s
 AUDIO_S_MAX = 1e6
 
 _TEXT_KEYS = frozenset(
-    {"content", "text", "reasoning", "reasoning_content", "thinking", "refusal", "arguments", "partial_json", "delta"}
+    {
+        "content",
+        "text",
+        "reasoning",
+        "reasoning_content",
+        "thinking",
+        "refusal",
+        "arguments",
+        "partial_json",
+        "delta",
+        "tool_plan",
+    }
 )
 _ALSO_WALKED = frozenset({"message", "tool_calls", "function", "function_call", "summary"})
 
@@ -48,13 +59,33 @@ def message_usage(body: Any) -> Usage | None:
     return Usage(count(usage.get("input_tokens")) + cached + written, cached, count(usage.get("output_tokens")))
 
 
+def cohere_usage(body: Any) -> Usage | None:
+    """The usage of an answer of Cohere's chat, or of the delta that ends its stream."""
+    usage = _usage_object(body)
+    if usage is None or not isinstance(usage.get("tokens"), dict):
+        return None
+    tokens = usage["tokens"]  # which vLLM declares as floating-point numbers
+    prompt, output = _whole(tokens.get("input_tokens")), _whole(tokens.get("output_tokens"))
+    return Usage(prompt, _whole(usage.get("cached_tokens")), output)
+
+
 def pooling_usage(body: Any) -> Usage | None:
-    """The usage of an embedding, a score, a rank or a class: a prompt. Ranks may count `total_tokens` alone."""
+    """The usage of an embedding, a score, a rank or a class: a prompt. Ranks may count `total_tokens` alone, and
+    Cohere's embeddings have `billed_units`.
+    """
     usage = _usage_object(body)
     if usage is None:
-        return None
+        return _billed(body)
     prompt_tokens = count(usage.get("prompt_tokens")) or count(usage.get("total_tokens"))
     return Usage(prompt_tokens, _detail(usage, "prompt_tokens_details", "cached_tokens"), 0)
+
+
+def _billed(body: Any) -> Usage | None:
+    meta = body.get("meta") if isinstance(body, dict) else None
+    units = meta.get("billed_units") if isinstance(meta, dict) else None
+    if not isinstance(units, dict):
+        return None
+    return Usage(count(units.get("input_tokens")) + count(units.get("image_tokens")), 0, 0)
 
 
 def heard_tokens(body: Any) -> int:
@@ -90,6 +121,10 @@ def text_bytes(value: Any) -> int:
 def count(value: Any) -> int:
     """A count from outside: anything but a natural number is 0."""
     return value if type(value) is int and value > 0 else 0
+
+
+def _whole(value: Any) -> int:
+    return count(int(value)) if type(value) is float and value.is_integer() else count(value)
 
 
 def _usage_object(body: Any) -> dict[str, Any] | None:

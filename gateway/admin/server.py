@@ -64,6 +64,7 @@ class AdminServer(web.Server):
             response = await self._answer(request)
         except Refused as refused:
             response = to_problem(refused)
+        response.headers.setdefault(hdrs.SERVER, HEADERS[hdrs.SERVER])  # a page has its own headers
         if not request.content.is_eof():  # refused before its body was read
             response.force_close()
         return response

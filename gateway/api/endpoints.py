@@ -91,6 +91,8 @@ _UNKNOWN: Final = Shape(
     prompt=unknown_prompt, output_fields=("max_completion_tokens", "max_tokens", "max_output_tokens")
 )
 _INPUT: Final = Shape(prompt=inputs_prompt("input", "messages", "data"))
+_COHERE_CHAT: Final = Shape(prompt=chat_prompt, output_fields=("max_tokens",))
+_EMBED: Final = Shape(prompt=inputs_prompt("texts", "images", "inputs"))
 _PAIRS: Final = Shape(prompt=pairs_prompt)
 
 
@@ -120,6 +122,8 @@ RESPONSES: Final = _generates("/v1/responses", _RESPONSE, AnswerKind.RESPONSES)
 MESSAGES: Final = _generates("/v1/messages", _MESSAGE, AnswerKind.MESSAGES, Api.ANTHROPIC)
 BATCH: Final = _generates("/v1/chat/completions/batch", _BATCH, AnswerKind.CHOICES)
 TRANSCRIPTIONS: Final = _hears("/v1/audio/transcriptions")
+# As vLLM has it with VLLM_ENABLE_COHERE_API.
+COHERE_CHAT: Final = _generates("/cohere/v2/chat", _COHERE_CHAT, AnswerKind.COHERE, Api.COHERE)
 EMBEDDINGS: Final = _reads("/v1/embeddings", _INPUT)
 RESPONSE: Final = _utility("/v1/responses/{id}", "GET")
 RESPONSE_CANCEL: Final = _utility("/v1/responses/{id}/cancel")
@@ -130,6 +134,9 @@ LIVEZ: Final = _own("/livez")
 READYZ: Final = _own("/readyz")
 PING: Final = _own("/ping", "GET", "POST")
 VERSION: Final = _own("/version")
+REALTIME: Final = _own("/v1/realtime")
+
+_COHERE: Final = "/cohere/"
 
 ENDPOINTS: Final = (
     CHAT,
@@ -137,9 +144,11 @@ ENDPOINTS: Final = (
     RESPONSES,
     MESSAGES,
     BATCH,
+    COHERE_CHAT,
     TRANSCRIPTIONS,
     _hears("/v1/audio/translations"),
     EMBEDDINGS,
+    _reads("/v2/embed", _EMBED),
     _reads("/score", _PAIRS),
     _reads("/v1/score", _PAIRS),
     _reads("/rerank", _PAIRS),
@@ -158,6 +167,7 @@ ENDPOINTS: Final = (
     READYZ,
     PING,
     VERSION,
+    REALTIME,
 )
 
 
@@ -201,4 +211,6 @@ class PathTable:
 
 def api_of(path: str) -> Api:
     """In whose shape an error at this path is, also where there is nothing."""
+    if path.startswith(_COHERE):
+        return Api.COHERE
     return Api.ANTHROPIC if path.startswith(MESSAGES.path) else Api.OPENAI

@@ -25,6 +25,7 @@ class Api(StrEnum):
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
+    COHERE = "cohere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a call is not answered, whatever the API. `type` and `code` are OpenAI's, `param` names the field, `limit`
-    the limit that the caller is over.
+    """Why a call is not answered, whatever the API. `type` and `code` are OpenAI's words, `param` names the field,
+    `limit` the limit that the caller is over.
     """
 
     status: int
@@ -150,6 +151,19 @@ BODY_TOO_LARGE: Final = Problem(413, "invalid_request_error", "body_too_large", 
 BODY_TOO_COMPLEX: Final = Problem(
     413, "invalid_request_error", "body_too_complex", "The body holds too many values: objects, lists, texts, numbers."
 )
+BODY_COMPRESSED: Final = Problem(
+    415,
+    "invalid_request_error",
+    "body_compressed",
+    "A compressed body is not read here: send it without Content-Encoding.",
+    headers={"accept-encoding": "identity"},  # RFC 9110, 15.5.16
+)
+NO_REALTIME: Final = Problem(
+    501,
+    "invalid_request_error",
+    "realtime_not_offered",
+    "/v1/realtime is not offered here: what its sessions use could not be queued and charged.",
+)
 HEADER_TOO_LARGE: Final = Problem(431, "invalid_request_error", "header_too_large", "The header is too large.")
 MALFORMED_HTTP: Final = Problem(400, "invalid_request_error", "malformed_http", "The request is not valid HTTP.")
 INTERNAL: Final = Problem(500, "api_error", "internal_error", "The gateway failed. This is its fault, not yours.")
@@ -164,6 +178,8 @@ PROBLEMS: Final = (
     BODY_TIMEOUT,
     BODY_TOO_LARGE,
     BODY_TOO_COMPLEX,
+    BODY_COMPRESSED,
+    NO_REALTIME,
     HEADER_TOO_LARGE,
     MALFORMED_HTTP,
     INTERNAL,
@@ -179,6 +195,7 @@ _ANTHROPIC_TYPES: Final = {
     404: "not_found_error",
     408: "invalid_request_error",
     413: "request_too_large",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     503: "overloaded_error",
@@ -233,7 +250,14 @@ def answer(problem: Problem, api: Api) -> Answer:
 
 
 def _openai_body(problem: Problem) -> bytes:
-    error = {"message": problem.message, "type": problem.type, "param": problem.param, "code": problem.code}
+    error = {
+        "message": problem.message,
+        "type": problem.type,
+        "param": problem.param,
+        # A number, as in vLLM's errors, which pass as they are: a client that declares its type can read both.
+        "code": problem.status,
+        "reason": problem.code,
+    }
     return orjson.dumps({"error": error | _limit(problem)})
 
 
@@ -247,9 +271,14 @@ def _limit(problem: Problem) -> dict[str, str]:
     return {} if problem.limit is None else {"limit": problem.limit}
 
 
+def _cohere_body(problem: Problem) -> bytes:
+    return orjson.dumps({"message": problem.message} | _limit(problem))
+
+
 _BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {
     Api.OPENAI: _openai_body,
     Api.ANTHROPIC: _anthropic_body,
+    Api.COHERE: _cohere_body,
 }
 
 

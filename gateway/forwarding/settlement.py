@@ -23,7 +23,7 @@ from gateway.scheduling.dispatcher import Lease
 from policies.types import Usage
 
 NO_USAGE = Usage(0, 0, 0)
-_MEMBERS = ("usage", "id")
+_MEMBERS = ("usage", "id", "meta")
 
 
 class Settlement:

@@ -7,12 +7,13 @@ import orjson
 from aiohttp import web
 
 from backends.pool import BackendPool
+from gateway.api import errors
 from gateway.api.endpoints import VERSION, Endpoint
 from gateway.api.errors import Answer
 from gateway.forwarding.attempt import Link
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.server import to_response
-from gateway.intake.reception import Reception, refused
+from gateway.intake.reception import Reception, Refused, refused
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
 from policies.types import Reason
@@ -34,6 +35,11 @@ class Probes:
     async def ready(self, request: web.BaseRequest, path_id: str) -> web.Response:
         """Ready: it could send a call on. At /health and /ping too, where vLLM's clients look."""
         return web.Response(status=503 if self.draining or not self._pools.any_available() else 200)
+
+
+async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: CallTrace) -> web.StreamResponse:
+    """A session over a WebSocket, which vLLM has for speech models. Raises Refused."""
+    raise Refused(errors.NO_REALTIME)
 
 
 class Models:

@@ -119,8 +119,9 @@ class GatewayServer(web.Server):
         return web.Response(status=307, headers={hdrs.LOCATION: location, **SERVER})
 
     def complete(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Every answer has a name, and tells a page that it may read it."""
+        """Every answer has a name, says who gives it, and tells a page that it may read it."""
         headers = response.headers
+        headers.update(SERVER)
         if REQUEST_ID_HEADER not in headers:
             headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID) or self._names.name(request.headers)
         if hdrs.ORIGIN in request.headers:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.observability.access_log import AccessLog, AccessRecord
-from gateway.observability.sampling import TRACEPARENT, TRACESTATE
+from gateway.observability.sampling import TRACEPARENT, TRACESTATE, read_traceparent
 from gateway.observability.spans import CallSpans
 from gateway.observability.trace_log import TraceLog, trace_record
 from policies.slo.attainment import kept
@@ -78,6 +78,9 @@ class CallTrace:
         elif self.traceparent is not None:
             headers[TRACEPARENT] = self.traceparent
             headers.pop(TRACESTATE, None)  # of a trace that its client named wrongly, or that goes no further
+        elif read_traceparent(headers.get(TRACEPARENT, "")) is None:
+            headers.pop(TRACEPARENT, None)
+            headers.pop(TRACESTATE, None)  # which says nothing without it (W3C Trace Context, 3.3)
 
 
 class Tracer(Protocol):

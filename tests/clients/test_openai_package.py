@@ -124,7 +124,7 @@ def test_openai_raises_an_authentication_error(house):
         ):
             with pytest.raises(openai.AuthenticationError) as caught:
                 call()
-            assert caught.value.code == "invalid_api_key"
+            assert caught.value.body["reason"] == "invalid_api_key"
 
 
 def test_openai_raises_a_rate_limit_error_that_says_when_to_come_back(house):

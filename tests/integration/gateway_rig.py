@@ -369,10 +369,11 @@ def assert_error(reply, status, *, code=None):
     assert reply.status == status
     assert reply.headers["Content-Type"] == "application/json"
     named = {"limit"} if "x-fairlead-limit" in reply.headers else set()
-    assert set(reply.error) == {"message", "type", "param", "code"} | named
+    assert set(reply.error) == {"message", "type", "param", "code", "reason"} | named
+    assert reply.error["code"] == status
     assert MARKER not in reply.body.decode()
     if code is not None:
-        assert reply.error["code"] == code
+        assert reply.error["reason"] == code
 
 
 def assert_untouched(rig, backend):

@@ -111,7 +111,7 @@ async def test_a_token_that_was_believed_is_believed_no_longer_than_it_says(api,
 async def test_a_token_of_a_tenant_that_is_not_there_is_nobodys_until_it_is(api, provider):
     token = provider.token(tenant="acme")
     refused = await api.rig.post(headers=bearer(token))
-    assert (refused.status, refused.error["code"]) == (403, "tenant_unknown")
+    assert (refused.status, refused.error["reason"]) == (403, "tenant_unknown")
     assert (await api.post("/tenants", {"id": "acme"})).status == 201
     assert (await api.rig.post(headers=bearer(token))).status == 200
 

@@ -88,7 +88,7 @@ async def test_a_backend_that_hangs_up_unanswered_is_asked_once_more_and_then_it
     async with scripted(hang_up) as backend, gateway(backend) as rig:
         reply = await rig.post()
         assert reply.status == 502
-        assert reply.error["code"] == "backend_failed"
+        assert reply.error["reason"] == "backend_failed"
         assert reply.headers["x-request-id"]
         assert len(backend.calls) == 2
         assert rig.service() == 0
@@ -99,7 +99,7 @@ async def test_a_backend_that_never_answers_is_given_up_in_time_as_a_504():
     limits = {"answer_silence_s_max": 0.3}
     async with scripted(fall_silent) as backend, gateway(backend, limits=limits) as rig:
         reply = await rig.post()
-        assert (reply.status, reply.error["code"]) == (504, "backend_timeout")
+        assert (reply.status, reply.error["reason"]) == (504, "backend_timeout")
         assert rig.service() == 0
         assert rig.idle()
 
@@ -147,7 +147,7 @@ async def test_tokens_that_passed_before_the_failure_stay_charged():
 async def test_a_failure_before_the_first_token_is_free():
     async with scripted(stream(end=False)) as backend, gateway(backend) as rig:
         reply = await rig.post(call(stream=True))
-        assert (reply.status, reply.error["code"]) == (502, "backend_failed")
+        assert (reply.status, reply.error["reason"]) == (502, "backend_failed")
         assert len(backend.calls) == 2, "it is sent once more, and may be what breaks the backend"
         assert rig.service() == 0
         assert rig.idle()

@@ -46,7 +46,7 @@ async def test_over_its_budget_a_tenant_is_refused_as_openai_refuses_until_midni
         before = seconds_to_midnight()
         reply = await api.rig.post(headers=bearer(key))
         assert reply.status == 429
-        assert (reply.error["code"], reply.error["type"]) == ("insufficient_quota", "insufficient_quota")
+        assert (reply.error["reason"], reply.error["type"]) == ("insufficient_quota", "insufficient_quota")
         assert reply.headers[DROPPED] == "rejected-budget-spent"
         assert reply.headers["x-fairlead-limit"] == reply.error["limit"] == "day"
         assert seconds_to_midnight() - 1 <= int(reply.headers["Retry-After"]) <= before + 1
@@ -62,7 +62,7 @@ async def test_client_libraries_know_the_refusal_and_do_not_try_again(tmp_path):
         async with openai.AsyncOpenAI(base_url=f"{api.rig.url}/v1", api_key=key, max_retries=2) as client:
             with pytest.raises(openai.RateLimitError) as refused:
                 await client.chat.completions.create(**call())
-            assert refused.value.code == "insufficient_quota"
+            assert refused.value.body["reason"] == "insufficient_quota"
         async with anthropic.AsyncAnthropic(base_url=api.rig.url, api_key=key, max_retries=2) as client:
             with pytest.raises(anthropic.RateLimitError):
                 await client.messages.create(**call())

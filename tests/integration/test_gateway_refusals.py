@@ -135,7 +135,7 @@ async def test_bad_input_through_the_official_client_is_a_bad_request_error():
         assert caught.value.param == "n"
         with pytest.raises(openai.NotFoundError) as missing:
             await client.chat.completions.create(**call(model="none"))
-        assert missing.value.code == "model_not_found"
+        assert missing.value.body["reason"] == "model_not_found"
 
 
 async def test_an_unknown_model_is_a_404_in_the_apis_shape():

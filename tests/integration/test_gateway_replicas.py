@@ -137,7 +137,7 @@ async def test_a_budget_that_is_spent_at_one_gateway_is_spent_at_all_within_a_se
         await until(lambda: two.gateway._management.budgets.standings()[0].used == standing.used)
         assert time.monotonic() - began < SEEN_S
         reply = await two.post(headers=bearer(key))
-        assert (reply.status, reply.error["code"]) == (429, "insufficient_quota")
+        assert (reply.status, reply.error["reason"]) == (429, "insufficient_quota")
 
 
 async def test_a_tenants_limit_in_flight_is_one_for_all_gateways(join, key):

@@ -59,7 +59,7 @@ async def test_a_response_is_given_to_whom_it_was_made_for_and_to_nobody_else(ho
         assert (mine.status, mine.json["id"]) == (200, response_id)
         for path, method in ((response_id, rig.get), (f"{response_id}/cancel", rig.post)):
             others = await method(path=f"{RESPONSES}/{path}", headers=BOB)
-            assert (others.status, others.error["code"]) == (404, "response_not_found")
+            assert (others.status, others.error["reason"]) == (404, "response_not_found")
             assert response_id not in others.body.decode()
 
 

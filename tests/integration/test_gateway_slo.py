@@ -152,7 +152,7 @@ async def test_what_waits_until_its_first_token_is_late_is_refused_where_its_tie
         await until(lambda: len(backend.calls) == 1)
         waits = asyncio.create_task(rig.post(call(stream=True), headers=BATCH))
         refused = await rig.post(call(stream=True), headers=CHAT)
-        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert (refused.status, refused.error["reason"]) == (429, "rate_limit_exceeded")
         assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
         assert int(refused.headers["retry-after"]) >= 1
         assert [(await task).status for task in (first, waits)] == [200, 200]

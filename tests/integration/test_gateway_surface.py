@@ -1,10 +1,13 @@
 """The surface: which paths there are, what each costs, and what the head of an answer says."""
 
 import asyncio
+import gzip
 import json
 import re
 
+import aiohttp
 import pytest
+from admin_rig import admin
 from gateway_rig import (
     CHAT,
     COMPLETIONS,
@@ -21,6 +24,7 @@ from gateway_rig import (
     gateway,
     hang_up,
     scripted,
+    stream,
     until,
 )
 
@@ -28,6 +32,7 @@ from gateway.api.endpoints import ENDPOINTS, Charge
 from gateway.forwarding.utilities import IN_FLIGHT_MAX
 from gateway.identity.key_file import add_key
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 FILE = b"\0\1\2" * 1000
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 # Paths that vLLM has and that are not for tenants.
@@ -36,7 +41,7 @@ HIDDEN = [
     "/sleep", "/wake_up", "/is_sleeping", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/openapi.json", "/docs",
     "/v1/chat/completions/render", "/v1/chat/completions/derender", "/v1/completions/render", "/server_info",
     "/reset_prefix_cache", "/collective_rpc", "/start_profile", "/abort_requests", "/v1/systemone", "/tokenizer_info",
-    "/generative_scoring", "/kv_event_sources", "/v1/models/tiny", "/v1/realtime", "/pause",
+    "/generative_scoring", "/kv_event_sources", "/v1/models/tiny", "/pause", "/cohere/v2/chat/render",
 ]  # fmt: skip
 BODIES = {
     "/v1/chat/completions": call(),
@@ -44,6 +49,8 @@ BODIES = {
     "/v1/responses": {"model": MODEL, "input": "hello", "max_output_tokens": 4},
     "/v1/messages": {"model": MODEL, "messages": HELLO, "max_tokens": 4},
     "/v1/chat/completions/batch": {"model": MODEL, "messages": [HELLO, HELLO], "max_tokens": 4},
+    "/cohere/v2/chat": {"model": MODEL, "messages": HELLO, "max_tokens": 4},
+    "/v2/embed": {"model": MODEL, "texts": ["hello", "there"], "input_type": "search_query"},
     "/v1/embeddings": {"model": MODEL, "input": ["hello", "there"]},
     "/score": {"model": MODEL, "text_1": "hello", "text_2": ["a", "b"]},
     "/v1/score": {"model": MODEL, "queries": "hello", "documents": ["a", "b"]},
@@ -99,6 +106,90 @@ async def test_what_generates_nothing_is_charged_by_its_prompt(path):
         await rig.post(BODIES[path], path)
         assert charged(rig) == 7
         assert rig.idle()
+
+
+COHERE_USAGE = {"tokens": {"input_tokens": 50.0, "output_tokens": 6.0}, "billed_units": {"input_tokens": 50.0}}
+
+
+@pytest.mark.parametrize("stream_asked", [False, True])
+async def test_coheres_chat_is_charged_by_its_usage_whole_and_streamed(stream_asked):
+    events = [
+        {"type": "message-start", "id": "c"},
+        {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "Hello"}}}},
+        {"type": "message-end", "id": "c", "delta": {"finish_reason": "COMPLETE", "usage": COHERE_USAGE}},
+    ]
+    sent = [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
+    said = answer({"id": "c", "finish_reason": "COMPLETE", "message": {"content": []}, "usage": COHERE_USAGE})
+    async with scripted(stream(*sent) if stream_asked else said) as backend, gateway(backend) as rig:
+        reply = await rig.post(BODIES["/cohere/v2/chat"] | {"stream": stream_asked}, "/cohere/v2/chat")
+        assert (reply.status, backend.calls[0].target) == (200, "/cohere/v2/chat")
+        assert charged(rig) == 50 + 2 * 6
+        if stream_asked:
+            assert reply.body == b"".join(sent)
+
+
+async def test_coheres_chat_has_coheres_errors():
+    async with scripted() as backend, gateway(backend) as rig:
+        reply = await rig.post({"model": MODEL, "messages": "x"}, "/cohere/v2/chat")
+        assert (reply.status, reply.json.keys()) == (400, {"message"})
+
+
+async def test_coheres_embeddings_are_charged_by_their_billed_units():
+    said = {"embeddings": {"float": [[0.1]]}, "meta": {"billed_units": {"input_tokens": 7, "image_tokens": 2}}}
+    async with scripted(answer(said)) as backend, gateway(backend) as rig:
+        assert (await rig.post(BODIES["/v2/embed"], "/v2/embed")).json == said
+        assert charged(rig) == 9
+
+
+async def test_a_realtime_session_is_not_offered_and_says_so():
+    async with scripted() as backend, gateway(backend) as rig:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await rig.session.ws_connect(f"{rig.url}/v1/realtime?model={MODEL}")
+        assert refused.value.status == 501
+        assert_error(await rig.get("/v1/realtime"), 501, code="realtime_not_offered")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
+async def test_a_compressed_body_is_a_415_that_says_why(coding):
+    async with scripted() as backend, gateway(backend) as rig:
+        reply = await rig.post(gzip.compress(json.dumps(call()).encode()), headers={"Content-Encoding": coding})
+        assert_error(reply, 415, code="body_compressed")
+        assert reply.headers["Accept-Encoding"] == "identity"
+        assert_untouched(rig, backend)
+        assert (await rig.post(headers={"Content-Encoding": "identity"})).status == 200
+
+
+@pytest.mark.parametrize("bad", ["00-1", "00-" + "0" * 32 + "-" + "1" * 16 + "-01", "x" * 55, "ff" + TRACE[2:]])
+async def test_a_trace_that_is_none_is_not_passed_on(bad):
+    async with scripted() as backend, gateway(backend) as rig:
+        await rig.post(headers={"traceparent": bad, "tracestate": "a=b"})
+        await rig.post(headers={"traceparent": TRACE, "tracestate": "a=b"})
+        passed = [(each.headers.get("traceparent"), each.headers.get("tracestate")) for each in backend.calls]
+        assert passed == [(None, None), (TRACE, "a=b")]
+
+
+async def test_every_answer_says_fairlead(tmp_path):
+    """Of the gateway and of its admin port: errors of the parser, probes, pages, what has no path."""
+    pages = ["/health", "/livez", "/v1/models", "/nowhere", "/v1/chat/completions", "/v1/models/", "/v1/realtime"]
+    async with scripted() as backend, admin(tmp_path, backend) as asked:
+        rig = asked.rig
+        replies = [await rig.get(path, allow_redirects=False) for path in pages]
+        preflight = {"Origin": "https://a", "Access-Control-Request-Method": "POST"}
+        async with rig.session.options(rig.url + CHAT, headers=preflight) as response:
+            assert response.headers["Server"] == "fairlead"
+        replies += [await asked.get(path) for path in ("/metrics", "/state", "/nowhere")]
+        for port in (rig.port, int(asked.url.rsplit(":", 1)[1])):
+            for garbage in (
+                b"\0\0\r\n\r\n",
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+            ):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(garbage)
+                raw = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 15)).decode()
+                writer.close()
+                assert "\r\nServer: fairlead\r\n" in raw, (port, garbage[:20], raw)
+        assert {reply.headers["Server"] for reply in replies} == {"fairlead"}
 
 
 @pytest.mark.parametrize("path", SOUND)

@@ -30,7 +30,8 @@ ANTHROPIC_TYPES = {
 
 def error_of(problem) -> dict[str, object]:
     error = json.loads(answer(problem, Api.OPENAI).body)["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    assert set(error) == {"message", "type", "param", "code", "reason"}
+    assert error["code"] == problem.status, "as vLLM has it, whose errors pass as they are"
     assert all(isinstance(error[name], str) and error[name] for name in ("message", "type"))
     return error
 
@@ -42,7 +43,7 @@ def test_every_reason_has_its_row():
 @pytest.mark.parametrize("reason", Reason)
 def test_every_refusal_is_an_openai_error_with_a_dropped_reason(reason):
     refusal = refused(reason, 2.0)
-    assert error_of(refusal)["code"]
+    assert error_of(refusal)["reason"]
     assert answer(refusal, Api.OPENAI).headers[DROPPED_REASON_HEADER].startswith(("rejected-", "evicted-"))
 
 
@@ -98,7 +99,7 @@ def test_who_can_never_be_served_is_not_told_to_retry():
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_every_problem_is_an_openai_error(problem):
-    assert error_of(problem)["code"] == problem.code
+    assert error_of(problem)["reason"] == problem.code
     assert 400 <= problem.status < 600
 
 
@@ -113,7 +114,8 @@ def test_an_unknown_model_names_the_field():
 def test_a_bad_request_keeps_its_param_and_code():
     problem = BadRequest("no", param="n", code="c").problem
     assert problem.status == 400
-    assert error_of(problem) == {"message": "no", "type": "invalid_request_error", "param": "n", "code": "c"}
+    said = {"message": "no", "type": "invalid_request_error", "param": "n", "code": 400, "reason": "c"}
+    assert error_of(problem) == said
 
 
 def test_unknown_paths_and_methods_are_answered_as_vllm_does():
