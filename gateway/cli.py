@@ -26,7 +26,6 @@ REVOKE_CHARS_MIN = 4
 app = typer.Typer(
     name="fairlead",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
     help="A fair-queueing reverse proxy for shared vLLM servers.\n\n"

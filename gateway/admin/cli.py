@@ -1,11 +1,13 @@
 """`fairlead admin`: what the admin API does, from the shell.
 
-Every command is one request (a list: one per page) and prints what was answered: JSON, of a list one object per line.
-Fields are given as name=value, where a dot goes inside (envelope.ttft_ms=500) and a value is JSON or else text. A
-refusal is printed field by field, and the exit code is 1.
+Every command is one request (a list: one per page) and prints what was answered. On a terminal that is a table;
+anywhere else, and with --json, it is JSON, of a list one object per line: as gh does, so that what a script reads needs
+no option. Fields are given as name=value, where a dot goes inside (envelope.ttft_ms=500) and a value is JSON or else
+text. A refusal is printed field by field, and the exit code is 1.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,6 +46,7 @@ FieldsArgument = Annotated[
 EtagOption = Annotated[
     str | None, typer.Option("--if-match", metavar="ETAG", help="Only if it is still this version (see 'show').")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; that is what is printed if not to a terminal.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +73,45 @@ def list_(
     context: typer.Context,
     kind: KindArgument,
     tenant: Annotated[str | None, typer.Option(help="Of keys: this tenant's.")] = None,
+    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print all of one sort."""
-    _print_list(context, f"/{kind}", {"tenant": tenant})
+    _print_list(context, f"/{kind}", {"tenant": tenant}, as_json=as_json)
 
 
 @app.command()
-def show(context: typer.Context, kind: KindArgument, id_: IdArgument) -> None:
+def show(context: typer.Context, kind: KindArgument, id_: IdArgument, as_json: JsonOption = False) -> None:  # noqa: FBT002
     """Print one, and its version (to standard error)."""
     answer = _ask(context, "GET", _path(kind, id_))
-    _print(answer.body)
+    _print(answer.body, as_json=as_json)
     if answer.etag is not None:
         typer.echo(f"version: {answer.etag}", err=True)
 
 
 @app.command()
-def create(context: typer.Context, kind: KindArgument, fields: FieldsArgument) -> None:
+def create(
+    context: typer.Context,
+    kind: KindArgument,
+    fields: FieldsArgument,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
     """Make one, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
-    _print(_ask(context, "POST", f"/{kind}", _fields(fields)).body)
+    _print(_ask(context, "POST", f"/{kind}", _fields(fields)).body, as_json=as_json)
 
 
 @app.command("set")
 def set_(
-    context: typer.Context, kind: KindArgument, id_: IdArgument, fields: FieldsArgument, if_match: EtagOption = None
+    context: typer.Context,
+    kind: KindArgument,
+    id_: IdArgument,
+    fields: FieldsArgument,
+    *,
+    if_match: EtagOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Change fields of one; null takes a field back to its default. A pool is given all its policies at once."""
     method = "PUT" if kind is Kind.POOLS else "PATCH"
-    _print(_ask(context, method, _path(kind, id_), _fields(fields), if_match=if_match).body)
+    _print(_ask(context, method, _path(kind, id_), _fields(fields), if_match=if_match).body, as_json=as_json)
 
 
 @app.command()
@@ -110,9 +125,10 @@ def rotate(
     context: typer.Context,
     key: IdArgument,
     overlap_s: Annotated[int, typer.Option(min=0, help="Seconds that the old key goes on.")] = 86_400,
+    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Make a key like this one, which ends after an overlap, and print it this once."""
-    _print(_ask(context, "POST", f"{_path(Kind.KEYS, key)}/rotate", {"overlap_s": overlap_s}).body)
+    _print(_ask(context, "POST", f"{_path(Kind.KEYS, key)}/rotate", {"overlap_s": overlap_s}).body, as_json=as_json)
 
 
 @app.command()
@@ -121,14 +137,15 @@ def state(
     tenants: Annotated[bool, typer.Option("--tenants", help="Every tenant, one a line.")] = False,  # noqa: FBT002
     budgets: Annotated[bool, typer.Option("--budgets", help="Every budget of tokens, one a line.")] = False,  # noqa: FBT002
     pool: Annotated[str | None, typer.Option(help="Of tenants: in this pool alone.")] = None,
+    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print what is queued and runs now, in pools and at backends."""
     if budgets:
-        _print_list(context, "/state/budgets", {})
+        _print_list(context, "/state/budgets", {}, as_json=as_json)
     elif tenants or pool is not None:
-        _print_list(context, "/state/tenants", {"pool": pool})
+        _print_list(context, "/state/tenants", {"pool": pool}, as_json=as_json)
     else:
-        _print(_ask(context, "GET", "/state").body)
+        _print(_ask(context, "GET", "/state").body, as_json=as_json)
 
 
 @app.command()
@@ -137,9 +154,10 @@ def usage(
     first_day: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Default: today, in UTC.")] = None,
     last_day: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Included.")] = None,
     tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
+    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print requests and tokens by day, tenant, key and model."""
-    _print_list(context, "/usage", {"first_day": first_day, "last_day": last_day, "tenant": tenant})
+    _print_list(context, "/usage", {"first_day": first_day, "last_day": last_day, "tenant": tenant}, as_json=as_json)
 
 
 @app.command()
@@ -147,22 +165,34 @@ def audit(
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
     kind: Annotated[Kind | None, typer.Option(help="Of this sort alone.")] = None,
+    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print who changed what, the newest first."""
-    _print_list(context, "/audit", {"kind": kind}, limit=limit)
+    _print_list(context, "/audit", {"kind": kind}, limit=limit, as_json=as_json)
 
 
 @app.command()
 def openapi(context: typer.Context) -> None:
     """Print the OpenAPI document of the API."""
-    _print(_ask(context, "GET", "/openapi.json").body)
+    _print(_ask(context, "GET", "/openapi.json").body, as_json=True)
 
 
 def _print_list(
-    context: typer.Context, path: str, query: Mapping[str, str | None], *, limit: int | None = None
+    context: typer.Context,
+    path: str,
+    query: Mapping[str, str | None],
+    *,
+    limit: int | None = None,
+    as_json: bool,
 ) -> None:
     given = {name: value for name, value in query.items() if value is not None}
-    for item in islice(_items(context, path, given), limit):
+    items = islice(_items(context, path, given), limit)
+    if _is_for_people(as_json=as_json):
+        from gateway.admin.tables import print_list  # noqa: PLC0415
+
+        print_list(items)
+        return
+    for item in items:
         typer.echo(json.dumps(item))
 
 
@@ -239,8 +269,17 @@ def _path(kind: Kind, id_: str) -> str:
     return f"/{kind}/{quote(id_, safe='')}"
 
 
-def _print(body: Any) -> None:
+def _print(body: Any, *, as_json: bool) -> None:
+    if _is_for_people(as_json=as_json):
+        from gateway.admin.tables import print_one  # noqa: PLC0415
+
+        print_one(body)
+        return
     typer.echo(json.dumps(body, indent=2))
+
+
+def _is_for_people(*, as_json: bool) -> bool:
+    return not as_json and sys.stdout.isatty()
 
 
 def _fail(text: str) -> NoReturn:

@@ -145,3 +145,31 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
 
 async def test_a_port_where_nobody_is_is_said_to_be_one(shell):
     assert "does not answer" in (await shell("--url", "http://127.0.0.1:1", "state", exit_code=1)).errors
+
+
+async def test_on_a_terminal_people_get_tables_and_with_json_machines_get_json(shell, monkeypatch):
+    await shell("create", "tenants", "id=alice", "weight=2.5", "envelope.ttft_ms=500")
+    await shell("create", "keys", "tenant=alice", "label=\x1b[31mred [bold]x")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(cli, "_is_for_people", lambda *, as_json: not as_json)
+    header, *rows = (await shell("list", "tenants")).text.splitlines()
+    assert header.split()[:4] == ["id", "origin", "tier", "weight"]
+    assert "in_flight_max" not in header, "nobody has such a limit"
+    assert [row.split()[0] for row in rows if row.split()] == ["alice", "declared"]
+    assert "ttft_ms=500" in rows[0]
+    assert (await shell("list", "tenants", "--json")).lines[0]["weight"] == 2.5
+    assert ["weight", "2.5"] in [line.split() for line in (await shell("show", "tenants", "alice")).text.splitlines()]
+    keys = (await shell("list", "keys")).text
+    assert "\x1b" not in keys, "what a label holds is nothing to a terminal"
+    assert "pools" in (await shell("state")).text
+    assert (await shell("state", "--json")).json["store_available"]
+    assert (await shell("audit")).text.splitlines()[1].split()[0] == "3"
+
+
+def test_shells_complete_commands_and_kinds():
+    def completed(words):
+        environment = {"_FAIRLEAD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        return CliRunner().invoke(app, [], env=environment, prog_name="fairlead").output.split()
+
+    assert completed("fairlead calib") == ["calibrate"]
+    assert completed("fairlead admin list ten") == ["tenants"]
