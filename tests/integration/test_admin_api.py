@@ -126,6 +126,19 @@ async def test_the_audit_log_says_who_changed_what_from_what_to_what(api):
     assert (newest["before"], newest["after"]) == ({"weight": 2.0}, {"weight": 3.0})
 
 
+async def test_the_audit_log_shows_no_hmac_and_times_as_all_of_the_api_does(api):
+    viewer = (await api.post("/keys", {"role": "viewer"})).json["secret"]
+    made = (await api.post("/keys", {"tenant": "declared", "expires_in_s": 60})).json
+    await api.patch(f"/keys/{made['id']}", {"label": "x"})
+    reply = await api.get("/audit", key=viewer)
+    assert b"hmac" not in reply.body
+    assert b"fingerprint" not in reply.body
+    after = reply.json["items"][0]["after"]
+    assert (after["created_at"], after["expires_at"]) == (made["created_at"], made["expires_at"])
+    assert after["last_four"] == made["last_four"]
+    assert reply.json["items"][0]["at"] >= after["created_at"]
+
+
 async def test_bad_http_is_answered_with_a_problem_that_repeats_nothing(api):
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -240,6 +240,17 @@ async def test_the_live_state_shows_queues_limits_counters_and_rates(api):
     await asyncio.gather(*calls)
 
 
+async def test_the_first_look_at_a_tenant_that_is_served_has_its_rate(api):
+    await api.post("/tenants", {"id": "alice"})
+    key = await api.key_for("alice")
+    running_call = asyncio.ensure_future(api.rig.post(call(max_tokens=400, stream=True), headers=bearer(key)))
+    await until(lambda: running(api.server))
+    (first,) = (await api.get("/state/tenants?pool=tiny")).json["items"]
+    assert first["in_flight_requests"] == 1
+    assert first["service_per_s"] > 0
+    running_call.cancel()
+
+
 async def test_what_was_changed_is_there_after_a_restart(tmp_path):
     state = tmp_path / "state"
     async with scripted() as backend, scripted() as other:

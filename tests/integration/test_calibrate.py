@@ -1,10 +1,12 @@
 """`fairlead calibrate` against embedded engines, whose coefficients are known, and against servers of no use."""
 
+import asyncio
 import random
 from statistics import median
 
 import pytest
 from aiohttp import web
+from gateway_rig import until
 from typer.testing import CliRunner
 
 from backends.engine.coefficients import COEFFICIENTS
@@ -124,6 +126,66 @@ def test_what_was_learnt_is_printed_stored_and_drawn(tmp_path, monkeypatch):
     assert 0.0 < read.error_ratio < 0.05
     assert plot.read_text().lstrip().startswith("<?xml")
     assert "measured, ms" in plot.read_text()
+
+
+async def test_it_goes_on_until_there_is_enough_to_learn_from():
+    server, told = EngineServer(EngineOptions(coefficients="cpu-tiny", requests_running_max=32)), []
+    try:
+        found = await run.calibrate(
+            BackendSpec("b", await server.start()), model=None, seconds=0.6, say=told.append, every_s=0.1
+        )
+    finally:
+        await server.stop()
+    assert found.windows >= run.WINDOWS_MIN
+    assert found.seconds > 0.6, "so many are not to be had in that time"
+    assert [now.windows for now in told] == sorted(now.windows for now in told)
+    assert told[-1].windows <= found.windows
+
+
+async def test_too_few_windows_at_the_end_are_given_to_whoever_asked():
+    server, before = EngineServer(EngineOptions(coefficients="cpu-tiny")), [Observation(1, 30, 100, 1000, 100)] * 3
+    try:
+        with pytest.raises(run.TooFewWindowsError) as too_few:
+            await run.calibrate(
+                BackendSpec("b", await server.start()), model=None, seconds=0.3, seconds_max=0.3, say=lambda _: None,
+                every_s=60.0, seen_before=lambda _: list(before),
+            )  # fmt: skip
+    finally:
+        await server.stop()
+    assert too_few.value.windows == before
+
+
+async def test_who_has_seen_enough_gets_what_there_is():
+    server, told = EngineServer(EngineOptions(coefficients="cpu-tiny", requests_running_max=32)), []
+    try:
+        url = await server.start()
+        running = asyncio.create_task(
+            run.calibrate(BackendSpec("b", url), model=None, seconds=300.0, say=told.append, every_s=0.05)
+        )
+        await until(lambda: told and told[-1].windows > run.WINDOWS_MIN)
+        running.cancel()
+        assert (await running).windows > run.WINDOWS_MIN
+    finally:
+        await server.stop()
+
+
+def test_windows_that_were_too_few_are_kept_for_the_next_run(tmp_path, monkeypatch):
+    windows, out, asked = [Observation(1, 30, 100, 1000, 100)] * 3, tmp_path / "a.yaml", []
+
+    async def too_few(*_, seen_before, **__):
+        asked.append((seen_before("m"), seen_before("another")))
+        if len(asked) == 1:
+            raise run.TooFewWindowsError("m", windows)
+        return canned()
+
+    monkeypatch.setattr(run, "calibrate", too_few)
+    command = ["calibrate", "--backend", "http://a:1", "--out", str(out)]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 1
+    assert f"only 3 windows of steps were seen, 16 are needed. They are kept in {out}.windows" in first.output
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert asked == [([], []), (windows, [])]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.yaml"]
 
 
 def test_the_error_is_that_of_windows_that_were_not_learnt_from():
