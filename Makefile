@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
+.PHONY: help run chart plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -65,6 +65,9 @@ bench: bench-relay bench-decision bench-simulate bench-observability  ## all ben
 
 bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx and a naive relay
 	$(BIN)/python tests/benchmarks/relay/bench.py
+
+bench-overload: $(STAMP)  ## what modest tenants get of a gateway that is short of CPU, beside greedy ones
+	$(BIN)/python tests/benchmarks/overload/two_halves.py
 
 bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenants, one at a time and in bursts
 	$(BIN)/python tests/benchmarks/decision/bench.py
