@@ -207,6 +207,8 @@ class Clerk:
             self._learner.observe(seen)
             self._step_time = self._learner.step_time
             known = self._step_time
-            # In doubt it is still the best guess, unless it has forgotten what prompts cost.
-            if known is not None and (known.is_sure or (self._divider is not None and known.model.token_s)):
+            # In doubt it is still the best guess, unless it has forgotten what prompts cost: after a change it may have
+            # seen nothing that tells their cost from that of a step.
+            is_guess = self._divider is not None and known is not None and known.model.token_s
+            if known is not None and (known.is_sure or (is_guess and not self._learner.changes_total)):
                 self._divider = known.model
