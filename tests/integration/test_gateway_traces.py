@@ -30,6 +30,11 @@ CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "the-secret-of-the-prompt"
 
 
+def said(caplog):
+    """The log, but for the backend's size, which a scripted one does not tell."""
+    return [record for record in caplog.records if "its size is not known" not in record.getMessage()]
+
+
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     monkeypatch.setattr(shipping.SpanShipper.__init__, "__kwdefaults__", {"spans_max": 4096, "interval_s": 0.02})
@@ -237,7 +242,7 @@ async def test_a_collector_that_takes_nothing_moves_one_counter_and_nothing_else
             assert (await rig.post()).status == 200
             await until(lambda: rig.gateway._tracing.spans_lost == 3)
             assert await spans_lost(rig) == 3
-    assert not caplog.records
+    assert not said(caplog)
     assert capfd.readouterr() == ("", "")
 
 
@@ -264,5 +269,5 @@ async def test_a_collector_that_never_answers_holds_up_neither_calls_nor_the_end
             assert {reply.status for reply in replies} == {200}
             ending = time.perf_counter()
         assert time.perf_counter() - ending < 2
-    assert not caplog.records
+    assert not said(caplog)
     assert capfd.readouterr() == ("", "")
