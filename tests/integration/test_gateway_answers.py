@@ -31,6 +31,8 @@ USAGE_OPTIONS = {
     "only continuous": {"continuous_usage_stats": True},
 }
 
+TRACE = f"00-{'1' * 32}-{'2' * 16}-03"
+
 
 def completion(**fields):
     return {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 8, **fields}
@@ -250,7 +252,7 @@ async def test_nothing_but_what_is_listed_crosses_to_the_backend():
                     "X-Forwarded-For": "10.0.0.1",
                     "Proxy-Authorization": "Basic client-key",
                     "X-Request-Id": "mine",
-                    "traceparent": "00-1-2-03",
+                    "traceparent": TRACE,
                 }
             )
         (asked,) = backend.calls
@@ -258,7 +260,7 @@ async def test_nothing_but_what_is_listed_crosses_to_the_backend():
         assert asked.headers["authorization"] == "Bearer backend-key"
         assert asked.headers["x-request-id"] == "mine"
         assert asked.headers["x-vllm-priority"] == "0"
-        assert asked.headers["traceparent"] == "00-1-2-03"
+        assert asked.headers["traceparent"] == TRACE
         assert set(asked.headers) == {
             "host", "content-length", "user-agent", "traceparent", "content-type", "accept-encoding",
             "x-request-id", "x-vllm-priority", "authorization",

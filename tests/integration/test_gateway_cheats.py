@@ -119,8 +119,8 @@ REFUSED = {
     "n as a fraction that is none": {"n": 1e6},
     "best_of": {"best_of": 10_000},
     "beams": {"use_beam_search": True, "n": 4},
-    "endless stops": {"stop": ["a"] * 100_000},
-    "endless bad words": {"bad_words": ["a"] * 100_000},
+    "endless stops": {"stop": ["a"] * 90_000},
+    "endless bad words": {"bad_words": ["a"] * 90_000},
     "endless tokens": {"max_tokens": 10**9},
     "endless tokens as text": {"max_completion_tokens": "1_000_000_000"},
     "a flag that is none": {"stream": "maybe"},
@@ -136,12 +136,21 @@ async def test_what_would_be_too_much_reaches_nobody(name):
         assert_untouched(rig, backend)
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "identity"])
-async def test_a_body_in_a_coding_is_no_json_whatever_its_header_says(coding):
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+async def test_a_body_in_a_coding_is_refused_with_the_reason_and_reaches_nobody(coding):
     packed = {"gzip": gzip.compress(RAW), "deflate": zlib.compress(RAW)}.get(coding, b"\x1b" + RAW)
+    async with scripted() as backend, gateway(backend) as rig:
+        for body in (packed, RAW):
+            async with wire(rig) as connection:
+                connection.send(http(body, f"Content-Encoding: {coding}"))
+                assert (await connection.reply()).status == 415
+        assert_untouched(rig, backend)
+
+
+async def test_a_body_without_a_coding_is_no_json_whatever_its_header_says():
     async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
-        for body, status in ((packed, 400), (RAW, 200)):
-            connection.send(http(body, f"Content-Encoding: {coding}"))
+        for body, status in ((gzip.compress(RAW), 400), (RAW, 200)):
+            connection.send(http(body, "Content-Encoding: identity"))
             assert (await connection.reply()).status == status
         assert [asked.body for asked in backend.calls] == [RAW]
         assert "content-encoding" not in backend.calls[0].headers
