@@ -104,7 +104,12 @@ def _operation(route: Route) -> Schema:
     operation: Schema = {
         "operationId": _operation_id(route),
         "summary": route.summary,
-        "description": f"For the role {route.role.name.lower()} and above.",
+        "description": f"For the role {route.role.name.lower()} and above."
+        + (
+            " Sent again with the same Idempotency-Key within 24 hours it is done once."
+            if route.method == "POST"
+            else ""
+        ),
         "parameters": [*_path_parameters(route), *_query_parameters(route.query), *_header_parameters(route)],
         "responses": {str(route.status): _answer(route)}
         | {str(status): _refusal(status, route) for status in _refusals(route)},

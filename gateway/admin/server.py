@@ -6,6 +6,8 @@ that has begun is finished although its client has left, so that what is kept an
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,8 +18,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from pydantic import BaseModel, ValidationError
 
+from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
 from gateway.admin.openapi import MERGE_PATCH
-from gateway.admin.problems import PROBLEM_TYPE, FieldError, Refused, checked, invalid
+from gateway.admin.problems import PROBLEM_TYPE, FieldError, Refused, checked, invalid, wrong
 from gateway.admin.routes import ROOT, Asked, Caller, Query, Reply, Route, RouteTable
 from gateway.admin.sign_in import SignIn
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
@@ -33,6 +36,8 @@ HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
 }
 JSON = "application/json"
+
+_KEY = re.compile(KEY_PATTERN)
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +60,7 @@ class AdminServer(web.Server):
         self._table = table
         self._sign_in = sign_in
         self._pages = pages or {}
+        self._repeats = Repeats(time.monotonic)
 
     def __call__(self) -> RequestHandler:
         return _Connection(self, loop=self._loop, **self._kwargs)
@@ -83,7 +89,14 @@ class AdminServer(web.Server):
             raise Refused(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
         if caller.role < route.role:
             raise Refused(403, f"this is for the role {route.role.name.lower()}")
-        return to_response(route, await run(route, await _asked(request, route, path, caller)))
+        asked = await _asked(request, route, path, caller)
+        key = request.headers.get(HEADER) if route.method == hdrs.METH_POST else None
+        if key is None:
+            return to_response(route, await run(route, asked))
+        if not _KEY.fullmatch(key):
+            raise wrong(f"header.{HEADER}", "must be 1 to 255 visible characters of ASCII")
+        once = (request.rel_url.raw_path, asked.body.model_dump_json(exclude_unset=True).encode())
+        return to_response(route, await self._repeats.once(caller.name, key, once, lambda: run(route, asked)))
 
 
 class _Connection(RequestHandler):

@@ -139,6 +139,29 @@ async def test_the_audit_log_shows_no_hmac_and_times_as_all_of_the_api_does(api)
     assert reply.json["items"][0]["at"] >= after["created_at"]
 
 
+async def test_a_post_with_an_idempotency_key_is_done_once(api):
+    body, once = {"tenant": "declared"}, {"Idempotency_Key": "a-1"}
+    first, *others = await asyncio.gather(*(api.post("/keys", body, **once) for _ in range(4)))
+    assert first.status == 201
+    assert {(other.status, other.body, other.headers["Location"]) for other in others} == {
+        (201, first.body, first.headers["Location"])
+    }
+    assert len((await api.get("/keys")).json["items"]) == 1
+    assert_problem(await api.post("/keys", {**body, "label": "x"}, **once), 422, "header.Idempotency-Key")
+    assert_problem(await api.post("/tenants", {"id": "a"}, **once), 422, "header.Idempotency-Key")
+    assert (await api.post("/keys", body, Idempotency_Key="a-2")).json["id"] != first.json["id"]
+    operator = (await api.post("/keys", {"role": "admin"})).json["secret"]
+    assert (await api.post("/tenants", {"id": "a"}, key=operator, **once)).status == 201, "another's key is another"
+    assert_problem(await api.post("/tenants", {"id": "b"}, Idempotency_Key="x" * 256), 422, "header.Idempotency-Key")
+
+
+async def test_what_was_refused_may_be_tried_again_by_its_key(api):
+    again = {"Idempotency_Key": "b-1"}
+    assert_problem(await api.post("/tenants", {"id": "a", "tier": "gold"}, **again), 409, "body.tier")
+    await api.post("/tiers", {"id": "gold"})
+    assert (await api.post("/tenants", {"id": "a", "tier": "gold"}, **again)).status == 201
+
+
 async def test_bad_http_is_answered_with_a_problem_that_repeats_nothing(api):
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))

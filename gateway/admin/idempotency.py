@@ -1,0 +1,67 @@
+"""Idempotency-Key: a POST that is sent again is not done again, but answered as it was.
+
+The same caller, key and request within KEPT_S get the answer of the first; another request by that key is refused
+(422). While the first is being done the others wait for it. A request that was refused has changed nothing, so it is
+not remembered and may be tried again. (draft-ietf-httpapi-idempotency-key-header)
+
+Answers are kept in memory and not in the store: that of a new API key holds its secret, which is written nowhere. So a
+repeat after a restart, or to another gateway, is a new request; there a tenant, tier or backend of the same id is 409,
+and a key is made twice, of which the one that nobody has can be deleted.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.admin.problems import wrong
+from gateway.admin.routes import Reply
+
+HEADER = "Idempotency-Key"
+KEY_PATTERN = r"^[!-~]{1,255}$"
+KEPT_S = 86_400.0
+KEPT_MAX = 10_000  # the oldest are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    fingerprint: bytes
+    until_s: float
+    reply: "asyncio.Future[Reply]"
+
+
+class Repeats:
+    """What was asked by which key, and what was answered. Mutable; used on one loop."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: seconds that only grow."""
+        self._clock = clock
+        self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
+
+    async def once(
+        self, caller: str, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[Reply]]
+    ) -> Reply:
+        """Do the request (its path and body), unless that is done. Raises Refused, for what `run` does, too."""
+        self._forget_old()
+        path, body = request
+        fingerprint = hashlib.sha256(path.encode() + b"\0" + body).digest()
+        known = self._done.get((caller, key))
+        if known is not None:
+            if known.fingerprint != fingerprint:
+                raise wrong(f"header.{HEADER}", "was used for another request")
+            return await asyncio.shield(known.reply)
+        doing = asyncio.ensure_future(run())
+        self._done[caller, key] = _Done(fingerprint, self._clock() + KEPT_S, doing)
+        doing.add_done_callback(lambda done: self._ended((caller, key), done))
+        return await asyncio.shield(doing)
+
+    def _ended(self, of: tuple[str, str], done: "asyncio.Future[Reply]") -> None:
+        """What has failed is not remembered, also where its client has left."""
+        if done.cancelled() or done.exception() is not None:
+            self._done.pop(of, None)
+
+    def _forget_old(self) -> None:
+        now = self._clock()
+        while self._done and (len(self._done) >= KEPT_MAX or next(iter(self._done.values())).until_s <= now):
+            self._done.popitem(last=False)
