@@ -151,14 +151,13 @@ class Gateway:
             )
             await self._management.meet()
         await self.backends.start()
-        url = await self._listener.start()
         if self._management is not None:
             self.admin_url = await self._management.serve(self.metrics.page)
         if config.metrics.port is not None:
             self.metrics_url = await self.metrics.serve(config.metrics.host, config.metrics.port)
         self.metrics.start()
         self._descriptors.start()
-        return url
+        return await self._listener.start()  # last: a gateway that answers /readyz answers at every port
 
     def reload(self, config: Config) -> None:
         """The configuration is this now. Raises ValueError."""
