@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin test check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
+.PHONY: help run chart plugin test test-long check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -42,8 +42,11 @@ $(NODE): tests/clients/node/package-lock.json
 	  --prefer-offline --fetch-retries=0 \
 	  || echo "npm could not install the clients for Node: their tests are left out" >&2; fi
 
-test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM
-	$(BIN)/python -m pytest -n 2
+test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm

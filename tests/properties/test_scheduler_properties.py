@@ -1,8 +1,9 @@
 """Any order of facts: every policy, with every placement, keeps the books and the limits, and what it promises.
 
 A step is an instant: what happens in it, a poll, and the judgement of both. The same steps are made every time, and a
-history that fails is printed as it is. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and
-looks for the shortest that fails.
+history that fails is printed as it is. `make test` makes a sixth of the steps of `make test-long`, for every policy with
+every placement. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and looks for the shortest
+that fails.
 """
 
 import os
@@ -20,12 +21,15 @@ from policies.placement import PLACEMENT
 
 FACTOR = int(os.environ.get("FAIRLEAD_PROPERTY_FACTOR", "1"))
 STEPS_TOTAL = 100_000
-ANY_STEPS, FAIR_STEPS = 1_200, 1_500  # of each run, of which there are so many:
+ANY_STEPS, FAIR_STEPS = 1_200, 1_500  # of each long run, of which there are so many:
 BOUNDED = sorted(name for name, bound in BOUNDS.items() if bound is not None)
 ANY_RUNS = len(FAIRNESS) * len(PLACEMENT)
 FAIR_RUNS = len(BOUNDED) * len(PLACEMENT) * 2
 
 every_placement = pytest.mark.parametrize("placement", sorted(PLACEMENT))
+both_lengths = pytest.mark.parametrize(
+    "divisor", [pytest.param(6, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
+)
 
 
 def steps_of(machine, steps, *, histories, **attributes):
@@ -50,17 +54,20 @@ def steps_of(machine, steps, *, histories, **attributes):
             return
 
 
+@both_lengths
 @every_placement
 @pytest.mark.parametrize("policy", sorted(FAIRNESS))
-def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothing_idles(policy, placement):
-    steps_of(AnyFacts, ANY_STEPS, histories=20, policy=policy, placement=placement)
+def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothing_idles(policy, placement, divisor):
+    steps_of(AnyFacts, ANY_STEPS // divisor, histories=20 // divisor, policy=policy, placement=placement)
 
 
+@both_lengths
 @pytest.mark.parametrize("is_capped", [True, False], ids=["capped", "uncapped"])
 @every_placement
 @pytest.mark.parametrize("policy", BOUNDED)
-def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placement, is_capped):
-    steps_of(FairFacts, FAIR_STEPS, histories=10, policy=policy, placement=placement, is_capped=is_capped)
+def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placement, is_capped, divisor):
+    attributes = {"policy": policy, "placement": placement, "is_capped": is_capped}
+    steps_of(FairFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
 
 
 def test_every_policy_says_what_it_promises_and_the_baselines_and_experiments_promise_nothing():
