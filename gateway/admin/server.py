@@ -27,6 +27,7 @@ from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 
 BODY_BYTES_MAX = 64 << 10
 BODY_TIMEOUT_S = 10.0
+LINGERING_S = 10.0  # that the rest of a refused body is read, so that its sender gets to read why
 HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 30.0
 QUERY_FIELDS_MAX = 16
@@ -52,6 +53,7 @@ class AdminServer(web.Server):
         super().__init__(
             self._handle,
             keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGERING_S,
             access_log=None,
             logger=log,
             max_line_size=HEADER_BYTES_MAX,

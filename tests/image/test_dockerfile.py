@@ -150,6 +150,7 @@ def test_nothing_is_compiled_nor_installed_without_its_hash():
     assert "--no-deps --no-build-isolation ." in installs[1]  # fairlead itself, which is Python alone
 
 
+@pytest.mark.long  # pip installs all of the lock
 def test_what_the_commands_install_is_what_is_locked_and_serves_without_writing(image):
     assert_installed(image)
     before = image.files()

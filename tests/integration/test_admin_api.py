@@ -185,11 +185,13 @@ async def said_raw(api, *lines, body=b""):
     return int(answer.split()[1]), answer
 
 
-async def test_a_body_that_does_not_come_and_one_that_does_not_end_are_given_up(api, monkeypatch):
+async def test_a_body_that_does_not_come_and_one_that_does_not_end_are_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "BODY_TIMEOUT_S", 0.1)
-    status, answer = await said_raw(api, "Content-Length: 10")
-    assert (status, b"application/problem+json" in answer) == (408, True)
-    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
-    status, answer = await said_raw(api, "Transfer-Encoding: chunked", body=chunk * 17)
-    assert (status, b"application/problem+json" in answer) == (413, True)
-    assert [each["id"] for each in (await api.get("/tenants")).json["items"]] == ["declared"]
+    monkeypatch.setattr(server, "LINGERING_S", 0.1)
+    async with scripted() as backend, admin(tmp_path, backend) as api:
+        status, answer = await said_raw(api, "Content-Length: 10")
+        assert (status, b"application/problem+json" in answer) == (408, True)
+        chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
+        status, answer = await said_raw(api, "Transfer-Encoding: chunked", body=chunk * 17)
+        assert (status, b"application/problem+json" in answer) == (413, True)
+        assert [each["id"] for each in (await api.get("/tenants")).json["items"]] == ["declared"]

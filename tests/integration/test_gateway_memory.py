@@ -65,7 +65,7 @@ async def order_of(process, server):
     return "".join(ended)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 async def test_who_was_served_far_more_than_another_stays_behind_it_after_a_restart(tmp_path, how):
     async with engine(speed=0.05, max_model_len=16_384) as server:
         async with serving(tmp_path, server, requests_running_max=1) as process:
@@ -90,6 +90,7 @@ def is_sure(folder):
     return "b0" in kept(folder, "models", Models).backends
 
 
+@pytest.mark.long  # state/test_memory.py says what is kept and read
 async def test_how_long_steps_take_is_known_at_once_after_a_kill_unless_something_else_was_configured(tmp_path):
     async with engine(speed=0.5, requests_running_max=8) as server:
         async with serving(tmp_path, server, requests_running_max=8) as process:

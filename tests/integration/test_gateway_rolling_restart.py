@@ -179,6 +179,7 @@ def assert_whole(streamed, reply):
     assert choices[-1]["finish_reason"] == "length"
 
 
+@pytest.mark.long  # six processes; test_gateway_shutdown.py ends one at a time
 async def test_no_call_fails_while_every_replica_is_restarted(tmp_path):
     with RedisServer(tmp_path) as redis:
         async with engine(speed=0.05) as backend, aiohttp.ClientSession() as session:

@@ -17,7 +17,7 @@ from redis_server import RedisServer
 from gateway.store.base import Totals
 from gateway.store.sqlite import SqliteStore
 
-ROUNDS = 200
+ROUNDS, ROUNDS_LONG = 40, 200
 ROUNDS_WITH_REDIS = 30
 LONG_ROUNDS = 8
 LOST_S_MAX = 1.0
@@ -129,8 +129,11 @@ async def kill_again_and_again(path, processes, *, rounds, redis_url=None):
     assert sum(len(life.wrote) for life in lives) > rounds, "they lived long enough to write"
 
 
-async def test_killed_at_any_moment_acknowledged_changes_are_there_and_usage_never_counts_twice(tmp_path, processes):
-    await kill_again_and_again(tmp_path / "fairlead.db", processes, rounds=ROUNDS)
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(ROUNDS_LONG, marks=pytest.mark.long)])
+async def test_killed_at_any_moment_acknowledged_changes_are_there_and_usage_never_counts_twice(
+    tmp_path, processes, rounds
+):
+    await kill_again_and_again(tmp_path / "fairlead.db", processes, rounds=rounds)
 
 
 async def test_with_redis_acknowledged_changes_are_on_the_own_disk_too(tmp_path, processes):

@@ -41,7 +41,7 @@ def outcome(steps):
     ascii_=st.booleans(),
     slice_bytes=st.integers(1, 40),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_member_is_what_a_parser_finds(body, indent, ascii_, slice_bytes):
     data = json.dumps(body, indent=indent, ensure_ascii=ascii_).encode(errors="surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
