@@ -1,9 +1,9 @@
 """Any order of facts: every policy, with every placement, keeps the books and the limits, and what it promises.
 
 A step is an instant: what happens in it, a poll, and the judgement of both. The same steps are made every time, and a
-history that fails is printed as it is. `make test` makes a sixth of the steps of `make test-long`, for every policy with
-every placement. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and looks for the shortest
-that fails.
+history that fails is printed as it is. `make test` makes a sixth of the steps of `make test-long`, of every policy
+with every placement. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and looks for the
+shortest that fails.
 """
 
 import os

@@ -38,6 +38,7 @@ def test_tree_workloads_have_the_papers_sizes():
     assert [(finding.ours, finding.verdict) for finding in findings] == [(340.0, "in"), (30.0, "in")]
 
 
+@pytest.mark.long  # three runs of a published experiment
 def test_dlpm_serves_more_than_vtc_from_the_cache_and_is_fairer_than_lpm():
     dlpm, vtc, lpm = (dlpm_tables.ONE[name].run(0) for name in ("DLPM", "VTC", "LPM"))
     assert dlpm.hit_ratio > 4 * vtc.hit_ratio

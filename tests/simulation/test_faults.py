@@ -38,6 +38,12 @@ AHEAD = {"slack": 3_000.0, "dlpm": 2_000.0, "drr": 500.0}  # what each lets a te
 CHOOSE_AMONG_REQUESTS = {"slack", "dlpm", "justitia"}
 MAIN = ["vtc", "slack", "dlpm", "drr"]
 
+
+def mostly_long(names, *short):
+    """Of these in short runs of the suite, of all the others in long ones: each takes seconds."""
+    return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
 make_engine = partial(Engine, COEFFICIENTS["a10g-llama2-7b"])
 dies = EngineDies(backend_id="x", at_s=8.0, returns_at_s=16.0)
 slows = EngineSlows(backend_id="y", at_s=7.0, until_s=20.0, factor=4.0)
@@ -140,7 +146,7 @@ class FaultyRun:
         return [entry for entry in self.entries if getattr(entry, "call", "") == "returned"]
 
 
-@pytest.mark.parametrize("policy", sorted(FAIRNESS))
+@pytest.mark.parametrize("policy", mostly_long(sorted(FAIRNESS), "vtc", "fifo"))
 def test_an_engine_that_dies_takes_its_answers_with_it_and_nothing_else(policy):
     run = FaultyRun(policy, faults=[dies])
     assert run.lost
@@ -150,7 +156,7 @@ def test_an_engine_that_dies_takes_its_answers_with_it_and_nothing_else(policy):
     assert all(record.output_tokens for record in broken)
 
 
-@pytest.mark.parametrize("placement", sorted(PLACEMENT))
+@pytest.mark.parametrize("placement", mostly_long(sorted(PLACEMENT), "least-reserved", "d2lpm"))
 def test_what_waits_for_an_engine_that_dies_is_served_elsewhere_and_there_again_when_it_returns(placement):
     run = FaultyRun("vtc", placement, faults=[dies])
     sent = [(entry.now, action) for entry in run.entries for action in getattr(entry, "actions", ())]
@@ -161,8 +167,8 @@ def test_what_waits_for_an_engine_that_dies_is_served_elsewhere_and_there_again_
     assert len(run.records) - len(run.lost) == sum(record.total_latency_s is not None for record in run.records)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("policy", MAIN)
+@pytest.mark.parametrize("seed", mostly_long([1, 2], 1))
+@pytest.mark.parametrize("policy", mostly_long(MAIN, "vtc", "drr"))
 def test_slow_engines_and_late_metrics_break_no_promise(policy, seed):
     run = FaultyRun(policy, seed=seed, faults=[slows], metrics_lag_s=3.0)
     assert not run.came_back()
@@ -171,14 +177,14 @@ def test_slow_engines_and_late_metrics_break_no_promise(policy, seed):
 
 
 @pytest.mark.parametrize("placement", sorted(ARRIVAL_PLACEMENT))
-@pytest.mark.parametrize("policy", ["vtc", "dlpm"])
+@pytest.mark.parametrize("policy", mostly_long(["vtc", "dlpm"], "vtc"))
 def test_a_slow_engine_is_as_fair_to_those_who_wait_for_it_as_the_other(policy, placement):
     run = FaultyRun(policy, placement, faults=[slows])
     assert len(run.bounds) == len(ENGINES)
     assert all(bound.spread_max > 0 for bound in run.bounds)
 
 
-@pytest.mark.parametrize("policy", MAIN)
+@pytest.mark.parametrize("policy", mostly_long(MAIN, "vtc", "dlpm"))
 def test_tenants_come_go_and_change_weight_while_engines_die(policy):
     faults = [
         TenantsChange(at_s=8.0, removed=("short",)),
@@ -192,7 +198,7 @@ def test_tenants_come_go_and_change_weight_while_engines_die(policy):
     assert any(record.tenant_id == "short" and record.arrived_at > 16.0 for record in run.records if record.served)
 
 
-@pytest.mark.parametrize("policy", MAIN)
+@pytest.mark.parametrize("policy", mostly_long(MAIN, "vtc"))
 def test_clients_that_leave_while_engines_die_leave_nothing_behind(policy):
     run = FaultyRun(policy, faults=[dies, slows], patience_s=6.0, metrics_lag_s=1.0)
     gone = [entry for entry in run.finished() if entry.outcome is Outcome.CLIENT_GONE]

@@ -4,6 +4,8 @@ comes out in one short run. All rows take minutes and are run by `fairlead simul
 
 from dataclasses import replace
 
+import pytest
+
 from backends.engine.coefficients import COEFFICIENTS
 from backends.simulation.fairness_metric import RequestRecord
 from gateway.simulate.tables import slo_measures, slo_scenes, slo_tables
@@ -82,6 +84,7 @@ def test_what_is_known_of_context_makes_the_error_smaller():
     assert errors[0] < 0.02 < errors[1]
 
 
+@pytest.mark.long
 def test_more_is_in_time_behind_the_scheduler_than_behind_a_gateway_that_sends_at_once():
     ours, theirs = (
         ClusterRun(scene="three tiers", system=system, load_ratio=1.3, asks_s=15.0).run(0)

@@ -90,6 +90,7 @@ def table_2(fairness):
     return VtcRun(workload="lmsys", fairness=fairness).run(2)
 
 
+@pytest.mark.long  # a published trace twice
 def test_table_2_comes_out_of_the_production_scheduler():
     vtc, fifo = table_2("vtc"), table_2("fifo")
     assert measures.throughput_of(vtc) == pytest.approx(779, rel=0.03)
