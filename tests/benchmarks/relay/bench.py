@@ -1,6 +1,9 @@
 """What a relayed token costs: CPU of the gateway's processes, beside nginx and a naive relay in the same run.
 
     python tests/benchmarks/relay/bench.py [--systems nginx,naive,token-path,fairlead] [--tests P500,C,S2000] [--reps 3]
+                                           [--beside CHECKOUT]
+
+--beside runs the fairlead of another checkout (a worktree of an older commit) in turn with this one, as "beside".
 
 The backend and the load generator (C, epoll) run on CPU 0, the proxies on CPU 1, one at a time and taking
 turns, so that a neighbour's noise meets all of them. CPU time is the sum of /proc/PID/task/*/schedstat over
@@ -101,6 +104,17 @@ def fairlead(directory: Path, port: int, backend: int) -> list[str]:
     return [str(Path(sys.executable).with_name("fairlead")), "serve", "--config", str(config)]
 
 
+def fairlead_of(checkout: Path) -> Callable[[Path, int, int], list[str]]:
+    """The fairlead of another checkout, with the packages of this one."""
+
+    def command(directory: Path, port: int, backend: int) -> list[str]:
+        serve = fairlead(directory, port, backend)[1:]
+        run = "from gateway.cli import main; main()"
+        return ["env", f"PYTHONPATH={checkout.resolve()}", sys.executable, "-c", run, *serve]
+
+    return command
+
+
 def script(name: str) -> Callable[[Path, int, int], list[str]]:
     def command(_directory: Path, port: int, backend: int) -> list[str]:
         return [sys.executable, str(HERE / name), str(port), f"http://127.0.0.1:{backend}"]
@@ -118,6 +132,9 @@ SYSTEMS = {
 
 def main() -> int:
     options = arguments()
+    if options.beside is not None:
+        SYSTEMS["beside"] = fairlead_of(options.beside)
+        options.systems.append("beside")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard) if hard > 0 else OPEN_FILES, hard))
     subprocess.run(["make", "-s", "-C", str(HERE)], check=True)
@@ -144,6 +161,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--systems", type=names(SYSTEMS), default=list(SYSTEMS), help=f"of {','.join(SYSTEMS)}")
     parser.add_argument("--tests", type=names(TESTS), default=["P500", "C", "S2000"], help=f"of {','.join(TESTS)}")
     parser.add_argument("--reps", type=int, default=3, help="repetitions, interleaved (default 3)")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another checkout, whose fairlead takes turns")
     parser.add_argument("--check", action="store_true", help="exit 1 when fairlead misses a target")
     return parser.parse_args()
 
