@@ -45,20 +45,23 @@ class BackendFields(Fields):
     draining: bool = False
 
 
-class NewBackend(BackendFields):
+class WholeBackend(BackendFields):
     """`url` is its root, without /v1. `pool` null: that of the base model that it serves. `kind` null: it is found out.
     `api_key_env`: the variable of the gateway's environment that holds its credential. `ca_pem`: the certificates of
     the CA that its own has to be signed by, as PEM text; null: whom the system trusts. `scheduling_policy`: its
     --scheduling-policy.
     """
 
-    id: Name
     url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=URL_PATTERN)]
     pool: Name | None = None
     kind: BackendKind | None = None
     api_key_env: Annotated[str, Field(pattern=KEY_VARIABLE_PATTERN)] | None = None
     ca_pem: Annotated[str, Field(max_length=CA_CHARS_MAX, pattern=CA_PATTERN)] | None = None
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+
+
+class NewBackend(WholeBackend):
+    id: Name
 
 
 class BelievedStepTime(StepTimeFields):

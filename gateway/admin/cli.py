@@ -43,8 +43,16 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_de
 FieldsArgument = Annotated[
     list[str], typer.Argument(metavar="NAME=VALUE...", help="Its fields, like weight=2.", show_default=False)
 ]
+OptionalFieldsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME=VALUE...]", help="Its fields, like weight=2.", show_default=False)
+]
 EtagOption = Annotated[
     str | None, typer.Option("--if-match", metavar="ETAG", help="Only if it is still this version (see 'show').")
+]
+NewOption = Annotated[bool, typer.Option("--new", help="Only if there is none of this id yet.")]
+RepeatOption = Annotated[
+    str | None,
+    typer.Option("--idempotency-key", metavar="KEY", help="Sent again with the same key it is done once."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; that is what is printed if not to a terminal.")]
 
@@ -93,10 +101,33 @@ def create(
     context: typer.Context,
     kind: KindArgument,
     fields: FieldsArgument,
-    as_json: JsonOption = False,  # noqa: FBT002
+    *,
+    idempotency_key: RepeatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make one, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
-    _print(_ask(context, "POST", f"/{kind}", _fields(fields)).body, as_json=as_json)
+    answer = _ask(context, "POST", f"/{kind}", _fields(fields), idempotency_key=idempotency_key)
+    _print(answer.body, as_json=as_json)
+
+
+@app.command()
+def put(
+    context: typer.Context,
+    kind: KindArgument,
+    id_: IdArgument,
+    fields: OptionalFieldsArgument = None,
+    *,
+    if_match: EtagOption = None,
+    new: NewOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one, or replace it as a whole, like: put tenants alice weight=2. What is not given gets its default.
+
+    The same command twice leaves what it left the first time. Keys are made by 'create' and changed by 'set'.
+    """
+    condition = "*" if new else None
+    answer = _ask(context, "PUT", _path(kind, id_), _fields(fields or []), if_match=if_match, if_none_match=condition)
+    _print(answer.body, as_json=as_json)
 
 
 @app.command("set")
@@ -124,11 +155,15 @@ def delete(context: typer.Context, kind: KindArgument, id_: IdArgument, if_match
 def rotate(
     context: typer.Context,
     key: IdArgument,
+    *,
     overlap_s: Annotated[int, typer.Option(min=0, help="Seconds that the old key goes on.")] = 86_400,
-    as_json: JsonOption = False,  # noqa: FBT002
+    idempotency_key: RepeatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a key like this one, which ends after an overlap, and print it this once."""
-    _print(_ask(context, "POST", f"{_path(Kind.KEYS, key)}/rotate", {"overlap_s": overlap_s}).body, as_json=as_json)
+    path = f"{_path(Kind.KEYS, key)}/rotate"
+    answer = _ask(context, "POST", path, {"overlap_s": overlap_s}, idempotency_key=idempotency_key)
+    _print(answer.body, as_json=as_json)
 
 
 @app.command()
@@ -211,12 +246,12 @@ def _ask(
     method: str,
     path: str,
     body: Mapping[str, Any] | None = None,
-    *,
-    if_match: str | None = None,
+    **conditions: str | None,
 ) -> Answer:
-    """Leaves with what was refused."""
+    """Ask with headers like if_match, where they are not None. Leaves with what was refused."""
+    headers = {name.replace("_", "-"): value for name, value in conditions.items()}
     try:
-        answer = _client(context.obj).ask(method, path, body, if_match=if_match)
+        answer = _client(context.obj).ask(method, path, body, headers=headers)
     except UnreachableError as error:
         _fail(str(error))
     if answer.status >= 400:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 ROOT = "/admin/v1"
 TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 << 20
+NO_HEADERS: Mapping[str, str | None] = {}
 
 
 class UnreachableError(Exception):
@@ -32,18 +33,19 @@ class Client:
         self._url = urlsplit(url)
         self._key = key
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None, *, if_match: str | None = None) -> Answer:
-        """`path` is below the API's root. Raises UnreachableError."""
-        headers = {"Authorization": f"Bearer {self._key}"}
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None, *, headers: Mapping[str, str | None] = NO_HEADERS
+    ) -> Answer:
+        """`path` is below the API's root; a header that is None is not sent. Raises UnreachableError."""
+        sent = {name: value for name, value in headers.items() if value is not None}
+        sent["Authorization"] = f"Bearer {self._key}"
         if body is not None:
-            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        if if_match is not None:
-            headers["If-Match"] = if_match
+            sent["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
             connection = self._connection()
             try:
                 data = None if body is None else json.dumps(body).encode()
-                connection.request(method, self._url.path.rstrip("/") + ROOT + path, data, headers)
+                connection.request(method, self._url.path.rstrip("/") + ROOT + path, data, sent)
                 response = connection.getresponse()
                 text = response.read(ANSWER_BYTES_MAX)
             finally:

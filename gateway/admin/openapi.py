@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from gateway.admin.idempotency import HEADER, KEY_PATTERN
 from gateway.admin.problems import PROBLEM_TYPE, ProblemDetails
 from gateway.admin.routes import ROOT, Query, Route
 
@@ -21,7 +22,7 @@ REFUSALS: Mapping[int, str] = {
     403: "The caller may not do this: its role is too low, or its key is for the other port.",
     404: "There is no such thing.",
     409: "It does not go together with what is there.",
-    412: "It has changed since the version that If-Match names.",
+    412: "It has changed since the version that If-Match names, or what If-None-Match names is there.",
     413: "The body is too large.",
     415: "The body is not of a type that is read here.",
     422: "A field is wrong; errors names each.",
@@ -104,14 +105,9 @@ def _operation(route: Route) -> Schema:
     operation: Schema = {
         "operationId": _operation_id(route),
         "summary": route.summary,
-        "description": f"For the role {route.role.name.lower()} and above."
-        + (
-            " Sent again with the same Idempotency-Key within 24 hours it is done once."
-            if route.method == "POST"
-            else ""
-        ),
+        "description": f"For the role {route.role.name.lower()} and above.",
         "parameters": [*_path_parameters(route), *_query_parameters(route.query), *_header_parameters(route)],
-        "responses": {str(route.status): _answer(route)}
+        "responses": {str(status): _answer(route, status) for status in _statuses(route)}
         | {str(status): _refusal(status, route) for status in _refusals(route)},
     }
     if route.body is not None:
@@ -130,7 +126,7 @@ def _operation_id(route: Route) -> str:
 def _refusals(route: Route) -> Iterable[int]:
     """The statuses that this route may refuse with."""
     yield from (400, 401, 403, 429)
-    if route.names:
+    if route.names and not route.creates:
         yield 404
     if route.conflicts is not None:
         yield 409
@@ -149,7 +145,12 @@ def _refusal(status: int, route: Route) -> Schema:
     return {"description": text, "content": {PROBLEM_TYPE: {"schema": _ref(ProblemDetails)}}}
 
 
-def _answer(route: Route) -> Schema:
+def _statuses(route: Route) -> tuple[int, ...]:
+    """Those of what is done."""
+    return (route.status, 201) if route.creates else (route.status,)
+
+
+def _answer(route: Route, status: int) -> Schema:
     if route.answer is None:
         return {"description": "It is done."}
     content = {"application/json": {"schema": _ref(route.answer)}}
@@ -157,7 +158,7 @@ def _answer(route: Route) -> Schema:
     headers: Schema = {}
     if route.versioned:
         headers["ETag"] = {"required": True, "description": "Its version, for If-Match.", "schema": {"type": "string"}}
-    if route.status == 201:
+    if status == 201:
         headers["Location"] = {"required": True, "description": "Where it is.", "schema": {"type": "string"}}
     return answer | ({"headers": headers} if headers else {})
 
@@ -189,10 +190,22 @@ def _given(schema: Schema) -> Schema:
 
 
 def _header_parameters(route: Route) -> list[Schema]:
-    if not (route.versioned and route.changes and route.names):
-        return []
-    text = "The ETag of the version that is to be changed; without it, whatever is there."
-    return [{"name": "If-Match", "in": "header", "required": False, "description": text, "schema": {"type": "string"}}]
+    return [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+        for name, text, schema in _headers(route)
+    ]
+
+
+def _headers(route: Route) -> Iterable[tuple[str, str, Schema]]:
+    if route.versioned and route.changes and route.names:
+        text = "The ETag of the version that is to be changed, or * for any; without it, whatever is there."
+        yield "If-Match", text, {"type": "string"}
+    if route.creates:
+        text = "*: only if there is none yet. Or the ETag of a version that is not to be replaced."
+        yield "If-None-Match", text, {"type": "string"}
+    if route.method == "POST":
+        text = "Sent again with the same key within 24 hours it is done once; another request by that key is 422."
+        yield HEADER, text, {"type": "string", "pattern": KEY_PATTERN}
 
 
 def _ref(model: type[BaseModel]) -> Schema:

@@ -53,6 +53,7 @@ class Asked:
     query: Any
     body: Any
     if_match: str | None
+    if_none_match: str | None
 
     @property
     def id(self) -> str:
@@ -61,7 +62,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered. `body` None is 204; `location` is below ROOT."""
+    """What is answered. `body` None is 204; `location`, below ROOT, is where something was made, which is 201."""
 
     body: BaseModel | None = None
     etag: str | None = None
@@ -83,6 +84,7 @@ class Route:
     merges: type[BaseModel] | None = None  # what a merge patch must give: the body is any part of it (RFC 7396)
     query: type[Query] | None = None
     versioned: bool = False  # the answer has an ETag; a change takes If-Match
+    creates: bool = False  # it makes what is not there (201) as well as it changes what is (200)
     conflicts: str | None = None
     stored: bool = False  # it reads what is kept, which may not be there now
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -125,8 +125,10 @@ async def run(route: Route, asked: Asked) -> Reply:
     try:
         return await asyncio.shield(doing)
     except VersionConflict:
-        # With If-Match it is the client's version that is old; without, two changes crossed and the other was first.
-        raise Refused(412 if asked.if_match else 409, "it was changed by somebody else meanwhile") from None
+        # With a condition it is the client's view that is old; without, two changes crossed and the other was first.
+        raise Refused(
+            412 if asked.if_match or asked.if_none_match else 409, "it was changed by somebody else meanwhile"
+        ) from None
     except StoreUnavailable:
         raise Refused(503, "the state cannot be written or read now", headers={hdrs.RETRY_AFTER: "1"}) from None
     except StoreFull as error:
@@ -138,8 +140,10 @@ async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str]
     body = None
     if route.body is not None or route.merges is not None:
         body = _body(await _read(request, JSON if route.body is not None else MERGE_PATCH), route.body)
-    if_match = request.headers.get(hdrs.IF_MATCH) if route.versioned else None
-    return Asked(caller, path, query, body, if_match)
+    if_match, if_none_match = (
+        request.headers.get(name) if route.versioned else None for name in (hdrs.IF_MATCH, hdrs.IF_NONE_MATCH)
+    )
+    return Asked(caller, path, query, body, if_match, if_none_match)
 
 
 def _query(request: web.BaseRequest, model: type[Query] | None) -> Query:
@@ -203,7 +207,7 @@ def to_response(route: Route, reply: Reply) -> web.Response:
     headers[hdrs.CONTENT_TYPE] = JSON
     # What the file declares may be beyond what the API would take: it is shown as it is.
     body = reply.body.model_dump_json(warnings=False).encode()
-    return web.Response(status=route.status, body=body, headers=headers)
+    return web.Response(status=route.status if reply.location is None else 201, body=body, headers=headers)
 
 
 def to_problem(refused: Refused) -> web.Response:

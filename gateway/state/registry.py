@@ -65,9 +65,12 @@ class Invalid(RegistryError):  # noqa: N818
         self.problems = tuple(problems)
 
 
+NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: it must not be there, it must be
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One entry as it is to be; `body` None: deleted. `etag`: what it must have now, "" for none; None: any."""
+    """One entry as it is to be; `body` None: deleted. `etag`: what it must have now; None: it may be there or not."""
 
     kind: str
     name: str
@@ -131,12 +134,12 @@ class Registry:
         if self.get(kind, name) is not None:
             raise AlreadyThere
         try:
-            return await self._one(Edit(kind, name, body, etag=""), actor)
+            return await self._one(Edit(kind, name, body, NOT_THERE), actor)
         except EtagMismatch as error:
             raise AlreadyThere from error
 
     async def put(self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, etag: str | None = None) -> Entry:
-        """Make the entry what `body` says, whole, whether it is there or not. Raises what `apply` raises."""
+        """Make the entry what `body` says, whole, where its etag is this (as in Edit). Raises what `apply` raises."""
         return await self._one(Edit(kind, name, body, etag), actor)
 
     async def patch(
@@ -147,12 +150,12 @@ class Registry:
             entry = self.get(kind, name)
             if entry is None:
                 raise NotFound
-            if etag is not None and etag != entry.etag:
+            if not _is_meant(etag, entry):
                 raise EtagMismatch(entry.etag)
             try:
                 return await self._one(Edit(kind, name, merged(entry.body, patch), entry.etag), actor)
             except EtagMismatch:
-                if etag is not None:
+                if etag not in (None, ANY_THERE):
                     raise
         raise StoreUnavailable(f"{kind}/{name} is being changed by too many at once")
 
@@ -163,7 +166,7 @@ class Registry:
         entry = self.get(kind, name)
         if entry is None:
             raise NotFound
-        if etag is not None and etag != entry.etag:
+        if not _is_meant(etag, entry):
             raise EtagMismatch(entry.etag)
         if entry.origin == "declared":
             raise DeclaredInFile
@@ -224,7 +227,7 @@ class Registry:
         """The edit as a change of what is there now. Raises EtagMismatch, Invalid."""
         entry = self.get(edit.kind, edit.name)
         etag = None if entry is None else entry.etag
-        if edit.etag is not None and edit.etag != (etag or ""):
+        if not _is_meant(edit.etag, entry):
             raise EtagMismatch(etag)
         version = 0 if entry is None else entry.version
         if edit.body is None:
@@ -277,6 +280,13 @@ class Registry:
                 "the store is there again" if is_available else f"the store is not there: {why}",
             )
         self._is_readable = is_available
+
+
+def _is_meant(etag: str | None, entry: Entry | None) -> bool:
+    """Whether an edit of this etag is for what is there."""
+    if etag == ANY_THERE:
+        return entry is not None
+    return etag is None or etag == (NOT_THERE if entry is None else entry.etag)
 
 
 def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,25 @@ async def test_a_tenant_from_the_shell_from_its_making_to_its_end(shell):
     assert "no such tenant" in (await shell("show", "tenants", "org/alice", exit_code=1)).errors
 
 
+async def test_put_makes_or_replaces_and_with_new_only_makes(shell):
+    assert (await shell("put", "tenants", "a", "weight=2", "in_flight_max=3", "--new")).json["weight"] == 2
+    assert "is there" in (await shell("put", "tenants", "a", "--new", exit_code=1)).errors
+    replaced = (await shell("put", "tenants", "a", "weight=3")).json
+    assert (replaced["weight"], replaced["in_flight_max"]) == (3, None)
+    etag = (await shell("show", "tenants", "a")).errors.removeprefix("version: ").strip()
+    assert (await shell("put", "tenants", "a", "--if-match", etag)).json["weight"] == 1
+    assert "changed" in (await shell("put", "tenants", "a", "--if-match", etag, exit_code=1)).errors
+
+
+async def test_a_create_that_is_repeated_by_its_key_is_done_once(shell):
+    command = ("create", "keys", "tenant=declared", "--idempotency-key", "a-1")
+    first, again = await shell(*command), await shell(*command)
+    assert first.json == again.json
+    command = ("rotate", first.json["id"], "--idempotency-key", "a-2")
+    assert (await shell(*command)).json == (await shell(*command)).json
+    assert len((await shell("list", "keys")).lines) == 2
+
+
 async def test_what_is_wrong_is_said_field_by_field(shell):
     refused = await shell("create", "tenants", "id=a", "weight=-1", "speed=2", exit_code=1)
     assert refused.errors.splitlines() == [
@@ -121,6 +140,8 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
         made = (await shell("create", kind, *(fields or ["tenant=x"]))).json
         await shell("list", kind)
         await shell("show", kind, made["id"])
+        if kind != "keys":
+            await shell("put", kind, made["id"], *fields[1:])
         await shell("set", kind, made["id"], {"keys": "label=y", "backends": "draining=true"}.get(kind, "weight=2"))
     await shell("rotate", made["id"])
     for kind in ("keys", "backends", "tenants", "tiers"):

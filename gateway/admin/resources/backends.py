@@ -46,6 +46,7 @@ class Backends:
             registry=self.registry,
             models=Models(
                 made=backend_models.NewBackend,
+                whole=backend_models.WholeBackend,
                 fields=backend_models.BackendFields,
                 shown=backend_models.Backend,
                 listed=backend_models.Backends,

@@ -1,20 +1,25 @@
-"""What all kept things have in common: list, make, read, patch and delete, over the registry.
+"""What all kept things have in common: list, make, read, replace, patch and delete, over the registry.
 
 A change checks what it would make of the thing with the same model that the document shows, then the registry checks
 whether that goes together with everything else: the first is a wrong field (422), the second a conflict (409).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from gateway.admin.models import Listed, Page
-from gateway.admin.problems import FieldError, Refused, checked
+from gateway.admin.problems import FieldError, Refused, checked, wrong
 from gateway.admin.routes import Asked, Reply, Role, Route, located
 from gateway.state.entries import Entry
+from gateway.state.kinds import read_body
 from gateway.state.registry import (
+    ANY_THERE,
+    NOT_THERE,
     AlreadyThere,
     DeclaredInFile,
     EtagMismatch,
@@ -30,9 +35,12 @@ CONFLICTS = "It goes not together with what is there, or only the configuration 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """What one sort of thing looks like: to make it, to patch it, read, and in a list."""
+    """What one sort of thing looks like: to make it (`made` with its id, `whole` without), to patch it, read, and in a
+    list. What `whole` has beside `fields` cannot be changed.
+    """
 
     made: type[BaseModel]
+    whole: type[BaseModel]
     fields: type[BaseModel]
     shown: type[BaseModel]
     listed: type[Listed]
@@ -68,6 +76,11 @@ class Collection:
             answer=models.shown, versioned=True, path_schemas=schemas,
         )  # fmt: skip
         yield Route(
+            method="PUT", path=one, role=self.role, summary=f"Make a {noun}, or replace it as a whole.", run=self.put,
+            body=models.whole, answer=models.shown, versioned=True, creates=True, conflicts=CONFLICTS,
+            path_schemas=schemas,
+        )  # fmt: skip
+        yield Route(
             method="PATCH", path=one, role=self.role, summary=f"Change a {noun} in part (RFC 7396).", run=self.patch,
             merges=models.fields, answer=models.shown, versioned=True, conflicts=CONFLICTS, path_schemas=schemas,
         )  # fmt: skip
@@ -80,12 +93,25 @@ class Collection:
         return Reply(page(self.registry, self.kind, asked.query, self.models.listed, self.show))
 
     async def create(self, asked: Asked) -> Reply:
-        self.check(asked)
-        body = asked.body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        name = body.pop("id")
         with registry_answers():
-            entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name)
-        return Reply(self.show(entry), etag=entry.etag, location=located(self.kind, name))
+            return await self._create(asked.body.id, asked)
+
+    async def put(self, asked: Asked) -> Reply:
+        """Make it where it is not there and the request does not want it to be; else replace it."""
+        entry = self.registry.get(self.kind, asked.id)
+        if entry is None and not re.fullmatch(self.id_schema["pattern"], asked.id):
+            raise wrong("path.id", f"is nothing that a {self.noun} can be called")
+        if entry is None and asked.if_match is None:
+            with suppress(AlreadyThere), registry_answers(but=AlreadyThere):  # somebody else was quicker
+                return await self._create(asked.id, asked)
+        entry = self.registry.get(self.kind, asked.id)
+        etag = etag_of(asked, None if entry is None else entry.etag)
+        if entry is None:
+            raise Refused(409, "it was taken away meanwhile")
+        with registry_answers():
+            body = self._replaced(entry, _given(asked))
+            entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag)
+        return Reply(self.show(entry), etag=entry.etag)
 
     async def read(self, asked: Asked) -> Reply:
         entry = self.entry(asked)
@@ -97,15 +123,36 @@ class Collection:
         checked(self.models.fields, merged({name: whole[name] for name in self.models.fields.model_fields}, asked.body))
         with registry_answers():
             entry = await self.registry.patch(
-                self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag_of(asked, entry)
+                self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag_of(asked, entry.etag)
             )
         return Reply(self.show(entry), etag=entry.etag)
 
     async def delete(self, asked: Asked) -> Reply:
         entry = self.entry(asked)
         with registry_answers():
-            await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry))
+            await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
         return Reply()
+
+    async def _create(self, name: str, asked: Asked) -> Reply:
+        self.check(asked)
+        entry = await self.registry.create(self.kind, name, _given(asked), actor=asked.caller.name)
+        return Reply(self.show(entry), etag=entry.etag, location=located(self.kind, name))
+
+    def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given in place of all that can be changed. Raises Refused where something else would become another,
+        and Invalid.
+        """
+        stays = {name: value for name, value in entry.body.items() if name not in self.models.fields.model_fields}
+        body = stays | given
+        section, problems = read_body(self.kind, body)
+        if section is None:
+            raise Invalid(problems)
+        fixed = sorted(given.keys() - self.models.fields.model_fields.keys())
+        others = [name for name in fixed if getattr(section, name) != getattr(entry.section, name)]
+        if others:
+            errors = [FieldError(field=f"body.{name}", reason="cannot be changed") for name in others]
+            raise Refused(409, f"that is another {self.noun}: {', '.join(others)} cannot be changed", errors)
+        return body
 
     def entry(self, asked: Asked) -> Entry:
         """Raises Refused."""
@@ -123,23 +170,41 @@ def page(registry: Registry, kind: str, query: Any, listed: type[Listed], show: 
     return listed.model_construct(items=list(map(show, shown)), next_cursor=shown[-1].name if more else None)
 
 
-def etag_of(asked: Asked, entry: Entry) -> str | None:
-    """The etag that the change is meant for, None for any. Raises Refused where it is not that of the entry."""
-    if asked.if_match is None or asked.if_match.strip() == "*":
-        return None
-    if f'"{entry.etag}"' not in (given.strip() for given in asked.if_match.split(",")):
+def etag_of(asked: Asked, etag: str | None) -> str | None:
+    """The etag that the change is meant for (as in registry.Edit), None for any, where `etag` is that of what is there.
+    Raises Refused where a condition of the request does not hold (RFC 9110, 13.1).
+    """
+    if asked.if_none_match is not None and etag is not None and _names(asked.if_none_match, etag):
+        raise Refused(412, "what If-None-Match names is there")
+    if asked.if_match is None:
+        return None if asked.if_none_match is None else (etag or NOT_THERE)
+    if etag is None or not _names(asked.if_match, etag):
         raise Refused(412, "it has changed since the version that If-Match names")
-    return entry.etag
+    return ANY_THERE if asked.if_match.strip() == "*" else etag
+
+
+def _names(condition: str, etag: str) -> bool:
+    """Whether a list of etags, or *, names it."""
+    return condition.strip() == "*" or f'"{etag}"' in (each.strip() for each in condition.split(","))
+
+
+def _given(asked: Asked) -> dict[str, Any]:
+    """The fields that were set, but for the id."""
+    given: dict[str, Any] = asked.body.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"id"})
+    return given
 
 
 class registry_answers:  # noqa: N801 - used as `with` a function
-    """Turns what the registry refuses into what the API answers."""
+    """Turns what the registry refuses into what the API answers; `but` one that is for the caller."""
+
+    def __init__(self, but: type[RegistryError] | None = None) -> None:
+        self._but = but
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, RegistryError):
+        if isinstance(error, RegistryError) and kind is not self._but:
             raise _refusal(error) from None
 
 

@@ -19,7 +19,7 @@ from gateway.admin.routes import Asked, Reply, Role, Route, located
 from gateway.identity.key_file import new_key
 from gateway.state.entries import Entry
 from gateway.state.kinds import Key
-from gateway.state.registry import Edit, Registry, merged
+from gateway.state.registry import NOT_THERE, Edit, Registry, merged
 
 KIND = "keys"
 ID_BYTES = 8
@@ -110,14 +110,14 @@ class Keys:
             patch["expires_at"] = None if expires_in_s is None else self._at(expires_in_s)
         with registry_answers():
             entry = await self.registry.patch(
-                KIND, asked.id, patch, actor=asked.caller.name, etag=etag_of(asked, entry)
+                KIND, asked.id, patch, actor=asked.caller.name, etag=etag_of(asked, entry.etag)
             )
         return Reply(show(entry), etag=entry.etag)
 
     async def delete(self, asked: Asked) -> Reply:
         entry = self._entry(asked)
         with registry_answers():
-            await self.registry.delete(KIND, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry))
+            await self.registry.delete(KIND, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
         return Reply()
 
     async def rotate(self, asked: Asked) -> Reply:
@@ -132,13 +132,13 @@ class Keys:
         ends_at = self._at(rotation.overlap_s)
         if key.expires_at is not None:
             ends_at = min(ends_at, key.expires_at.astimezone(UTC).isoformat())
-        old = Edit(KIND, entry.name, {**entry.body, "expires_at": ends_at}, etag_of(asked, entry))
+        old = Edit(KIND, entry.name, {**entry.body, "expires_at": ends_at}, etag_of(asked, entry.etag))
         return await self._written([edit, old], secret, asked)
 
     def _made(self, body: dict[str, Any]) -> tuple[Edit, str]:
         secret, name = new_key(), f"key-{secrets.token_hex(ID_BYTES)}"
         kept = {"hmac": self.hmac_hex(secret), "last_four": secret[-4:], "created_at": self._at(0)}
-        return Edit(KIND, name, {**body, **kept}, etag=""), secret
+        return Edit(KIND, name, {**body, **kept}, NOT_THERE), secret
 
     async def _written(self, edits: list[Edit], secret: str, asked: Asked) -> Reply:
         with registry_answers():

@@ -12,7 +12,7 @@ from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answ
 from gateway.admin.routes import Asked, Reply, Role, Route
 from gateway.config.sections import POOL_CHARS_MAX
 from gateway.scheduling.pools import Pools as LivePools
-from gateway.state.registry import Registry
+from gateway.state.registry import ANY_THERE, NOT_THERE, Registry
 
 KIND = "pools"
 SCHEMAS = {"id": {"type": "string", "minLength": 1, "maxLength": POOL_CHARS_MAX}}
@@ -56,9 +56,11 @@ class Pools:
         """What the file says of the pool beside its policies stays."""
         name = self._known(asked)
         entry = self.registry.get(KIND, name)
-        if entry is None and asked.if_match not in (None, f'"{UNTOUCHED}"', "*"):
-            raise Refused(412, "it has changed since the version that If-Match names")
-        etag = None if entry is None else etag_of(asked, entry)
+        etag = etag_of(asked, self._etag(name))
+        if etag == UNTOUCHED:
+            etag = NOT_THERE
+        elif etag == ANY_THERE:  # whatever was said of it: a pool that has a backend is there
+            etag = None
         scheduling: dict[str, Any] = {} if entry is None else dict(entry.body.get("scheduling", {}))
         given = asked.body.model_dump(mode="json", exclude_unset=True)
         for kind in LIVE_KINDS:

@@ -5,25 +5,37 @@ import pytest
 from gateway.admin.problems import Refused
 from gateway.admin.resources.collection import etag_of, registry_answers
 from gateway.config.problems import Problem
-from gateway.state.registry import AlreadyThere, DeclaredInFile, EtagMismatch, Invalid, NotFound
+from gateway.state.registry import ANY_THERE, NOT_THERE, AlreadyThere, DeclaredInFile, EtagMismatch, Invalid, NotFound
 
 
-def asked(if_match):
-    return SimpleNamespace(if_match=if_match)
+def asked(if_match, if_none_match=None):
+    return SimpleNamespace(if_match=if_match, if_none_match=if_none_match)
 
 
-ENTRY = SimpleNamespace(etag="7")
-
-
-@pytest.mark.parametrize(("given", "meant"), [(None, None), ("*", None), ('"7"', "7"), ('"6", "7"', "7")])
+@pytest.mark.parametrize(("given", "meant"), [(None, None), ("*", ANY_THERE), ('"7"', "7"), ('"6", "7"', "7")])
 def test_a_change_is_for_the_version_that_it_names_or_for_any(given, meant):
-    assert etag_of(asked(given), ENTRY) == meant
+    assert etag_of(asked(given), "7") == meant
+
+
+@pytest.mark.parametrize(("given", "there", "meant"), [("*", None, NOT_THERE), ('"6"', "7", "7"), ('"6"', None, "")])
+def test_a_change_may_be_for_what_is_not_there_or_for_another_version(given, there, meant):
+    assert etag_of(asked(None, given), there) == meant
+
+
+@pytest.mark.parametrize(
+    ("if_match", "if_none_match", "there"),
+    [(None, "*", "7"), (None, '"6", "7"', "7"), ('"7"', "*", "7"), ("*", None, None), ('"7"', None, None)],
+)
+def test_a_condition_that_does_not_hold_refuses_the_change(if_match, if_none_match, there):
+    with pytest.raises(Refused) as refused:
+        etag_of(asked(if_match, if_none_match), there)
+    assert refused.value.status == 412
 
 
 @pytest.mark.parametrize("given", ['"6"', 'W/"7"', "7", "", '"'])
 def test_a_change_for_another_version_is_refused_and_a_weak_one_is_another(given):
     with pytest.raises(Refused) as refused:
-        etag_of(asked(given), ENTRY)
+        etag_of(asked(given), "7")
     assert refused.value.status == 412
 
 
