@@ -101,6 +101,7 @@ class Front:
             answer_headers=self._headers,
             output_tokens=OutputTokens(learnt_tokens, exact_tokens),
             unread=self._unread,
+            heartbeat_s=config.queue.heartbeat_s,
             on_answer=self._made,
         )
         self._background = Background(

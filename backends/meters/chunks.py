@@ -12,6 +12,7 @@ the usage of a server that puts its only one on the finish event.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -89,9 +90,9 @@ class ChunkMeter(EventMeter):
     def finish(self) -> bytes:
         return super().finish() + self._flush()
 
-    def cut(self, message: str) -> bytes:
-        error = {"message": message, "type": "api_error", "param": None, "code": 502}
-        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
+    def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
+        said = {"message": message, "type": "api_error", "param": None, "code": 502, **error}
+        return b"data: " + orjson.dumps({"error": said}) + b"\n\n"
 
     def _token(self, event: bytes) -> bytes | None:
         """One whole event that differs from the one before only in its tokens; None if it is not that.

@@ -7,6 +7,7 @@ itself, and the [DONE] behind it would make the answer look whole.
 https://docs.cohere.com/v2/docs/streaming
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -39,7 +40,7 @@ class CohereMeter(EventMeter):
     def tokens_estimated(self) -> bool:
         return self._usage is None and self.output_tokens > 0
 
-    def cut(self, message: str) -> bytes:
+    def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
         end = {"type": "message-end", "delta": {"error": message, "finish_reason": "ERROR"}}
         return b"data: " + orjson.dumps(end) + b"\n\ndata: [DONE]\n\n"
 

@@ -7,7 +7,7 @@ lone CR as a line end, which no server sends.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -88,8 +88,10 @@ class Meter(Protocol):
         """The body ended or broke off: return what is held back. Half an event is dropped, as a client would."""
         ...
 
-    def cut(self, message: str) -> bytes:
-        """The event by which this API says that an answer stops before its end."""
+    def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
+        """The event by which this API says that an answer stops before its end. `error` has the members of its error
+        object, where they are not those of a backend that failed.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ API says that it is never null there. The stop that follows would make the answe
 https://docs.anthropic.com/en/docs/build-with-claude/streaming
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, named_event, payload
@@ -38,8 +39,8 @@ class MessagesMeter(EventMeter):
     def tokens_estimated(self) -> bool:
         return self.output_tokens > 0 and not self._counted
 
-    def cut(self, message: str) -> bytes:
-        return named_event("error", {"type": "error", "error": {"type": "api_error", "message": message}})
+    def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
+        return named_event("error", {"type": "error", "error": {"type": "api_error", "message": message, **error}})
 
     def _event(self, event: bytes) -> bytes:
         message = json_object(payload(event))

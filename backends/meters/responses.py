@@ -7,6 +7,7 @@ counted as they pass (text, reasoning, arguments of tools) and the count is put 
 https://platform.openai.com/docs/api-reference/responses-streaming
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, named_event, payload
@@ -38,8 +39,9 @@ class ResponsesMeter(EventMeter):
     def tokens_estimated(self) -> bool:
         return self._usage is None and self.output_tokens > 0
 
-    def cut(self, message: str) -> bytes:
-        body = {"type": "error", "code": "server_error", "message": message, "param": None}
+    def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
+        code = error.get("reason") or error.get("type") or "server_error"
+        body = {"type": "error", "code": code, "message": message, "param": error.get("param")}
         return named_event("error", {**body, "sequence_number": self._sequence_number + 1})
 
     def _event(self, event: bytes) -> bytes:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -249,21 +249,30 @@ def answer(problem: Problem, api: Api) -> Answer:
     return Answer(problem.status, _BODIES[api](problem), problem.headers)
 
 
+def error_object(problem: Problem, api: Api) -> dict[str, Any]:
+    """What an error is in this API, in a body of its own or in a stream."""
+    if api is Api.OPENAI:
+        said = {
+            "message": problem.message,
+            "type": problem.type,
+            "param": problem.param,
+            # A number, as in vLLM's errors, which pass as they are: a client that declares its type can read both.
+            "code": problem.status,
+            "reason": problem.code,
+        }
+    elif api is Api.ANTHROPIC:
+        said = {"type": _ANTHROPIC_TYPES.get(problem.status, "api_error"), "message": problem.message}
+    else:
+        said = {"message": problem.message}
+    return said | _limit(problem)
+
+
 def _openai_body(problem: Problem) -> bytes:
-    error = {
-        "message": problem.message,
-        "type": problem.type,
-        "param": problem.param,
-        # A number, as in vLLM's errors, which pass as they are: a client that declares its type can read both.
-        "code": problem.status,
-        "reason": problem.code,
-    }
-    return orjson.dumps({"error": error | _limit(problem)})
+    return orjson.dumps({"error": error_object(problem, Api.OPENAI)})
 
 
 def _anthropic_body(problem: Problem) -> bytes:
-    kind = _ANTHROPIC_TYPES.get(problem.status, "api_error")
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": problem.message} | _limit(problem)})
+    return orjson.dumps({"type": "error", "error": error_object(problem, Api.ANTHROPIC)})
 
 
 def _limit(problem: Problem) -> dict[str, str]:
@@ -272,7 +281,7 @@ def _limit(problem: Problem) -> dict[str, str]:
 
 
 def _cohere_body(problem: Problem) -> bytes:
-    return orjson.dumps({"message": problem.message} | _limit(problem))
+    return orjson.dumps(error_object(problem, Api.COHERE))
 
 
 _BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {

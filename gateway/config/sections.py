@@ -255,6 +255,7 @@ class Queue(Section):
     tenant_bytes_max: Bytes = ByteSize(256 << 20)
     wait_s_max: Seconds = 300.0
     backend_wait_s_max: Wait = 15.0
+    heartbeat_s: Seconds | None = None
 
 
 class Limits(Section):

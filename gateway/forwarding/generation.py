@@ -19,6 +19,7 @@ from gateway.forwarding.attempt import Attempt, Link, NotTaken, OptionsRefused
 from gateway.forwarding.relay import RelayResult
 from gateway.forwarding.unread import Unread
 from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.event_stream import HEARTBEAT, STREAMED, Heartbeat
 from gateway.intake.intake import Call, Intake
 from gateway.intake.prompt_tokens import OutputTokens
 from gateway.observability.telemetry import CallTrace
@@ -41,10 +42,12 @@ class Generation:
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         unread: Unread,
+        heartbeat_s: float | None = None,
         on_answer: Callable[[str, Call, str, int], None],
     ) -> None:
         """`on_answer` is told of an answer that may be asked for later: its id, its call, its backend, and how many
-        tokens it and its prompt have by then.
+        tokens it and its prompt have by then. `heartbeat_s`: how long a stream waits for its head and between comments;
+        None: it waits silently, for its first event.
         """
         self._intake = intake
         self._backends = backends
@@ -54,6 +57,7 @@ class Generation:
         self._output_tokens = output_tokens
         self._unread = unread
         self._on_answer = on_answer
+        self._heartbeat_s = heartbeat_s
         self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
@@ -65,6 +69,9 @@ class Generation:
         trace.request, trace.queued_s = call.request, time.perf_counter()
         if trace.spans is not None:
             trace.spans.queued()
+        if self._heartbeat_s is not None and call.parsed.stream and call.parsed.answer in STREAMED:
+            headers = partial(self._answer_headers.of, trace)
+            request[HEARTBEAT] = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
         lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
         try:
             async with lease:

@@ -25,6 +25,7 @@ from backends.meters.events import EventTooLongError, Meter
 from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
 from gateway.forwarding.long_answers import is_whole_json
 from gateway.forwarding.unread import Unread, UnreadAnswer
+from gateway.http.event_stream import begin_stream
 from gateway.http.stall import WAITING_BYTES_MAX
 from gateway.http.whole_response import WholeResponse
 from policies.slo.timeliness import Timeliness
@@ -118,12 +119,9 @@ async def relay_stream(
     for how many seconds, when the client left, nothing more was read from the backend because the client took nothing:
     it worked on all the same. The exchange is released on every path.
     """
-    response = web.StreamResponse(status=exchange.status, headers=passed_headers(exchange.headers) | headers)
-    if request.version >= HttpVersion11:
-        response.enable_chunked_encoding()
-    else:
-        response.force_close()  # the close is what ends the body
+    response = web.StreamResponse(status=exchange.status)
     try:
+        response = await begin_stream(request, exchange.status, passed_headers(exchange.headers) | headers)
         writer = await response.prepare(request)
         assert writer is not None
         relay = _StreamRelay(

@@ -15,6 +15,7 @@ from gateway.api.endpoints import Endpoint
 from gateway.api.errors import Problem
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
+from gateway.http.event_stream import HEARTBEAT, Heartbeat
 from gateway.http.names import RequestNames
 from gateway.http.server import REQUEST_ID, to_response
 from gateway.http.stall import StallingConnection
@@ -45,18 +46,9 @@ class Answering:
         self._telemetry.begun(trace, request.method, request.headers)
         try:
             response = await run(request, endpoint, trace)
-        except Refused as refused:
-            trace.reason = refused.reason
-            response = self._own(refused.problem, endpoint, trace)
-        except Rejected as rejected:
-            trace.reason = rejected.reason
-            response = self._own(
-                errors.refused(rejected.reason, rejected.retry_after_s, rejected.limit), endpoint, trace
-            )
-        except UpstreamError as error:
-            trace.reason = str(error)
-            problem = errors.BACKEND_TIMEOUT if isinstance(error, UpstreamSilent) else errors.BACKEND_FAILED
-            response = self._own(problem, endpoint, trace)
+        except (Refused, Rejected, UpstreamError) as error:
+            problem, trace.reason = _problem(error)
+            response = await self._own(request, problem, endpoint, trace)
         except asyncio.CancelledError:  # the client left
             trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
             if isinstance(request.protocol, StallingConnection):
@@ -68,11 +60,34 @@ class Answering:
             raise
         else:
             trace.status = response.status
+            if (heartbeat := request.get(HEARTBEAT)) is not None:
+                response = await heartbeat.answered(response)
         finally:
+            if (heartbeat := request.get(HEARTBEAT)) is not None:
+                heartbeat.cancel()
             self._names.free(trace.request_id)
             self._telemetry.ended(trace)
         return response
 
-    def _own(self, problem: Problem, endpoint: Endpoint, trace: CallTrace) -> web.Response:
+    async def _own(
+        self, request: web.BaseRequest, problem: Problem, endpoint: Endpoint, trace: CallTrace
+    ) -> web.StreamResponse:
         trace.status = problem.status
+        heartbeat: Heartbeat | None = request.get(HEARTBEAT)
+        if heartbeat is not None:
+            error = errors.error_object(problem, endpoint.api)
+            if (begun := await heartbeat.failed(problem.message, error)) is not None:
+                return begun
         return to_response(errors.answer(problem, endpoint.api), **self._headers.of(trace, problem.limit))
+
+
+def _problem(error: Refused | Rejected | UpstreamError) -> tuple[Problem, str | None]:
+    """What its client is told of it, and the log."""
+    match error:
+        case Refused():
+            return error.problem, error.reason
+        case Rejected():
+            return errors.refused(error.reason, error.retry_after_s, error.limit), error.reason
+        case UpstreamSilent():
+            return errors.BACKEND_TIMEOUT, str(error)
+    return errors.BACKEND_FAILED, str(error)

@@ -193,16 +193,17 @@ class Wire:
         headers = CIMultiDict(line.split(": ", 1) for line in lines[1:] if line)
         return int(lines[0].split()[1]), headers
 
-    async def reply(self) -> Reply:
-        """The next response, whole: by length, chunks or close."""
+    async def reply(self, passed: Callable[[bytes], Any] = lambda _piece: None) -> Reply:
+        """The next response, whole: by length, chunks or close. `passed` sees the pieces of one without length."""
         status, headers = await self.head()
         async with asyncio.timeout(PATIENCE_S):
             if "content-length" in headers:
                 body = await self.reader.readexactly(int(headers["content-length"]))
-            elif headers.get("transfer-encoding") == "chunked":
-                body = b"".join([chunk async for chunk in self._chunks()])
             else:
-                body = await self.reader.read()
+                body = b""
+                async for piece in self._chunks() if "transfer-encoding" in headers else self._reads():
+                    body += piece
+                    passed(piece)
         return Reply(status, headers, body)
 
     async def at_end(self, timeout_s: float = PATIENCE_S) -> bool:
@@ -212,6 +213,10 @@ class Wire:
 
     def reset(self) -> None:
         self.writer.transport.abort()
+
+    async def _reads(self):
+        while data := await self.reader.read(1 << 16):
+            yield data
 
     async def _chunks(self):
         while size := int(await self.reader.readline(), 16):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.meters import ANSWERS, AnswerKind
-from backends.meters.chunks import TranscriptionMeter
+from backends.meters.chunks import ChunkMeter, TranscriptionMeter
 from backends.meters.events import StreamCall
 from backends.meters.messages import MessagesMeter
 from backends.meters.responses import ResponsesMeter
@@ -169,6 +169,16 @@ def test_each_grammar_ends_a_cut_stream_in_its_own_words():
     assert name == b"event: error"
     body = {"type": "error", "code": "server_error", "message": "lost", "param": None, "sequence_number": 6}
     assert json.loads(data) == body
+
+
+def test_each_grammar_says_of_an_error_what_its_api_has_words_for():
+    error = {"message": "late", "type": "rate_limit_error", "param": None, "code": 429, "reason": "rate_limit_exceeded"}
+    _, _, data = ChunkMeter(StreamCall()).cut("late", error).partition(b"data: ")
+    assert json.loads(data) == {"error": error}
+    _, _, data = ResponsesMeter(StreamCall()).cut("late", error).partition(b"\ndata: ")
+    assert json.loads(data)["code"] == "rate_limit_exceeded"
+    _, _, data = MessagesMeter(StreamCall()).cut("late", {"type": "overloaded_error"}).partition(b"\ndata: ")
+    assert json.loads(data)["error"] == {"type": "overloaded_error", "message": "late"}
 
 
 @grammars
