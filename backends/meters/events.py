@@ -65,6 +65,7 @@ class Meter(Protocol):
     """
 
     output_tokens: int  # of all choices so far
+    pieces: int  # of text that nobody counted, each a token at least
     done: bool
     error: bool
     aborted: bool
@@ -116,13 +117,14 @@ class Uncounted:
 class EventMeter(ABC):
     """Cuts the stream into events and hands each to `_event`, which a grammar defines."""
 
-    __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "refused")
+    __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "refused")
 
     def __init__(self, call: StreamCall) -> None:
         self.call = call
         self._partial = bytearray()
         self._scanned = 0
         self.output_tokens = 0
+        self.pieces = 0
         self.done = False
         self.error = False
         self.aborted = False
@@ -170,6 +172,7 @@ class EventMeter(ABC):
                 on_text(piece)
         if bytes_:
             uncounted.add(bytes_, self.call.tokens_per_byte)
+            self.pieces += 1
         return bytes_ > 0
 
 

@@ -139,7 +139,8 @@ class Settlement:
         if not meter.tokens_estimated or self._trace.first_token_s is None:
             return None
         counted = self._pace.counted(time.perf_counter() - self._trace.first_token_s, since_s)
-        return None if counted is None else 1.0 + counted
+        # A token that has passed was decoded, however long ago the backend last said how many.
+        return None if counted is None else max(1.0 + counted, meter.pieces / self._call.parsed.choices)
 
     def _produced(self, usage: Usage, tokens: float) -> None:
         """Beside this usage each sequence has probably got so many tokens that nobody saw."""

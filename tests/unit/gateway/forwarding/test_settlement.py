@@ -219,8 +219,8 @@ def test_before_the_first_token_is_charged_as_much_of_the_prompt_as_was_computed
     assert account.trace.estimated
 
 
-def a_meter(usage, *, is_estimated):
-    return SimpleNamespace(usage=usage, tokens_estimated=is_estimated)
+def a_meter(usage, *, is_estimated, pieces=0):
+    return SimpleNamespace(usage=usage, tokens_estimated=is_estimated, pieces=pieces)
 
 
 @pytest.mark.parametrize(("is_estimated", "tokens"), [(True, 31), (False, None)])
@@ -230,6 +230,15 @@ def test_what_passed_and_was_not_reported_is_what_the_backend_counted(is_estimat
     account.pace.counted = lambda _begun_s, _ended_s: 30.0
     account.settlement.left_stream(a_meter(Usage(7, 3, 50), is_estimated=is_estimated))
     assert account.usages == ([] if tokens is None else [Usage(7, 3, tokens)])
+
+
+@pytest.mark.parametrize(("counted", "charged"), [(2.0, 10), (9.0, 20)])
+def test_what_has_passed_was_decoded_however_little_the_backend_has_counted_by_then(counted, charged):
+    account = Account(choices=2)
+    account.trace.first_token_s = time.perf_counter()
+    account.pace.counted = lambda _begun_s, _ended_s: counted
+    account.settlement.left_stream(a_meter(Usage(7, 3, 17), is_estimated=True, pieces=10))
+    assert account.usages == [Usage(7, 3, charged)]
 
 
 @pytest.mark.parametrize(("passed", "seconds", "charged"), [(10, 0.4, 50), (90, 4.0, 100)])
