@@ -1,0 +1,93 @@
+"""A setting of a tenant, a tier or a backend is read by the file, taken by the admin API, and reaches what it is for.
+
+Each is written in four places (sections, the conversion, the models of the API, the scheduler's types). One that is
+forgotten in one of them would be accepted and ignored.
+"""
+
+import pytest
+
+from gateway.admin import backend_models, models
+from gateway.config import sections
+from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
+
+TENANT = {
+    "tier": "other",
+    "weight": 2.5,
+    "envelope": {"ttft_ms": 700},
+    "in_flight_max": 7,
+    "requests_per_minute_max": 7,
+    "tokens_per_minute_max": 7,
+    "tokens_per_day_max": 7,
+    "tokens_per_month_max": 7,
+    "queued_requests_max": 7,
+    "queued_bytes_max": 7,
+}
+TIER = {
+    "weight": 2.5,
+    "envelope": {"tpot_ms": 70},
+    "on_miss": "reject",
+    "reserve_ratio": 0.5,
+    "priority": 7,
+    "preemptible": True,
+}
+BACKEND = {
+    "url": "http://127.0.0.1:2",
+    "name": "other",
+    "pool": "other",
+    "api_key": "secret",
+    "requests_running_max": 7,
+    "kv_tokens_max": 7,
+    "step_tokens_max": 7,
+    "prompt_step_tokens_max": 7,
+    "step_time": {"base_ms": 10.0, "token_us": 100.0},
+    "kind": "vllm",
+    "scheduling_policy": "priority",
+}
+# Other ways to say the same: a file or a variable instead of the value.
+BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file"}
+
+
+def tenant(**fields):
+    section = sections.Tenant(**fields)
+    return policy_tenant("alice", section), envelope_of(section)
+
+
+def tier(**fields):
+    section = sections.Tier(**fields)
+    return policy_tier("gold", section), envelope_of(section)
+
+
+def backend(**fields):
+    return backend_spec(sections.Backend(**{"url": "http://127.0.0.1:1", **fields}))
+
+
+def test_every_setting_is_tried_here():
+    assert set(TENANT) == set(sections.Tenant.model_fields)
+    assert set(TIER) == set(sections.Tier.model_fields)
+    assert set(BACKEND) | BACKEND_SOURCES == set(sections.Backend.model_fields)
+
+
+@pytest.mark.parametrize("field", TENANT)
+def test_a_setting_of_a_tenant_reaches_the_scheduler_or_the_envelopes(field):
+    assert tenant(**{field: TENANT[field]}) != tenant()
+
+
+@pytest.mark.parametrize("field", TIER)
+def test_a_setting_of_a_tier_reaches_the_scheduler_or_the_envelopes(field):
+    assert tier(**{field: TIER[field]}) != tier()
+
+
+@pytest.mark.parametrize("field", BACKEND)
+def test_a_setting_of_a_backend_reaches_what_asks_it(field):
+    assert backend(**{field: BACKEND[field]}) != backend()
+
+
+def test_the_admin_api_takes_every_setting_of_the_file_with_its_default():
+    def defaults(model):
+        return {name: str(field.default) for name, field in model.model_fields.items()}
+
+    assert defaults(models.TenantFields) == defaults(sections.Tenant)
+    assert defaults(models.TierFields) == defaults(sections.Tier)
+    taken = set(backend_models.NewBackend.model_fields)
+    # The API names a backend by its id, and takes no file of the gateway's machine and no key in plain text.
+    assert set(sections.Backend.model_fields) - {"name", "api_key", *BACKEND_SOURCES} | {"api_key_env"} <= taken
