@@ -9,6 +9,9 @@ NODE    = tests/clients/node/node_modules/.package-lock.json
 .PHONY: help run chart plugin test test-long check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
 .DEFAULT_GOAL := help
 
+# Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
