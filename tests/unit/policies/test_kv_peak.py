@@ -91,6 +91,28 @@ def test_what_has_outgrown_its_prediction_is_taken_to_stay():
     assert peak_of([outgrown, running]).tokens() == 18 + 30
 
 
+@given(st.lists(requests, max_size=8), requests, st.sampled_from([1, 16, 32]), st.booleans())
+def test_every_sequence_is_taken_to_hold_a_block_less_one_token_more_than_it_has(batch, late, block, outgrows):
+    members, newcomer = [reservation(*each) for each in batch], reservation(*late)
+    peak = peak_of(members)
+    stays = reservation(10, 5, sequences=2)
+    if outgrows:
+        peak.add(stays)
+        stays.produced_tokens = 12
+    peak.measured(block)
+
+    def most(running: list[Reservation]) -> float:
+        """At each step: what all have by then, each in blocks wherever they end, and the one that stays."""
+        by_step = (
+            sum(held(each, step) + (block - 1) * each.sequences for each in running if each.steps_left >= step)
+            for step in range(41)
+        )
+        return max(by_step, default=0.0) + (stays.tokens + (block - 1) * stays.sequences if outgrows else 0.0)
+
+    assert peak.tokens() == most(members)
+    assert peak.tokens_with(newcomer) == most([*members, newcomer])
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("take"), requests),

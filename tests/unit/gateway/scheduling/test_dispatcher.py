@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.prediction import Oracle
 from policies.scheduler import DECISIONS_MAX, Scheduler
@@ -45,3 +47,24 @@ async def test_the_loop_does_other_things_between_the_decisions_of_a_burst():
     await asyncio.gather(*calls)
     assert sent == list(range(waiting))
     assert [each for each in sent_by_tick if each] == [DECISIONS_MAX] * 4
+
+
+async def test_who_leaves_as_it_is_dispatched_is_charged_nothing():
+    """Nothing was sent to the backend by then, so the prompt that the dispatch had charged is given back."""
+    scheduler = Scheduler()
+    dispatcher = Dispatcher(scheduler)
+    dispatcher.load_changed((BackendLoad("gpu"),))
+
+    async def call():
+        async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 100, 10), Tenant("a")):
+            raise AssertionError("it left before")
+
+    task = asyncio.create_task(call())
+    while not scheduler.snapshot(dispatcher.now()).in_flight_requests:
+        await asyncio.sleep(0)
+    assert scheduler.counter("a") > 0, "the dispatch has charged its prompt"
+    assert task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert scheduler.counter("a") == 0
+    assert not dispatcher.busy
