@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin test test-long check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
+.PHONY: help run chart plugin test test-long test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -50,6 +50,12 @@ test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM, but for
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+
+test-docs: $(STAMP)  ## do the cheap commands of docs/results again, and compare with what the pages say
+	$(BIN)/python tests/docs/results.py
+
+test-mutants: $(STAMP)  ## break the scheduler on purpose, mechanism by mechanism, and see published rows notice each
+	$(BIN)/python tests/mutants/tables.py
 
 test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm

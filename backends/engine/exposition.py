@@ -38,8 +38,15 @@ class EngineMeters:
         self.prompt_tokens += report.prompt_tokens
         self.cached_tokens += cached
         tokens = report.prompt_tokens - cached + len(report.emitted)
-        self.iteration_tokens += tokens
-        self.iteration_counts[bisect_left(ITERATION_BUCKETS, tokens)] += 1
+        self._count(tokens, steps=1)
+
+    def decoded(self, *, steps: int, tokens: int) -> None:
+        """Count steps in each of which so many requests got a token and nothing else happened."""
+        self._count(tokens, steps=steps)
+
+    def _count(self, tokens: int, *, steps: int) -> None:
+        self.iteration_tokens += steps * tokens
+        self.iteration_counts[bisect_left(ITERATION_BUCKETS, tokens)] += steps
 
 
 @dataclass(frozen=True, slots=True)

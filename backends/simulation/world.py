@@ -27,6 +27,7 @@ from backends.engine.sequence import EngineRequest
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.pace import Pace
 from backends.simulation.recording import Decides
+from backends.simulation.scrapes import ScrapedSteps
 from backends.simulation.workload import Arrival
 from policies.step_time.model import StepTime
 from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
@@ -53,11 +54,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What the gateway knows of every engine's steps, as it would in BackendLoad; by default nothing."""
+    """What the gateway knows of every engine's steps, as it would in BackendLoad; by default nothing. `learnt`: by what
+    their counters show it at every measurement, as of a server of which nothing is configured.
+    """
 
     time: StepTime | None = None
     batching: str = "vllm"
     tokens_max: int | None = None
+    learnt: bool = False
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ class Seat:
 
     backend_id: str
     engine: Engine
+    scrapes: ScrapedSteps | None = None
     plan: StepPlan | None = None
     step_s: float = 0.0  # the last one's
 
@@ -87,10 +92,13 @@ class World:
         steps: Steps | None = None,
     ) -> None:
         self._scheduler = scheduler
-        self._seats = {backend_id: Seat(backend_id, engine) for backend_id, engine in engines.items()}
         self._requests_running_max = requests_running_max
         self._metrics_every_s = metrics_every_s
         self._steps = steps or Steps()
+        self._seats = {
+            backend_id: Seat(backend_id, engine, ScrapedSteps(backend_id, engine) if self._steps.learnt else None)
+            for backend_id, engine in engines.items()
+        }
         self._happenings: list[tuple[float, int, Happening]] = []
         self._numbers = count()
         self._calls: dict[str, Call] = {}
@@ -173,6 +181,8 @@ class World:
 
     def _end_step(self, seat: Seat, now: float) -> None:
         report = seat.engine.step_end()
+        if seat.scrapes is not None:
+            seat.scrapes.ended(report)
         seat.plan = None
         in_flight = self._in_flight
         for request_id in report.emitted:
@@ -209,6 +219,9 @@ class World:
     def _measure(self, now: float) -> None:
         for call in self._in_flight.values():
             self._tell(call, now)
+        for seat in self._seats.values():
+            if seat.scrapes is not None:
+                seat.scrapes.scraped(now)
         self._report([self._load(seat) for seat in self._seats.values()], now)
         if self._calls or self._upcoming is not None:
             self._at(now + self._metrics_every_s, self._measure)
@@ -291,6 +304,8 @@ class World:
         leap = seat.engine.leap(now, before)
         if leap is None:
             return now
+        if seat.scrapes is not None:
+            seat.scrapes.leapt(leap)
         for request_id in leap.emitted:
             call = self._in_flight[request_id]
             call.emitted += leap.steps
@@ -321,6 +336,9 @@ class World:
     def _load(self, seat: Seat) -> BackendLoad:
         """What the gateway would know of this engine from its configuration and from /metrics."""
         gauges = seat.engine.snapshot()
+        tokens_max, step_time = self._steps.tokens_max, self._steps.time
+        if seat.scrapes is not None:
+            tokens_max, step_time = seat.scrapes.tokens_max, seat.scrapes.step_time
         return BackendLoad(
             backend_id=seat.backend_id,
             kv_tokens_max=seat.engine.kv_tokens_max,
@@ -330,7 +348,7 @@ class World:
             requests_waiting=gauges.requests_waiting,
             kv_used_ratio=gauges.kv_used_ratio,
             preemptions_total=gauges.preemptions_total,
-            step_tokens_max=self._steps.tokens_max,
+            step_tokens_max=tokens_max,
             batching=self._steps.batching,
-            step_time=self._steps.time,
+            step_time=step_time,
         )

@@ -25,7 +25,8 @@ class Figures:
     """The figures of a run. None where there is nothing to say: no two tenants waited, no bound is known.
 
     `throughput_tokens_per_s` counts prompt and output tokens of what was served, as the VTC paper does. Service
-    differences are in service units, `owed_service_per_s` is per second (gateway/simulate/tally.py).
+    differences are in service units (`bound_used_ratio`: the largest over its bound), `owed_service_per_s` is per
+    second (gateway/simulate/tally.py).
     """
 
     duration_s: float
@@ -38,6 +39,7 @@ class Figures:
     jain_windows: int
     difference_max: float
     difference_bound: float | None
+    bound_used_ratio: float | None
     owed_service_per_s: float
     ttft_p50_s: float | None
     ttft_p99_s: float | None

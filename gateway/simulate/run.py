@@ -14,7 +14,7 @@ from backends.engine.engine import Engine
 from backends.engine.memory import BlockMemory, Memory, OracleMemory
 from backends.simulation.recording import SchedulerLike
 from backends.simulation.workload import Arrival
-from backends.simulation.world import World
+from backends.simulation.world import Steps, World
 from gateway.simulate.arrivals import Demand
 from gateway.simulate.exposure import Exposure, Promise
 from gateway.simulate.findings import Curves, Figures, Findings, Points, TenantFindings
@@ -103,7 +103,8 @@ def simulate(
     observer = Observer(
         policy.make_scheduler(), engines=engines, tenant_of=tenant_of, exposure=exposure, timeline=timeline
     )
-    world = World(observer, engines, requests_running_max=fleet.requests_running_max)
+    steps = Steps(learnt=True)  # as a gateway does from the moment it starts
+    world = World(observer, engines, requests_running_max=fleet.requests_running_max, steps=steps)
     demand, tally = Demand(), Tally(policy.price, timeline)
     worth = policy.price.service
     for record in world.run(demand.counted(arrivals, lambda prompt, output: worth(prompt, 0, output))):
@@ -136,6 +137,7 @@ def _figures(
     prompt_tokens = sum(tenant.prompt_tokens for tenant in tenants)
     output_tokens = sum(tenant.output_tokens for tenant in tenants)
     ttft = tally.ttft()
+    bound = None if policy.promise is None else exposure.promised(policy.promise)
     gauges = [engine.snapshot() for engine in engines]
     looked_up = sum(gauge.prefix_queries_total for gauge in gauges)
     found = sum(gauge.prefix_hits_total for gauge in gauges)
@@ -149,7 +151,8 @@ def _figures(
         jain=observer.shares.jain,
         jain_windows=observer.shares.windows,
         difference_max=observer.difference_max,
-        difference_bound=None if policy.promise is None else exposure.promised(policy.promise),
+        difference_bound=bound,
+        bound_used_ratio=observer.difference_max / bound if bound else None,
         owed_service_per_s=tally.owed(),
         ttft_p50_s=ttft.quantile(0.5),
         ttft_p99_s=ttft.quantile(0.99),

@@ -21,8 +21,10 @@ def _ratio(value: float | None) -> str:
 
 
 def _difference(figures: Figures) -> str:
-    bound = "no bound" if figures.difference_bound is None else f"{figures.difference_bound:.0f}"
-    return f"{figures.difference_max:.0f} ({bound})"
+    if figures.difference_bound is None:
+        return f"{figures.difference_max:.0f} (no bound)"
+    used = "-" if figures.bound_used_ratio is None else f"{figures.bound_used_ratio:.2%}"
+    return f"{figures.difference_max:.0f} ({used} of {figures.difference_bound:.0f})"
 
 
 def _ttft(tenant: TenantFindings) -> str:
@@ -33,7 +35,7 @@ COLUMNS: Mapping[str, Callable[[Findings], str]] = {
     "policy": lambda run: run.policy,
     "tokens/s": lambda run: f"{run.figures.throughput_tokens_per_s:.0f}",
     "Jain": lambda run: _ratio(run.figures.jain),
-    "max difference (bound)": lambda run: _difference(run.figures),
+    "max difference (part of bound)": lambda run: _difference(run.figures),
     "owed/s": lambda run: f"{run.figures.owed_service_per_s:.0f}",
     "quietest TTFT p50 / p99 s": lambda run: _ttft(run.tenants[run.quietest]),
     "loudest TTFT p50 / p99 s": lambda run: _ttft(run.tenants[run.loudest]),

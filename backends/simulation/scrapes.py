@@ -1,0 +1,54 @@
+"""What the gateway learns of a simulated engine's steps: its counters as /metrics of vLLM shows them, read once in a
+while by the very learner that the gateway has for a server that is not configured.
+"""
+
+from backends.engine.engine import Engine, Leap, StepReport
+from backends.engine.exposition import EngineMeters
+from backends.metrics import EngineMetrics, EngineSteps
+from backends.step_times import StepTimes
+from policies.step_time.model import StepTime
+
+
+class ScrapedSteps:
+    """Counts the steps of one engine as it would itself, and learns from what the counters show."""
+
+    def __init__(self, backend_id: str, engine: Engine) -> None:
+        self._engine = engine
+        self._meters = EngineMeters()
+        self._finished = 0
+        self._learner = StepTimes(backend_id)
+
+    @property
+    def step_time(self) -> StepTime | None:
+        """What is believed of its steps by now; None while nothing is."""
+        return self._learner.step_time
+
+    @property
+    def tokens_max(self) -> int | None:
+        """The most tokens that one of its steps computes, as far as the counters showed it."""
+        return self._learner.tokens_max
+
+    def ended(self, report: StepReport) -> None:
+        """Count a step."""
+        self._meters.step(report)
+        self._finished += len(report.finished)
+
+    def leapt(self, leap: Leap) -> None:
+        """Count the steps of a leap, in each of which everybody got a token."""
+        self._meters.decoded(steps=leap.steps, tokens=len(leap.emitted))
+
+    def scraped(self, now: float) -> None:
+        """Read the counters; to be called in order of time."""
+        gauges, kv_tokens_max = self._engine.snapshot(), self._engine.kv_tokens_max
+        steps = EngineSteps(
+            engine="0",
+            steps_total=sum(self._meters.iteration_counts),
+            step_tokens_total=self._meters.iteration_tokens,
+            generation_tokens_total=gauges.emitted_tokens_total,
+            requests_running=gauges.requests_running,
+            kv_used_tokens=gauges.kv_used_ratio * kv_tokens_max,
+            kv_block_tokens=self._engine.block_tokens,
+            requests_waiting=gauges.requests_waiting,
+            requests_finished_total=self._finished,
+        )
+        self._learner.scraped(EngineMetrics(kv_used_ratio=gauges.kv_used_ratio, engine_steps=(steps,)), now=now)

@@ -1,0 +1,118 @@
+"""Do the pages of docs/results say what their commands print? Does the cheap, deterministic ones again and compares.
+
+    python tests/docs/results.py             compare; the exit code is 1 where a page says something else
+    python tests/docs/results.py --write     put what came out into the pages
+    python tests/docs/results.py --only R3   a target of `fairlead simulate tables` that is too dear to be done always;
+                                             --from FILE takes what that command printed before
+
+What is compared are figures: the lines of Markdown tables, and every line of a target's table, with the words between
+them left to whoever writes the page. docs/results/README.md lists what is not done here, and when it last was.
+"""
+
+import argparse
+import difflib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs/results"
+PREDICTION = "prediction.md"
+CHEAP = ("R9", "D3")  # 10 s of CPU at most
+SUMMED_UP = ("R1",)  # a hundred figures that are all in: the page says so in a line
+PAGE_OF = {"R": "tables.md", "P": "tables.md", "D": "locality.md", "F": "slo-simulation.md", "B": "slo-simulation.md"}
+TITLE = re.compile(r"^([A-Z]\d+)  \S")
+COLUMNS = re.compile(r"^ +paper +ours ")
+
+
+def printed_by(*command: str) -> list[str]:
+    """What it prints. Its exit code may say that a figure is out of its tolerance: that is the table's to say."""
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or done.stderr:
+        sys.exit(f"{' '.join(command)}: {done.returncode}\n{done.stderr}")
+    return done.stdout.splitlines()
+
+
+def targets(lines: list[str]) -> Iterator[tuple[str, range]]:
+    """Every target's name, and where the rows of its table are: from the columns' names to the next empty line."""
+    name = ""
+    for number, line in enumerate(lines):
+        if title := TITLE.match(line):
+            name = title[1]
+        elif name and COLUMNS.match(line):
+            end = next((at for at in range(number, len(lines)) if not lines[at].startswith("    ")), len(lines))
+            yield name, range(number, end)
+            name = ""
+
+
+def tables(lines: list[str]) -> Iterator[tuple[str, range]]:
+    """Every heading with a Markdown table below it, and where that is."""
+    heading, start = "", None
+    for number, line in enumerate([*lines, ""]):
+        if line.startswith("## "):
+            heading = line
+        if line.startswith("|"):
+            start = number if start is None else start
+        elif start is not None:
+            yield heading, range(start, number)
+            start = None
+
+
+def compare(page: str, came: list[str], *, find=targets, write: bool) -> bool:
+    """Whether each table that came out stands in the page, figure by figure; or put it there."""
+    path = PAGES / page
+    lines = path.read_text(encoding="utf-8").splitlines()
+    same = True
+    for name, rows in find(came):
+        printed = [came[number].rstrip() for number in rows]
+        stands = next((where for known, where in find(lines) if known == name), None)
+        if stands is None:
+            print(f"{page}: there is no table of {name}")
+            same = False
+            continue
+        said = [lines[number].rstrip() for number in stands]
+        if [line.split() for line in said] == [line.split() for line in printed]:
+            continue
+        if write:
+            lines[stands.start : stands.stop] = printed
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            print(f"{page}: {name} is as it came out now")
+            continue
+        same = False
+        print(f"{page}: {name} is not what came out:")
+        print("\n".join(difflib.unified_diff(said, printed, "page", "came out", lineterm="", n=0)))
+    return same
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put what came out into the pages")
+    parser.add_argument("--only", help="only these targets, separated by commas")
+    parser.add_argument("--from", dest="source", type=Path, help="what `fairlead simulate tables` printed")
+    options = parser.parse_args()
+    same = True
+    if options.source is not None:
+        came = options.source.read_text(encoding="utf-8").splitlines()
+    else:
+        names = options.only or ",".join(CHEAP)
+        came = printed_by("-c", "from gateway.cli import app; app()", "simulate", "tables", "--only", names)
+    by_page: dict[str, list[str]] = {}
+    for name, rows in targets(came):
+        if name in SUMMED_UP:
+            continue
+        page = by_page.setdefault(PAGE_OF[name[0]], [])
+        page += [f"{name}  {name}", *(came[number] for number in rows), ""]
+    for page, lines in by_page.items():
+        same = compare(page, lines, write=options.write) and same
+    if options.only is None and options.source is None:
+        came = printed_by("tests/benchmarks/prediction/report.py")
+        same = compare(PREDICTION, came, find=tables, write=options.write) and same
+    if not same:
+        sys.exit(1)
+    print("the pages say what came out")
+
+
+if __name__ == "__main__":
+    main()
