@@ -72,6 +72,15 @@ def test_credit_is_not_kept_while_away():
     assert pool.order.deficit("A") == 0
 
 
+def test_by_default_a_match_is_followed_for_two_thousand_units_of_service():
+    """A quantum without end would follow the cache for ever: longest prefix match, which promises nothing."""
+    pool = Orderly(DeficitLongestPrefix())
+    for number in range(5):
+        pool.send(f"A{number}", cached=9)
+    pool.send("B0", cached=0)
+    assert [pool.dispatch(500) for _ in range(5)] == ["A0", "A1", "A2", "A3", "B0"]
+
+
 def test_who_only_runs_does_not_keep_others_from_a_refill():
     pool = dlpm(10.0)
     pool.send("A1")
