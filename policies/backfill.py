@@ -38,8 +38,8 @@ class Round:
     """The backends that have room in one poll, and which requests wait for them in vain."""
 
     __slots__ = (
-        "_closed", "_fleet", "_held", "_held_for", "_is_settled", "_lane", "_passed", "_passed_over", "_too_far",
-        "_unreserved", "blocked", "candidates", "is_closed", "now",
+        "_asked_for", "_closed", "_fleet", "_held", "_held_for", "_is_settled", "_lane", "_passed", "_passed_over",
+        "_too_far", "_unreserved", "blocked", "candidates", "is_closed", "now",
     )  # fmt: skip
 
     def __init__(
@@ -59,7 +59,8 @@ class Round:
         self._held: dict[str, Hold] = {}  # by backend
         self._held_for: dict[str, Hold] = {}  # the same by request
         self._is_settled = True  # all who are passed have the backend that is held for them, where one was left
-        self._too_far: Passed | None = None  # whom the last one that was asked about may not pass
+        self._asked_for: Request | None = None  # the last one of which it was asked whom it may not pass
+        self._too_far: Passed | None = None  # of these, the first
 
     def next(self) -> tuple[str, Request] | None:
         """The request that is next, and its tier."""
@@ -67,6 +68,7 @@ class Round:
 
     def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
         """The candidates that the request may go to."""
+        self._asked_for = None
         closed, ids = self._closed, request.backend_ids
         if ids is None and not closed:
             return self.candidates  # what is closed is all of them, to tiers that are blocked
@@ -87,8 +89,9 @@ class Round:
 
     def may_enter(self, request: Request, capacity: BackendCapacity, reservation: Reservation) -> bool:
         """Whether the request, which would occupy this much and has room there, may go before all that are passed."""
-        self._settle()
-        self._too_far = self._first_not_to_pass(request)
+        if self._asked_for is not request:  # the same for all backends that have room for it
+            self._settle()
+            self._asked_for, self._too_far = request, self._first_not_to_pass(request)
         if self._too_far is not None:
             return False
         held = self._held.get(capacity.id)

@@ -171,6 +171,10 @@ class Fleet:
             if capacity.refusing_since is None:
                 capacity.refusing_since = now
 
+    def progressed(self, entry: InFlight) -> None:
+        """It is known how much more the entry has produced."""
+        self._backends[entry.backend_id].progressed()
+
     def took(self, entry: InFlight) -> None:
         """The backend took a request: its first token is there."""
         backend = self._backends[entry.backend_id]
@@ -233,21 +237,26 @@ class Fleet:
         """The backend that will have room for the request first if nothing more is sent to any, but for these; None
         where there is no other that will do for it and may be sent something now.
         """
-        best: tuple[float, str, Hold] | None = None
+        best: tuple[float, str] | None = None
+        layouts: dict[tuple[int, bool], Reservation] = {}  # what it would occupy
         for capacity in self.available(request):
             if capacity.id in besides or now < capacity.held_until:
                 continue
-            needed = capacity.reservation(
-                request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
-            )
-            # Where there is nowhere else to go, others may go before the request by no more than it is worth itself.
-            is_alone = len(self._backends) == 1
-            holds = (1, needed.tokens) if is_alone else (capacity.requests, capacity.tokens)
-            hold = Hold(capacity.id, needed, *holds)
-            found = capacity.room_in_steps(needed) * (capacity.work.decode_s or 1.0), capacity.id, hold
+            needed = layouts.get(capacity.layout)
+            if needed is None:
+                needed = layouts[capacity.layout] = capacity.reservation(
+                    request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+                )
+            found = capacity.room_in_steps(needed) * (capacity.work.decode_s or 1.0), capacity.id
             if best is None or found < best:
                 best = found
-        return best and best[2]
+        if best is None:
+            return None
+        chosen = self._backends[best[1]]
+        needed = layouts[chosen.layout]
+        # Where there is nowhere else to go, others may go before the request by no more than it is worth itself.
+        is_alone = len(self._backends) == 1
+        return Hold(chosen.id, needed, *((1, needed.tokens) if is_alone else (chosen.requests, chosen.tokens)))
 
     def forecasts(
         self,

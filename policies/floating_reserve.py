@@ -11,10 +11,12 @@ Only a tier that cannot wait for a seat to turn over needs any: one whose first 
 in the mean. What is held is given back when none of it came for RESERVE_S.
 """
 
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
 from math import ceil
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+N = TypeVar("N", int, float)
 
 SERVED_RATIO = 0.99  # of arrivals: latencies are promised as a p99
 ARRIVALS = 200  # the least of which a 99th percentile is not their maximum
@@ -34,10 +36,10 @@ NONE = Room(0, 0.0)
 class FloatingReserve:
     """What is held free at one backend for one tier."""
 
-    __slots__ = ("_found", "_last_at", "_missing", "_needed")
+    __slots__ = ("_last_at", "_missing", "_needed", "_sequences", "_tokens")
 
     def __init__(self) -> None:
-        self._found: deque[Room] = deque(maxlen=ARRIVALS)
+        self._sequences, self._tokens = _Last[int](), _Last[float]()  # that arrivals found missing
         self._last_at = float("-inf")
         self._missing = NONE
         self._needed = NONE
@@ -45,14 +47,11 @@ class FloatingReserve:
     def came(self, sequences: int, tokens: float, now: float) -> None:
         """A request of the tier took so much."""
         if now - self._last_at > RESERVE_S:
-            self._found.clear()
+            self._sequences, self._tokens = _Last[int](), _Last[float]()
             self._missing = NONE
         self._last_at = now
         missing = self._missing = Room(self._missing.sequences + sequences, self._missing.tokens + tokens)
-        self._found.append(missing)
-        self._needed = Room(
-            int(_quantile(each.sequences for each in self._found)), _quantile(each.tokens for each in self._found)
-        )
+        self._needed = Room(self._sequences.with_one(missing.sequences), self._tokens.with_one(missing.tokens))
 
     def ended(self, sequences: int, tokens: float, *, is_roomy: bool) -> None:
         """So much came free, whoever had it; where more is free than anybody asks for nothing is missing."""
@@ -72,6 +71,20 @@ class FloatingReserve:
         return Room(max(0, needed.sequences - missing.sequences), max(0.0, needed.tokens - missing.tokens))
 
 
-def _quantile(values: Iterable[float]) -> float:
-    ranked = sorted(values)
-    return ranked[ceil(SERVED_RATIO * len(ranked)) - 1]
+class _Last(Generic[N]):
+    """The last of some numbers, in order of size."""
+
+    __slots__ = ("_came", "_ranked")
+
+    def __init__(self) -> None:
+        self._came: deque[N] = deque()
+        self._ranked: list[N] = []
+
+    def with_one(self, number: N) -> N:
+        """Which so many of them do not exceed, now that this one is there."""
+        came, ranked = self._came, self._ranked
+        if len(came) == ARRIVALS:
+            del ranked[bisect_left(ranked, came.popleft())]
+        came.append(number)
+        insort(ranked, number)
+        return ranked[ceil(SERVED_RATIO * len(ranked)) - 1]

@@ -491,6 +491,7 @@ class Scheduler:
     def _used(self, entry: InFlight, usage: Usage, now: float) -> None:
         """The request of the entry has used so much; no account knows yet."""
         entry.usage, entry.reservation.produced_tokens = usage, usage[2]
+        self._fleet.progressed(entry)
         if entry.first_token_at is None and usage[2]:
             entry.first_token_at, entry.is_withdrawn = now, False
             self._fleet.took(entry)

@@ -5,7 +5,9 @@ from random import Random
 
 import pytest
 
+from policies import capacity
 from policies.capacity import BackendCapacity
+from policies.prediction import TenantQuantile
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, SloEnvelope, Tenant, Tier
 
@@ -79,3 +81,56 @@ def test_a_dispatch_of_a_burst_asks_few_of_many_backends(make_pool, asked, limit
         sent += send(BURST)
     assert sent > BURST
     assert len(asked) < sent * BACKENDS / 8, f"{len(asked) / sent} of {BACKENDS} for each of {sent}"
+
+
+@pytest.fixture
+def ranked(monkeypatch):
+    """Requests that were ranked by when they end. When there is room is checked against ranking all of them anew."""
+    found, room_after, steps_left = [], BackendCapacity._room_after, capacity._steps_left
+
+    def counted(reservation):
+        found.append(reservation)
+        return steps_left(reservation)
+
+    def checked(self, needed):
+        answer = room_after(self, needed)
+        kept, self._by_end = self._by_end, sorted(self._running, key=steps_left)
+        assert answer == room_after(self, needed), "as what runs there was known a moment ago"
+        self._by_end = kept
+        return answer
+
+    monkeypatch.setattr(capacity, "_steps_left", counted)
+    monkeypatch.setattr(BackendCapacity, "_room_after", checked)
+    return found
+
+
+def test_what_runs_at_a_backend_is_ranked_again_only_when_something_has_changed_there(make_pool, ranked):
+    rng = Random(1)
+    load = BackendLoad("gpu", requests_running_max=1_000, kv_tokens_max=10_000, kv_block_tokens=16)
+    tenants = [f"tenant-{number}" for number in range(40)]
+    pool = make_pool(
+        tenants=list(map(Tenant, tenants)),
+        loads=[replace(load, backend_id=f"gpu-{n}") for n in range(8)],
+        prediction=TenantQuantile(),
+    )
+    running: list[str] = []
+    number = changes = 0
+    for _ in range(150):
+        pool.now += 0.1
+        for _ in range(6):
+            number += 1
+            pool.send(
+                rng.choice(tenants), f"r{number}", prompt=rng.randrange(20, 2_000), output_max=rng.randrange(10, 500)
+            )
+        ended = [running.pop(rng.randrange(len(running))) for _ in range(min(len(running), 3))]
+        for request_id in ended:
+            pool.end(request_id)
+        produced = rng.sample(running, min(len(running), 2))
+        for request_id in produced:
+            pool.emit(request_id, rng.randrange(1, 50))
+        sent = [action.request_id for action in pool.poll() if isinstance(action, Dispatch)]
+        running.extend(sent)
+        changes += len(ended) + len(produced) + len(sent)
+    most = max(len(each._running) for each in pool.scheduler._fleet._backends.values())
+    assert ranked, "somebody waited for room"
+    assert len(ranked) <= most * changes

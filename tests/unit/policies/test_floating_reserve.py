@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from policies.floating_reserve import NONE, RESERVE_S, FloatingReserve, Room
+from policies.floating_reserve import ARRIVALS, NONE, RESERVE_S, FloatingReserve, Room
 from policies.types import BackendLoad, SloEnvelope, Tenant, Tier
 
 TIGHT, LOOSE = SloEnvelope(ttft_s=0.5), SloEnvelope(ttft_s=60.0)
@@ -29,6 +29,22 @@ def test_what_is_needed_of_arrivals_by_chance_is_what_queueing_theory_says(rho):
     usual = sorted(each.sequences for each in needed[200:])[len(needed[200:]) // 2]
     assert abs(usual - expected) <= max(1, expected // 4), (usual, expected)
     assert all(each.tokens == 10.0 * each.sequences for each in needed)
+
+
+def test_what_is_needed_is_the_99th_percentile_of_the_last_200_that_came():
+    rng, reserve = Random(2), FloatingReserve()
+    found, missing = [], NONE
+    for _ in range(700):
+        sequences, tokens = rng.choice((1, 1, 2)), rng.choice((16.0, 16.0, 48.5, 1_000.0))
+        reserve.came(sequences, tokens, 0.0)
+        missing = Room(missing.sequences + sequences, missing.tokens + tokens)
+        found = [*found, missing][-ARRIVALS:]
+        rank = ceil(0.99 * len(found)) - 1
+        assert reserve.needed(0.0) == tuple(sorted(numbers)[rank] for numbers in zip(*found, strict=True))
+        if rng.random() < 0.6:
+            reserve.ended(1, 50.0, is_roomy=False)
+            left = Room(missing.sequences - 1, max(0.0, missing.tokens - 50.0))
+            missing = left if left.sequences > 0 else NONE
 
 
 def test_what_was_taken_of_it_comes_back_with_whatever_ends():
