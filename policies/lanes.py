@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from policies.capacity import BackendCapacity
 from policies.cost import Price
 from policies.fairness import Fairness
+from policies.fairness.base import CachedBlocks, Changes
 from policies.fairness.tiers import TieredFairness
 from policies.fleet import Fleet
 from policies.lane import Lane, TenantState
@@ -274,12 +275,15 @@ class LaneMaker:
             return LanePerBackend(placement, self.fleet, self._lane_before, running)
         self.restored = {}  # of lanes that there will not be
         longest = self.prefixes.longest
-        return SharedLane(self._lane(queues, self.fleet.limits, lambda request: longest(request)[0]))
+        return SharedLane(
+            self._lane(queues, self.fleet.limits, lambda request: longest(request)[0], self.prefixes.changes)
+        )
 
     def _lane_before(self, backend_id: str) -> Lane:
         """A lane before one backend, with queues of its own."""
         cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
-        lane = self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, backend_id)
+        changes = partial(self.prefixes.changes, backend_id=backend_id)
+        lane = self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, changes, backend_id)
         if backend_id in self.restored:
             lane.restore(self.restored.pop(backend_id))
         return lane
@@ -288,11 +292,12 @@ class LaneMaker:
         self,
         queues: TenantQueues,
         limits: Callable[[], tuple[float, float]],
-        cached_blocks: Callable[[Request], int],
+        cached_blocks: CachedBlocks,
+        cached_changes: Changes,
         backend_id: str | None = None,
     ) -> Lane:
         return Lane(
-            TieredFairness(self.make_order, self.tiers.values(), cached_blocks, self.noted),
+            TieredFairness(self.make_order, self.tiers.values(), cached_blocks, cached_changes, self.noted),
             queues,
             self.tenants,
             price=self.price,

@@ -8,20 +8,31 @@ do not look at them, so that an operator can change the order on a running gatew
 An order lives in one queue (policies/lane.py). What it does not want to hear it leaves to `Accounts`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol, Self
 
 from policies.fairness.heap import Place
 from policies.ledger import InFlight
 from policies.types import Request
 
-Waiting = Mapping[str, Request]
+Waiting = dict[str, Request]
 """A tenant's waiting requests by id, oldest first. It changes as they come and go: to read, not to keep longer than
 the tenant waits."""
 
 Eligible = Callable[[Request], bool]
 
+CachedBlocks = Callable[[Request], int]
+Changes = Callable[[int], tuple[int, Collection[int] | None]]
+"""What the number of now is, and the last blocks of the prompts of which more or less is cached since that of another
+number; None: of any.
+"""
+
 NOTHING: Waiting = {}
+
+
+def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
+    """Nobody says what has changed: all is looked up for every decision."""
+    return 0, None
 
 
 class Standing(NamedTuple):
@@ -51,8 +62,10 @@ class Fairness(Protocol):
     is_fair: bool
     """Whether who has received what matters. Only then may a tenant be passed over for what it has in flight."""
 
-    def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
-        """`cached_blocks` tells how many leading blocks of a request are cached where it may go, as of now."""
+    def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
+        """`cached_blocks` tells how many leading blocks of a request are cached where it may go, as of now, and
+        `changes` of which prompts that may be different since.
+        """
         ...
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
@@ -170,7 +183,7 @@ class Accounts:
         self._first_level = 0.0  # while nobody has left
         self._is_returning = False
 
-    def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
+    def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
         return
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:

@@ -1,35 +1,237 @@
 """Which of these requests has the most of its prompt cached?
 
-What is cached changes with every request that is sent, so it is looked up anew for every decision, and looking up costs
-time in proportion to the prompt. So a decision looks at a limited number of requests: those of the tenants that have
-received the least, in equal parts, the oldest of each first. (SGLang looks at all of 128 waiting requests, and
-at none where there are more.) Whoever is fair stays so: the limit bounds what is looked at, not who may be chosen.
+Looking that up costs time, and so does finding the tenants whose requests may be compared. So a decision compares a
+limited number of requests: those of the tenants that have received the least, in equal parts, the oldest of each
+first. (SGLang looks at all of 128 waiting requests, and at none where there are more.) Whoever is fair stays so: the
+limit bounds what is looked at, not who may be chosen.
+
+From one decision to the next little of that changes: the tenant that was served is another's place, one request more or
+less waits, and what was sent is cached of the few prompts that go on where it ended. So the first tenants are kept in
+order, and of each the requests that are looked at and what is cached of them; what changes is told, and done again.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import islice
+from math import inf
+from operator import itemgetter
 
-from policies.fairness.base import Account, Eligible
+from policies.fairness.base import Account, CachedBlocks, Changes, Eligible, Waiting, anything_changes
+from policies.fairness.heap import TenantHeap
 from policies.types import Request
 
 LOOKUPS_MAX = 128  # per decision
+SPARE_PROMPTS = 4 * LOOKUPS_MAX  # that nobody looks at any more, tolerated before they are forgotten
+
+Rank = tuple[float] | tuple[float, float, str]
+"""Tokens that are cached, negative, arrival and tenant: the smallest goes first."""
+
+UNKNOWN: Rank = (-inf,)  # before all that are known
 
 
-def longest_cached(
-    accounts: Sequence[Account], cached_blocks: Callable[[Request], int], eligible: Eligible
-) -> Request | None:
-    """The eligible request of these waiting tenants with the most tokens cached; equals by arrival, then by tenant id.
+class _Window:
+    """The oldest requests of a tenant, and what they rank."""
 
-    Of at most LOOKUPS_MAX tenants; None where nobody's is eligible among the requests that were looked at.
+    __slots__ = ("ranks", "requests")
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.ranks: list[Rank] = []
+
+    def take_out(self, request: Request) -> None:
+        for place, each in enumerate(self.requests):
+            if each is request:
+                del self.requests[place], self.ranks[place]
+                return
+
+
+class LongestCached:
+    """Tenants that wait, by key, the first LOOKUPS_MAX of them in order; and the request that is best among these.
+
+    Besides what every heap is told it wants to hear of keys that rise (`rose`), of tenants that leave (`remove`), and
+    of requests that are queued or gone.
     """
-    each = max(1, LOOKUPS_MAX // max(1, len(accounts)))
-    seen = (request for account in accounts for request in islice(account.waiting.values(), each) if eligible(request))
-    return min(
-        seen,
-        key=lambda request: (
-            -cached_blocks(request) * request.prefix_block_tokens,
-            request.arrived_at,
-            request.tenant_id,
-        ),
-        default=None,
-    )
+
+    def __init__(self, key: Callable[[Account], float]) -> None:
+        self._key = key
+        self._others: TenantHeap[Account] = TenantHeap(key)
+        self._first: list[tuple[float, str, Account]] = []  # by key, equal keys by tenant: none of the others is before
+        self._bests: list[Rank] = []  # of each of them, of as many requests as were compared last
+        self._compared = 0
+        self._listed: dict[str, Account] = {}  # the same by id
+        self._rose: dict[str, Account] = {}  # those of them with a larger key, perhaps
+        self._waiting = 0  # tenants, at most
+        self._windows: dict[str, _Window] = {}  # of tenants that were compared
+        self._askers: dict[int, set[str]] = {}  # the tenants of these with such a prompt there, by its last block
+        self.look_up_in(lambda _: 0, anything_changes)
+
+    def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes) -> None:
+        """From now on this says what is cached, and of which prompts that has changed."""
+        self._cached_blocks, self._changes = cached_blocks, changes
+        self._number, _ = changes(0)
+        self._forget_all()
+
+    # -- who waits, by key -----------------------------------------------------------------------------------
+
+    def push(self, place: Account, waiting: int) -> None:
+        """As of every heap."""
+        self._unlist(place)
+        self._waiting, key = waiting, self._key(place)
+        if not self._first or (key, place.tenant_id) > self._first[-1][:2]:
+            self._others.push(place, waiting)
+            return
+        self._list(bisect_left(self._first, (key, place.tenant_id)), place, key)
+        if len(self._first) > LOOKUPS_MAX:
+            last = self._first[-1][2]
+            self._unlist(last)
+            self._others.push(last, waiting)
+
+    def rose(self, place: Account) -> None:
+        """The tenant's key has perhaps become larger."""
+        if place.tenant_id in self._listed:
+            self._rose[place.tenant_id] = place
+
+    def remove(self, place: Account) -> None:
+        """The tenant does not wait any more."""
+        self._unlist(place)
+        self._windows.pop(place.tenant_id, None)
+
+    def first(self) -> Account | None:
+        """The tenant with the smallest key as of now."""
+        self._settle()
+        return self._first[0][2] if self._first else None
+
+    def first_of(self, eligible: Callable[[Account], bool]) -> Account | None:
+        """The eligible tenant with the smallest key."""
+        self._settle()
+        for _, _, account in self._first:
+            if eligible(account):
+                return account
+        return self._others.first_of(eligible)
+
+    # -- what waits ------------------------------------------------------------------------------------------
+
+    def queued(self, request: Request, waiting: Waiting) -> None:
+        """The request has joined its tenant's queue."""
+        if request.tenant_id in self._windows and next(reversed(waiting)) != request.id:
+            del self._windows[request.tenant_id]  # not at its end
+        self._changed(request.tenant_id)
+
+    def gone(self, request: Request) -> None:
+        """The request is about to leave its tenant's queue, or has left it."""
+        window = self._windows.get(request.tenant_id)
+        if window is not None:
+            window.take_out(request)
+            self._changed(request.tenant_id)
+
+    def best(self, key_max: float, eligible: Eligible) -> Request | None:
+        """The eligible request with the most tokens cached, equals by arrival, then by tenant id, among those that are
+        compared: LOOKUPS_MAX of the tenants with keys of at most this. None where none of them is eligible.
+        """
+        self._settle()
+        tenants = bisect_right(self._first, key_max, key=itemgetter(0))
+        if not tenants:
+            return None
+        self._take_in_changes()
+        each = max(1, LOOKUPS_MAX // tenants)
+        if each != self._compared:
+            self._compared, self._bests = each, [UNKNOWN] * len(self._bests)
+        bests = self._bests[:tenants]
+        if (best := min(bests)) is UNKNOWN:
+            for at, rank in enumerate(bests):
+                if rank is UNKNOWN:
+                    bests[at] = self._bests[at] = min(self._window(self._first[at][2], each).ranks[:each])
+            best = min(bests)
+        window = self._windows[self._first[bests.index(best)][1]]
+        request = window.requests[window.ranks.index(best)]
+        if eligible(request):
+            return request
+        windows = [self._windows[tenant_id] for _, tenant_id, _ in self._first[:tenants]]
+        ranked = [
+            (rank, at, place) for at, window in enumerate(windows) for place, rank in enumerate(window.ranks[:each])
+        ]
+        in_order = (windows[at].requests[place] for _, at, place in sorted(ranked))
+        return next((request for request in in_order if eligible(request)), None)
+
+    # -- in parts --------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Bring the first in order."""
+        for account in self._rose.values():
+            if account.tenant_id in self._listed and account.entry_key < self._key(account):
+                self.push(account, self._waiting)
+        self._rose.clear()
+        while len(self._first) < LOOKUPS_MAX and (following := self._others.pop()) is not None:
+            self._list(len(self._first), following, following.entry_key)
+
+    def _list(self, at: int, account: Account, key: float) -> None:
+        account.entry_key, account.stamp = key, 0
+        self._first.insert(at, (key, account.tenant_id, account))
+        self._bests.insert(at, UNKNOWN)
+        self._listed[account.tenant_id] = account
+
+    def _unlist(self, account: Account) -> None:
+        if account.tenant_id in self._listed:
+            at = self._at(account)
+            del self._first[at], self._bests[at]
+            del self._listed[account.tenant_id]
+
+    def _at(self, account: Account) -> int:
+        return bisect_left(self._first, (account.entry_key, account.tenant_id))
+
+    def _changed(self, tenant_id: str) -> None:
+        """Another of the tenant's requests may be its best."""
+        account = self._listed.get(tenant_id)
+        if account is not None:
+            self._bests[self._at(account)] = UNKNOWN
+
+    def _window(self, account: Account, each: int) -> _Window:
+        """The tenant's, with as many of its requests."""
+        tenant_id, waiting = account.tenant_id, account.waiting
+        window = self._windows.get(tenant_id)
+        if window is None:
+            if len(self._windows) > 2 * LOOKUPS_MAX:
+                self._windows = {each: window for each, window in self._windows.items() if each in self._listed}
+            window = self._windows[tenant_id] = _Window()
+        seen = len(window.requests)
+        for request in islice(waiting.values(), seen, each):
+            window.requests.append(request)
+            window.ranks.append(self._rank(request))
+            self._ask(tenant_id, request)
+        return window
+
+    def _ask(self, tenant_id: str, request: Request) -> None:
+        if request.prefix:
+            self._askers.setdefault(request.prefix[-1], set()).add(tenant_id)
+
+    def _rank(self, request: Request) -> Rank:
+        return -self._cached_blocks(request) * request.prefix_block_tokens, request.arrived_at, request.tenant_id
+
+    def _take_in_changes(self) -> None:
+        """Look up again what has changed."""
+        self._number, prompts = self._changes(self._number)
+        if prompts is None:
+            self._forget_all()
+            return
+        for prompt in prompts:
+            for tenant_id in self._askers.get(prompt, ()):
+                self._look_up_again(tenant_id, prompt)
+        if len(self._askers) > SPARE_PROMPTS:
+            self._askers = {}
+            for tenant_id, window in self._windows.items():
+                for request in window.requests:
+                    self._ask(tenant_id, request)
+
+    def _look_up_again(self, tenant_id: str, prompt: int) -> None:
+        window = self._windows.get(tenant_id)
+        if window is not None:
+            for at, request in enumerate(window.requests):
+                if request.prefix and request.prefix[-1] == prompt:
+                    window.ranks[at] = self._rank(request)
+            self._changed(tenant_id)
+
+    def _forget_all(self) -> None:
+        """More or less may be cached of any prompt."""
+        self._windows.clear()
+        self._askers.clear()
+        self._bests = [UNKNOWN] * len(self._first)

@@ -11,13 +11,11 @@ All who wait are refilled at the same instants, so no deficit is written down wh
 since the start are one level, and a deficit is how far the level is above what the tenant has spent.
 """
 
-from collections.abc import Callable
 from math import floor, inf, nextafter
 from typing import Self
 
-from policies.fairness.base import Account, Accounts, Eligible, Waiting
-from policies.fairness.cached import LOOKUPS_MAX, longest_cached
-from policies.fairness.heap import TenantHeap
+from policies.fairness.base import Accounts, CachedBlocks, Changes, Eligible, Waiting, anything_changes
+from policies.fairness.cached import LongestCached
 from policies.fairness.vtc import fell
 from policies.ledger import InFlight
 from policies.types import Request
@@ -41,10 +39,19 @@ class DeficitLongestPrefix(Accounts):
         self._forgives_debt = forgives_debt
         self._level = 0.0  # refills since start
         self._spent: dict[str, float] = {}  # by tenant; of those that wait, in terms of the level
-        self._heap: TenantHeap[Account] = TenantHeap(lambda account: self._spent[account.tenant_id])
+        self._heap = LongestCached(lambda account: self._spent[account.tenant_id])
 
-    def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
-        self._cached_blocks = cached_blocks
+    def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
+        self._heap.look_up_in(cached_blocks, changes)
+
+    def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        self._heap.queued(request, waiting)
+
+    def dropped(self, request: Request, now: float) -> None:
+        self._heap.gone(request)
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        self._heap.gone(entry.request)  # if it waited again
 
     def deficit(self, tenant_id: str) -> float:
         """Service the tenant may still receive before the next refill; negative: what it owes."""
@@ -64,7 +71,7 @@ class DeficitLongestPrefix(Accounts):
 
     def left(self, tenant_id: str) -> None:
         self._spent[tenant_id] = -self.deficit(tenant_id)
-        self._ended(tenant_id)
+        self._heap.remove(self._ended(tenant_id))
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
         super().charged(tenant_id, service, outstanding)
@@ -72,14 +79,16 @@ class DeficitLongestPrefix(Accounts):
         account = self._accounts[tenant_id]
         if account.is_waiting and fell(account, spent):
             self._heap.push(account, self._waiting)
+        else:
+            self._heap.rose(account)
 
     def dispatched(self, entry: InFlight) -> None:
+        self._heap.gone(entry.request)
         if not entry.is_prepaid:
             self._level = self._next_level()
 
     def pick(self, eligible: Eligible) -> Request | None:
-        with_credit = self._heap.up_to(nextafter(self._next_level(), -inf), LOOKUPS_MAX)
-        best = longest_cached(with_credit, self._cached_blocks, eligible)
+        best = self._heap.best(nextafter(self._next_level(), -inf), eligible)
         if best is not None:
             return best
         # Those with credit may not go, and are not refilled for that: of the others, whoever owes least.

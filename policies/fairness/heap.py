@@ -8,7 +8,7 @@ and sinks to its place then. Rising is what happens per token, so the token path
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 SPARE_ENTRIES = 64  # void entries tolerated before the heap is rebuilt
 
@@ -25,6 +25,16 @@ class Place:
 
 
 P = TypeVar("P", bound=Place)
+
+
+class ByKey(Protocol[P]):
+    """Waiting tenants, smallest key first, equal keys by tenant id."""
+
+    def push(self, place: P, waiting: int) -> None: ...
+
+    def first(self) -> P | None: ...
+
+    def first_of(self, eligible: Callable[[P], bool]) -> P | None: ...
 
 
 class TenantHeap(Generic[P]):
@@ -72,11 +82,10 @@ class TenantHeap(Generic[P]):
             heappush(self._entries, entry)
         return place
 
-    def up_to(self, key_max: float, count_max: int) -> list[P]:
-        """At most `count_max` places with keys of at most `key_max`, smallest first; O(log n) for each."""
-        found: list[tuple[Any, str, int, P]] = []
-        while len(found) < count_max and self.first() is not None and self._entries[0][0] <= key_max:
-            found.append(heappop(self._entries))
-        for entry in found:
-            heappush(self._entries, entry)
-        return [entry[3] for entry in found]
+    def pop(self) -> P | None:
+        """Take out the place with the smallest key as of now."""
+        place = self.first()
+        if place is not None:
+            heappop(self._entries)
+            place.stamp = 0
+        return place

@@ -8,19 +8,20 @@ at most 2 (U + Q) there, U being VTC's.
 
 A key that a request keeps (arrival, deadline) is kept in two more heaps, so a decision costs O(log n): tenants that are
 too far ahead, by counter, and tenants that are level, by their best request. They change over as the smallest key
-rises; who turns out to have got ahead goes back when he surfaces. What is cached changes with every dispatch and
-is looked up (cached.py).
+rises; who turns out to have got ahead goes back when he surfaces. What is cached changes with every dispatch: of a
+limited number of requests it is kept up to date (cached.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from types import MappingProxyType
 
-from policies.fairness.base import Account, Eligible, Waiting
-from policies.fairness.cached import LOOKUPS_MAX, longest_cached
+from policies.fairness.base import Account, CachedBlocks, Changes, Eligible, Waiting, anything_changes
+from policies.fairness.cached import LongestCached
 from policies.fairness.heap import Place, TenantHeap
 from policies.fairness.ranked import Rank, Ranked
 from policies.fairness.vtc import VirtualTokenCounter, fell, key_of
+from policies.ledger import InFlight
 from policies.slo.envelope import urgency_at
 from policies.types import Request
 
@@ -47,15 +48,33 @@ class SlackCounter(VirtualTokenCounter):
         assert second_key in SECOND_KEYS, second_key
         self._slack = slack_service
         self._levels = _Levels(RANKS[second_key]) if slack_service and second_key in RANKS else None
-        self.follows_requests = self._levels is not None
-        self.reads_prefixes = second_key == PREFIX and slack_service > 0
+        self._cached: LongestCached | None = None
+        if second_key == PREFIX and slack_service > 0:
+            self._heap = self._cached = LongestCached(key_of)
+        self.reads_prefixes = self._cached is not None
+        self.follows_requests = self.reads_prefixes or self._levels is not None
 
-    def look_up_in(self, cached_blocks: Callable[[Request], int]) -> None:
-        self._cached_blocks = cached_blocks
+    def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
+        if self._cached is not None:
+            self._cached.look_up_in(cached_blocks, changes)
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
         if self._levels is not None:
             self._levels.queued(request, waiting, self._waiting)
+        if self._cached is not None:
+            self._cached.queued(request, waiting)
+
+    def dropped(self, request: Request, now: float) -> None:
+        if self._cached is not None:
+            self._cached.gone(request)
+
+    def dispatched(self, entry: InFlight) -> None:
+        if self._cached is not None:
+            self._cached.gone(entry.request)
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        if self._cached is not None:
+            self._cached.gone(entry.request)  # if it waited again
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         super().joined(tenant_id, waiting)
@@ -66,11 +85,15 @@ class SlackCounter(VirtualTokenCounter):
         super().left(tenant_id)
         if self._levels is not None:
             self._levels.left(tenant_id)
+        if self._cached is not None:
+            self._cached.remove(self._accounts[tenant_id])
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
         super().charged(tenant_id, service, outstanding)
         if self._levels is not None:
             self._levels.charged(tenant_id, self._waiting)
+        if self._cached is not None:
+            self._cached.rose(self._accounts[tenant_id])
 
     def pick(self, eligible: Eligible) -> Request | None:
         if not self._slack:
@@ -79,10 +102,10 @@ class SlackCounter(VirtualTokenCounter):
         if least is None:
             return None
         key_max = key_of(least) + self._slack
-        if self._levels is None:
-            level = self._heap.up_to(key_max, LOOKUPS_MAX)
-            best = longest_cached(level, self._cached_blocks, eligible)
+        if self._cached is not None:
+            best = self._cached.best(key_max, eligible)
         else:
+            assert self._levels is not None, "there is a second key"
             best = self._levels.best(key_max, eligible, self._waiting)
         return best or least.head()
 

@@ -6,7 +6,16 @@ tenants it has. Both levels are the same idea, and the upper one is always VTC.
 
 from collections.abc import Callable, Collection, Iterable
 
-from policies.fairness.base import NOTHING, Eligible, Fairness, Standing, Waiting
+from policies.fairness.base import (
+    NOTHING,
+    CachedBlocks,
+    Changes,
+    Eligible,
+    Fairness,
+    Standing,
+    Waiting,
+    anything_changes,
+)
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.ledger import Charge, InFlight
 from policies.standings import LaneStandings, TierStanding
@@ -20,15 +29,16 @@ class TieredFairness:
         self,
         make_order: Callable[[], Fairness],
         tiers: Iterable[Tier],
-        cached_blocks: Callable[[Request], int],
+        cached_blocks: CachedBlocks,
+        cached_changes: Changes = anything_changes,
         noted: set[str] | None = None,
     ) -> None:
-        """`cached_blocks` tells orders that ask how much of a request is cached where it may go. Who is charged is
-        `noted`.
+        """`cached_blocks` tells orders that ask how much of a request is cached where it may go, `cached_changes` when
+        to ask again. Who is charged is `noted`.
         """
         self._noted = set[str]() if noted is None else noted
         self._make_order = make_order
-        self._cached_blocks = cached_blocks
+        self._cached_blocks, self._cached_changes = cached_blocks, cached_changes
         self._tiers: dict[str, Tier] = {}
         self._tier_order = VirtualTokenCounter()
         self._orders: dict[str, Fairness] = {}
@@ -177,7 +187,7 @@ class TieredFairness:
         if order is None:
             order = self._orders[tier_id] = self._make_order()
             if order.reads_prefixes:
-                order.look_up_in(self._cached_blocks)
+                order.look_up_in(self._cached_blocks, self._cached_changes)
         return order
 
 

@@ -14,7 +14,7 @@ a million service units a second leaves a resolution of 0.004.
 from collections.abc import Collection
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
-from policies.fairness.heap import Place, TenantHeap
+from policies.fairness.heap import ByKey, Place, TenantHeap
 from policies.types import Request
 
 KEY_RESOLUTION_RATIO = 1e-12  # a key that is lower by less than this part of it has only been rounded
@@ -35,7 +35,7 @@ class LeastCounterFirst(Accounts):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heap: TenantHeap[Account] = TenantHeap(key_of)
+        self._heap: ByKey[Account] = TenantHeap(key_of)
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         self._heap.push(self._began(tenant_id, waiting), self._waiting)

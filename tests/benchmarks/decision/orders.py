@@ -3,7 +3,8 @@
     python tests/benchmarks/decision/orders.py [--tenants 10 1000 10000] [--decisions 500] [--orders vtc drr ...]
 
 Every tenant has two requests waiting, each prompt of which has a prefix of its tenant's, and has been served before. A
-decision is what a dispatch asks of an order: pick, dispatched and charged. For
+decision is what a dispatch asks of an order: pick (with the prompts that have to be looked up for it), dispatched and
+charged. For
 shedding all tenants are of a tier that yields and the queue is full; one that is more important arrives.
 
 Target: 50 us at 10,000 tenants, but for the orders that docs/fairness.md calls experimental.
@@ -21,6 +22,7 @@ from policies.admission import BoundedQueues
 from policies.fairness import FAIRNESS
 from policies.fairness.slack import SlackCounter
 from policies.ledger import InFlight
+from policies.prefixes import PrefixIndex
 from policies.reservation import Reservation
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Request, Tenant, Tier, Usage
@@ -35,9 +37,9 @@ class Queue:
 
     def __init__(self, make_order: Callable, tenants: int) -> None:
         self.rng, self.number, self.now = Random(1), 0, 0.0
-        self.order = make_order()
+        self.order, self.index = make_order(), PrefixIndex()
         if self.order.reads_prefixes:
-            self.order.look_up_in(lambda request: hash(request.id) % PREFIX_BLOCKS)
+            self.order.look_up_in(lambda request: self.index.longest(request)[0], self.index.changes)
         self.waiting: dict[str, OrderedDict[str, Request]] = {}
         for number in range(tenants):
             tenant_id = f"tenant-{number:05}"
@@ -56,7 +58,7 @@ class Queue:
             self.now,
             self.rng.randrange(20, 800),
             400,
-            prefix=tuple(range(self.number, self.number + PREFIX_BLOCKS)),
+            prefix=(*(hash((tenant_id, block)) for block in range(PREFIX_BLOCKS - 1)), self.number),
             prefix_block_tokens=16.0,
         )
         self.waiting[tenant_id][request.id] = request
@@ -82,6 +84,7 @@ def decisions(make_order: Callable, tenants: int, count: int) -> list[float]:
         request = queue.decide()
         costs.append((process_time_ns() - began) / 1e3)
         del queue.waiting[request.tenant_id][request.id]
+        queue.index.inserted(request, "gpu")
         queue.queue(request.tenant_id)
         queue.order.charged(request.tenant_id, 400.0, -200.0)
     return costs
