@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import typer
 
 from gateway.admin.cli import app as admin_app
+from gateway.bench.cli import bench
 from gateway.calibrate.cli import calibrate
 from gateway.options import ConfigOption
 from gateway.simulate.cli import app as simulate_app
@@ -41,6 +42,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(simulate_app, name="simulate")
 app.add_typer(admin_app, name="admin")
 app.command()(calibrate)
+app.command()(bench)
 
 
 def main() -> None:

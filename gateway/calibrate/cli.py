@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from backends.spec import BackendSpec
+    from pydantic import SecretStr
+
     from gateway.calibrate.run import Calibration
 
 BackendUrl = Annotated[
@@ -42,21 +43,22 @@ def calibrate(
     them.
     """
     from gateway.calibrate import bar, kept_windows, run  # noqa: PLC0415
+    from gateway.calibrate.asking import spec_of  # noqa: PLC0415
     from gateway.calibrate.load import CalibrationError  # noqa: PLC0415
     from gateway.config.step_time import write_step_time  # noqa: PLC0415
 
     if plot is not None and find_spec("matplotlib") is None:
         _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
-    spec = _spec(backend, api_key_file)
     try:
-        with bar.shown(seconds) as say:
+        spec = spec_of(backend, _key(api_key_file))
+        with bar.shown() as tell:
             found = asyncio.run(
                 run.calibrate(
                     spec,
                     model=model,
                     seconds=seconds,
                     seconds_max=seconds_max,
-                    say=say,
+                    say=lambda now: tell(now.part(seconds), *now.told()),
                     seen_before=lambda of: [] if out is None else kept_windows.kept(out, spec.url, of),
                 )
             )
@@ -74,7 +76,7 @@ def calibrate(
             _fail(f"{error}: give it more --seconds-max")
         kept_at = kept_windows.keep(out, spec.url, error.model, error.windows)
         _fail(f"{error}. They are kept in {kept_at}: the same command goes on from them.")
-    except CalibrationError as error:
+    except (CalibrationError, ValueError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}")
@@ -92,21 +94,13 @@ def _print(found: "Calibration") -> None:
     )
 
 
-def _spec(url: str, api_key_file: Path | None) -> "BackendSpec":
-    from pydantic import ValidationError  # noqa: PLC0415
+def _key(file: Path | None) -> "SecretStr | None":
+    """Raises ValueError."""
+    from pydantic import SecretStr  # noqa: PLC0415
 
-    from backends.spec import BackendSpec  # noqa: PLC0415
-    from gateway.config.sections import Backend  # noqa: PLC0415
+    from gateway.config.sections import file_text  # noqa: PLC0415
 
-    try:
-        backend = Backend(url=url, api_key_file=api_key_file)
-        key = backend.credential()
-    except ValidationError as error:
-        _fail(f"--backend: {error.errors()[0]['msg'].removeprefix('Value error, ')}")
-    except ValueError as error:
-        _fail(str(error))
-    headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
-    return BackendSpec(backend.id, backend.url, headers)
+    return None if file is None else SecretStr(file_text(file))
 
 
 def _fail(text: str) -> NoReturn:

@@ -6,25 +6,22 @@ has depends on the backend, so the load goes on beyond its time until there are 
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, cycle
 from random import Random
 from statistics import median, quantiles
 
-from backends.catalog import ModelCard, read_models
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
-from backends.poll import Poller, UnansweredError
-from backends.pool import MODELS_BYTES_MAX
+from backends.poll import Poller
 from backends.spec import BackendSpec
 from backends.step_times import StepWindows
+from gateway.calibrate.asking import POLL_TIMEOUT_S, get, model_card
 from gateway.calibrate.load import CalibrationError, Load
 from gateway.calibrate.mix import PHASES, Mix
 from policies.step_time import Observation, StepTime, StepTimeModel, fit_all
 
 SCRAPE_EVERY_S = 0.25
-POLL_TIMEOUT_S = 10.0
 WINDOWS_MIN = 16
 SECONDS_MAX = 600.0  # that it goes on for while there are not enough windows
 
@@ -36,6 +33,15 @@ class Progress:
     concurrent: int
     seconds: float
     windows: int
+
+    def part(self, seconds: float) -> float:
+        """All of it is done when so much time is over and there are enough windows."""
+        return min(self.seconds / seconds, self.windows / WINDOWS_MIN, 1.0)
+
+    def told(self) -> tuple[str, str]:
+        """For people: its stage, and how far that is."""
+        after = f"{self.windows} windows of at least {WINDOWS_MIN} after {self.seconds:.0f} s"
+        return f"{self.concurrent} calls at once", after
 
 
 class TooFewWindowsError(CalibrationError):
@@ -78,7 +84,7 @@ async def calibrate(
     poller.start()
     loop = asyncio.get_running_loop()
     try:
-        card = await _model(poller, spec, model)
+        card = await model_card(poller, spec, model)
         if not (await _scrape(poller, spec)).engine_steps:
             raise CalibrationError(f"{spec.url} does not count its steps at /metrics (vLLM does)")
         windows = seen_before(card.id)
@@ -156,27 +162,8 @@ async def _watch(
 
 
 async def _scrape(poller: Poller, spec: BackendSpec) -> EngineMetrics:
-    body = await _get(poller, spec, "/metrics", SCRAPE_BYTES_MAX)
+    body = await get(poller, spec, "/metrics", SCRAPE_BYTES_MAX)
     return parse_metrics(body.decode("utf-8", "replace"))
-
-
-async def _model(poller: Poller, spec: BackendSpec, wanted: str | None) -> ModelCard:
-    body = await _get(poller, spec, "/v1/models", MODELS_BYTES_MAX)
-    try:
-        cards = read_models(json.loads(body))
-    except (ValueError, RecursionError) as error:
-        raise CalibrationError(f"{spec.url} does not say what it serves: {error}") from error
-    found = [card for card in cards if wanted in (None, card.id)]
-    if not found:
-        raise CalibrationError(f"{spec.url} serves {', '.join(card.id for card in cards) or 'nothing'}, not {wanted}")
-    return found[0]
-
-
-async def _get(poller: Poller, spec: BackendSpec, path: str, bytes_max: int) -> bytes:
-    try:
-        return await poller.get(spec, path, bytes_max=bytes_max)
-    except UnansweredError as error:
-        raise CalibrationError(f"{spec.url}{error}") from error
 
 
 def equation(model: StepTimeModel) -> str:

@@ -1,0 +1,137 @@
+"""A gateway as a child process, on a free port and with a configuration that is thrown away with it.
+
+Nothing of one's own setup is in it: no file of this folder, no FAIRLEAD_... variable. Its access log goes nowhere; all
+else is as it is served.
+"""
+
+import asyncio
+import os
+import re
+import secrets
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from backends.spec import BackendSpec
+from gateway.calibrate.load import CalibrationError
+from gateway.config.sections import Auth
+from gateway.identity.key_file import add_key
+
+START_S_MAX = 60.0
+STOP_S_MAX = 5.0
+LINES_KEPT = 20  # of what it says, for when it does not start
+KEY_VARIABLE = "BENCH_BACKEND_KEY"
+POLL_S = 0.25  # as often while nothing runs as while something does: what polls cost can be taken off then
+
+_SERVES = re.compile(r"fairlead serves (http://\S+?)\.? ")
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """Where it serves, the API key of each tenant, and its process."""
+
+    url: str
+    keys: Mapping[str, str]
+    pid: int
+
+    def cpu_s(self) -> float | None:
+        """CPU time of the process so far, None where the system (any but Linux) does not say it so."""
+        try:
+            threads = list(Path(f"/proc/{self.pid}/task").iterdir())
+            return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+@asynccontextmanager
+async def gateway(
+    spec: BackendSpec, weights: Mapping[str, float], *, api_key: str | None, seats: int | None = None
+) -> AsyncIterator[Child]:
+    """A gateway in front of this server, for tenants of these weights; ended with the block. `seats`: how many requests
+    it sends there at once, None: as it finds out. Raises CalibrationError where it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as name:
+        folder = Path(name)
+        keys = _configure(folder, spec, weights, seats, has_key=api_key is not None)
+        environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("FAIRLEAD_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gateway.cli", "serve", "--config", str(folder / "fairlead.yaml"),
+            stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, cwd=folder, start_new_session=True,
+            env=environment | ({} if api_key is None else {KEY_VARIABLE: api_key}),
+        )  # fmt: skip
+        reading: asyncio.Task[None] | None = None
+        try:
+            url = await _started(process)
+            reading = asyncio.create_task(_read_on(process))
+            yield Child(url, keys, process.pid)
+        finally:
+            await _end(process)
+            if reading is not None:
+                await reading
+
+
+def _configure(
+    folder: Path, spec: BackendSpec, weights: Mapping[str, float], seats: int | None, *, has_key: bool
+) -> dict[str, str]:
+    """Write the configuration and the keys; return the key of each tenant."""
+    secret, keys_file = secrets.token_urlsafe(32), folder / "fairlead.keys"
+    backend: dict[str, Any] = {"name": "backend", "url": spec.url}
+    if has_key:
+        backend["api_key_env"] = KEY_VARIABLE
+    if seats is not None:
+        backend["requests_running_max"] = seats
+    settings = {
+        "listen": {"host": "127.0.0.1", "port": 0},
+        "backends": [backend],
+        "auth": {"mode": "keys", "secret": secret, "keys_file": str(keys_file)},
+        "tenants": {name: {"weight": weight} for name, weight in weights.items()},
+        "health": {"idle_s": POLL_S, "busy_s": POLL_S},
+        "shutdown": {"lame_duck_s": 0.0, "drain_s": 0.0},
+    }
+    (folder / "fairlead.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    hmac_secret = Auth.model_validate(settings["auth"]).secret_bytes()
+    assert hmac_secret is not None, "it was just given"
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return {name: add_key(keys_file, tenant=name, secret=hmac_secret, created_at=made_at) for name in weights}
+
+
+async def _started(process: Process) -> str:
+    """Return where it serves."""
+    assert process.stderr is not None, "it is a pipe"
+    said: deque[str] = deque(maxlen=LINES_KEPT)
+    try:
+        async with asyncio.timeout(START_S_MAX):
+            while line := (await process.stderr.readline()).decode("utf-8", "replace"):
+                said.append(line)
+                if found := _SERVES.search(line):
+                    return found[1]
+    except TimeoutError:
+        said.append(f"(not in {START_S_MAX:g} s)")
+    raise CalibrationError("the gateway did not start:\n" + "".join(said).rstrip())
+
+
+async def _read_on(process: Process) -> None:
+    """What it says is read until its end, or it would wait for that."""
+    assert process.stderr is not None, "it is a pipe"
+    while await process.stderr.read(1 << 16):
+        pass
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_S_MAX)
+    except (TimeoutError, asyncio.CancelledError):  # told twice to stop: then at once
+        process.kill()
+        await process.wait()

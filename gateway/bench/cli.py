@@ -1,0 +1,59 @@
+"""The command `fairlead bench`. It imports what it needs when it runs, so that --help is quick."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+STOPPED = 130  # the exit code of what Ctrl-C has ended
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The server's root, without /v1.", show_default=False)]
+ModelName = Annotated[str | None, typer.Option(help="What to call for. Default: the first that it serves.")]
+ApiKey = Annotated[
+    str | None, typer.Option(envvar="FAIRLEAD_BENCH_API_KEY", help="The API key that the server wants, if any.")
+]
+Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long it measures in all.")]
+Tenants = Annotated[int, typer.Option(min=2, max=64, help="So many compete, of the weights 1, 2, 3 ...")]
+Seats = Annotated[int, typer.Option(min=1, max=4096, help="So many of their calls run at once; the others wait.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def bench(
+    url: Url,
+    *,
+    model: ModelName = None,
+    api_key: ApiKey = None,
+    seconds: Seconds = 30.0,
+    tenants: Tenants = 4,
+    seats: Seats = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what a gateway costs in front of a server, and how it shares that server among tenants.
+
+    Nothing has to be set up: it starts a gateway of its own in front of the server, sends calls to both in turns, then
+    lets tenants of different weights ask for more than there is. The server is under load meanwhile. Ctrl-C ends it
+    with what there is.
+    """
+    from pydantic import SecretStr  # noqa: PLC0415
+
+    from gateway.bench import report, run  # noqa: PLC0415
+    from gateway.calibrate import bar  # noqa: PLC0415
+    from gateway.calibrate.asking import spec_of  # noqa: PLC0415
+    from gateway.calibrate.load import CalibrationError  # noqa: PLC0415
+
+    try:
+        spec = spec_of(url, None if api_key is None else SecretStr(api_key))
+        plan = run.Plan(spec=spec, api_key=api_key, model=model, seconds=seconds, tenants=tenants, seats=seats)
+        with bar.shown() as tell:
+            found = asyncio.run(run.bench(plan, lambda part, stage: tell(part, stage, "")))
+    except (CalibrationError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2))
+    else:
+        report.print_report(found)
+    if not found.is_whole:
+        raise typer.Exit(STOPPED)

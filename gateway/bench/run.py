@@ -1,0 +1,319 @@
+"""What a gateway adds to calls of one server, and how it shares that server among tenants who want more than there is.
+
+Overhead: the same calls to the server and to a gateway before it, in turns, the two of a pair in an order that changes
+from pair to pair, so that what is slow for a while is slow for both. What is added is the median of the differences
+within pairs. Whole answers of one token tell what a request costs, and streams what a chunk does on top of that; what
+the gateway's polls of the server cost is measured while no call runs and taken off.
+
+Shares: every tenant keeps more calls waiting than all seats, half of them with long prompts and short answers, half
+the other way round. Service (prompt tokens, and twice output tokens: the gateway's default price) is counted here, as
+tokens come, and compared with weights.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from math import ceil
+from random import Random
+from statistics import mean, median
+
+import aiohttp
+
+from backends.poll import Poller
+from backends.spec import BackendSpec
+from gateway.bench.calls import Answer, Caller, Shape, Target
+from gateway.bench.child import Child, gateway
+from gateway.calibrate.asking import POLL_TIMEOUT_S, model_card
+from gateway.calibrate.load import CALL_TIMEOUT_S, FAILURES_MAX, REFUSED_PAUSE_S, CalibrationError
+from policies.cost import LinearPrice
+
+REQUEST = Shape(prompt_words=16, output_tokens=1, stream=False)
+STREAM = Shape(prompt_words=16, output_tokens=64)
+PROMPTS = Shape(prompt_words=256, output_tokens=16)
+ANSWERS = Shape(prompt_words=16, output_tokens=64)
+PAIRS_AT_ONCE = 4
+IDLE_S = 2.0
+PARTS = {"whole answers": 0.25, "streams": 0.25, "shares": 0.5}  # of the time
+WARM_UP = 0.25  # of the time of the shares, until every queue is full
+WAITING = 2  # calls of a tenant for each seat
+PRICE = LinearPrice()
+TELL_S = 0.2
+
+Tell = Callable[[float, str], None]  # how far it is (0 to 1), and with what
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of so many samples, in milliseconds."""
+
+    median_ms: float
+    p99_ms: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The same thing at the server and through the gateway. `added_ms`: the median of what pairs differ by."""
+
+    direct: Spread
+    gateway: Spread
+    added_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a tenant got of the service of all, and how that compares with its part of the weights."""
+
+    tenant: str
+    weight: float
+    calls: int
+    service_per_s: float
+    share: float
+    share_by_weight: float
+    ratio: float
+
+
+@dataclass(slots=True)
+class Found:
+    """All that was measured, as far as it came. CPU times are of the gateway's process, None where they are unknown."""
+
+    backend: str
+    model: str
+    request: Compared | None = None
+    first_token: Compared | None = None
+    token: Compared | None = None
+    cpu_us_per_request: float | None = None
+    cpu_us_per_chunk: float | None = None
+    cpu_idle_ratio: float | None = None
+    shares: list[Share] = field(default_factory=list)
+    failed_calls: int = 0
+    failure: str | None = None  # the last
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`seats`: what the gateway sends to the server at once while tenants compete."""
+
+    spec: BackendSpec
+    api_key: str | None
+    model: str | None  # None: the first that it serves
+    seconds: float
+    tenants: int
+    seats: int
+
+
+async def bench(plan: Plan, tell: Tell) -> Found:
+    """Measure. Cancelled, return what there is by then. Raises CalibrationError where calls are not answered."""
+    found = Found(plan.spec.url, await _model(plan))
+    try:
+        async with _session() as session:
+            lab = _Lab(plan, session, found, tell)
+            await lab.overhead()
+            await lab.shares()
+        found.is_whole = True
+    except asyncio.CancelledError:  # somebody has seen enough
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        task.uncancel()
+    return found
+
+
+async def _model(plan: Plan) -> str:
+    poller = Poller(POLL_TIMEOUT_S)
+    poller.start()
+    try:
+        return (await model_card(poller, plan.spec, plan.model)).id
+    finally:
+        await poller.stop()
+
+
+@asynccontextmanager
+async def _session() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session
+
+
+class _Lab:
+    def __init__(self, plan: Plan, session: aiohttp.ClientSession, found: Found, tell: Tell) -> None:
+        self._plan = plan
+        self._caller = Caller(session, Random(0))  # noqa: S311 - every time the same
+        self._found = found
+        self._tell = tell
+        self._began_at = time.monotonic()
+        self._answered = 0
+
+    async def overhead(self) -> None:
+        """Fill in what the gateway adds to requests and to chunks."""
+        plan, found = self._plan, self._found
+        self._tell(0.0, "starting a gateway")
+        async with gateway(plan.spec, {"bench": 1.0}, api_key=plan.api_key) as child:
+            targets = self._direct(), self._through(child, "bench")
+            self._began_at = time.monotonic()
+            idle = await self._cpu_of(child, asyncio.sleep(min(IDLE_S, plan.seconds / 10)))
+            found.cpu_idle_ratio = None if idle is None else idle.cpu_s / idle.seconds
+            requests = _Pairs()
+            cpu = await self._cpu_of(child, self._in_turns(targets, REQUEST, "whole answers", requests))
+            found.request = requests.compared(lambda answer: [answer.total_s])
+            per_request_s = _beside_idle(cpu, idle, len(requests.pairs), 0.0)
+            found.cpu_us_per_request = None if per_request_s is None else per_request_s * 1e6
+            streams = _Pairs()
+            cpu = await self._cpu_of(child, self._in_turns(targets, STREAM, "streams", streams))
+            found.first_token = streams.compared(lambda answer: answer.tokens_at[:1])
+            found.token = streams.compared(lambda answer: answer.gaps_s)
+            if per_request_s is not None:
+                chunks = sum(len(through.tokens_at) for _, through in streams.pairs)
+                per_chunk_s = _beside_idle(cpu, idle, chunks, per_request_s * len(streams.pairs))
+                found.cpu_us_per_chunk = None if per_chunk_s is None else per_chunk_s * 1e6
+
+    async def shares(self) -> None:
+        """Fill in who got how much of the server."""
+        plan = self._plan
+        weights = {f"tenant-{number}": float(number) for number in range(1, plan.tenants + 1)}
+        self._tell(self._part(), "starting a gateway for tenants")
+        async with gateway(plan.spec, weights, api_key=plan.api_key, seats=plan.seats) as child:
+            seconds = plan.seconds * PARTS["shares"]
+            tallies = {name: _Tally(time.monotonic() + seconds * WARM_UP) for name in weights}
+            workers = [
+                self._keep_calling(self._through(child, name), (PROMPTS, ANSWERS)[number % 2], tally)
+                for number, (name, tally) in enumerate(tallies.items())
+                for _ in range(WAITING * plan.seats)
+            ]
+            await self._for(seconds, f"{plan.tenants} tenants who want more than there is", workers)
+        total, measured_s = sum(tally.service for tally in tallies.values()), seconds * (1.0 - WARM_UP)
+        if not total:
+            raise CalibrationError("no tenant was answered in the time that there was: give it more --seconds")
+        for name, tally in tallies.items():
+            share, by_weight = tally.service / total, weights[name] / sum(weights.values())
+            self._found.shares.append(
+                Share(name, weights[name], tally.calls, tally.service / measured_s, share, by_weight, share / by_weight)
+            )
+
+    def _direct(self) -> Target:
+        spec = self._plan.spec
+        return Target(spec.url, spec.headers, self._found.model, spec.tls if spec.tls is not None else True)
+
+    def _through(self, child: Child, tenant: str) -> Target:
+        return Target(child.url, {"authorization": f"Bearer {child.keys[tenant]}"}, self._found.model)
+
+    async def _in_turns(self, targets: tuple[Target, Target], shape: Shape, name: str, pairs: "_Pairs") -> None:
+        async def call_in_turns(number: int) -> None:
+            while True:
+                number += 1
+                body = [self._caller.body(target, shape) for target in targets]
+                answers: dict[int, Answer] = {}
+                for which in ((0, 1), (1, 0))[number % 2]:
+                    answers[which] = await self._checked(targets[which], body[which])
+                if answers[0].why is None and answers[1].why is None:
+                    pairs.pairs.append((answers[0], answers[1]))
+
+        seconds = self._plan.seconds * PARTS[name]
+        await self._for(seconds, f"{name}, direct and gateway in turns", map(call_in_turns, range(PAIRS_AT_ONCE)))
+        if not pairs.pairs:
+            raise CalibrationError(f"no pair of calls was answered in {seconds:g} s: give it more --seconds")
+
+    async def _keep_calling(self, target: Target, shape: Shape, tally: "_Tally") -> None:
+        while True:
+            answer = await self._checked(target, self._caller.body(target, shape), tally.begin())
+            tally.calls += answer.why is None and time.monotonic() >= tally.from_s
+
+    async def _checked(
+        self, target: Target, body: dict[str, object], on_usage: Callable[[int, int], None] = lambda _i, _o: None
+    ) -> Answer:
+        """The answer. Raises CalibrationError where none of the first went well."""
+        answer = await self._caller.call(target, body, on_usage)
+        if answer.why is None:
+            self._answered += 1
+            return answer
+        self._found.failed_calls += 1
+        self._found.failure = answer.why
+        if not self._answered and self._found.failed_calls >= FAILURES_MAX:
+            raise CalibrationError(f"{target.url} answers no call: {answer.why}")
+        await asyncio.sleep(REFUSED_PAUSE_S)
+        return answer
+
+    async def _cpu_of(self, child: Child, work: Awaitable[None]) -> "_Cpu | None":
+        """Do the work; return what the gateway's process has used meanwhile, None where that is unknown."""
+        before_s, began_at = child.cpu_s(), time.monotonic()
+        await work
+        after_s = child.cpu_s()
+        return None if before_s is None or after_s is None else _Cpu(after_s - before_s, time.monotonic() - began_at)
+
+    async def _for(self, seconds: float, what: str, work: Iterable[Coroutine[None, None, None]]) -> None:
+        """Do it for so long; what is not done then is given up. Raises what one of them raises."""
+        tasks = [asyncio.create_task(each) for each in work]
+        until_s = time.monotonic() + seconds
+        try:
+            while (left_s := until_s - time.monotonic()) > 0:
+                self._tell(self._part(), what)
+                done, _ = await asyncio.wait(tasks, timeout=min(left_s, TELL_S), return_when=asyncio.FIRST_EXCEPTION)
+                for task in done:
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _part(self) -> float:
+        return min((time.monotonic() - self._began_at) / self._plan.seconds, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cpu:
+    cpu_s: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """Answers to the same call, of the server and through the gateway."""
+
+    pairs: list[tuple[Answer, Answer]] = field(default_factory=list)
+
+    def compared(self, times: Callable[[Answer], list[float]]) -> Compared | None:
+        """By these times of each answer, of which there may be none. What is added is by the mean of each answer."""
+        direct = [each for answer, _ in self.pairs for each in times(answer)]
+        through = [each for _, answer in self.pairs for each in times(answer)]
+        both = [(times(one), times(other)) for one, other in self.pairs]
+        added = [mean(theirs) - mean(ours) for ours, theirs in both if ours and theirs]
+        if not added:
+            return None
+        return Compared(_spread(direct), _spread(through), median(added) * 1e3)
+
+
+class _Tally:
+    """What one tenant has been served since `from_s`, by what its calls use as they go on."""
+
+    def __init__(self, from_s: float) -> None:
+        self.from_s = from_s
+        self.service = 0.0
+        self.calls = 0
+
+    def begin(self) -> Callable[[int, int], None]:
+        """What a new call is to tell of its tokens so far."""
+        before = 0.0
+
+        def told(prompt_tokens: int, output_tokens: int) -> None:
+            nonlocal before
+            now = max(PRICE.service(prompt_tokens, 0, output_tokens), before)
+            if time.monotonic() >= self.from_s:
+                self.service += now - before
+            before = now
+
+        return told
+
+
+def _beside_idle(cpu: _Cpu | None, idle: _Cpu | None, count: int, other_s: float) -> float | None:
+    """CPU seconds for each of so many, without what an idle gateway and other work take."""
+    if cpu is None or idle is None or not count:
+        return None
+    return max(cpu.cpu_s - idle.cpu_s / idle.seconds * cpu.seconds - other_s, 0.0) / count
+
+
+def _spread(times_s: list[float]) -> Spread:
+    ordered = sorted(times_s)
+    p99 = ordered[ceil(0.99 * len(ordered)) - 1]
+    return Spread(median(ordered) * 1e3, p99 * 1e3, len(ordered))
