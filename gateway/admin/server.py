@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl
 
 import orjson
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from pydantic import BaseModel, ValidationError
 
@@ -23,6 +22,7 @@ from gateway.admin.openapi import MERGE_PATCH
 from gateway.admin.problems import PROBLEM_TYPE, FieldError, Refused, checked, invalid, wrong
 from gateway.admin.routes import ROOT, Asked, Caller, Query, Reply, Route, RouteTable
 from gateway.admin.sign_in import SignIn
+from gateway.http.own_errors import OwnErrorsConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 
 BODY_BYTES_MAX = 64 << 10
@@ -65,7 +65,12 @@ class AdminServer(web.Server):
         self._repeats = Repeats(time.monotonic)
 
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
+        return OwnErrorsConnection(self, loop=self._loop, **self._kwargs)
+
+    def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
+        """A problem."""
+        is_ours = is_failure(status, error)
+        return to_problem(Refused(500, "the gateway failed") if is_ours else Refused(400, "this is not HTTP"))
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         try:
@@ -99,24 +104,6 @@ class AdminServer(web.Server):
             raise wrong(f"header.{HEADER}", "must be 1 to 255 visible characters of ASCII")
         once = (request.rel_url.raw_path, asked.body.model_dump_json(exclude_unset=True).encode())
         return to_response(route, await self._repeats.once(caller.name, key, once, lambda: run(route, asked)))
-
-
-class _Connection(RequestHandler):
-    """aiohttp's connection, with problems for bad HTTP that do not repeat what was sent."""
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        bad_http = isinstance(exc, HttpProcessingError) or status < 500
-        if not bad_http:
-            log.error("an admin handler failed", exc_info=exc)
-        response = to_problem(Refused(400, "this is not HTTP") if bad_http else Refused(500, "the gateway failed"))
-        response.force_close()
-        return response
 
 
 async def run(route: Route, asked: Asked) -> Reply:

@@ -128,6 +128,12 @@ class GatewayServer(web.Server):
             for name, value in self._cors.headers(request.headers).items():
                 headers.setdefault(name, value)
 
+    def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
+        """In the shape of the API that was called."""
+        response = to_response(errors.answer(_problem(status, error), api_of(request.path)))
+        self.complete(request, response)
+        return response
+
     def _request(
         self,
         message: RawRequestMessage,
@@ -200,23 +206,6 @@ class _Connection(StallingConnection):
     def on_cut(self, reason: str) -> None:
         assert isinstance(self._manager, GatewayServer)
         self._manager.cuts[reason] += 1
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if status >= 500 and not isinstance(exc, HttpProcessingError):
-            log.error("a handler failed", exc_info=exc)
-        if request.writer.output_size > 0:
-            raise ConnectionError("the response has begun: it cannot become an error")
-        response = to_response(errors.answer(_problem(status, exc), api_of(request.path)))
-        assert isinstance(self._manager, GatewayServer)
-        self._manager.complete(request, response)
-        response.force_close()
-        return response
 
 
 def received(request: web.BaseRequest) -> bytes | None:

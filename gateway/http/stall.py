@@ -8,7 +8,7 @@ before is taken, so a client that is slow, but takes 300 kB a minute, is not cut
 import asyncio
 from typing import Final, cast
 
-from aiohttp.web_protocol import RequestHandler
+from gateway.http.own_errors import OwnErrorsConnection
 
 # What a client does not take for so long is kept for nobody.
 CLIENT_STALL_S_MAX = 60.0
@@ -16,7 +16,7 @@ WAITING_BYTES_MAX: Final = 64 * 1024  # the high-water mark of both event loops
 STALLED: Final = "client_stalled"
 
 
-class StallingConnection(RequestHandler):
+class StallingConnection(OwnErrorsConnection):
     """aiohttp's connection, with an end to waiting for its client. `cut_reason` is there once it was cut."""
 
     __slots__ = ("_stall", "_waiting_transport", "cut_reason")

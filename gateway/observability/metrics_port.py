@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
 
+from gateway.http.own_errors import OwnErrorsConnection
+
 HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 120.0  # Prometheus comes back every 15 to 60 s
 STOP_S_MAX = 1.0
@@ -68,22 +70,8 @@ class _Server(web.Server):
             max_field_size=HEADER_BYTES_MAX,
         )
 
+    def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
+        return web.Response(status=status)
+
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
-
-
-class _Connection(RequestHandler):
-    """aiohttp's connection, whose pages for bad HTTP would repeat what was sent."""
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if status >= 500:
-            log.error("the metrics could not be written", exc_info=exc)
-        response = web.Response(status=status)
-        response.force_close()
-        return response
+        return OwnErrorsConnection(self, loop=self._loop, **self._kwargs)
