@@ -8,7 +8,7 @@ import pytest
 
 from policies.fairness import DeficitLongestPrefix, SlackCounter, cached
 from policies.ledger import InFlight
-from policies.prefixes import PrefixIndex
+from policies.prefixes import PrefixIndex, leading_blocks
 from policies.reservation import Reservation
 from policies.types import Request, Usage
 
@@ -39,12 +39,15 @@ class Course:
 
     def asked(self, request: Request) -> int:
         self.lookups += 1
-        return self.blocks(request)
-
-    def blocks(self, request: Request) -> int:
         if self.backend_id is None:
             return self.index.longest(request)[0]
         return self.index.matched_blocks(request, self.backend_id)
+
+    def blocks(self, request: Request) -> int:
+        """The same, of which the index remembers nothing."""
+        holder = self.index._holders.get(self.backend_id)
+        held = self.index._bits if self.backend_id is None else holder.blocks if holder else ()
+        return leading_blocks(request.prefix, held.__contains__)
 
     def submit(self, tenant_id: str) -> None:
         turns = [self.rng.randrange(3) for _ in range(self.rng.randrange(6))]
