@@ -85,12 +85,12 @@ class BackendCapacity:
 
     # As EngineWork.
     __slots__ = (
-        "_by_end", "_clock", "_entitled", "_floating", "_foreign_requests", "_foreign_tokens", "_granted",
+        "_clock", "_entitled", "_floating", "_foreign_requests", "_foreign_tokens", "_granted",
         "_headroom_ratio", "_headroom_ratio_max", "_limit", "_peak", "_reads_time", "_reserve_ratios",
         "_reserved_ratio", "_reserves", "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_tiers",
-        "_token_seconds", "foreign_requests", "foreign_tokens", "held_s", "held_until", "id", "is_sized", "layout",
-        "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed", "tokens",
-        "tokens_limit", "tokens_max", "work",
+        "_token_seconds", "by_end", "foreign_requests", "foreign_tokens", "held_s", "held_until", "id", "is_sized",
+        "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
+        "tokens", "tokens_limit", "tokens_max", "work",
     )  # fmt: skip
 
     def __init__(
@@ -123,7 +123,8 @@ class BackendCapacity:
         self._service = self._token_seconds = 0.0
         self._tiers: defaultdict[str, _Use] = defaultdict(_Use)
         self._running: dict[Reservation, None] = {}
-        self._by_end: list[Reservation] | None = None  # the same, soonest end first, as far as it was asked for
+        self.by_end: list[Reservation] | None = None
+        """The same, soonest end first; None where nobody asked since something came, went or produced more."""
         self._shared: dict[int, _SharedBlock] = {}
         self._shared_tokens = 0.0
         self._headroom_ratio_max = headroom_ratio_max
@@ -314,7 +315,7 @@ class BackendCapacity:
         self._granted = left, self.foreign_tokens
         self.requests += 1
         self._running[reservation] = None
-        self._by_end = None
+        self.by_end = None
         for block_hash in reservation.prefix:
             block = self._shared.get(block_hash)
             if block is None:
@@ -343,10 +344,6 @@ class BackendCapacity:
             self._peak.moved(reservation)
             self._reserved_ratio = None
 
-    def progressed(self) -> None:
-        """Something that runs here has produced more, or less, than was known."""
-        self._by_end = None
-
     def computed_tokens(self, reservation: Reservation, now: float) -> float:
         """How much of what its prompt has to have computed is, as far as that is known."""
         return self.work.computed_tokens(reservation, now)
@@ -355,7 +352,7 @@ class BackendCapacity:
         """The request, which held its seat for so long, is over."""
         self.requests -= 1
         del self._running[reservation]
-        self._by_end = None
+        self.by_end = None
         self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
         for floating in self._floating.values():
             is_roomy = 2 * self.sequences < self.sequences_max and 2 * self.tokens < self.tokens_max
@@ -488,9 +485,9 @@ class BackendCapacity:
         (sequences, tokens), steps = self.room(needed.tier_id), 0.0
         wanted = needed.tokens + self._unheld_tokens(needed)
         # What has outgrown its prediction ends next, for all that is known.
-        if self._by_end is None:
-            self._by_end = sorted(self._running, key=_steps_left)
-        for each in self._by_end:
+        if self.by_end is None:
+            self.by_end = sorted(self._running, key=_steps_left)
+        for each in self.by_end:
             if needed.sequences <= sequences and wanted <= tokens:
                 break
             steps, sequences, tokens = each.steps_left, sequences + each.sequences, tokens + each.tokens

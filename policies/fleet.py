@@ -173,7 +173,7 @@ class Fleet:
 
     def progressed(self, entry: InFlight) -> None:
         """It is known how much more the entry has produced."""
-        self._backends[entry.backend_id].progressed()
+        self._backends[entry.backend_id].by_end = None
 
     def took(self, entry: InFlight) -> None:
         """The backend took a request: its first token is there."""

@@ -94,9 +94,9 @@ def ranked(monkeypatch):
 
     def checked(self, needed):
         answer = room_after(self, needed)
-        kept, self._by_end = self._by_end, sorted(self._running, key=steps_left)
+        kept, self.by_end = self.by_end, sorted(self._running, key=steps_left)
         assert answer == room_after(self, needed), "as what runs there was known a moment ago"
-        self._by_end = kept
+        self.by_end = kept
         return answer
 
     monkeypatch.setattr(capacity, "_steps_left", counted)
