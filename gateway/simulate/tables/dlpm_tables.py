@@ -121,6 +121,13 @@ BY_WORKER_QUANTUM = {
     )
     for quantum in WORKER_QUANTA
 }
+NO_END = "1e12"
+ONE_LOUD = {
+    quantum: PrefixRun(
+        workload="one-loud-4", fairness=DLPM, placement=f"d2lpm:quantum_service={quantum}", engines=ENGINES
+    )
+    for quantum in ("10000", NO_END)
+}
 BOUNDED = {
     workload: PrefixRun(workload=workload, fairness=DLPM, placement=placement, engines=engines)
     for workload, placement, engines in (
@@ -154,6 +161,13 @@ TARGETS: dict[str, Target] = {
             *(figure(f"hit rate: {name}", run, hits) for name, run in ONE.items()),
             *(figure(f"throughput, K_u = {quantum:,}", run, speed) for quantum, run in BY_QUANTUM.items()),
             *(figure(f"service difference, K_u = {quantum:,}", run, difference) for quantum, run in BY_QUANTUM.items()),
+            compared(
+                "service difference: K_u = 2,000 / K_u = 32,000",
+                difference,
+                BY_QUANTUM[2_000],
+                BY_QUANTUM[32_000],
+                tolerance=at_most(0.5),
+            ),
             *(
                 compared(
                     f"throughput, {ENGINES} engines: D2LPM / {name}",
@@ -176,7 +190,7 @@ TARGETS: dict[str, Target] = {
     ),
     "D2": Target(
         "Jain's index of services against the worker quantum K_w",
-        _workload("unequal-4"),
+        _workload("unequal-4", "one-loud-4"),
         (
             *(
                 figure(f"K_w = {quantum:,}", run, equality, PUBLISHED_JAIN.get(quantum))
@@ -188,6 +202,13 @@ TARGETS: dict[str, Target] = {
                 measure=partial(_fall, equality),
                 published=PUBLISHED_JAIN[2_000] - PUBLISHED_JAIN[40_000],
                 tolerance=at_most(0.06),
+            ),
+            compared(
+                "throughput, one loud tenant with one text: K_w = 10,000 / without end",
+                speed,
+                ONE_LOUD["10000"],
+                ONE_LOUD[NO_END],
+                tolerance=more_than(1.5),
             ),
         ),
     ),

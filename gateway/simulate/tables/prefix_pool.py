@@ -187,11 +187,13 @@ def _apart(rng: Random) -> Random:
 # Short ends: what is not cached is most of the work. Long ends: the cache matters less, and service is received faster.
 SHORT = Beginnings(4, 2048, end_tokens=(32, 160), output_tokens=(16, 64), rate_per_s=10.0)
 LONG = Beginnings(4, 2048, end_tokens=(256, 768), output_tokens=(64, 192), rate_per_s=40.0)
+ONE_TEXT = replace(LONG, count=1, rate_per_s=24.0)
 CLIENTS = (5, 10, 20, 50)
 PREFIX_WORKLOADS: dict[str, PrefixWorkload] = {
     "beginnings": long_beginnings([1] * 20, SHORT, asks_s=120.0),
     "beginnings-4": long_beginnings([1] * 20, replace(SHORT, rate_per_s=40.0), asks_s=60.0),
     "unequal-4": long_beginnings([1, 1, 1, 1, 2, 2, 2, 2, 4, 4], LONG, asks_s=150.0),
+    "one-loud-4": long_beginnings([12, 1, 1, 1, 1], ONE_TEXT, asks_s=20.0),
     "trees": trees((4, 4, 4, 2, 2, 2), level_s=5.0, asks_s=60.0),
     "trees-4": trees((4,) * 6 + (2,) * 6, level_s=5.0, asks_s=30.0),
     **{f"clients-{count}": long_beginnings([1] * count, SHORT, asks_s=120.0) for count in CLIENTS},

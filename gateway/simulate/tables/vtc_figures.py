@@ -23,6 +23,7 @@ from gateway.simulate.tables.vtc_pool import Run, VtcRun
 from gateway.simulate.tables.workloads import WORKLOADS
 
 BOUND = 40_000.0  # 2U: two sequences of 1,024 tokens cannot outweigh 10,000 output tokens at 2 each
+FIG_3_GAP_MAX = 12_000.0  # published is 8,980, ours 5,554 to 9,648; whoever is drawn by lot comes to 14,860
 A100 = partial(VtcRun, engine="a100-llama2-13b", until_s=660.0)
 
 
@@ -118,6 +119,16 @@ def larger_pool(tokens: int, published: float) -> Row:
     )
 
 
+LULL = VtcRun(workload="after-a-lull", until_s=330.0)
+UNEVEN = VtcRun(workload="uneven-answers", prediction="exponential", until_s=250.0)
+LARGE = VtcRun(workload="large-small", until_s=250.0)
+
+
+def evenness(says: str, experiment: VtcRun, one: str, other: str, *, start_s: float, end_s: float) -> Row:
+    measure = partial(measures.service_ratio, one=one, other=other, start_s=start_s, end_s=end_s)
+    return row(f"{says}: {one} / {other}", experiment, measure, 1.0, between(0.85, 1.15))
+
+
 late_gap = partial(measures.gap, since_s=0.0, looked_at_from_s=120.0)
 GAPS_35000 = {256: 45_256.0, 512: 26_942.0, 768: 31_986.0}
 GAPS_65000 = {256: 68_148.0, 512: 51_160.0, 768: 65_712.0}
@@ -145,7 +156,7 @@ TARGETS = {
         f"{WORKLOADS['overload'].says} under VTC, 600 s under FCFS, as their logs; numpy seed 42",
         (
             *services("VTC", FIG_3, (671, 675), percent(0.05)),
-            gap("VTC", FIG_3, 8980, at_most(BOUND)),
+            gap("VTC", FIG_3, 8980, at_most(min(BOUND, FIG_3_GAP_MAX))),
             *services("FCFS", FIG_3_FCFS, (436, 872), percent(0.05)),
             second_over_first("FCFS", FIG_3_FCFS, 2.0, plus_minus(0.1)),
             row("FCFS: gap at 600 s", FIG_3_FCFS, measures.last_gap, 250_375),
@@ -239,6 +250,16 @@ TARGETS = {
         (
             *shares("Fig. 16", "weights", (135, 269, 404, 539)),
             *shares("rates against the weights", "weights-unlike-rates"),
+        ),
+    ),
+    "R14": Target(
+        "mechanisms that no figure of the paper needs: who wait share alike all the same",
+        f"{WORKLOADS['after-a-lull'].says}; {WORKLOADS['uneven-answers'].says}; {WORKLOADS['large-small'].says};"
+        " numpy seed 42",
+        (
+            evenness("lifted to the last who left, after a lull", LULL, "t1", "t0", start_s=230.0, end_s=300.0),
+            evenness("given back what was predicted and did not come", UNEVEN, "t0", "t1", start_s=40.0, end_s=200.0),
+            evenness("waited for, when only small requests fit", LARGE, "t0", "t1", start_s=40.0, end_s=200.0),
         ),
     ),
 }

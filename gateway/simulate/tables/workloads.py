@@ -12,7 +12,7 @@ A tenant is named t0, t1, ... in the order of the published configuration.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from backends.simulation.workload import Arrival, from_csv
@@ -96,6 +96,28 @@ def rising(steady: Part, riser: Part, *, duration_s: float = 600.0) -> list[Arri
     return in_order(arrivals)
 
 
+def stretches(*lengths_and_parts: tuple[float, Sequence[Part]]) -> list[Arrival]:
+    """One even workload after another, each for so many seconds."""
+    draws, start_s = NumpyDraws(SEED), 0.0
+    arrivals: list[Arrival] = []
+    for seconds, parts in lengths_and_parts:
+        arrivals += evenly(parts, duration_s=seconds, start_s=start_s, draws=draws)
+        start_s += seconds
+    return in_order(arrivals)
+
+
+def uneven(tenant_id: str, arrivals: list[Arrival], *, short: int, long: int) -> list[Arrival]:
+    """Three answers of four of this tenant are short, the fourth is long."""
+    numbered = [arrival for arrival in arrivals if arrival.tenant_id == tenant_id]
+    tokens = {id(arrival): long if number % 4 == 0 else short for number, arrival in enumerate(numbered, start=1)}
+    return [
+        replace(arrival, output_tokens=tokens[id(arrival)], output_tokens_max=LMSYS_OUTPUT_TOKENS_MAX)
+        if id(arrival) in tokens
+        else arrival
+        for arrival in arrivals
+    ]
+
+
 def in_order(arrivals: Iterator[Arrival] | list[Arrival]) -> list[Arrival]:
     return sorted(arrivals, key=lambda arrival: arrival.at_s)
 
@@ -114,6 +136,7 @@ def overload(tokens: int, first_per_s: float, duration_s: float) -> Workload:
     )
 
 
+ABSENT = Part(1e-3)  # a tenant that asks for nothing in a stretch
 WORKLOADS: dict[str, Workload] = {
     "lmsys": Workload("LMSYS Chatbot Arena sample, 27 tenants, 1,500 requests in 600 s", lmsys),
     "overload": overload(256, 1.5, 360.0),
@@ -157,6 +180,18 @@ WORKLOADS: dict[str, Workload] = {
     "weights-unlike-rates": Workload(
         "four tenants, 1.6, 1.3, 1.1 and 1 req/s, 256/256 tokens, 600 s",
         lambda: even(*(Part(rate) for rate in (1.6, 1.3, 1.1, 1.0))),
+    ),
+    "after-a-lull": Workload(
+        "1.5 req/s of t1 alone for 200 s, then 4 of t0 alone for 30 s, then 3 of each for 90 s, 256/256 tokens",
+        lambda: stretches((200.0, (ABSENT, Part(1.5))), (30.0, (Part(4.0), ABSENT)), (90.0, (Part(3.0), Part(3.0)))),
+    ),
+    "uneven-answers": Workload(
+        "3 req/s each for 200 s, prompts of 256; answers of 32, 32, 32 and 928 tokens beside 256",
+        lambda: uneven("t0", even(Part(3.0), Part(3.0), duration_s=200.0), short=32, long=928),
+    ),
+    "large-small": Workload(
+        "0.5 req/s of 1,500/1,500 tokens beside 8 of 64/64, 200 s",
+        lambda: even(Part(0.5, 1500, 1500), Part(8.0, 64, 64), duration_s=200.0),
     ),
     "overload-35000-256": overload(256, 3.0, 600.0),
     "overload-35000-512": overload(512, 1.5, 600.0),
