@@ -37,6 +37,7 @@ __all__ = [
 NO_HEADERS: Final[Mapping[str, str]] = {}
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 SILENCE_CHECKS = 8  # within the time that a response may be silent: it is found out by an eighth too late at most
+JOINED_BYTES_MAX = 64 * 1024  # of a body that goes out in one piece with its head
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -112,7 +113,7 @@ class Upstream:
     def open_connections(self) -> int:
         return len(self._connections)
 
-    def _serialize(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    def _serialize(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[bytes, ...]:
         if method == "HEAD":
             raise ValueError("HEAD: the length of its response is not the length of a body")
         if " " in target:
@@ -125,7 +126,8 @@ class Upstream:
         if not head.count("\r") == head.count("\n") == len(lines) - 1 or "\0" in head:
             raise ValueError("a line break or NUL in the request head")
         # aiohttp decodes header bytes with surrogateescape: this restores them.
-        return head.encode("utf-8", "surrogateescape") + b"\r\n\r\n" + body
+        start = head.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+        return (start + body,) if len(body) <= JOINED_BYTES_MAX else (start, body)  # which is not copied
 
     def _take_idle(self) -> Connection | None:
         self._close_old()
@@ -168,9 +170,9 @@ class Upstream:
         )
         return connection
 
-    async def _send(self, connection: Connection, request: bytes) -> Exchange:
+    async def _send(self, connection: Connection, request: tuple[bytes, ...]) -> Exchange:
         exchange = connection.begin()
-        connection.transport.write(request)
+        connection.transport.writelines(request)
         try:
             await connection.wait()
         except BaseException:

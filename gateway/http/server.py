@@ -327,7 +327,13 @@ async def receive(request: web.BaseRequest) -> bytes:
     if expects and not request.content.is_eof():
         await request.writer.write(CONTINUE)
         request.writer.output_size = 0  # it is no part of the response
-    return await request.read()
+    # Not request.read(), by which the request would keep it for as long as the call takes.
+    body, content = bytearray(), request.content
+    while not content.at_eof():
+        body += await content.readany()
+        if len(body) > request.client_max_size:
+            raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+    return bytes(body)
 
 
 def _is_malformed(message: RawRequestMessage) -> bool:

@@ -77,6 +77,7 @@ class WholeResponse(web.StreamResponse):
             await writer.write_eof(bytes(self.body))
         else:
             await self._send_in_pieces(request, writer)
+        self.body = b""  # aiohttp's connection keeps its last response until the next call
         return writer
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -86,14 +87,16 @@ class WholeResponse(web.StreamResponse):
         connection, waiting = request.protocol, self._waiting
         if waiting is not None and isinstance(connection, StallingConnection):
             waiting.sending(connection.cut)
+        whole = memoryview(self.body)
         try:
-            whole = memoryview(self.body)
             for start in range(0, len(whole), PIECE_BYTES):
                 await writer.write(whole[start : start + PIECE_BYTES])
                 if waiting is not None:
                     waiting.moved()
             await writer.write_eof()
         finally:
+            self.body = b""  # before its account is closed, and others may arrive in its place
+            whole.release()
             if waiting is not None:
                 waiting.release()
             if isinstance(connection, StallingConnection) and connection.cut_reason is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from gateway_rig import CHAT, answer, call, gateway, http, scripted, stream, unt
 
 from gateway.forwarding import relay, unread
 from gateway.http import stall
+from gateway.http.whole_response import WholeResponse
 
 # Beyond what the operating system takes for a client that does not read: at most 10 MB on loopback.
 LONG_BYTES = 16 << 20
@@ -127,3 +129,25 @@ async def test_an_answer_that_is_left_while_it_arrives_or_waits_counts_no_longer
         await until(rig.idle)
         await until(lambda: not waiting(rig))
         assert (await rig.post(call(), CHAT)).json == LONG_ANSWER
+
+
+async def test_what_was_cut_or_taken_is_out_of_memory_before_others_arrive_in_its_place():
+    async with (
+        scripted(answer(LONG_ANSWER)) as backend,
+        gateway(backend_of(backend)) as rig,
+        wire(rig) as taker,
+        silent_clients(rig, SEATS) as clients,
+    ):
+        await until(lambda: waiting(rig) >= SEATS * LONG_BYTES and rig.idle())
+        gc.collect()  # of tests before this one
+        gc.disable()  # nothing waits for the collector
+        try:
+            for client in clients:
+                client.reset()
+            await until(lambda: not waiting(rig))
+            taker.send(http(call()))
+            assert (await taker.reply()).json == LONG_ANSWER
+            await until(lambda: not waiting(rig))  # and its connection waits for the next call
+            assert not [each for each in gc.get_objects() if type(each) is WholeResponse and len(each.body)]
+        finally:
+            gc.enable()

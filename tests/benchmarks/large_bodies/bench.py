@@ -1,6 +1,6 @@
 """What do others wait for while a large body passes, and how much memory does it take?
 
-    python tests/benchmarks/large_bodies/bench.py [--rounds 3]
+    python tests/benchmarks/large_bodies/bench.py [--rounds 3] [--only unread]
 
 A gateway as a process of its own (with PYTHONPATH at another tree, that one's). Another process asks its /livez all the
 time and prints the longest that an answer took, beside the longest with nothing else to do, and the peak of the
@@ -179,16 +179,19 @@ async def unread():
 async def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    options = parser.parse_args()
+    rounds = options.rounds
     cases = {"answer of 60 MB": (60 * MB, b'{"model":"tiny","messages":[{"role":"user","content":"x"}]}', CHAT)}
     for name, body in REQUESTS.items():
         cases[f"request of {len(body) / MB:.0f} MB, {name}"] = (300, body, "/v1/completions" if "ids" in name else CHAT)
     for name, (length, body, path) in cases.items():
-        for _ in range(rounds):
+        for _ in range(rounds if options.only in name else 0):
             idle, worst, peak, status = await measure(length, body, path)
             size = max(length, len(body))
             print(f"{name}: /livez at most {worst:.1f} ms (idle {idle:.1f}), memory {peak / size:.1f} x body, {status}")
-    await unread()
+    if options.only in "unread":
+        await unread()
 
 
 asyncio.run(main())
