@@ -89,6 +89,27 @@ def messages(stop_reason="end_turn"):
     ]
 
 
+def cohere(reason="COMPLETE", *, usage=True):
+    """As vLLM streams /cohere/v2/chat."""
+
+    def delta(kind, index, **message):
+        return data({"type": kind, "index": index, "delta": {"message": message}})
+
+    counts = {"tokens": {"input_tokens": 11.0, "output_tokens": float(OUTPUT_TOKENS)}, "cached_tokens": 8.0}
+    end = {"finish_reason": reason, **({"usage": counts} if usage else {})}
+    return [
+        data({"type": "message-start", "id": "chat-1", "delta": {"message": {"role": "assistant", "content": []}}}),
+        delta("content-delta", 0, content={"thinking": "hm"}),
+        delta("content-start", 1, content={"type": "text", "text": ""}),
+        *(delta("content-delta", 1, content={"text": piece}) for piece in PIECES),
+        data({"type": "content-end", "index": 1}),
+        delta("tool-call-delta", 0, tool_calls={"function": {"arguments": '{"a":'}}),
+        delta("tool-call-delta", 0, tool_calls={"function": {"arguments": "7"}}),
+        data({"type": "message-end", "id": "chat-1", "delta": end}),
+        b"data: [DONE]\n\n",
+    ]
+
+
 def transcript():
     """As OpenAI's own API streams one."""
     usage = {"type": "tokens", "input_tokens": 11, "output_tokens": OUTPUT_TOKENS, "total_tokens": 20}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.chunks import ChunkMeter, TranscriptionMeter
+from backends.meters.cohere import CohereMeter
 from backends.meters.events import StreamCall
 from backends.meters.messages import MessagesMeter
 from backends.meters.responses import ResponsesMeter
@@ -19,6 +20,7 @@ from policies.types import Usage
 GRAMMARS = {
     "responses": (ResponsesMeter, streams.responses(), 1 + 3 + 6 + 2, Usage(11, 8, 9)),
     "messages": (MessagesMeter, streams.messages(), 1 + 3 + 6 + 2, Usage(11, 8, 9)),
+    "cohere": (CohereMeter, streams.cohere(), 1 + 3 + 6 + 2, Usage(11, 8, 9)),
     "transcript": (TranscriptionMeter, streams.transcript(), 3 + 6, Usage(11, 0, 9)),
     "transcription chunks": (TranscriptionMeter, streams.transcription_chunks(), None, Usage(11, 0, 9)),
 }
@@ -94,7 +96,12 @@ def test_a_stream_that_is_cut_off_is_not_whole_and_leaves_whole_events(meter_of,
 
 
 @pytest.mark.parametrize(
-    ("kind", "events"), [("responses", streams.responses()[:-1]), ("messages", streams.messages()[:-2])]
+    ("kind", "events"),
+    [
+        ("responses", streams.responses()[:-1]),
+        ("messages", streams.messages()[:-2]),
+        ("cohere", streams.cohere()[:-2]),
+    ],
 )
 def test_where_the_server_says_nothing_at_the_end_the_count_stands_and_is_marked(kind, events):
     meter = ANSWERS[AnswerKind(kind)].meter(StreamCall())
@@ -136,6 +143,25 @@ def test_a_response_that_ends_otherwise_has_ended_and_is_counted(end, status, er
     assert run(meter, b"".join(events)) == b"".join(events)
     assert meter.usage == Usage(11, 8, 9)
     assert (meter.done, meter.error) == (True, error)
+
+
+def test_a_chat_of_cohere_whose_server_was_stopped_ends_with_its_error():
+    events = streams.cohere(usage=False)
+    meter = CohereMeter(StreamCall())
+    out = run(meter, b"".join(events))
+    head = b"".join(events[:-2])
+    assert out.startswith(head)
+    end, done = out.removeprefix(head).split(b"\n\n", 1)
+    assert json.loads(end.removeprefix(b"data: "))["delta"]["finish_reason"] == "ERROR"
+    assert done == b"data: [DONE]\n\n"
+    assert (meter.done, meter.error, meter.aborted) == (False, True, True)
+
+
+def test_an_error_at_the_end_of_coheres_stream_passes_and_is_told():
+    events = streams.cohere(reason="ERROR")
+    meter = CohereMeter(StreamCall())
+    assert run(meter, b"".join(events)) == b"".join(events)
+    assert (meter.done, meter.error, meter.aborted) == (False, True, False)
 
 
 def test_a_message_whose_server_was_stopped_ends_with_an_error_and_not_with_its_stop():
