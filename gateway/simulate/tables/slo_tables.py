@@ -48,6 +48,7 @@ USUAL = {
     for engine, (name, make) in product(ENGINES.values(), SYSTEMS.items())
 }
 
+HIGH_LOAD = 0.8  # the paper drove Sarathi past what its budget can carry
 PEAK_LOADS = (0.35, 0.5, 0.65, 0.8)
 PEAK_S = 150.0
 TTFT_GRID_S, TPOT_GRID_S = (0.5, 1.0, 1.5, 2.0), (0.05, 0.1, 0.15, 0.2)
@@ -94,6 +95,12 @@ def shape(engine: str) -> Iterator[Row]:
     slow = partial(measures.tpot_envelope_ms, ratio=0.99)
     yield row(f"{engine}: TTFT p99, FB / vLLM", (fair, vllm), measures.ratio_of(tail), 1998 / 1842, between(0.75, 1.25))
     yield row(f"{engine}: TTFT p99, FB / Sarathi", (fair, sarathi), measures.ratio_of(tail), 1998 / 4585, at_most(0.6))
+    loaded = [
+        SYSTEMS[name](trace="qwen", load_ratio=HIGH_LOAD, coefficients=ENGINES[engine], asks_s=200.0)
+        for name in ("FB", "Sarathi")
+    ]
+    says = f"{engine}: TTFT p99 at load {HIGH_LOAD:g}, FB / Sarathi"
+    yield row(says, loaded, measures.ratio_of(tail), 1998 / 4585, at_most(0.6))
     yield row(f"{engine}: TPOT p99 of FB over its target", [fair], _over(slow, TPOT_S), 50 / 50, at_most(1.02))
     yield row(f"{engine}: TTFT p99 of FB-PAB over its target", [pab], _over(tail, TTFT_S), 504 / 500, at_most(1.05))
 
