@@ -41,16 +41,7 @@ from gateway.http.listener import Listener
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
-from gateway.observability.instruments import (
-    CALLS_UNREAD,
-    CLIENTS_CUT,
-    CUT_OFF,
-    LINES_LOST,
-    REPLICAS,
-    SPANS_LOST,
-    Family,
-    Values,
-)
+from gateway.observability.instruments import CLIENTS_CUT, CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
 from gateway.observability.logs import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.observability.telemetry import Meter, Telemetry
@@ -184,7 +175,7 @@ class Gateway:
         await asyncio.sleep(shutdown.lame_duck_s)
         self._front.refuse_new()
         give_up_at = loop.time() + shutdown.drain_s
-        while (self.pools.busy() or self._front.starts.waiting) and loop.time() < give_up_at:  # noqa: ASYNC110 - many may be the last to end
+        while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - many may be the last to end
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def stop(self) -> None:
@@ -243,8 +234,7 @@ class Gateway:
         lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
         spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
         cut: Values = {(reason,): number for reason, number in self._front.server.cuts.items()}
-        unread: Values = {(): self._front.starts.waiting}
-        return {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, CALLS_UNREAD: unread, **self._replicas()}
+        return {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, **self._replicas()}
 
     def _replicas(self) -> dict[Family, Values]:
         """How many gateways share limits, where they do."""

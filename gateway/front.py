@@ -38,7 +38,6 @@ from gateway.intake.long_bodies import LongBodies
 from gateway.intake.programs import Programs
 from gateway.intake.prompt_tokens import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.intake.reception import Reception
-from gateway.intake.starts import Starts
 from gateway.observability.telemetry import Telemetry
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
@@ -69,7 +68,6 @@ class Front:
         self._backends = backends
         self._links = links
         self._budgets = budgets
-        self._tiers = tiers
         listen = config.listen
         self._names = RequestNames()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
@@ -113,8 +111,13 @@ class Front:
         self._probes = Probes(pools)
         cors = Cors(listen.allowed_origins)
         self._answering = Answering(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
-        self.starts = self._make_starts(telemetry)
-        self.server = self._make_server(cors)
+        self.server = GatewayServer(
+            self._handlers(),
+            names=self._names,
+            cors=cors,
+            body_bytes_max=config.limits.body_bytes_max,
+            header_bytes_max=config.limits.header_bytes_max,
+        )
 
     def lame_duck(self) -> None:
         """Say "not ready", and close connections after their answers."""
@@ -193,27 +196,6 @@ class Front:
 
     def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
         self._responses.made(answer_id, KeptResponse(call.owner, backend_id, call.request.model, context_tokens))
-
-    def _make_server(self, cors: Cors) -> GatewayServer:
-        return GatewayServer(
-            self._handlers(),
-            starts=self.starts,
-            names=self._names,
-            cors=cors,
-            body_bytes_max=self._config.limits.body_bytes_max,
-            header_bytes_max=self._config.limits.header_bytes_max,
-        )
-
-    def _make_starts(self, telemetry: Telemetry) -> Starts:
-        return Starts(caller=self._reception.caller, weight_of=self._weight_of, names=self._names, telemetry=telemetry)
-
-    def _weight_of(self, tenant_id: str) -> float:
-        """Of whoever calls. What counts by its model is not read yet."""
-        tenant = None if self._config.auth.tenant_from == "model" else self.tenants.find(tenant_id)
-        if tenant is None:
-            return 1.0
-        tier = self._tiers.get(tenant.tier_id)
-        return tenant.weight * (1.0 if tier is None else tier.weight)
 
     def _make_tenants(self) -> TenantDirectory:
         tenants, auth = self._config.policy_tenants(), self._config.auth

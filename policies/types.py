@@ -228,7 +228,6 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "slo_unreachable"
     SHED = "shed"
     DRAINING = "draining"
-    GATEWAY_BUSY = "gateway_busy"
 
 
 class LimitKind(StrEnum):

@@ -135,7 +135,6 @@ READYZ: Final = _own("/readyz")
 PING: Final = _own("/ping", "GET", "POST")
 VERSION: Final = _own("/version")
 REALTIME: Final = _own("/v1/realtime")
-PROBES: Final = frozenset((HEALTH, LIVEZ, READYZ, PING))
 
 _COHERE: Final = "/cohere/"
 

@@ -129,13 +129,6 @@ REFUSALS: Final[Mapping[Reason, Refusal]] = {
     Reason.DRAINING: Refusal(
         503, "overloaded_error", "service_unavailable", "The gateway is shutting down.", "rejected-shutting-down"
     ),
-    Reason.GATEWAY_BUSY: Refusal(
-        429,
-        "rate_limit_error",
-        "rate_limit_exceeded",
-        "The gateway is busy, and you ask for more than your share of it.",
-        "rejected-saturated",
-    ),
 }
 
 INVALID_API_KEY: Final = Problem(

@@ -1,9 +1,6 @@
 """Where a server listens, and with which certificate."""
 
-import asyncio
-import os
-import socket
-from typing import Final, cast
+from typing import Final
 
 from aiohttp import web
 
@@ -11,9 +8,6 @@ from gateway.config.sections import ServerTls
 from gateway.http.certificate import Certificate
 
 BACKLOG: Final = 4096
-# The event loops accept one connection at a socket in a turn, so there are more sockets on the port. Where turns are as
-# long as the gateway lets them become (10 ms), these accept 1,600 a second.
-SOCKETS: Final = 16
 
 
 class Listener:
@@ -32,13 +26,7 @@ class Listener:
         """Listen; return the URL. Raises OSError where the port is taken."""
         await self._runner.setup()
         context = None if self._certificate is None else self._certificate.context
-        first = web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG, ssl_context=context)
-        await first.start()
-        server = cast("asyncio.Server", first._server)  # noqa: SLF001 - aiohttp does not tell it
-        for listening in server.sockets:
-            for _ in range(SOCKETS - 1):
-                again = socket.socket(fileno=os.dup(listening.fileno()))
-                await web.SockSite(self._runner, again, backlog=BACKLOG, ssl_context=context).start()
+        await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG, ssl_context=context).start()
         if self._certificate is not None:
             self._certificate.start()
         host, port = self._runner.addresses[0][:2]

@@ -18,16 +18,13 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.api import errors
-from gateway.api.endpoints import PROBES, Endpoint, PathTable, api_of
+from gateway.api.endpoints import Endpoint, PathTable, api_of
 from gateway.api.errors import Answer, Problem
 from gateway.http.cors import Cors
-from gateway.http.early_answer import EarlyAnswers
 from gateway.http.ending import END_BYTES, Ending, may_leave_something
 from gateway.http.names import RequestNames
 from gateway.http.stall import StallingConnection
 from gateway.http.whole_response import WholeResponse
-from gateway.intake.starts import Refusal, Start, Starts
-from policies.types import Reason
 
 # Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
 Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
@@ -53,7 +50,6 @@ class GatewayServer(web.Server):
         self,
         handlers: Mapping[Endpoint, Handler],
         *,
-        starts: Starts,
         names: RequestNames,
         cors: Cors,
         body_bytes_max: int,
@@ -73,10 +69,6 @@ class GatewayServer(web.Server):
         )
         self._handlers = handlers
         self._paths = PathTable(handlers)
-        # Calls that a handler answers for somebody: these wait for their tenants' turns.
-        self._turns = PathTable([endpoint for endpoint in handlers if endpoint not in PROBES])
-        self.starts = starts
-        self._early_answers = EarlyAnswers(Reason.GATEWAY_BUSY)
         self._names = names
         self._cors = cors
         self._body_bytes_max = body_bytes_max
@@ -93,12 +85,8 @@ class GatewayServer(web.Server):
         endpoint, path_id = self._paths.exact(request.raw_path), ""
         if endpoint is None:
             endpoint, path_id = self._paths.find(request.path)
-        refusal = await self._turn_of(request) if connection.came_behind else None
         if connection.is_malformed:
             response: web.StreamResponse = to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
-        elif refusal is not None:
-            problem = errors.refused(Reason.GATEWAY_BUSY, refusal.waited_s)
-            response = to_response(errors.answer(problem, api_of(request.path)))
         elif endpoint is not None and request.method in endpoint.methods:
             response = await self._handlers[endpoint](request, path_id)
         else:
@@ -109,32 +97,6 @@ class GatewayServer(web.Server):
         if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
             response.force_close()
         return response
-
-    async def _turn_of(self, request: web.BaseRequest) -> Refusal | None:
-        """Return when a request may begin that was not asked about when it came, or why it may not."""
-        endpoint = self._turns.find(request.path)[0]
-        if self.starts.may_start() or endpoint is None or request.method not in endpoint.methods:
-            return None
-        start = self._loop.create_future()
-        refusal = self.starts.put(start, endpoint, request.headers, request.remote)
-        if refusal is None:
-            await start
-        else:
-            request[REQUEST_ID] = refusal.request_id
-        return refusal
-
-    def put(self, start: Start, message: RawRequestMessage, remote: str | None) -> bytes | None:
-        """Let a request wait until `start` is done; or return its answer, which says that it shall not."""
-        endpoint = self._turns.exact(message.path) or self._turns.find(message.url.path)[0]
-        if endpoint is None or message.method not in endpoint.methods:
-            start.set_result(None)
-            return None
-        refusal = self.starts.put(start, endpoint, message.headers, remote)
-        if refusal is None:
-            return None
-        self.requests_count += 1
-        closes = message.should_close or self.closing
-        return self._early_answers.of(endpoint.api, refusal.waited_s, refusal.request_id, closes=closes)
 
     def _turned_away(self, request: web.BaseRequest, endpoint: Endpoint | None) -> web.Response:
         """What does not reach a handler."""
@@ -182,7 +144,6 @@ class GatewayServer(web.Server):
     ) -> web.BaseRequest:
         assert isinstance(protocol, _Connection)
         protocol.reading = payload
-        protocol.came_behind, protocol.is_let_in = not protocol.is_let_in, False
         malformed = protocol.is_malformed = _is_malformed(message)
         ending = protocol.ending_of(message) if may_leave_something(message) else None
         if self.closing or malformed or (ending is None and may_leave_something(message)):
@@ -208,79 +169,19 @@ class _EndingRequest(web.BaseRequest):
 class _Connection(StallingConnection):
     """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
 
-    __slots__ = ("_end", "_ending", "_server", "came_behind", "is_let_in", "is_malformed", "reading")
+    __slots__ = ("_end", "_ending", "is_malformed", "reading")
 
     reading: StreamReader | None  # the body of the request that is being answered
     _end: bytes  # of all that was read
     _ending: Ending | None  # of the newest request that may leave something in the parser
-    is_let_in: bool  # the oldest request that is not answered yet may begin, or waits for its turn
-    came_behind: bool  # the one that is being answered came while another was
     is_malformed: bool  # whether another server might read that request as something else
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.reading, self.is_malformed = None, False
         self._end, self._ending = b"", None
-        self.is_let_in = self.came_behind = False
-        assert isinstance(self._manager, GatewayServer)
-        self._server = self._manager
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, and let a request begin that comes on an idle connection, now or in its tenant's turn."""
-        waiter = self._waiter
-        if waiter is None or waiter.done():  # a request is being answered
-            self._parse(data)
-        elif self._messages:  # one waits for its turn
-            self._waiter = None
-            self._parse(data)
-            self._waiter = waiter
-        elif self._server.starts.may_start():
-            self.is_let_in = True
-            self._parse(data)
-        else:
-            self._waiter = None
-            self._parse(data)
-            self._waiter = waiter
-            if self._messages:
-                self._put(waiter)
-
-    def _put(self, waiter: asyncio.Future[None]) -> None:
-        """Let the request that is here wait for its turn, or refuse it."""
-        message, payload = self._messages[0]
-        if not isinstance(message, RawRequestMessage) or not self._may_be_answered_early(message, payload):
-            waiter.set_result(None)  # it is asked about when it is handled
-            return
-        server = self._server
-        refusal = server.put(waiter, message, self.peername[0] if self.peername else None)
-        if refusal is None:
-            self.is_let_in = True
-            return
-        self._messages.popleft()
-        assert self._parser is not None
-        assert self.transport is not None
-        self._parser.message_consumed()
-        self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
-        self.transport.write(refusal)
-        if message.should_close or server.closing:
-            self.force_close()
-
-    def _may_be_answered_early(self, message: RawRequestMessage, payload: StreamReader) -> bool:
-        """It is whole and alone, its client takes its answers, and no page of another origin asks."""
-        return (
-            len(self._messages) == 1
-            and payload.is_eof()
-            and not self._paused
-            and hdrs.ORIGIN not in message.headers
-            and not may_leave_something(message)
-            and not _is_malformed(message)
-        )
-
-    def _process_keepalive(self) -> None:
-        if self._messages:  # what waits for its turn is not idle
-            self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
-        super()._process_keepalive()
-
-    def _parse(self, data: bytes) -> None:
         was_paused = self._reading_paused
         RequestHandler.data_received(self, data)  # super() would cost more for every read
         newest, payload = self._messages[-1] if self._messages else (None, EMPTY_PAYLOAD)
@@ -303,7 +204,8 @@ class _Connection(StallingConnection):
         return self._ending if self._ending is not None and self._ending.message is message else None
 
     def on_cut(self, reason: str) -> None:
-        self._server.cuts[reason] += 1
+        assert isinstance(self._manager, GatewayServer)
+        self._manager.cuts[reason] += 1
 
 
 def received(request: web.BaseRequest) -> bytes | None:

@@ -5,7 +5,6 @@ body here (408, 413) and what its path wants (400), is there the model (404), is
 """
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -79,7 +78,8 @@ class Reception:
     def identify(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
         """Who calls, noted in the trace. Raises Refused."""
         try:
-            identity = self._identity(request.headers, request.remote)
+            named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
+            identity = named or self._auth.identify(request.headers)
         except Unauthorized:
             wait_s = self._failures.failed(request.remote, asyncio.get_running_loop().time())
             if wait_s is not None:
@@ -87,13 +87,6 @@ class Reception:
             raise Refused(errors.INVALID_API_KEY) from None
         trace.tenant_id, trace.key_id = identity.tenant_id, identity.key_id
         return identity
-
-    def caller(self, headers: Mapping[str, str], remote: str | None) -> Identity | None:
-        """Who calls from this address, None where that is not known; a failure is not counted."""
-        try:
-            return self._identity(headers, remote)
-        except Unauthorized:
-            return None
 
     async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Arrival:
         """A call with a body, noted in the trace as it becomes known. Raises Refused."""
@@ -145,10 +138,6 @@ class Reception:
         if self.draining:
             raise refused(Reason.DRAINING)
         return self.identify(request, trace)
-
-    def _identity(self, headers: Mapping[str, str], remote: str | None) -> Identity:
-        named = self._proxies.named(headers, remote) if self._proxies is not None else None
-        return named or self._auth.identify(headers)
 
     async def _read_long(self, content_type: str, data: bytes, *, multipart: bool) -> Body:
         if not multipart:

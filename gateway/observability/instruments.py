@@ -192,9 +192,6 @@ REPLICAS: Final = Family("fairlead_replicas", "Gateways that share limits throug
 CUT_OFF: Final = Family(
     "fairlead_replicas_cut_off", "1: the others cannot be met, and this gateway keeps to its fair share of limits."
 )
-CALLS_UNREAD: Final = Family(
-    "fairlead_unread_calls", "Calls that wait for their tenant's turn to be read: the gateway is short of CPU."
-)
 CLIENTS_CUT: Final = Family(
     "fairlead_clients_cut_total", "Connections of clients that took nothing of what they were sent, by reason.",
     ("reason",), total=True,
@@ -215,7 +212,7 @@ FAMILIES: Final = (
     BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
     BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
     *TENANT_SLO, *TIER_SLO,
-    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF, CALLS_UNREAD, CLIENTS_CUT, SPANS_LOST, LINES_LOST,
+    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF, CLIENTS_CUT, SPANS_LOST, LINES_LOST,
 )  # fmt: skip
 
 

@@ -71,7 +71,6 @@ def test_every_problem_is_an_anthropic_error_to_who_speaks_that_api(problem):
         (Reason.SLO_UNREACHABLE, 429, "rejected-saturated"),
         (Reason.SHED, 429, "evicted-priority"),
         (Reason.DRAINING, 503, "rejected-shutting-down"),
-        (Reason.GATEWAY_BUSY, 429, "rejected-saturated"),
     ],
 )
 def test_contention_is_429_and_no_capacity_is_503(reason, status, dropped):
