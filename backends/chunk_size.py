@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from backends.metrics import EngineMetrics, EngineSteps
-from backends.saturation import KV_USED_RATIO_MAX
+from backends.running_limit import KV_USED_RATIO_MAX
 
 SCRAPES_MIN = 15  # in tokens: so many times the most that was counted between two scrapes; an error of 1 in 15 at most
 STEPS_MIN = 32

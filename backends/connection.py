@@ -50,7 +50,7 @@ class UpstreamClosed(UpstreamError):  # noqa: N818
         self.bytes_received = bytes_received
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Whom a connection tells what became of it."""
 
     def give_back(self, connection: "Connection") -> None:
@@ -62,7 +62,7 @@ class Owner(Protocol):
         ...
 
 
-class Exchange:
+class HttpExchange:
     """One request and its response. Use `async with`, or call release() on every path.
 
     `headers` are by name in lower case; of a name that comes twice the last one counts. `is_framed` says whether the
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
         "transport",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.idle_since = 0.0
         self.lost: asyncio.Future[None] = loop.create_future()
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._sink: Callable[[bytes], None] | None = None
@@ -206,8 +206,8 @@ class Connection(asyncio.Protocol):
 
     # The exchange's side.
 
-    def begin(self) -> Exchange:
-        self._exchange = exchange = Exchange(self)
+    def begin(self) -> HttpExchange:
+        self._exchange = exchange = HttpExchange(self)
         self._waiter = self.loop.create_future()
         self._error = None
         self._bytes_received = 0

@@ -38,7 +38,7 @@ class Evidence(StrEnum):
     BROKEN = "broken"  # answered, then cut the stream or failed with a 5xx
 
 
-class State(StrEnum):
+class HealthState(StrEnum):
     UNKNOWN = "unknown"  # not heard from yet
     HEALTHY = "healthy"
     TRIAL = "trial"
@@ -51,7 +51,7 @@ class BackendHealth:
 
     def __init__(self, backend_id: str) -> None:
         self.backend_id = backend_id
-        self.state = State.UNKNOWN
+        self.state = HealthState.UNKNOWN
         self.retry_at = 0.0  # an ejected or silent backend is not put on trial before this
         self.backoff_s = BACKOFF_S_MIN  # of the next ejection
         self._unreachable = 0
@@ -64,7 +64,7 @@ class BackendHealth:
 
     @property
     def available(self) -> bool:
-        return self.state in {State.HEALTHY, State.TRIAL}
+        return self.state in {HealthState.HEALTHY, HealthState.TRIAL}
 
     def report(self, evidence: Evidence, *, sent_at: float, now: float) -> None:
         """Record how a request went that was sent at `sent_at`."""
@@ -75,28 +75,28 @@ class BackendHealth:
                 return
             self._failed_at = now
             self._broken += 1
-            if self.available and (self.state is State.TRIAL or self._broken >= FAILURES_MAX):
-                self._leave(State.EJECTED, now)
+            if self.available and (self.state is HealthState.TRIAL or self._broken >= FAILURES_MAX):
+                self._leave(HealthState.EJECTED, now)
         elif evidence is Evidence.UNREACHABLE:
             self.poll_failed(now)
 
     def poll_failed(self, now: float) -> None:
         """Record that it did not answer: a health poll, or a connection that was not made."""
         self._unreachable += 1
-        if self.state is State.EJECTED and self._unreachable >= FAILURES_MAX:
-            self.state = State.DOWN
-        elif self.available and (self.state is State.TRIAL or self._unreachable >= FAILURES_MAX):
-            self._leave(State.DOWN, now)
-        elif self.state is State.UNKNOWN and self._unreachable >= FAILURES_MAX:
-            self.state = State.DOWN
+        if self.state is HealthState.EJECTED and self._unreachable >= FAILURES_MAX:
+            self.state = HealthState.DOWN
+        elif self.available and (self.state is HealthState.TRIAL or self._unreachable >= FAILURES_MAX):
+            self._leave(HealthState.DOWN, now)
+        elif self.state is HealthState.UNKNOWN and self._unreachable >= FAILURES_MAX:
+            self.state = HealthState.DOWN
 
     def poll_answered(self, now: float) -> None:
         """Record that it says it is well."""
         self._unreachable = 0
         self._heard_at = now
-        if self.state is State.UNKNOWN:
+        if self.state is HealthState.UNKNOWN:
             self._become_healthy(now)
-        elif self.state is State.TRIAL:
+        elif self.state is HealthState.TRIAL:
             self._trial_polls += 1
             if self._trial_polls >= TRIAL_POLLS:
                 self._become_healthy(now)
@@ -104,11 +104,11 @@ class BackendHealth:
             if now >= self.retry_at:
                 self.take_back(now)
             else:
-                self.state = State.EJECTED
+                self.state = HealthState.EJECTED
 
     def take_back(self, now: float) -> None:
         """Put it on trial."""
-        self.state, self._trial_polls, self._unreachable, self._back_at = State.TRIAL, 0, 0, now
+        self.state, self._trial_polls, self._unreachable, self._back_at = HealthState.TRIAL, 0, 0, now
 
     def _is_news(self, sent_at: float) -> bool:
         """Whether the failure of what was sent then is another accident than the last."""
@@ -116,15 +116,15 @@ class BackendHealth:
 
     def _served(self, now: float) -> None:
         self._unreachable = self._broken = 0
-        if self.state is State.TRIAL:
+        if self.state is HealthState.TRIAL:
             self.backoff_s = BACKOFF_S_MIN
             self._become_healthy(now)
 
     def _become_healthy(self, now: float) -> None:
-        self.state, self._broken, self._healthy_since = State.HEALTHY, 0, now
+        self.state, self._broken, self._healthy_since = HealthState.HEALTHY, 0, now
 
-    def _leave(self, state: State, now: float) -> None:
-        if self.state is State.HEALTHY and now - self._healthy_since > BACKOFF_S_MAX:
+    def _leave(self, state: HealthState, now: float) -> None:
+        if self.state is HealthState.HEALTHY and now - self._healthy_since > BACKOFF_S_MAX:
             self.backoff_s = BACKOFF_S_MIN  # what it did long ago is forgiven
         self.state, self.retry_at = state, now + self.backoff_s
         self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
@@ -135,7 +135,7 @@ def keep_one(pool: Iterable[BackendHealth], now: float) -> BackendHealth | None:
     None where there is no need.
     """
     healths = list(pool)
-    ejected = [h for h in healths if h.state is State.EJECTED]
+    ejected = [h for h in healths if h.state is HealthState.EJECTED]
     if not ejected or any(h.available for h in healths):
         return None
     taken_back = min(ejected, key=lambda h: (h.retry_at, h.backend_id))

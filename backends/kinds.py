@@ -17,7 +17,7 @@ from typing import Any, Final
 VLLM_BUSY: Final = (503, b"currently busy")  # strangers too: vLLM may be behind one
 
 
-class Asked(IntEnum):
+class UsageDetail(IntEnum):
     """How much a stream may be asked to say of its usage (`stream_options`)."""
 
     NOTHING = 0  # the server does not take stream_options
@@ -44,7 +44,7 @@ class BackendKind:
     """
 
     name: str
-    usage: Asked
+    usage: UsageDetail
     nulls_usage: bool = False
     may_refuse_options: bool = False
     owners: tuple[str, ...] = ()
@@ -87,12 +87,12 @@ def _size(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-KINDS: Final[Mapping[str, BackendKind]] = {
+BACKEND_KINDS: Final[Mapping[str, BackendKind]] = {
     kind.name: kind
     for kind in (
         BackendKind(
             name="vllm",
-            usage=Asked.ALWAYS,
+            usage=UsageDetail.ALWAYS,
             owners=("vllm",),
             metrics="vllm:",
         ),
@@ -100,7 +100,7 @@ KINDS: Final[Mapping[str, BackendKind]] = {
         # managers/scheduler.py (max_queued_requests), http_server.py (/get_server_info).
         BackendKind(
             name="sglang",
-            usage=Asked.ALWAYS,
+            usage=UsageDetail.ALWAYS,
             owners=("sglang",),
             metrics="sglang:",
             sizes_path="/get_server_info",
@@ -110,7 +110,7 @@ KINDS: Final[Mapping[str, BackendKind]] = {
         # tools/server/README.md: /props, /metrics (with --metrics), /v1/models; it queues without limit.
         BackendKind(
             name="llama.cpp",
-            usage=Asked.AT_END,
+            usage=UsageDetail.AT_END,
             owners=("llamacpp",),
             metrics="llamacpp:",
             sizes_path="/props",
@@ -120,7 +120,7 @@ KINDS: Final[Mapping[str, BackendKind]] = {
         # docs/openapi.json: Info, StreamOptions, the 429 of an overloaded router; reference/metrics.
         BackendKind(
             name="tgi",
-            usage=Asked.AT_END,
+            usage=UsageDetail.AT_END,
             metrics="tgi_",
             sizes_path="/info",
             sizes=_tgi_sizes,
@@ -128,21 +128,23 @@ KINDS: Final[Mapping[str, BackendKind]] = {
         ),
         # platform.openai.com/docs/api-reference/chat-streaming: "All other chunks will also include a usage
         # field, but with a null value." It refuses fields that it does not know.
-        BackendKind(name="openai", usage=Asked.AT_END, nulls_usage=True, may_refuse_options=True),
-        BackendKind(name="openai-basic", usage=Asked.NOTHING),
+        BackendKind(name="openai", usage=UsageDetail.AT_END, nulls_usage=True, may_refuse_options=True),
+        BackendKind(name="openai-basic", usage=UsageDetail.NOTHING),
     )
 }
-VLLM: Final = KINDS["vllm"]
-STRANGER: Final = KINDS["openai"]
-STRANGER_WITHOUT_OPTIONS: Final = KINDS["openai-basic"]
+VLLM: Final = BACKEND_KINDS["vllm"]
+STRANGER: Final = BACKEND_KINDS["openai"]
+STRANGER_WITHOUT_OPTIONS: Final = BACKEND_KINDS["openai-basic"]
 
 
 def kind_by_owner(owners: Iterable[str]) -> BackendKind | None:
     """The kind that puts one of these into `owned_by`."""
     owned_by = tuple(owners)
-    return next((kind for kind in KINDS.values() if any(owner.startswith(kind.owners) for owner in owned_by)), None)
+    return next(
+        (kind for kind in BACKEND_KINDS.values() if any(owner.startswith(kind.owners) for owner in owned_by)), None
+    )
 
 
 def kind_by_metrics(text: str) -> BackendKind | None:
     """The kind whose metrics these are."""
-    return next((kind for kind in KINDS.values() if kind.metrics and f"\n{kind.metrics}" in text), None)
+    return next((kind for kind in BACKEND_KINDS.values() if kind.metrics and f"\n{kind.metrics}" in text), None)

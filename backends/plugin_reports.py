@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, Final
 from uuid import uuid4
 
-from backends.step_times import StepReport
+from backends.step_times import ReportedStep
 
 PATH: Final = "/fairlead/steps"
 REPORTS_BYTES_MAX: Final = 4 << 20
@@ -63,7 +63,7 @@ class PluginReports:
         """It did not answer; perhaps it will be another server than before."""
         self.engines, self._absent_until = None, float("-inf")
 
-    def told(self, body: bytes) -> list[StepReport]:
+    def told(self, body: bytes) -> list[ReportedStep]:
         """Take in an answer; return the steps that are new. Raises ValueError for what is none."""
         said = json.loads(body)
         if not isinstance(said, dict) or said.get("version") != VERSION or not isinstance(said.get("epoch"), str):
@@ -74,7 +74,7 @@ class PluginReports:
         # Of a process that was started again `since` meant nothing: its first steps may be missing, and are not missed.
         self._epoch, self._next = said["epoch"], said["next"]
         self.engines = _together([state for state in states.values() if isinstance(state, dict)], self.gateway)
-        return [StepReport(row[2], row[3], row[4], row[5] / 1e6) for row in rows if _is_row(row)]
+        return [ReportedStep(row[2], row[3], row[4], row[5] / 1e6) for row in rows if _is_row(row)]
 
 
 def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | None:

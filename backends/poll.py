@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 from aiohappyeyeballs import AddrInfoType
 
-from backends.reach import Reach
+from backends.address_allowlist import AddressAllowlist
 from backends.spec import BackendSpec
 
 
@@ -35,19 +35,19 @@ class Poller:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._sessions: dict[Reach | None, aiohttp.ClientSession] = {}
+        self._sessions: dict[AddressAllowlist | None, aiohttp.ClientSession] = {}
         self._started = False
 
     def start(self) -> None:
         self._started = True
 
-    def _session(self, reach: Reach | None) -> aiohttp.ClientSession:
+    def _session(self, reach: AddressAllowlist | None) -> aiohttp.ClientSession:
         session = self._sessions.get(reach)
         if session is None:
             session = self._sessions[reach] = self._make_session(reach)
         return session
 
-    def _make_session(self, reach: Reach | None) -> aiohttp.ClientSession:
+    def _make_session(self, reach: AddressAllowlist | None) -> aiohttp.ClientSession:
         def checked(address: AddrInfoType) -> socket.socket:
             assert reach is not None, "only where there is something to check"
             reach.check(str(address[4][0]))

@@ -21,9 +21,9 @@ from random import Random
 from typing import Any
 
 from backends.catalog import Catalog, ModelCard, read_models
-from backends.health import BackendHealth, Evidence, State, keep_one
+from backends.health import BackendHealth, Evidence, HealthState, keep_one
 from backends.kinds import (
-    KINDS,
+    BACKEND_KINDS,
     STRANGER,
     STRANGER_WITHOUT_OPTIONS,
     VLLM,
@@ -32,11 +32,11 @@ from backends.kinds import (
     kind_by_metrics,
     kind_by_owner,
 )
-from backends.member import Member
+from backends.live_backend import LiveBackend
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
 from backends.plugin_reports import REPORTS_BYTES_MAX
 from backends.poll import Poller, PollTimes, UnansweredError
-from backends.saturation import RunningLimit
+from backends.running_limit import RunningLimit
 from backends.spec import BackendSpec
 from backends.step_times import StepTimes
 from policies.step_time import StepTime
@@ -248,7 +248,7 @@ class BackendPool:
         """Return the backends whose models are not known yet: one of them may serve what nobody else does."""
         return [backend_id for backend_id in self.backend_ids() if not self._catalog.known(backend_id)]
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, HealthState]:
         return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
 
     def metrics(self, backend_id: str) -> EngineMetrics:
@@ -285,16 +285,16 @@ class BackendPool:
         if backend.health.state is not was:
             self._settle(backend, was, why=evidence)
 
-    def _make_backend(self, spec: BackendSpec) -> Member:
-        return Member(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
+    def _make_backend(self, spec: BackendSpec) -> LiveBackend:
+        return LiveBackend(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
 
-    def _watch(self, backend: Member) -> asyncio.Event:
+    def _watch(self, backend: LiveBackend) -> asyncio.Event:
         """Ask it from now on. The event says that it has answered, or has not."""
         answered = asyncio.Event()
         backend.task = asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
         return answered
 
-    async def _ask_forever(self, backend: Member, answered: asyncio.Event) -> None:
+    async def _ask_forever(self, backend: LiveBackend, answered: asyncio.Event) -> None:
         while True:
             backend.ask_now.clear()
             was, why = backend.health.state, ""
@@ -316,7 +316,7 @@ class BackendPool:
             backend.asked = asyncio.Event()
             await self._pause(backend)
 
-    async def _pause(self, backend: Member) -> None:
+    async def _pause(self, backend: LiveBackend) -> None:
         busy = bool(backend.metrics.requests_running or backend.metrics.requests_waiting)
         pause_s = self._times.busy_s if busy else self._times.idle_s
         pause_s *= 1 + JITTER_RATIO * self._rng.uniform(-1, 1)
@@ -325,21 +325,21 @@ class BackendPool:
             async with asyncio.timeout(pause_s * 0.9):
                 await backend.ask_now.wait()
 
-    async def _ask(self, backend: Member) -> None:
+    async def _ask(self, backend: LiveBackend) -> None:
         """One round. Raises UnansweredError when it does not say that it is well."""
         await self._ask_health(backend)
-        silent = backend.health.state in {State.UNKNOWN, State.DOWN}
+        silent = backend.health.state in {HealthState.UNKNOWN, HealthState.DOWN}
         backend.health.poll_answered(self._clock())
         if silent:  # perhaps another server than before: what was known of it may be wrong
             backend.metrics, backend.running_limit, backend.models_at = EngineMetrics(), RunningLimit(), float("-inf")
-            backend.kind, backend.sizes = KINDS.get(backend.spec.kind or ""), Sizes()
+            backend.kind, backend.sizes = BACKEND_KINDS.get(backend.spec.kind or ""), Sizes()
         await self._ask_metrics(backend)
         if backend.kind is VLLM:
             await self._ask_plugin(backend)
         if self._clock() - backend.models_at >= self._times.models_s:
             await self._ask_models(backend)
 
-    async def _ask_health(self, backend: Member) -> None:
+    async def _ask_health(self, backend: LiveBackend) -> None:
         """Ask whether it is well; a server that has no path for that is well when it can say what it serves."""
         try:
             await self._poller.get(backend.spec, "/health", bytes_max=0)
@@ -348,7 +348,7 @@ class BackendPool:
                 raise
             await self._poller.get(backend.spec, "/v1/models", bytes_max=0)
 
-    async def _ask_metrics(self, backend: Member) -> None:
+    async def _ask_metrics(self, backend: LiveBackend) -> None:
         asked_at = self._clock()
         try:
             body = await self._poller.get(backend.spec, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
@@ -365,7 +365,7 @@ class BackendPool:
         if backend.kind is None:
             backend.kind = kind_by_metrics(text)
 
-    async def _ask_plugin(self, backend: Member) -> None:
+    async def _ask_plugin(self, backend: LiveBackend) -> None:
         """Ask for the steps since the last round, where there is a plugin that tells."""
         now = self._clock()
         path = backend.plugin.path(now)
@@ -379,7 +379,7 @@ class BackendPool:
         else:
             backend.step_times.reported(reports, now=now)
 
-    async def _ask_models(self, backend: Member) -> None:
+    async def _ask_models(self, backend: LiveBackend) -> None:
         try:
             body = await self._poller.get(backend.spec, "/v1/models", bytes_max=MODELS_BYTES_MAX)
             cards = read_models(json.loads(body))
@@ -398,9 +398,9 @@ class BackendPool:
             await asyncio.wait([backend.probe], timeout=PROBE_WAIT_S)
         self._serves(backend)
 
-    async def _probe(self, backend: Member) -> None:
+    async def _probe(self, backend: LiveBackend) -> None:
         """Ask it for its size, where its kind has a path for that; one of no known kind at the paths of all kinds."""
-        for kind in KINDS.values() if backend.kind is None else [backend.kind]:
+        for kind in BACKEND_KINDS.values() if backend.kind is None else [backend.kind]:
             if kind.sizes_path is None:
                 continue
             try:
@@ -415,7 +415,7 @@ class BackendPool:
                 self._serves(backend)
                 break
 
-    def _serves(self, backend: Member) -> None:
+    def _serves(self, backend: LiveBackend) -> None:
         """Its models, or what is known of them, may be news."""
         context = backend.sizes.context_tokens_max
         cards = tuple(
@@ -425,14 +425,14 @@ class BackendPool:
             log.info("backend %s serves %s", backend.spec.id, ", ".join(card.id for card in cards[:8]))
             self._on_change()
 
-    def _settle(self, backend: Member, was: State, *, why: str) -> None:
+    def _settle(self, backend: LiveBackend, was: HealthState, *, why: str) -> None:
         """After news of one backend: keep its pool in service, and tell the listener what it does not know."""
         if backend.health.state is not was:
             pool = self._pool_mates(backend)
             kept = keep_one((mate.health for mate in pool), self._clock())
             _tell_state(backend.health, was, why)
             if kept is not None and kept is not backend.health:
-                _tell_state(kept, State.EJECTED, "there is no other")
+                _tell_state(kept, HealthState.EJECTED, "there is no other")
         else:
             pool = [backend]
         for mate in pool:
@@ -441,22 +441,22 @@ class BackendPool:
                 mate.load = load
                 self._on_load(mate.spec.id)
 
-    def _pool_mates(self, backend: Member) -> list[Member]:
+    def _pool_mates(self, backend: LiveBackend) -> list[LiveBackend]:
         pool = self._catalog.pool_of_backend(backend.spec.id)
         if pool is None or backend.leaving:
             return [backend]
         return [self._backends[backend_id] for backend_id in self._catalog.backends_of(pool)]
 
-    def _load(self, backend: Member) -> BackendLoad:
+    def _load(self, backend: LiveBackend) -> BackendLoad:
         load = backend.measured(self._clock())
-        is_trial = backend.health.state is State.TRIAL
-        if is_trial and any(mate.health.state is State.HEALTHY for mate in self._pool_mates(backend)):
+        is_trial = backend.health.state is HealthState.TRIAL
+        if is_trial and any(mate.health.state is HealthState.HEALTHY for mate in self._pool_mates(backend)):
             return replace(load, requests_running_max=1)  # half open: others can carry the rest
         return load
 
 
-def _tell_state(health: BackendHealth, was: State, why: str) -> None:
+def _tell_state(health: BackendHealth, was: HealthState, why: str) -> None:
     """One line in the log: lost and found, better and worse."""
-    is_better = health.available and was not in {State.HEALTHY, health.state}
+    is_better = health.available and was not in {HealthState.HEALTHY, health.state}
     level = logging.INFO if is_better else logging.WARNING
     log.log(level, "backend %s: %s, was %s. %s", health.backend_id, health.state, was, why)

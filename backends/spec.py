@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from backends.reach import Reach
+from backends.address_allowlist import AddressAllowlist
 from policies.step_time import StepTime
 
 
@@ -32,4 +32,4 @@ class BackendSpec:
     step_tokens_max: int | None = None
     prompt_step_tokens_max: int | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
-    reach: Reach | None = None
+    reach: AddressAllowlist | None = None

@@ -33,7 +33,7 @@ REPORTS_FRESH_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class StepReport(NamedTuple):
+class ReportedStep(NamedTuple):
     """One step: tokens computed, KV tokens read, requests in it, and seconds from its start to that of the next."""
 
     new_tokens: int
@@ -147,7 +147,7 @@ class StepTimes:
         self._learner.unseen()
         self._chunk_size.silent()
 
-    def reported(self, reports: Iterable[StepReport], *, now: float) -> None:
+    def reported(self, reports: Iterable[ReportedStep], *, now: float) -> None:
         """Learn from reports of single steps, in order."""
         for report in reports:
             self._reported_at = now

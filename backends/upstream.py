@@ -13,20 +13,20 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+from backends.address_allowlist import AddressAllowlist
 from backends.connection import (
     ConnectFailed,
     Connection,
-    Exchange,
+    HttpExchange,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamSilent,
 )
-from backends.reach import Reach
 
 __all__ = [
     "ConnectFailed",
-    "Exchange",
+    "HttpExchange",
     "Upstream",
     "UpstreamClosed",
     "UpstreamError",
@@ -53,7 +53,7 @@ class Upstream:
         idle_connections_max: int,
         silence_s_max: float,
         ssl_context: ssl.SSLContext | None = None,
-        reach: Reach | None = None,
+        reach: AddressAllowlist | None = None,
     ) -> None:
         """`reach`: the addresses it may be at, looked at for every connection; None: any."""
         parts = urlsplit(url)
@@ -76,7 +76,7 @@ class Upstream:
 
     async def open(
         self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes = b""
-    ) -> Exchange:
+    ) -> HttpExchange:
         """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
         A pooled connection may have been closed by the backend just before: if it ends without a byte of
@@ -170,7 +170,7 @@ class Upstream:
         )
         return connection
 
-    async def _send(self, connection: Connection, request: tuple[bytes, ...]) -> Exchange:
+    async def _send(self, connection: Connection, request: tuple[bytes, ...]) -> HttpExchange:
         exchange = connection.begin()
         connection.transport.writelines(request)
         try:

@@ -27,32 +27,32 @@ import uvloop
 from backends.engine.server import EngineOptions, EngineServer
 from backends.poll import PollTimes
 from backends.pool import BackendPool
-from backends.simulation.recording import SchedulerLike
+from backends.simulation.recording import SchedulerProtocol
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.admin.management import Management, Running
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading
-from gateway.forwarding.attempt import Link
-from gateway.forwarding.pace import Pace
-from gateway.front import Front
-from gateway.http.listener import Listener
+from gateway.forwarding.attempt import BackendClient
+from gateway.forwarding.decode_pace import DecodePace
+from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
 from gateway.observability.instruments import CLIENTS_CUT, CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
 from gateway.observability.logs import configure_logging
 from gateway.observability.metrics import Metrics
-from gateway.observability.telemetry import Meter, Telemetry
+from gateway.observability.telemetry import CallObserver, Telemetry
 from gateway.observability.trace_log import make_trace_log
+from gateway.ports.listener import Listener
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.shared_limits import SharedLimits
 from gateway.state.assembly import make_store
 from gateway.store.base import Store
-from policies.admission import Sharing
+from policies.admission import SharedRateLimits
 
 if TYPE_CHECKING:
     from gateway.observability.tracing import Tracing
@@ -72,7 +72,7 @@ STOP_S_MAX = 1.0  # for answers that are already ours to be written
 
 log = logging.getLogger(__name__)
 
-Wrap = Callable[[str, SchedulerLike], SchedulerLike]
+Wrap = Callable[[str, SchedulerProtocol], SchedulerProtocol]
 
 
 class Gateway:
@@ -86,7 +86,7 @@ class Gateway:
         self._management = None if store is None else Management(config, store)
         self._wrap_scheduler = wrap_scheduler or (lambda _pool, scheduler: scheduler)
         self._engine: EngineServer | None = None
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, BackendClient] = {}
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
@@ -122,14 +122,14 @@ class Gateway:
         self._links = {spec.id: self._make_link(spec) for spec in specs}
         self._tracing = _make_tracing(config)
         self.metrics = self._make_metrics()
-        meters: list[Meter] = [self.metrics.calls]
+        meters: list[CallObserver] = [self.metrics.calls]
         budgets = None
         if self._management is not None and config.keeps_state:
             budgets = self._management.budgets
             meters += [self._management.usage, budgets]  # what was used is counted before its reservation ends
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
-        self._front = Front(
+        self._front = RequestHandlers(
             config,
             pools=self.pools,
             backends=self.backends,
@@ -215,9 +215,9 @@ class Gateway:
             reach=spec.reach,
         )
 
-    def _make_link(self, spec: BackendSpec) -> Link:
-        pace = Pace(partial(self.backends.decoded, spec.id))
-        return Link(self._make_upstream(spec), spec.headers, pace=pace)
+    def _make_link(self, spec: BackendSpec) -> BackendClient:
+        pace = DecodePace(partial(self.backends.decoded, spec.id))
+        return BackendClient(self._make_upstream(spec), spec.headers, pace=pace)
 
     def _make_metrics(self) -> Metrics:
         scheduling_of = self._config.scheduling_of if self._management is None else self._management.scheduling_of
@@ -244,7 +244,7 @@ class Gateway:
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         config = self._config
         scheduling = config.scheduling_of(pool) if self._management is None else self._management.scheduling_of(pool)
-        sharing = Sharing()
+        sharing = SharedRateLimits()
         scheduler = make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue, sharing=sharing)
         self._shared_limits.add(pool, sharing)
         return Dispatcher(self._wrap_scheduler(pool, scheduler))

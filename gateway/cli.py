@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.config import Config
-    from gateway.identity.key_file import KeyRecord
+    from gateway.config.key_file import KeyRecord
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ def keys_new(
     It is kept as an HMAC in auth.keys_file. The secret of the HMACs is made in auth.secret_file when there is none;
     keep it: without it no key is known any more.
     """
-    from gateway.identity.key_file import add_key  # noqa: PLC0415
+    from gateway.config.key_file import add_key  # noqa: PLC0415
 
     settings = _load(config, check_files=False)
     _check_tenant(tenant, settings)
@@ -181,7 +181,7 @@ def keys_new(
 @keys_app.command("list")
 def keys_list(config: ConfigOption = None) -> None:
     """List the keys by tenant: their last four characters, the start of their HMAC, and when they were made."""
-    from gateway.identity.key_file import read_keys  # noqa: PLC0415
+    from gateway.config.key_file import read_keys  # noqa: PLC0415
 
     try:
         records = read_keys(_load(config, check_files=False).auth.keys_file)
@@ -200,7 +200,7 @@ def keys_revoke(
     config: ConfigOption = None,
 ) -> None:
     """Remove one key. A running gateway accepts it for some seconds more."""
-    from gateway.identity.key_file import revoke_key  # noqa: PLC0415
+    from gateway.config.key_file import revoke_key  # noqa: PLC0415
 
     if len(mark) < REVOKE_CHARS_MIN:
         _fail(f"give at least {REVOKE_CHARS_MIN} characters")
@@ -256,7 +256,7 @@ def _check_tenant(tenant: str, settings: "Config") -> None:
 
 def _secret(settings: "Config") -> bytes:
     """The secret of the HMACs, made if need be. Raises ValueError, and OSError where it cannot be written."""
-    from gateway.identity.key_file import make_secret, read_keys  # noqa: PLC0415
+    from gateway.config.key_file import make_secret, read_keys  # noqa: PLC0415
 
     auth = settings.auth
     if auth.secret is None and not auth.secret_file.exists():
@@ -269,7 +269,7 @@ def _secret(settings: "Config") -> bytes:
 
 
 def _summary(settings: "Config") -> list[str]:
-    from gateway.identity.key_file import read_keys  # noqa: PLC0415
+    from gateway.config.key_file import read_keys  # noqa: PLC0415
 
     backends = ", ".join(backend.id for backend in settings.backends)
     embedded = f"the embedded engine, as {settings.engine.coefficients}"
@@ -281,7 +281,7 @@ def _summary(settings: "Config") -> list[str]:
         f"fairness: {settings.scheduling.fairness}, prediction: {settings.scheduling.prediction}",
     ]
     if settings.prompt_tokens.ranks_file is not None:
-        from gateway.intake.prompt_tokens import read_ranks  # noqa: PLC0415
+        from gateway.api.token_counts import read_ranks  # noqa: PLC0415
 
         ranks = read_ranks(settings.prompt_tokens.ranks_file)
         lines.append(f"prompt tokens: exact, with {len(ranks.merges)} ranks of SHA-256 {ranks.sha256}")

@@ -84,7 +84,7 @@ class TenantQueues:
             del self._tenants[request.tenant_id]
 
 
-class Queues(TenantQueues):
+class PoolQueues(TenantQueues):
     """All tenants' queues of one pool, and when a request's time runs out. An id occurs at most once in all of them."""
 
     def __init__(self) -> None:

@@ -18,34 +18,35 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from math import inf
 
-from policies.accounting import Accounting
-from policies.admission import Admission, BoundedQueues, Feasibility, Gate, RateLimiter
-from policies.backfill import Round
-from policies.capacity import KV_HEADROOM_RATIO
-from policies.cost import LinearPrice, Price
-from policies.door import Door
+from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
+from policies.accounts.cost import LinearPrice, Price
+from policies.accounts.ledger import InFlight, Ledger
+from policies.admission import Admission, AdmissionRules, BoundedQueues, Feasibility, RateLimiter
+from policies.capacity.backend import KV_HEADROOM_RATIO
+from policies.capacity.prefix_index import PrefixIndex
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
-from policies.fleet import Fleet
-from policies.lane import Lane, TenantState
-from policies.lanes import LaneMaker, Lanes
-from policies.ledger import InFlight, Ledger
+from policies.fleet.fleet import Fleet
 from policies.limit import Limit, ModelLimit
-from policies.outage import BACKEND_WAIT_S_MAX, Outage
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
+from policies.pool.accounting import Accounting
+from policies.pool.admission import PoolAdmission
+from policies.pool.backfill import BackfillRound
+from policies.pool.outage import BACKEND_WAIT_S_MAX, Outage
+from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
+from policies.pool.preemption import Preemption
+from policies.pool.slot_fitting import SlotFitting
+from policies.pool.snapshot import take_snapshot
+from policies.pool.tenants import Tenants
+from policies.pool.wait_reasons import waits_for
 from policies.prediction import Prediction, TenantQuantile
-from policies.preemption import Preemption
-from policies.prefixes import PrefixIndex
-from policies.queues import Queues
-from policies.seating import Seating
-from policies.share import SHARE_RATIO_MAX
-from policies.slo.attainment import AttainmentBook
-from policies.slo.outlook import Outlook
-from policies.slo.patience import Patience
+from policies.queueing.fair_queue import FairQueue, QueuedTenant
+from policies.queueing.fair_queues import FairQueues, QueueFactory
+from policies.queueing.share_cap import SHARE_RATIO_MAX
+from policies.queues import PoolQueues
+from policies.slo.attainment import AttainmentCounts
+from policies.slo.queue_timeout import QueueTimeout
 from policies.slo.shedding import Shedding
-from policies.snapshot import taken
-from policies.standings import RETURNING_S, Standings
-from policies.switching import chosen, predictors, rearrange, restore
-from policies.tenants import Tenants
+from policies.slo.ttft_forecast import Forecaster
 from policies.types import (
     DEFAULT_TIER,
     Action,
@@ -63,7 +64,6 @@ from policies.types import (
     Usage,
     Wait,
 )
-from policies.waiting import waits_for
 
 WAIT_S_MAX = 300.0
 DECISIONS_MAX = 32  # of one poll: about a millisecond, in which the driver does nothing else
@@ -99,17 +99,17 @@ class Scheduler:
         """
         assert decisions_max > 0, "a poll decides something"
         self._tiers = {tier.id: tier for tier in tiers}
-        self._queues = Queues()
+        self._queues = PoolQueues()
         self._fleet = Fleet(headroom_ratio_max, kv_rule, limit)
         self._prefixes = PrefixIndex()
         prediction = prediction or TenantQuantile()
-        self._seating = Seating(self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction)
+        self._seating = SlotFitting(self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction)
         self._seating.set_tiers(self._tiers.values())
         expected_output = self._seating.sizing.predict
         rules = (BoundedQueues(), RateLimiter(expected_output)) if admission is None else admission
         self._ledger = Ledger(price or LinearPrice())
-        states = {tenant.id: TenantState(tenant) for tenant in tenants}
-        self._maker = LaneMaker(
+        states = {tenant.id: QueuedTenant(tenant) for tenant in tenants}
+        self._maker = QueueFactory(
             make_order=fairness,
             tiers=self._tiers,
             tenants=states,
@@ -121,26 +121,28 @@ class Scheduler:
             noted=(noted := set[str]()),
         )
         self._lanes = self._arrange(placement or LeastReserved())
-        self._outlook = Outlook(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
+        self._outlook = Forecaster(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
         feasible = Feasibility(tiers=self._tiers, ttft_s=self._outlook.ttft_s, is_hopeless=self._outlook.is_hopeless)
-        self._gate = Gate((*rules, feasible), self._queues)
+        self._gate = AdmissionRules((*rules, feasible), self._queues)
         self._accounting = Accounting(self._ledger, self._lanes)
         self._unsettled = self._accounting.unsettled
-        book = self._attainment = AttainmentBook()
+        book = self._attainment = AttainmentCounts()
         self._tenants = Tenants(
             states, self._tiers, self._queues, self._lanes, self._accounting, self._seating, self._gate, book, noted
         )
         self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
         self._shedding = Shedding(self._queues, self._tiers, self._tenants.tier, self._tenants.key, noted)
-        patience = Patience(wait_s_max, self._tenants.tier)
+        patience = QueueTimeout(wait_s_max, self._tenants.tier)
         self._outage = Outage(backend_wait_s_max)
-        self._door = Door(self._tenants, self._fleet, self._gate, self._shedding, patience, book, self._outage)
+        self._door = PoolAdmission(self._tenants, self._fleet, self._gate, self._shedding, patience, book, self._outage)
         self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
         self._decisions_max = decisions_max
         self._is_cut_short = False  # the last poll, with more to decide
-        self._rounds: Sequence[tuple[Lane, Round]] = ()  # of it, to go on with while no fact arrives in its instant
+        self._rounds: Sequence[
+            tuple[FairQueue, BackfillRound]
+        ] = ()  # of it, to go on with while no fact arrives in its instant
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -298,8 +300,8 @@ class Scheduler:
         exist; nothing has changed then.
         """
         seating, maker = self._seating, self._maker
-        make_order = chosen(FAIRNESS, fairness) if fairness else maker.make_order
-        place = chosen(PLACEMENT, placement)() if placement else self._placement
+        make_order = choose_policy(FAIRNESS, fairness) if fairness else maker.make_order
+        place = choose_policy(PLACEMENT, placement)() if placement else self._placement
         predictor, sizer = predictors(seating, prediction, sizing)
         self._accounting.settle_all()
         seating.predict_by(predictor, sizer)
@@ -314,7 +316,7 @@ class Scheduler:
         self._outlook.output_tokens = sizer.predict
         self._shedding.keys_changed()
 
-    def restored(self, standings: Standings, now: float, returning_s: float = RETURNING_S) -> None:
+    def restored(self, standings: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
         """Everybody goes on from these standings, whatever was charged here. Told while nothing waits or runs, when the
         backends are known. Who comes in the next `returning_s` seconds was not away.
         """
@@ -351,7 +353,7 @@ class Scheduler:
             if not rounds:
                 fleet, unreserved = self._fleet, self._seating.unreserved
                 rounds = [
-                    (lane, Round(now, lane, candidates, fleet, unreserved))
+                    (lane, BackfillRound(now, lane, candidates, fleet, unreserved))
                     for lane, candidates in self._lanes.candidates(fleet.open_at(now))
                 ]
             for lane, this_round in rounds:
@@ -386,7 +388,7 @@ class Scheduler:
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """State for people and metrics; costs time in proportion to the number of tenants: these, None all."""
         self._accounting.settle_all()
-        return taken(
+        return take_snapshot(
             queues=self._queues,
             ledger=self._ledger,
             tenants=self._tenants,
@@ -419,14 +421,16 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         return None if entry is None else self._fleet.prefilled(entry, now)
 
-    def standings(self) -> Standings:
+    def standings(self) -> ServiceCheckpoint:
         """What to tell the next scheduler of this pool as `restored`; takes time in proportion to the tenants."""
         self._accounting.settle_all()
         return self._lanes.standings() | self._maker.restored
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
-    def _dispatch_from(self, lane: Lane, this_round: Round, actions: list[Action], actions_max: int) -> None:
+    def _dispatch_from(
+        self, lane: FairQueue, this_round: BackfillRound, actions: list[Action], actions_max: int
+    ) -> None:
         """Dispatch until nobody who may go next fits, or there are so many actions."""
         # Requests that came back were chosen and charged already: they go before any new choice.
         for request_id in list(lane.first):
@@ -438,7 +442,9 @@ class Scheduler:
         while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
             self._dispatch(lane, *choice, this_round, actions)
 
-    def _dispatch(self, lane: Lane, tier_id: str, request: Request, this_round: Round, actions: list[Action]) -> None:
+    def _dispatch(
+        self, lane: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
+    ) -> None:
         """Send the request, if it has a place."""
         entry = self._seating.seat(request, tier_id, this_round)
         if entry is None:
@@ -497,7 +503,7 @@ class Scheduler:
             self._fleet.took(entry)
             self._preemption.settled(entry.request.id)
 
-    def _freed(self, entry: InFlight, lane: Lane, now: float) -> None:
+    def _freed(self, entry: InFlight, lane: FairQueue, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""
         self._rounds = ()
         self._fleet.release(entry, now)
@@ -514,7 +520,7 @@ class Scheduler:
 
     # -- what the parts are made of ------------------------------------------------------------------------
 
-    def _arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> Lanes:
+    def _arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> FairQueues:
         """Make the lanes of this placement, which knows of these requests that they were sent."""
         self._placement = placement
         # Where a request waits for one backend there is nothing to choose any more.
@@ -525,7 +531,7 @@ class Scheduler:
         self._seating.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
         return self._maker.lanes(placement, self._queues, running)
 
-    def _follow(self, lanes: Lanes) -> None:
+    def _follow(self, lanes: FairQueues) -> None:
         """These are the lanes from now on."""
         self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = lanes
         self._rounds = ()

@@ -1,7 +1,7 @@
 """The vocabulary of the scheduler: what it is told, what it decides, what it shows.
 
 Everything here is a value. Times are seconds on one monotonic clock, chosen by whoever drives the
-scheduler; amounts of work are tokens; "service" is tokens weighted by a price (policies/cost.py).
+scheduler; amounts of work are tokens; "service" is tokens weighted by a price (policies/accounts/cost.py).
 """
 
 from collections.abc import Mapping
@@ -144,19 +144,19 @@ class ReplicaShare(NamedTuple):
 ALONE = ReplicaShare()
 
 
-class PeersUse(NamedTuple):
+class PeerUse(NamedTuple):
     """What other replicas have at a backend, as they say: requests, and KV tokens that are reserved for them."""
 
     requests: int = 0
     tokens: int = 0
 
 
-NO_PEERS = PeersUse()
+NO_PEERS = PeerUse()
 
 
-class MinuteSaid(NamedTuple):
+class RateWindowReport(NamedTuple):
     """What one replica says of one tenant's limits per minute, of requests and of tokens: what it has let in, what it
-    means to let in yet, and whether it was asked to lately (policies/admission/sharing.py).
+    means to let in yet, and whether it was asked to lately (policies/admission/shared_limits.py).
     """
 
     used: tuple[float, float]
@@ -202,7 +202,7 @@ class BackendLoad:
     pab_tokens: float | None = None
     pab_dispatches: int | None = None
     share: ReplicaShare = ALONE
-    peers: PeersUse = NO_PEERS
+    peers: PeerUse = NO_PEERS
 
 
 class Outcome(StrEnum):
@@ -270,7 +270,7 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class Preempt:
     """Take this dispatched request back from its backend, unless its client has been sent something.
 
     Answered by the fact `returned` where it was taken back, and by nothing where it was too late. What came back waits
@@ -280,7 +280,7 @@ class Withdraw:
     request_id: str
 
 
-Action = Dispatch | Reject | Withdraw
+Action = Dispatch | Reject | Preempt
 
 
 @dataclass(frozen=True, slots=True)

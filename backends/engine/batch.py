@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from backends.engine.seats import Seats
 from backends.engine.sequence import Sequence
+from backends.engine.slots import Slots
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class Batch:
 class Batching(Protocol):
     """Which tokens does the next step compute?"""
 
-    def form(self, seats: Seats, now: float) -> Batch:
+    def form(self, seats: Slots, now: float) -> Batch:
         """Admit, preempt and schedule; an empty batch means that nothing can run."""
         ...
 
-    def decodes_ahead(self, seats: Seats) -> float:
+    def decodes_ahead(self, seats: Slots) -> float:
         """How many steps would do nothing but decode all that run, while nobody comes or goes and memory lasts."""
         ...
 
@@ -47,7 +47,7 @@ class Batching(Protocol):
         ...
 
 
-def take(seats: Seats, batch: Batch, sequence: Sequence, tokens: int, tokens_max: int) -> None:
+def take(seats: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max: int) -> None:
     """Let a sequence compute so many tokens in this step of `tokens_max`, if it runs still, preempting from the end of
     the waiting order while there is no room. One that is its own victim is not taken; whoever is left alone fits.
     """
@@ -60,7 +60,7 @@ def take(seats: Seats, batch: Batch, sequence: Sequence, tokens: int, tokens_max
         preempt_last(seats, batch)
 
 
-def preempt_last(seats: Seats, batch: Batch) -> None:
+def preempt_last(seats: Slots, batch: Batch) -> None:
     """Preempt the last of those who run, in the waiting order, whether or not this step has it."""
     victim = seats.waiting.victim(seats.running)
     if victim.scheduled:

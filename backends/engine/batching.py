@@ -14,8 +14,8 @@ from typing import Self
 from backends.engine.batch import Batch, Batching, take
 from backends.engine.coefficients import StepCoefficients
 from backends.engine.fair_batching import FairBatching
-from backends.engine.seats import Seats
 from backends.engine.sequence import Sequence
+from backends.engine.slots import Slots
 
 CHUNK_TOKENS_MAX = 2048
 """vLLM's max_num_batched_tokens: tokens of one step."""
@@ -39,7 +39,7 @@ class SeparatePrefill:
     def for_pool(cls, kv_tokens_max: int) -> Self:
         return cls(prefill_tokens_max=max(kv_tokens_max // 6, 3072))
 
-    def form(self, seats: Seats, now: float) -> Batch:
+    def form(self, seats: Slots, now: float) -> Batch:
         if not seats.running or self._decode_steps >= self.decode_steps_min:
             batch = self._prefill(seats)
             if batch.sequences:
@@ -48,13 +48,13 @@ class SeparatePrefill:
         self._decode_steps += 1
         return _decode_all(seats)
 
-    def decodes_ahead(self, seats: Seats) -> float:
+    def decodes_ahead(self, seats: Slots) -> float:
         return max(0, self.decode_steps_min - self._decode_steps) if seats.has_candidate else inf
 
     def decoded(self, steps: int) -> None:
         self._decode_steps += steps
 
-    def _prefill(self, seats: Seats) -> Batch:
+    def _prefill(self, seats: Slots) -> Batch:
         batch = Batch(prefill_alone=True)
         prompt_tokens = 0
         while (head := seats.waiting.peek()) is not None:
@@ -75,13 +75,13 @@ class ChunkedPrefill:
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
         self.tokens_max = tokens_max
 
-    def form(self, seats: Seats, now: float) -> Batch:
+    def form(self, seats: Slots, now: float) -> Batch:
         batch = Batch()
         _schedule(seats, batch, tuple(seats.running), self.tokens_max)
         _admit(seats, batch, self.tokens_max)
         return batch
 
-    def decodes_ahead(self, seats: Seats) -> float:
+    def decodes_ahead(self, seats: Slots) -> float:
         return _decodes_ahead(seats, self.tokens_max)
 
     def decoded(self, steps: int) -> None: ...
@@ -98,7 +98,7 @@ class Sarathi:
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
         self.tokens_max = tokens_max
 
-    def form(self, seats: Seats, now: float) -> Batch:
+    def form(self, seats: Slots, now: float) -> Batch:
         batch = Batch()
         decodes = [sequence for sequence in seats.running if sequence.missing == 1]
         prefills = [sequence for sequence in seats.running if sequence.missing > 1]
@@ -107,7 +107,7 @@ class Sarathi:
         _admit(seats, batch, self.tokens_max, whole=True)
         return batch
 
-    def decodes_ahead(self, seats: Seats) -> float:
+    def decodes_ahead(self, seats: Slots) -> float:
         return _decodes_ahead(seats, self.tokens_max)
 
     def decoded(self, steps: int) -> None: ...
@@ -124,17 +124,17 @@ BATCHING: dict[str, Callable[[StepCoefficients, int, int], Batching]] = {
 }
 
 
-def _decodes_ahead(seats: Seats, tokens_max: int) -> float:
+def _decodes_ahead(seats: Slots, tokens_max: int) -> float:
     return 0 if seats.has_candidate or len(seats.running) > tokens_max else inf
 
 
-def _decode_all(seats: Seats) -> Batch:
+def _decode_all(seats: Slots) -> Batch:
     batch = Batch()
     _schedule(seats, batch, tuple(seats.running), tokens_max=len(seats.running))
     return batch
 
 
-def _schedule(seats: Seats, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
+def _schedule(seats: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
     """Take these, which run, in order, up to `tokens_max` in all."""
     for sequence in sequences:
         if batch.new_tokens >= tokens_max:
@@ -142,7 +142,7 @@ def _schedule(seats: Seats, batch: Batch, sequences: Iterable[Sequence], tokens_
         take(seats, batch, sequence, sequence.present - sequence.computed, tokens_max)
 
 
-def _admit(seats: Seats, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
+def _admit(seats: Slots, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
     """Take from the queue what fits into the batch and the pool, in order; nothing in a step that preempted.
 
     With `whole` a prompt that is cut takes room for all of itself.

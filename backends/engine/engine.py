@@ -13,9 +13,9 @@ from backends.engine.batch import Batch, Batching
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import StepCoefficients
 from backends.engine.fair_batching import prefill_budget
-from backends.engine.memory import BlockMemory, Memory
-from backends.engine.seats import ORDERS, Order, Seats
+from backends.engine.kv_memory import BlockMemory, KvMemory
 from backends.engine.sequence import EngineRequest, Sequence
+from backends.engine.slots import ORDERS, Order, Slots
 from policies.types import SloEnvelope
 
 BLOCK_TOKENS = 16
@@ -34,7 +34,7 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReport:
+class StepResult:
     """What a step produced. `emitted` names every request that got one more token, in batch order."""
 
     plan: StepPlan
@@ -81,7 +81,7 @@ class Engine:
         block_tokens: int = BLOCK_TOKENS,
         requests_running_max: int = 256,
         batching: Batching | None = None,
-        memory: Memory | None = None,
+        memory: KvMemory | None = None,
         order: Order | None = None,
     ) -> None:
         self.coefficients = coefficients
@@ -89,7 +89,7 @@ class Engine:
         self.block_tokens = block_tokens
         blocks_max = self.kv_tokens_max // block_tokens
         self._batching = ChunkedPrefill() if batching is None else batching
-        self._seats = Seats(
+        self._seats = Slots(
             memory=BlockMemory(blocks_max=blocks_max, block_tokens=block_tokens) if memory is None else memory,
             order=ORDERS["fcfs"]() if order is None else order,
             requests_running_max=requests_running_max,
@@ -190,7 +190,7 @@ class Engine:
             steps = min(steps, sequence.request.output_tokens - sequence.emitted - 1)
         return steps and min(steps, self._seats.memory.decodes_ahead(running))
 
-    def step_end(self) -> StepReport:
+    def step_end(self) -> StepResult:
         """Collect what the step produced. What was aborted meanwhile produced nothing."""
         assert self._step is not None, "no step has begun"
         (plan, batch), self._step = self._step, None
@@ -221,7 +221,7 @@ class Engine:
         self._prompt_tokens_total += prompt_tokens
         self._emitted_tokens_total += len(emitted)
         assert len(self._seats.running) + len(self._seats.waiting) == len(self._sequences)
-        return StepReport(plan, tuple(emitted), tuple(finished), prefilled, prompt_tokens)
+        return StepResult(plan, tuple(emitted), tuple(finished), prefilled, prompt_tokens)
 
     def prefill_budget(self, now: float, envelope: SloEnvelope) -> float:
         """FairBatching's prefill admission budget (PAB) in tokens, for an envelope that has both targets."""

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from backends.engine.exposition import EngineMeters
 from backends.engine.realtime import PacedEngine
-from backends.engine.responses import Reply
+from backends.engine.responses import EngineReply
 
 
 @dataclass(slots=True)
 class Choice:
     """One sequence of an exchange: how far it is, where it runs."""
 
-    exchange: "Exchange"
+    exchange: "EngineExchange"
     index: int
     tokens_max: int
     finish_reason: str
@@ -36,7 +36,7 @@ class Choice:
         self.exchange.progressed(self)
 
 
-class Exchange:
+class EngineExchange:
     """One HTTP request in the engines: what has happened since its handler last looked."""
 
     def __init__(self, *, streaming: bool) -> None:
@@ -77,7 +77,7 @@ class Exchange:
 class Chunks:
     """Turns tokens into events: the first token alone, then `interval` at a time, the rest at the end."""
 
-    def __init__(self, reply: Reply, *, interval: int) -> None:
+    def __init__(self, reply: EngineReply, *, interval: int) -> None:
         self._reply = reply
         self._interval = interval
         self._opened = False

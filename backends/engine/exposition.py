@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from backends.engine.engine import EngineSnapshot, StepReport
+from backends.engine.engine import EngineSnapshot, StepResult
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -30,7 +30,7 @@ class EngineMeters:
     cached_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)
 
-    def step(self, report: StepReport) -> None:
+    def step(self, report: StepResult) -> None:
         """Count a step that has ended."""
         if not report.emitted:
             return

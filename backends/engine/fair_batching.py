@@ -13,8 +13,8 @@ from itertools import islice
 from math import floor, inf
 
 from backends.engine.batch import Batch, preempt_last, take
-from backends.engine.seats import Seats
 from backends.engine.sequence import Sequence
+from backends.engine.slots import Slots
 from policies.batching.fair import Decode, Prefill, form_batch
 from policies.batching.pab import DueDecode, prefill_admission_budget
 from policies.step_time.model import StepTimeModel
@@ -30,7 +30,7 @@ class FairBatching:
         self.model = model
         self.tokens_max = tokens_max
 
-    def form(self, seats: Seats, now: float) -> Batch:
+    def form(self, seats: Slots, now: float) -> Batch:
         batch = Batch()
         self._make_room(seats, batch)
         self._fill(seats, batch, now, () if batch.preempted else tuple(islice(seats.waiting, OFFERED_MAX)))
@@ -38,7 +38,7 @@ class FairBatching:
             self._fill(seats, batch, now, ())
         return batch
 
-    def decodes_ahead(self, seats: Seats) -> float:
+    def decodes_ahead(self, seats: Slots) -> float:
         """While all that run fit a step of the least TPOT target, all of them run."""
         running = seats.running
         if seats.has_candidate or len(running) > self.tokens_max:
@@ -55,7 +55,7 @@ class FairBatching:
 
     def decoded(self, steps: int) -> None: ...
 
-    def _fill(self, seats: Seats, batch: Batch, now: float, waiting: Iterable[Sequence]) -> None:
+    def _fill(self, seats: Slots, batch: Batch, now: float, waiting: Iterable[Sequence]) -> None:
         decodes = [_decode(each, now) for each in seats.running if _is_decode(each)]
         prefills = [_prefill(each, now) for each in seats.running if not _is_decode(each)]
         prefills += [_prefill(each, now) for each in waiting]
@@ -65,14 +65,14 @@ class FairBatching:
                 is_full = is_full or not _seated(seats, sequence)
             take(seats, batch, sequence, min(tokens, sequence.missing), self.tokens_max)
 
-    def _make_room(self, seats: Seats, batch: Batch) -> None:
+    def _make_room(self, seats: Slots, batch: Batch) -> None:
         """For the next token of everybody who runs."""
         for sequence in tuple(seats.running):
             while sequence.running and not seats.memory.reserve(sequence, sequence.missing):
                 preempt_last(seats, batch)
 
 
-def _seated(seats: Seats, sequence: Sequence) -> bool:
+def _seated(seats: Slots, sequence: Sequence) -> bool:
     """Whether there was a seat and room for one that waits."""
     if not seats.admit_this(sequence):
         return False

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from backends.engine.requests import Message, TokenId
 from backends.engine.responses import Json
-from backends.engine.text import Prompt, render_chat, text_prompt, token_prompt, token_text
-from backends.engine.wire import Limits, WireError, check_busy, check_model, load, output_limit, validate
+from backends.engine.text import PromptText, render_chat, text_prompt, token_prompt, token_text
+from backends.engine.wire import EngineLimits, WireError, check_busy, check_model, load, output_limit, validate
 
 DIMENSIONS = 16
 
@@ -47,7 +47,9 @@ class DetokenizeBody(BaseModel):
     model: str | None = None
 
 
-def parse_embedding(data: bytes, content_type: str, limits: Limits) -> tuple[tuple[Prompt, ...], EmbeddingBody]:
+def parse_embedding(
+    data: bytes, content_type: str, limits: EngineLimits
+) -> tuple[tuple[PromptText, ...], EmbeddingBody]:
     """WireError: whatever vLLM refuses."""
     body = validate(EmbeddingBody, load(data, content_type))
     check_model(body.model, limits)
@@ -58,7 +60,7 @@ def parse_embedding(data: bytes, content_type: str, limits: Limits) -> tuple[tup
     return prompts, body
 
 
-def embeddings(prompts: tuple[Prompt, ...], body: EmbeddingBody, *, id_: str, created: int, model: str) -> Json:
+def embeddings(prompts: tuple[PromptText, ...], body: EmbeddingBody, *, id_: str, created: int, model: str) -> Json:
     tokens = sum(prompt.tokens for prompt in prompts)
     vectors = [_vector(prompt, body.dimensions or DIMENSIONS) for prompt in prompts]
     data = [
@@ -69,7 +71,7 @@ def embeddings(prompts: tuple[Prompt, ...], body: EmbeddingBody, *, id_: str, cr
     return {"id": id_, "object": "list", "created": created, "model": model, "data": data, "usage": usage}
 
 
-def tokenize(data: bytes, content_type: str, limits: Limits) -> Json:
+def tokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
     """WireError: whatever vLLM refuses."""
     body = validate(TokenizeBody, load(data, content_type))
     check_model(body.model, limits)
@@ -84,14 +86,14 @@ def tokenize(data: bytes, content_type: str, limits: Limits) -> Json:
     return {"count": len(ids), "max_model_len": limits.max_model_len, "tokens": ids, "token_strs": texts}
 
 
-def detokenize(data: bytes, content_type: str, limits: Limits) -> Json:
+def detokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
     """WireError: whatever vLLM refuses."""
     body = validate(DetokenizeBody, load(data, content_type))
     check_model(body.model, limits)
     return {"prompt": "".join(map(token_text, body.tokens))}
 
 
-def _prompts(given: str | list[Any], block_tokens: int) -> Iterator[Prompt]:
+def _prompts(given: str | list[Any], block_tokens: int) -> Iterator[PromptText]:
     one = isinstance(given, str) or (given and isinstance(given[0], int))
     items: list[Any] = [given] if one else list(given)
     for item in items:
@@ -103,7 +105,7 @@ def _prompts(given: str | list[Any], block_tokens: int) -> Iterator[Prompt]:
             yield token_prompt(item, block_tokens=block_tokens)
 
 
-def _vector(prompt: Prompt, dimensions: int) -> list[float]:
+def _vector(prompt: PromptText, dimensions: int) -> list[float]:
     data = b"".join(
         blake2b(prompt.digest + number.to_bytes(2), digest_size=64).digest() for number in range(-(-dimensions // 64))
     )

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from backends.engine.requests import Call
-from backends.engine.responses import Json, Reply
-from backends.engine.text import Prompt, render_chat, text_prompt
-from backends.engine.wire import Limits, WireError, check_busy, check_model, load, output_limit, validate
+from backends.engine.requests import EngineCall
+from backends.engine.responses import EngineReply, Json
+from backends.engine.text import PromptText, render_chat, text_prompt
+from backends.engine.wire import EngineLimits, WireError, check_busy, check_model, load, output_limit, validate
 
 
 def _positive(value: int) -> int:
@@ -43,14 +43,14 @@ class MessageBody(CountBody):
     cache_salt: str | None = Field(default=None, min_length=1)
 
 
-def parse_message(data: bytes, content_type: str, limits: Limits) -> Call:
+def parse_message(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
     """WireError: whatever vLLM refuses."""
     body = validate(MessageBody, load(data, content_type))
     with _in_anthropics_words():
         check_model(body.model, limits)
         check_busy(1, limits)
         prompt = _prompt(body, limits, body.cache_salt or "")
-        return Call(
+        return EngineCall(
             model=body.model,
             prompts=(prompt,),
             tokens_max=(output_limit(body.max_tokens, prompt, limits, name="max_completion_tokens"),),
@@ -59,7 +59,7 @@ def parse_message(data: bytes, content_type: str, limits: Limits) -> Call:
         )
 
 
-def count_tokens(data: bytes, content_type: str, limits: Limits) -> Json:
+def count_tokens(data: bytes, content_type: str, limits: EngineLimits) -> Json:
     """WireError: whatever vLLM refuses."""
     body = validate(CountBody, load(data, content_type))
     with _in_anthropics_words():
@@ -68,7 +68,7 @@ def count_tokens(data: bytes, content_type: str, limits: Limits) -> Json:
     return {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
 
 
-class MessageReply(Reply):
+class MessageReply(EngineReply):
     """A message: one block of text."""
 
     __slots__ = ()
@@ -123,7 +123,7 @@ class MessageReply(Reply):
         return ("end_turn", None) if answer.stop_reason is None else ("stop_sequence", answer.stop_reason)
 
 
-def _prompt(body: CountBody, limits: Limits, salt: str) -> Prompt:
+def _prompt(body: CountBody, limits: EngineLimits, salt: str) -> PromptText:
     turns = [(message.role, message.content) for message in body.messages]
     if body.system:
         turns.insert(0, ("system", body.system))

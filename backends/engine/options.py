@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS
-from backends.engine.seats import ORDERS
+from backends.engine.slots import ORDERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from backends.engine.engine import Engine, StepReport
+from backends.engine.engine import Engine, StepResult
 from backends.engine.sequence import EngineRequest
 
 LAG_S_MAX = 0.1
 
 
-class Listener(Protocol):
+class StepListener(Protocol):
     """Who waits for the tokens of a request."""
 
     def prefilled(self, cached_tokens: int) -> None:
@@ -36,17 +36,17 @@ class PacedEngine:
         *,
         loop: asyncio.AbstractEventLoop,
         speed: float,
-        on_step: Callable[[StepReport], None],
+        on_step: Callable[[StepResult], None],
     ) -> None:
         self.engine = engine
         self._speed = speed
         self._on_step = on_step
         self._loop = loop
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, StepListener] = {}
         self._timer: asyncio.Handle | None = None
         self._ends_at = 0.0
 
-    def submit(self, request: EngineRequest, listener: Listener) -> None:
+    def submit(self, request: EngineRequest, listener: StepListener) -> None:
         """Start a request. ValueError: see Engine.submit."""
         self.engine.submit(request, self._loop.time())
         self._listeners[request.id] = listener

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from backends.engine.text import Prompt, render_chat, text_prompt, token_prompt
+from backends.engine.text import PromptText, render_chat, text_prompt, token_prompt
 from backends.engine.wire import (
-    Limits,
+    EngineLimits,
     WireError,
     check_busy,
     check_model,
@@ -80,11 +80,11 @@ class CompletionBody(_Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class EngineCall:
     """A request that was accepted. Choice i belongs to prompt i // n; tokens_max is per prompt."""
 
     model: str | None
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[PromptText, ...]
     tokens_max: tuple[int, ...]
     tokens_min: int = 0
     n: int = 1
@@ -105,7 +105,7 @@ class Call:
     """echo with max_tokens 0: the token that is computed is not shown."""
 
 
-def parse_chat(data: bytes, content_type: str, limits: Limits) -> Call:
+def parse_chat(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
     """WireError: whatever vLLM refuses."""
     raw = load(data, content_type)
     _check_stream_options(raw)
@@ -119,7 +119,7 @@ def parse_chat(data: bytes, content_type: str, limits: Limits) -> Call:
     return _chat_call(body, [body.messages], limits)
 
 
-def parse_batch(data: bytes, content_type: str, limits: Limits) -> Call:
+def parse_batch(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
     """Several conversations, one answer to each. WireError: whatever vLLM refuses."""
     body = validate(BatchBody, load(data, content_type))
     check_model(body.model, limits)
@@ -129,7 +129,7 @@ def parse_batch(data: bytes, content_type: str, limits: Limits) -> Call:
     return _chat_call(body, body.messages, limits)
 
 
-def _chat_call(body: ChatBody, conversations: list[list[Message]], limits: Limits) -> Call:
+def _chat_call(body: ChatBody, conversations: list[list[Message]], limits: EngineLimits) -> EngineCall:
     if not conversations or not all(conversations):
         raise WireError("Cannot apply chat template to an empty conversation. Provide at least one message.")
     prompts = tuple(
@@ -145,7 +145,7 @@ def _chat_call(body: ChatBody, conversations: list[list[Message]], limits: Limit
     return _call(body, prompts, asked=asked, top_logprobs=top_logprobs, limits=limits)
 
 
-def parse_completion(data: bytes, content_type: str, limits: Limits) -> Call:
+def parse_completion(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
     """WireError: whatever vLLM refuses."""
     raw = load(data, content_type)
     if raw.get("prompt") is None or raw["prompt"] == "":
@@ -165,18 +165,18 @@ def parse_completion(data: bytes, content_type: str, limits: Limits) -> Call:
 
 def _call(
     body: ChatBody | CompletionBody,
-    prompts: tuple[Prompt, ...],
+    prompts: tuple[PromptText, ...],
     *,
     asked: int | None,
     top_logprobs: int | None,
-    limits: Limits,
-) -> Call:
+    limits: EngineLimits,
+) -> EngineCall:
     prompt_only = isinstance(body, CompletionBody) and bool(body.echo) and asked == 0
     tokens_max = tuple(output_limit(1 if prompt_only else asked, prompt, limits) for prompt in prompts)
     _check_values(body, tokens_max=min(tokens_max), top_logprobs=top_logprobs)
     options = body.stream_options or StreamOptions()
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    return Call(
+    return EngineCall(
         model=body.model,
         prompts=prompts,
         tokens_max=tokens_max,
@@ -247,7 +247,9 @@ def _check_sampling(body: _Body) -> None:
         raise invalid(f"top_p must be in (0, 1], got {body.top_p}.", "top_p", body.top_p)
 
 
-def _prompts(prompt: list[int] | list[list[int]] | str | list[str], block_tokens: int, salt: str) -> Iterable[Prompt]:
+def _prompts(
+    prompt: list[int] | list[list[int]] | str | list[str], block_tokens: int, salt: str
+) -> Iterable[PromptText]:
     listed: list[Any] = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else list(prompt)
     for item in listed:
         if not item:

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from backends.engine.requests import Call
-from backends.engine.responses import Json, Reply
+from backends.engine.requests import EngineCall
+from backends.engine.responses import EngineReply, Json
 from backends.engine.text import render_chat, text_prompt
-from backends.engine.wire import Limits, WireError, check_busy, check_model, load, output_limit, validate
+from backends.engine.wire import EngineLimits, WireError, check_busy, check_model, load, output_limit, validate
 
 STORE_MISSING = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these"
@@ -51,7 +51,9 @@ class ResponseBody(BaseModel):
     cache_salt: str | None = None
 
 
-def parse_response(data: bytes, content_type: str, limits: Limits, *, stores: bool) -> tuple[Call, ResponseBody]:
+def parse_response(
+    data: bytes, content_type: str, limits: EngineLimits, *, stores: bool
+) -> tuple[EngineCall, ResponseBody]:
     """WireError: whatever vLLM refuses."""
     body = validate(ResponseBody, load(data, content_type))
     check_model(body.model, limits)
@@ -65,7 +67,7 @@ def parse_response(data: bytes, content_type: str, limits: Limits, *, stores: bo
         render_chat(turns, body.tools or None), block_tokens=limits.block_tokens, salt=body.cache_salt or ""
     )
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    call = Call(
+    call = EngineCall(
         model=body.model,
         prompts=(prompt,),
         tokens_max=(output_limit(body.max_output_tokens, prompt, limits, name="max_output_tokens"),),
@@ -89,7 +91,7 @@ def _turns(given: str | list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseReply(Reply):
+class ResponseReply(EngineReply):
     """A response: one message of one text."""
 
     body: ResponseBody

@@ -1,6 +1,6 @@
 """Answers in the shapes of vLLM 0.32, field by field and in its order.
 
-Chat and completions differ in names and nesting only; both are built from one `Shape`.
+Chat and completions differ in names and nesting only; both are built from one `ChoicesReply`.
 Fields that vLLM leaves out are left out here, fields that it sends as null are null.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from backends.engine.requests import Call
-from backends.engine.text import FIRST_WORD_ID, WORDS, Answer, Prompt, token_text
+from backends.engine.requests import EngineCall
+from backends.engine.text import FIRST_WORD_ID, WORDS, AnswerText, PromptText, token_text
 
 VLLM_VERSION = "0.32.0"
 DONE = b"data: [DONE]\n\n"
@@ -39,7 +39,7 @@ def fingerprint(model: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(ABC):
+class EngineReply(ABC):
     """The answer to one call, whole or as the bytes of a stream. `cached_tokens` is None where the server does not
     tell.
     """
@@ -47,10 +47,10 @@ class Reply(ABC):
     id: str
     created: int
     model: str
-    call: Call
-    answers: tuple[Answer, ...]
+    call: EngineCall
+    answers: tuple[AnswerText, ...]
 
-    def prompt(self, choice: int) -> Prompt:
+    def prompt(self, choice: int) -> PromptText:
         return self.call.prompts[choice // self.call.n]
 
     def accepted(self) -> bytes:
@@ -80,7 +80,7 @@ class Reply(ABC):
         return sum(answer.tokens for answer in self.answers)
 
 
-class Shape(Reply):
+class ChoicesReply(EngineReply):
     """A reply in chunks of choices, which end with [DONE]."""
 
     __slots__ = ()
@@ -138,11 +138,11 @@ class Shape(Reply):
             body["system_fingerprint"] = fingerprint(self.model)
         return body
 
-    def _ids(self, answer: Answer, begin: int, end: int) -> list[int] | None:
+    def _ids(self, answer: AnswerText, begin: int, end: int) -> list[int] | None:
         return answer.ids(begin, end) if self.call.token_ids else None
 
 
-class ChatShape(Shape):
+class ChatShape(ChoicesReply):
     def opening(self) -> list[Json]:
         return [self._role(choice) for choice in range(len(self.answers))]
 
@@ -204,7 +204,7 @@ class ChatShape(Shape):
             "routed_experts": None,
         }
 
-    def _logprobs(self, answer: Answer, begin: int, end: int) -> Json | None:
+    def _logprobs(self, answer: AnswerText, begin: int, end: int) -> Json | None:
         top = self.call.top_logprobs
         if top is None:
             return None
@@ -215,7 +215,7 @@ class ChatShape(Shape):
         return {"content": content}
 
 
-class CompletionShape(Shape):
+class CompletionShape(ChoicesReply):
     def opening(self) -> list[Json]:
         return []
 
@@ -259,7 +259,7 @@ class CompletionShape(Shape):
         echoed = self.prompt(choice).text if self.call.echo and begin == 0 else ""
         return echoed if self.call.prompt_only else echoed + self.answers[choice].text(begin, end)
 
-    def _logprobs(self, answer: Answer, begin: int, end: int) -> Json | None:
+    def _logprobs(self, answer: AnswerText, begin: int, end: int) -> Json | None:
         top = self.call.top_logprobs
         if top is None:
             return None

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from backends.engine.engine import EngineSnapshot
-from backends.engine.face import EngineFace, json_response
+from backends.engine.http_api import EngineApi, json_response
 from backends.engine.options import EngineOptions
 from backends.engine.wire import WireError
 
@@ -25,7 +25,7 @@ STOP_S_MAX = 0.05
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 
 
-def make_app(face: EngineFace) -> web.Application:
+def make_app(face: EngineApi) -> web.Application:
     """Routes of a vLLM server. Whatever else is asked gets its 404 or 405."""
     app = web.Application(middlewares=[_authenticate(face.options.api_key), _errors], client_max_size=BODY_BYTES_MAX)
     app.add_routes(
@@ -59,11 +59,11 @@ class EngineServer:
     def __init__(self, options: EngineOptions | None = None) -> None:
         self._options = options or EngineOptions()
         self._runner: web.AppRunner | None = None
-        self._face: EngineFace | None = None
+        self._face: EngineApi | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve, and say where: the URL without a slash at its end. OSError: the port is taken."""
-        self._face = EngineFace(self._options)
+        self._face = EngineApi(self._options)
         self._runner = web.AppRunner(
             make_app(self._face),
             handler_cancellation=True,

@@ -15,16 +15,16 @@ from aiohttp import web
 from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineSnapshot
-from backends.engine.exchange import Choice, Chunks, Exchange
+from backends.engine.exchange import Choice, Chunks, EngineExchange
 from backends.engine.exposition import CacheConfig, EngineMeters, render
 from backends.engine.options import EngineOptions
 from backends.engine.realtime import PacedEngine, least_loaded
-from backends.engine.requests import Call
-from backends.engine.responses import DONE, Json, Reply, event
-from backends.engine.seats import ORDERS
+from backends.engine.requests import EngineCall
+from backends.engine.responses import DONE, EngineReply, Json, event
 from backends.engine.sequence import EngineRequest
-from backends.engine.text import Answer, make_answer
-from backends.engine.wire import Limits, WireError
+from backends.engine.slots import ORDERS
+from backends.engine.text import AnswerText, make_answer
+from backends.engine.wire import EngineLimits, WireError
 
 ENGINE_DEAD: Json = {
     "error": {
@@ -44,7 +44,7 @@ class Serving:
         self.rejections: Counter[str] = Counter()
         self.engines: dict[PacedEngine, EngineMeters] = {}
         models = (options.model, *options.adapters)
-        self._limits_idle = Limits(models, options.max_model_len, options.block_tokens)
+        self._limits_idle = EngineLimits(models, options.max_model_len, options.block_tokens)
         loop = asyncio.get_running_loop()
         for _ in range(options.engines):
             meters = EngineMeters()
@@ -66,7 +66,7 @@ class Serving:
         )
 
     @contextmanager
-    def limits(self) -> Iterator[Limits]:
+    def limits(self) -> Iterator[EngineLimits]:
         """Lend the limits of this moment, and count what they turn away."""
         queued_max = self.options.max_num_queued_reqs
         in_flight = sum(paced.requests_in_flight for paced in self.engines)
@@ -90,7 +90,7 @@ class Serving:
         self._ids += 1
         return blake2b(f"{self.options.seed}/{self._ids}".encode(), digest_size=8).hexdigest()
 
-    def answers(self, call: Call) -> tuple[Answer, ...]:
+    def answers(self, call: EngineCall) -> tuple[AnswerText, ...]:
         """What will be answered, known before the first token is due."""
         return tuple(
             make_answer(
@@ -104,13 +104,13 @@ class Serving:
             for index in range(len(call.prompts) * call.n)
         )
 
-    async def whole(self, reply: Reply, candidates: list[PacedEngine], priority: int) -> Json:
+    async def whole(self, reply: EngineReply, candidates: list[PacedEngine], priority: int) -> Json:
         with self._running(reply, candidates, priority) as exchange:
             await exchange.events()
             return reply.whole(self._cached_tokens(exchange))
 
     async def stream(
-        self, request: web.Request, reply: Reply, candidates: list[PacedEngine], priority: int
+        self, request: web.Request, reply: EngineReply, candidates: list[PacedEngine], priority: int
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         # A ConnectionError: the client left, and the loop has not said so yet.
@@ -122,7 +122,7 @@ class Serving:
         return response
 
     async def _write(
-        self, request: web.Request, response: web.StreamResponse, reply: Reply, exchange: Exchange
+        self, request: web.Request, response: web.StreamResponse, reply: EngineReply, exchange: EngineExchange
     ) -> None:
         chunks = Chunks(reply, interval=max(reply.call.stream_interval, self.options.stream_interval))
         while not exchange.done:
@@ -137,9 +137,9 @@ class Serving:
         await response.write(reply.ended(self._cached_tokens(exchange)))
 
     @contextmanager
-    def _running(self, reply: Reply, candidates: list[PacedEngine], priority: int) -> Iterator[Exchange]:
+    def _running(self, reply: EngineReply, candidates: list[PacedEngine], priority: int) -> Iterator[EngineExchange]:
         """Submit every choice; whatever is unfinished when the handler leaves is aborted at once."""
-        exchange = Exchange(streaming=reply.call.stream)
+        exchange = EngineExchange(streaming=reply.call.stream)
         self._runs += 1
         try:
             for index, answer in enumerate(reply.answers):
@@ -156,7 +156,7 @@ class Serving:
             for choice in exchange.choices:
                 choice.engine.abort(choice.engine_id)
 
-    def _cached_tokens(self, exchange: Exchange) -> int | None:
+    def _cached_tokens(self, exchange: EngineExchange) -> int | None:
         return exchange.cached_tokens if self.options.prompt_tokens_details else None
 
 

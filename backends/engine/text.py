@@ -27,7 +27,7 @@ FIRST_WORD_ID = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PromptText:
     """A prompt as the engine and the wire need it. `prefix` are hashes of its leading full blocks."""
 
     text: str
@@ -46,17 +46,17 @@ class Prompt:
         return [zlib.crc32(piece) % VOCABULARY for piece in pieces] or [0]
 
 
-def text_prompt(text: str, *, block_tokens: int, salt: str = "") -> Prompt:
+def text_prompt(text: str, *, block_tokens: int, salt: str = "") -> PromptText:
     data = text.encode()
     tokens = max(1, -(-len(data) // BYTES_PER_TOKEN))
     prefix, digest = _hash_blocks(data, block_tokens * BYTES_PER_TOKEN, salt)
-    return Prompt(text, tokens, None, prefix, digest, block_tokens)
+    return PromptText(text, tokens, None, prefix, digest, block_tokens)
 
 
-def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> Prompt:
+def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> PromptText:
     data = b"".join((token % 2**32).to_bytes(4) for token in ids)
     prefix, digest = _hash_blocks(data, block_tokens * 4, salt)
-    return Prompt("".join(map(token_text, ids)), len(ids), tuple(ids), prefix, digest, block_tokens)
+    return PromptText("".join(map(token_text, ids)), len(ids), tuple(ids), prefix, digest, block_tokens)
 
 
 def render_chat(messages: Iterable[tuple[str, Any]], tools: Any = None) -> str:
@@ -86,7 +86,7 @@ def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, .
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerText:
     """All of one choice, known before its first token is due. `words` are indices into WORDS."""
 
     words: bytes
@@ -112,24 +112,24 @@ class Answer:
 
 
 def make_answer(
-    prompt: Prompt,
+    prompt: PromptText,
     *,
     seed: str,
     tokens_max: int,
     tokens_min: int,
     tokens_mean: int | None,
     stops: Sequence[str] = (),
-) -> Answer:
+) -> AnswerText:
     """Draw an answer. Its length is exponential around `tokens_mean`, or `tokens_max` where that is None."""
     rng = random.Random(prompt.digest + seed.encode())  # noqa: S311  text, not secrets
     drawn = tokens_max if tokens_mean is None else 1 + int(rng.expovariate(1 / tokens_mean))
     tokens = min(max(drawn, tokens_min), tokens_max)
     words = rng.randbytes(tokens).translate(_BYTE_TO_WORD)
-    answer = Answer(words, "stop" if drawn < tokens_max else "length")
+    answer = AnswerText(words, "stop" if drawn < tokens_max else "length")
     return _stopped(answer, stops, tokens_min) if stops else answer
 
 
-def _stopped(answer: Answer, stops: Sequence[str], tokens_min: int) -> Answer:
+def _stopped(answer: AnswerText, stops: Sequence[str], tokens_min: int) -> AnswerText:
     """End the answer with the token that completes the first stop string."""
     text = ""
     for position, word in enumerate(answer.words, start=1):
@@ -140,7 +140,7 @@ def _stopped(answer: Answer, stops: Sequence[str], tokens_min: int) -> Answer:
         hits = [(at, stop) for stop in stops if (at := text.find(stop, searched_from)) >= 0]
         if hits:
             at, stop = min(hits)
-            return Answer(answer.words[:position], "stop", stop, at)
+            return AnswerText(answer.words[:position], "stop", stop, at)
     return answer
 
 

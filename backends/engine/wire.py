@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from backends.engine.text import Prompt
+from backends.engine.text import PromptText
 
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
@@ -38,7 +38,7 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """What the server holds every body against. Tokens; `models` are the names it answers to."""
 
     models: tuple[str, ...]
@@ -115,18 +115,18 @@ def invalid(message: str, param: str, value: Any = None) -> WireError:
     return WireError(f"{message} ({where})", param=param)
 
 
-def check_model(model: str | None, limits: Limits) -> None:
+def check_model(model: str | None, limits: EngineLimits) -> None:
     if model and model not in limits.models:
         message = f"The model `{model}` does not exist. Valid aliases: {', '.join(limits.models)}."
         raise WireError(message, kind="NotFoundError", status=404, param="model")
 
 
-def check_busy(sequences: int, limits: Limits) -> None:
+def check_busy(sequences: int, limits: EngineLimits) -> None:
     if limits.choices_free is not None and sequences > limits.choices_free:
         raise WireError(BUSY, kind="Service Unavailable", status=503)
 
 
-def output_limit(asked: int | None, prompt: Prompt, limits: Limits, *, name: str = "max_tokens") -> int:
+def output_limit(asked: int | None, prompt: PromptText, limits: EngineLimits, *, name: str = "max_tokens") -> int:
     """Most tokens this prompt may be answered with: never beyond the model's length."""
     length = limits.max_model_len
     if asked is not None and asked > length:

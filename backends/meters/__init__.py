@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from backends.meters.chunks import ChunkMeter, TranscriptionMeter
 from backends.meters.cohere import CohereMeter
-from backends.meters.events import Meter, StreamCall
+from backends.meters.events import StreamCall, StreamMeter
 from backends.meters.messages import MessagesMeter
 from backends.meters.responses import ResponsesMeter
 from backends.meters.usage import cohere_usage, message_usage, openai_usage, pooling_usage, response_usage
 from policies.types import Usage
 
-MeterOf = Callable[[StreamCall], Meter]
+MeterOf = Callable[[StreamCall], StreamMeter]
 
 
 class AnswerKind(StrEnum):

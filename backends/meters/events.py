@@ -56,7 +56,7 @@ class StreamCall:
     on_id: Callable[[str], None] | None = None
 
 
-class Meter(Protocol):
+class StreamMeter(Protocol):
     """What has this stream used so far, and which bytes of it may its client see?
 
     `done`: the answer is whole. `error`: the stream says itself that it is not; `aborted`: because its backend

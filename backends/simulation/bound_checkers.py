@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from backends.simulation.books import Books, RequestBooks, TenantBooks, require
-from backends.simulation.bounds import Bound
 from backends.simulation.recording import Entry, PolicyChanged, Polled, Progressed, Restored, Submitted, TenantsChanged
-from policies.cost import LinearPrice, Price
+from backends.simulation.run_accounts import RequestAccounts, RunAccounts, TenantAccounts, require
+from policies.accounts.cost import LinearPrice, Price
+from policies.fairness.bounds import FairnessBound
 from policies.types import Dispatch, Request
 
 LINEAR = LinearPrice()
@@ -45,7 +45,7 @@ class Exposure:
     prompt may have been estimated too short.
     """
 
-    def __init__(self, books: Books, *, price: Price = LINEAR, prompt_error_tokens: int = 0) -> None:
+    def __init__(self, books: RunAccounts, *, price: Price = LINEAR, prompt_error_tokens: int = 0) -> None:
         self._books = books
         self._price = price
         self._prompt_error_tokens = prompt_error_tokens
@@ -86,7 +86,7 @@ class Exposure:
         self.among_tiers.grow(among)
         self.service = max(self.service, service)
 
-    def _open(self, books: RequestBooks) -> float:
+    def _open(self, books: RequestAccounts) -> float:
         request = books.request
         prompt_tokens = request.prompt_tokens + self._prompt_error_tokens
         whole = self._price.service(prompt_tokens, 0, request.output_tokens_max)
@@ -131,8 +131,8 @@ class ServiceBound:
 
     def __init__(
         self,
-        books: Books,
-        bound: Bound,
+        books: RunAccounts,
+        bound: FairnessBound,
         *,
         ahead_service: float = 0.0,
         is_capped: bool = True,
@@ -259,7 +259,7 @@ class ServiceBound:
         promised = self._bound.until_sent * weights * self.allowed(tier_id) + self.exposure.service
         self._within(received, promised, f"{request_id} of {arrival.tenant_id} waits while others receive more")
 
-    def _require(self, difference: float, multiple: float, books: TenantBooks, what: str) -> None:
+    def _require(self, difference: float, multiple: float, books: TenantAccounts, what: str) -> None:
         self._within(difference, multiple * self.allowed(books.tenant.tier_id), what)
 
     def _within(self, amount: float, promised: float, what: str) -> None:
@@ -273,24 +273,24 @@ class ServiceBound:
         return exposed.open + ahead_service + exposed.held + cap + refunds
 
 
-def _looked(spans: dict[Pair, _Span], one: TenantBooks, other: TenantBooks) -> _Span:
+def _looked(spans: dict[Pair, _Span], one: TenantAccounts, other: TenantAccounts) -> _Span:
     ahead = one.service / one.tenant.weight - other.service / other.tenant.weight
     span = spans.setdefault((one.tenant.id, other.tenant.id), _Span(ahead, ahead))
     span.look(ahead)
     return span
 
 
-def _waits(books: TenantBooks) -> bool:
+def _waits(books: TenantAccounts) -> bool:
     return bool(books.queued) and _is_owed(books)
 
 
-def _is_owed(books: TenantBooks) -> bool:
+def _is_owed(books: TenantAccounts) -> bool:
     return books.tenant.in_flight_max is None
 
 
-def _same_tier(one: TenantBooks, other: TenantBooks) -> bool:
+def _same_tier(one: TenantAccounts, other: TenantAccounts) -> bool:
     return one.tenant.tier_id == other.tenant.tier_id
 
 
-def _names(one: TenantBooks, other: TenantBooks) -> str:
+def _names(one: TenantAccounts, other: TenantAccounts) -> str:
     return f"{one.tenant.id} and {other.tenant.id}"

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from types import MappingProxyType
 
-from backends.simulation.books import Books, TenantBooks, require
-from backends.simulation.recording import Entry, Listener, Polled, SchedulerLike
+from backends.simulation.recording import Entry, Listener, Polled, SchedulerProtocol
+from backends.simulation.run_accounts import RunAccounts, TenantAccounts, require
 from policies.types import BackendView, Dispatch, Request, ReserveView
 
 ANYWHERE: Mapping[str, str] = MappingProxyType({})
 NOTHING_HELD = ReserveView(0, 0)
 
 
-class Watch:
+class RunWatch:
     """Books and judges over one Scheduler: give it to a Recorder as its listener."""
 
-    def __init__(self, books: Books, judges: Iterable[Listener] = ()) -> None:
+    def __init__(self, books: RunAccounts, judges: Iterable[Listener] = ()) -> None:
         self.books = books
         self._listeners: list[Listener] = [books, *judges]
 
@@ -36,7 +36,7 @@ class InFlightLimits:
     what comes after: they are judged when something is dispatched.
     """
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: RunAccounts) -> None:
         self._books = books
 
     def __call__(self, entry: Entry) -> None:
@@ -71,8 +71,8 @@ class WorkConservation:
 
     def __init__(
         self,
-        books: Books,
-        scheduler: SchedulerLike,
+        books: RunAccounts,
+        scheduler: SchedulerProtocol,
         *,
         any_request: bool = False,
         waits_for: Mapping[str, str] = ANYWHERE,
@@ -101,7 +101,7 @@ class WorkConservation:
                 stuck = any(not self._surely_fits(request, backend_id, view) for request in choices)
                 require(stuck or not choices, f"{choices[:1]} waits although it fits {backend_id}, at {entry.now}")
 
-    def _choices(self, books: TenantBooks, backend_id: str) -> list[Request]:
+    def _choices(self, books: TenantAccounts, backend_id: str) -> list[Request]:
         """What of the tenant's may have been chosen for this backend: nothing where it may have been passed over for a
         request that others have to take.
         """
@@ -146,6 +146,6 @@ class WorkConservation:
         return held + needed <= backend.tokens_limit
 
 
-def _at_limit(books: TenantBooks) -> bool:
+def _at_limit(books: TenantAccounts) -> bool:
     limit = books.tenant.in_flight_max
     return limit is not None and len(books.in_flight) >= limit

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-from policies.cost import LinearPrice, Price
+from policies.accounts.cost import LinearPrice, Price
 from policies.types import Reason
 
 LINEAR = LinearPrice()  # an output token is worth two prompt tokens

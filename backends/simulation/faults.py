@@ -12,8 +12,8 @@ from math import inf
 
 from backends.engine.coefficients import StepCoefficients
 from backends.engine.engine import Engine
-from backends.simulation.recording import SchedulerLike
-from backends.simulation.world import Call, Seat, World
+from backends.simulation.recording import SchedulerProtocol
+from backends.simulation.world import SimulatedCall, Slot, World
 from policies.types import BackendLoad, Outcome, Tenant
 
 NOTICED_AFTER_S = 2.0
@@ -57,7 +57,7 @@ class FaultyWorld(World):
 
     def __init__(
         self,
-        scheduler: SchedulerLike,
+        scheduler: SchedulerProtocol,
         engines: Mapping[str, Engine],
         *,
         make_engine: Callable[[], Engine],
@@ -106,7 +106,7 @@ class FaultyWorld(World):
 
     def _return(self, backend_id: str, now: float) -> None:
         self._dead.discard(backend_id)
-        self._seats[backend_id] = Seat(backend_id, self._make_engine())
+        self._seats[backend_id] = Slot(backend_id, self._make_engine())
         self._report([self._load(seat) for seat in self._seats.values()], now)
 
     def _slow(self, fault: EngineSlows, now: float) -> None:
@@ -118,7 +118,7 @@ class FaultyWorld(World):
     def _recover(self, engine: Engine, coefficients: StepCoefficients, now: float) -> None:
         engine.coefficients = coefficients
 
-    def _dispatch(self, call: Call, seat: Seat, now: float) -> None:
+    def _dispatch(self, call: SimulatedCall, seat: Slot, now: float) -> None:
         if seat.backend_id not in self._dead:
             super()._dispatch(call, seat, now)
             return
@@ -126,11 +126,11 @@ class FaultyWorld(World):
         self._in_flight[call.request.id] = call
         self._at(now, partial(self._refuse, call))
 
-    def _refuse(self, call: Call, now: float) -> None:
+    def _refuse(self, call: SimulatedCall, now: float) -> None:
         if call.request.id in self._in_flight:
             self._come_back(call, now)
 
-    def _come_back(self, call: Call, now: float) -> None:
+    def _come_back(self, call: SimulatedCall, now: float) -> None:
         """The call waits again, and its engine is left alone for a while."""
         call.seat, call.cached_tokens = None, 0
         del self._in_flight[call.request.id]
@@ -155,7 +155,7 @@ class FaultyWorld(World):
         super()._report([arrived.get(seat.backend_id) or self._load(seat) for seat in self._seats.values()], now)
 
 
-def _is_at(call: Call, backend_id: str) -> bool:
+def _is_at(call: SimulatedCall, backend_id: str) -> bool:
     return call.seat is not None and call.seat.backend_id == backend_id
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, BinaryIO, Literal, Protocol
 import orjson
 from pydantic import Field, TypeAdapter
 
-from policies.standings import RETURNING_S, Standings
+from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.types import (
     Action,
     BackendLoad,
@@ -33,7 +33,7 @@ from policies.types import (
 )
 
 
-class Decides(Protocol):
+class MinimalScheduler(Protocol):
     """What is told the facts and decides: as much of a Scheduler as a simulated world asks for."""
 
     def submit(self, request: Request, now: float) -> None: ...
@@ -66,7 +66,7 @@ class Decides(Protocol):
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits: ...
 
 
-class SchedulerLike(Decides, Protocol):
+class SchedulerProtocol(MinimalScheduler, Protocol):
     """A Scheduler, or a Recorder around one."""
 
     def measured(self, load: BackendLoad, now: float) -> None: ...
@@ -82,8 +82,8 @@ class SchedulerLike(Decides, Protocol):
         tiers_removed: Iterable[str] = (),
         now: float,
     ) -> None: ...
-    def restored(self, standings: Standings, now: float, returning_s: float = RETURNING_S) -> None: ...
-    def standings(self) -> Standings: ...
+    def restored(self, standings: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None: ...
+    def standings(self) -> ServiceCheckpoint: ...
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
     def counter(self, tenant_id: str) -> float: ...
     def waits_for(self, request_id: str, now: float) -> Wait | None: ...
@@ -96,7 +96,7 @@ class Submitted:
     request: Request
     call: Literal["submit"] = "submit"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.submit(self.request, self.now)
 
 
@@ -107,7 +107,7 @@ class Progressed:
     usage: Usage
     call: Literal["tokens"] = "tokens"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.tokens(self.request_id, self.usage, self.now)
 
 
@@ -119,7 +119,7 @@ class Finished:
     timing: Timing | None = None
     call: Literal["finished"] = "finished"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.finished(self.request_id, self.outcome, self.now, self.timing)
 
 
@@ -130,7 +130,7 @@ class Returned:
     hold_s: float
     call: Literal["returned"] = "returned"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.returned(self.request_id, self.now, self.hold_s)
 
 
@@ -140,7 +140,7 @@ class Cancelled:
     request_id: str
     call: Literal["cancel"] = "cancel"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.cancel(self.request_id, self.now)
 
 
@@ -151,7 +151,7 @@ class Spent:
     usage: Usage
     call: Literal["spent"] = "spent"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.spent(self.tenant_id, self.usage, self.now)
 
 
@@ -161,7 +161,7 @@ class LoadChanged:
     loads: tuple[BackendLoad, ...]
     call: Literal["load_changed"] = "load_changed"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.load_changed(self.loads, self.now)
 
 
@@ -171,7 +171,7 @@ class Measured:
     load: BackendLoad
     call: Literal["measured"] = "measured"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.measured(self.load, self.now)
 
 
@@ -184,7 +184,7 @@ class TenantsChanged:
     tiers_removed: tuple[str, ...] = ()
     call: Literal["tenants_changed"] = "tenants_changed"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.tenants_changed(
             changed=self.changed,
             removed=self.removed,
@@ -203,7 +203,7 @@ class PolicyChanged:
     placement: PolicyChoice | None = None
     call: Literal["policy_changed"] = "policy_changed"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.policy_changed(
             fairness=self.fairness,
             prediction=self.prediction,
@@ -216,11 +216,11 @@ class PolicyChanged:
 @dataclass(frozen=True, slots=True)
 class Restored:
     now: float
-    standings: Standings
+    standings: ServiceCheckpoint
     returning_s: float
     call: Literal["restored"] = "restored"
 
-    def tell(self, scheduler: SchedulerLike) -> None:
+    def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.restored(self.standings, self.now, self.returning_s)
 
 
@@ -258,7 +258,7 @@ class Recorder:
     Calls that only look (`next_wakeup`, `snapshot` and the like) and calls that raise are not told.
     """
 
-    def __init__(self, scheduler: SchedulerLike, listener: Listener) -> None:
+    def __init__(self, scheduler: SchedulerProtocol, listener: Listener) -> None:
         self._scheduler = scheduler
         self._listener = listener
 
@@ -312,7 +312,7 @@ class Recorder:
     ) -> None:
         self._record(PolicyChanged(now, fairness, prediction, sizing, placement))
 
-    def restored(self, standings: Standings, now: float, returning_s: float = RETURNING_S) -> None:
+    def restored(self, standings: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
         self._record(Restored(now, standings, returning_s))
 
     def poll(self, now: float) -> list[Action]:
@@ -329,7 +329,7 @@ class Recorder:
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         return self._scheduler.rate_limits(tenant_id, now)
 
-    def standings(self) -> Standings:
+    def standings(self) -> ServiceCheckpoint:
         return self._scheduler.standings()
 
     def counter(self, tenant_id: str) -> float:
@@ -356,7 +356,7 @@ class Mismatch:
     replayed: tuple[Action, ...]
 
 
-def replay(entries: Iterable[Entry], scheduler: SchedulerLike) -> Iterator[Mismatch]:
+def replay(entries: Iterable[Entry], scheduler: SchedulerProtocol) -> Iterator[Mismatch]:
     """Tell a recording to a Scheduler built as the recorded one was; yield every poll that differs."""
     for number, entry in enumerate(entries):
         if isinstance(entry, Polled):

@@ -2,7 +2,7 @@
 while by the very learner that the gateway has for a server that is not configured.
 """
 
-from backends.engine.engine import Engine, Leap, StepReport
+from backends.engine.engine import Engine, Leap, StepResult
 from backends.engine.exposition import EngineMeters
 from backends.metrics import EngineMetrics, EngineSteps
 from backends.step_times import StepTimes
@@ -28,7 +28,7 @@ class ScrapedSteps:
         """The most tokens that one of its steps computes, as far as the counters showed it."""
         return self._learner.tokens_max
 
-    def ended(self, report: StepReport) -> None:
+    def ended(self, report: StepResult) -> None:
         """Count a step."""
         self._meters.step(report)
         self._finished += len(report.finished)

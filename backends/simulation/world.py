@@ -24,9 +24,9 @@ from math import inf
 
 from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
+from backends.simulation.answer_pace import AnswerPace
 from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.pace import Pace
-from backends.simulation.recording import Decides
+from backends.simulation.recording import MinimalScheduler
 from backends.simulation.scrapes import ScrapedSteps
 from backends.simulation.workload import Arrival
 from policies.step_time.model import StepTime
@@ -38,22 +38,22 @@ Happening = Callable[[float], None]
 
 
 @dataclass(slots=True)
-class Call:
+class SimulatedCall:
     """A request between its arrival and its end."""
 
     request: Request
     arrival: Arrival
-    seat: "Seat | None" = None
+    seat: "Slot | None" = None
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     emitted: int = 0
     told: int = 0  # of what it emitted, to the scheduler
     first_token_at: float | None = None
-    pace: Pace | None = None  # of those with an envelope
+    pace: AnswerPace | None = None  # of those with an envelope
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class KnownSteps:
     """What the gateway knows of every engine's steps, as it would in BackendLoad; by default nothing. `learnt`: by what
     their counters show it at every measurement, as of a server of which nothing is configured.
     """
@@ -65,7 +65,7 @@ class Steps:
 
 
 @dataclass(slots=True)
-class Seat:
+class Slot:
     """One engine and the step it computes."""
 
     backend_id: str
@@ -84,25 +84,25 @@ class World:
 
     def __init__(
         self,
-        scheduler: Decides,
+        scheduler: MinimalScheduler,
         engines: Mapping[str, Engine],
         *,
         requests_running_max: int | None = None,
         metrics_every_s: float = METRICS_EVERY_S,
-        steps: Steps | None = None,
+        steps: KnownSteps | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._requests_running_max = requests_running_max
         self._metrics_every_s = metrics_every_s
-        self._steps = steps or Steps()
+        self._steps = steps or KnownSteps()
         self._seats = {
-            backend_id: Seat(backend_id, engine, ScrapedSteps(backend_id, engine) if self._steps.learnt else None)
+            backend_id: Slot(backend_id, engine, ScrapedSteps(backend_id, engine) if self._steps.learnt else None)
             for backend_id, engine in engines.items()
         }
         self._happenings: list[tuple[float, int, Happening]] = []
         self._numbers = count()
-        self._calls: dict[str, Call] = {}
-        self._in_flight: dict[str, Call] = {}
+        self._calls: dict[str, SimulatedCall] = {}
+        self._in_flight: dict[str, SimulatedCall] = {}
         self._is_poll_due = False
         self._arrivals: Iterator[Arrival] = iter(())
         self._upcoming: Arrival | None = None
@@ -159,8 +159,8 @@ class World:
             uses_tools=arrival.uses_tools,
             envelope=arrival.envelope,
         )
-        pace = None if arrival.envelope is None else Pace(request)
-        self._calls[request.id] = Call(request, arrival, pace=pace)
+        pace = None if arrival.envelope is None else AnswerPace(request)
+        self._calls[request.id] = SimulatedCall(request, arrival, pace=pace)
         self._scheduler.submit(request, now)
         self._is_poll_due = True
         if arrival.patience_s is not None:
@@ -179,7 +179,7 @@ class World:
             self._finish(call, Outcome.CLIENT_GONE, now)
         self._end(call, total_latency_s=None)
 
-    def _end_step(self, seat: Seat, now: float) -> None:
+    def _end_step(self, seat: Slot, now: float) -> None:
         report = seat.engine.step_end()
         if seat.scrapes is not None:
             seat.scrapes.ended(report)
@@ -199,7 +199,7 @@ class World:
             self._finish(call, Outcome.COMPLETED, now)
             self._end(call, total_latency_s=now - call.request.arrived_at)
 
-    def _finish(self, call: Call, outcome: Outcome, now: float) -> None:
+    def _finish(self, call: SimulatedCall, outcome: Outcome, now: float) -> None:
         self._tell(call, now)
         del self._in_flight[call.request.id]
         timing = None if call.pace is None else call.pace.timing()
@@ -210,7 +210,7 @@ class World:
     def _somebody_waits(self) -> bool:
         return len(self._calls) > len(self._in_flight)
 
-    def _tell(self, call: Call, now: float) -> None:
+    def _tell(self, call: SimulatedCall, now: float) -> None:
         if call.emitted > call.told:
             call.told = call.emitted
             usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
@@ -237,7 +237,7 @@ class World:
             # What was told once is asked about again only when the scheduler's decisions may depend on it.
             if call.emitted > call.quiet_tokens or not call.told:
                 self._tell(call, now)
-        withdrawn: list[Call] = []
+        withdrawn: list[SimulatedCall] = []
         for action in self._poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
@@ -265,7 +265,7 @@ class World:
             if wakeup_at is None or wakeup_at > now:
                 return
 
-    def _dispatch(self, call: Call, seat: Seat, now: float) -> None:
+    def _dispatch(self, call: SimulatedCall, seat: Slot, now: float) -> None:
         call.seat = seat
         self._in_flight[call.request.id] = call
         request = EngineRequest(
@@ -279,7 +279,7 @@ class World:
         )
         seat.engine.submit(request, now)
 
-    def _withdraw(self, call: Call, now: float) -> None:
+    def _withdraw(self, call: SimulatedCall, now: float) -> None:
         assert call.seat is not None
         call.seat.engine.abort(call.request.id)
         call.seat, call.cached_tokens = None, 0
@@ -296,7 +296,7 @@ class World:
                 seat.step_s = seat.plan.duration_s
                 self._at(began_at + seat.plan.duration_s, partial(self._end_step, seat))
 
-    def _leap(self, seat: Seat, now: float) -> float:
+    def _leap(self, seat: Slot, now: float) -> float:
         """Let the engine do what nobody will look at; the time at which it goes on."""
         before = self._next_instant() or inf
         if before - now < seat.step_s:
@@ -313,7 +313,7 @@ class World:
                 call.pace.emitted(leap.steps, leap.ended_at)
         return leap.ended_at
 
-    def _end(self, call: Call, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
+    def _end(self, call: SimulatedCall, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
         del self._calls[call.request.id]
         arrived_at, first_at, pace = call.request.arrived_at, call.first_token_at, call.pace
         self._ended.append(
@@ -333,7 +333,7 @@ class World:
     def _block_tokens(self) -> float:
         return float(next(iter(self._seats.values())).engine.block_tokens)
 
-    def _load(self, seat: Seat) -> BackendLoad:
+    def _load(self, seat: Slot) -> BackendLoad:
         """What the gateway would know of this engine from its configuration and from /metrics."""
         gauges = seat.engine.snapshot()
         tokens_max, step_time = self._steps.tokens_max, self._steps.time

@@ -12,13 +12,13 @@ What was chosen goes before any new choice. So only as many are chosen as a step
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from backends.vllm_plugin.promises import Owner
-from policies.cost import ExtendPrice
+from backends.vllm_plugin.request_envelope import RequestOwner
+from policies.accounts.cost import ExtendPrice
+from policies.accounts.ledger import Charge, InFlight, Ledger
 from policies.fairness.base import Fairness
 from policies.fairness.dlpm import DeficitLongestPrefix
 from policies.fairness.tiers import TieredFairness
 from policies.fairness.vtc import VirtualTokenCounter
-from policies.ledger import Charge, InFlight, Ledger
 from policies.queues import TenantQueues
 from policies.reservation import Reservation
 from policies.types import Request, Tenant, Tier, Usage
@@ -50,7 +50,7 @@ class TenantOrder:
         self._waiting: dict[str, Request] = {}
         self._chosen: dict[str, None] = {}
 
-    def arrived(self, request_id: str, owner: Owner, *, prompt_tokens: int, arrived_at: float) -> None:
+    def arrived(self, request_id: str, owner: RequestOwner, *, prompt_tokens: int, arrived_at: float) -> None:
         """A request waits."""
         tenant = self._tenant(owner)
         self._tenants[tenant.id] = tenant
@@ -111,11 +111,11 @@ class TenantOrder:
             self._ledger.forget(tenant.id)
             self._order.forget(tenant.tier_id, tenant.id)
 
-    def key(self, owner: Owner) -> float:
+    def key(self, owner: RequestOwner) -> float:
         """What the tenant has received over its weight, and was lifted to."""
         return self._order.standing(self._tenant(owner)).key
 
-    def _tenant(self, owner: Owner) -> Tenant:
+    def _tenant(self, owner: RequestOwner) -> Tenant:
         """A tenant has an account in each tier that it comes with."""
         is_known = owner.tier in self._tiers or len(self._tiers) < TIERS_MAX
         tier = Tier(owner.tier, owner.tier_weight) if is_known else self._tiers[NO_TIER]

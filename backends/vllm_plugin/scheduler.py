@@ -23,13 +23,13 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
-from backends.vllm_plugin.clerk import Clerk, Entry
+from backends.vllm_plugin.engine_accounts import EngineAccounts, RequestAccount
 from backends.vllm_plugin.options import read_options
 from backends.vllm_plugin.queue_order import TenantOrder
 from backends.vllm_plugin.reports import EngineState, carried
 from policies.batching.fair import Decode, Prefill
 from policies.batching.pab import DueDecode
-from policies.prefixes import leading_blocks
+from policies.capacity.prefix_index import leading_blocks
 
 logger = init_logger("vllm.fairlead")
 HOOK = "_reserve_prefill_lookahead"
@@ -47,7 +47,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         options = read_options(os.environ)
         if self.policy != SchedulingPolicy.FCFS:
             options = replace(options, order=self.policy.value)
-        self._clerk = Clerk(options, time.monotonic, lambda each: self._glance(self.requests[each]))
+        self._clerk = EngineAccounts(options, time.monotonic, lambda each: self._glance(self.requests[each]))
         self._granted: dict[str, int] | None = None  # of this step; None: whatever vLLM gives
         self._queue_changed = False
         self._turned_away_at_blocks = -1  # free blocks, with which the head of the queue found no room
@@ -232,7 +232,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         blocks = leading_blocks(request.block_hashes, lambda block: look_up(block, [0]) is not None)
         return min(blocks * int(self.block_size), int(request.num_tokens) - 1)
 
-    def _with_entries(self, request_ids: Any) -> Iterator[tuple[Request, Entry]]:
+    def _with_entries(self, request_ids: Any) -> Iterator[tuple[Request, RequestAccount]]:
         for each in request_ids:
             request, entry = self.requests.get(each), self._clerk.entries.get(each)
             if request is not None and entry is not None:

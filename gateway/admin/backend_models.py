@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.admin.models import MILLISECONDS_MAX, Count, Fields, Kept, Listed, Name
-from gateway.state.kinds import CA_CHARS_MAX
+from gateway.admin.models import MILLISECONDS_MAX, Count, Fields, Name, ResourceList, StoredResource
+from gateway.state.resource_kinds import CA_CHARS_MAX
 
 COEFFICIENT_MAX = 1e9
 ERROR_RATIO_MAX = 1e3
@@ -73,7 +73,7 @@ class BelievedStepTime(StepTimeFields):
     origin: Literal["named", "stored", "learnt"]
 
 
-class Steps(Fields):
+class StepsResource(Fields):
     """What a backend's limit makes of its step time. `step_s` is predicted of a step in which all that runs decodes,
     and may be `step_s_max`: the tightest TPOT target of what runs, or the knee of the throughput. `prefill_s` is what
     prompts take that were sent and are not computed; `budget_tokens` the prompt tokens that it can take on in time.
@@ -85,7 +85,7 @@ class Steps(Fields):
     budget_tokens: float
 
 
-class Backend(Kept):
+class BackendResource(StoredResource):
     """`state`: what its health polls say; `trouble`: why the last failed. `step_time` is what was set, and
     `step_time_now` what is believed. Nulls are not known.
     """
@@ -107,8 +107,8 @@ class Backend(Kept):
     requests_limit: int | None
     reserved_tokens: int
     tokens_limit: int | None
-    steps: Steps | None
+    steps: StepsResource | None
 
 
-class Backends(Listed):
-    items: list[Backend]
+class BackendList(ResourceList):
+    items: list[BackendResource]

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from gateway.admin.client import Answer, Client, UnreachableError
+from gateway.admin.client import AdminClient, AdminReply, UnreachableError
 from gateway.options import ConfigOption
 
 PAGE_ROWS = 1000  # that are asked for at once
@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 
 
-class Kind(StrEnum):
+class ResourceName(StrEnum):
     TENANTS = "tenants"
     TIERS = "tiers"
     KEYS = "keys"
@@ -38,7 +38,7 @@ class Kind(StrEnum):
     POOLS = "pools"
 
 
-KindArgument = Annotated[Kind, typer.Argument(help="What sort of thing.", show_default=False)]
+KindArgument = Annotated[ResourceName, typer.Argument(help="What sort of thing.", show_default=False)]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)]
 FieldsArgument = Annotated[
     list[str], typer.Argument(metavar="NAME=VALUE...", help="Its fields, like weight=2.", show_default=False)
@@ -141,7 +141,7 @@ def set_(
     as_json: JsonOption = False,
 ) -> None:
     """Change fields of one; null takes a field back to its default. A pool is given all its policies at once."""
-    method = "PUT" if kind is Kind.POOLS else "PATCH"
+    method = "PUT" if kind is ResourceName.POOLS else "PATCH"
     _print(_ask(context, method, _path(kind, id_), _fields(fields), if_match=if_match).body, as_json=as_json)
 
 
@@ -161,7 +161,7 @@ def rotate(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key like this one, which ends after an overlap, and print it this once."""
-    path = f"{_path(Kind.KEYS, key)}/rotate"
+    path = f"{_path(ResourceName.KEYS, key)}/rotate"
     answer = _ask(context, "POST", path, {"overlap_s": overlap_s}, idempotency_key=idempotency_key)
     _print(answer.body, as_json=as_json)
 
@@ -199,7 +199,7 @@ def usage(
 def audit(
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
-    kind: Annotated[Kind | None, typer.Option(help="Of this sort alone.")] = None,
+    kind: Annotated[ResourceName | None, typer.Option(help="Of this sort alone.")] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print who changed what, the newest first."""
@@ -247,7 +247,7 @@ def _ask(
     path: str,
     body: Mapping[str, Any] | None = None,
     **conditions: str | None,
-) -> Answer:
+) -> AdminReply:
     """Ask with headers like if_match, where they are not None. Leaves with what was refused."""
     headers = {name.replace("_", "-"): value for name, value in conditions.items()}
     try:
@@ -260,7 +260,7 @@ def _ask(
     return answer
 
 
-def _client(target: _Target) -> Client:
+def _client(target: _Target) -> AdminClient:
     from gateway.config import ConfigError, load_config  # noqa: PLC0415
 
     try:
@@ -273,7 +273,7 @@ def _client(target: _Target) -> Client:
     except (OSError, UnicodeError) as error:
         _fail(f"the key cannot be read from {key_file}: {error}")
     host = f"[{admin.host}]" if ":" in admin.host else admin.host
-    return Client(target.url or f"http://{host}:{admin.port}", key)
+    return AdminClient(target.url or f"http://{host}:{admin.port}", key)
 
 
 def _fields(given: list[str]) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _path(kind: Kind, id_: str) -> str:
+def _path(kind: ResourceName, id_: str) -> str:
     return f"/{kind}/{quote(id_, safe='')}"
 
 

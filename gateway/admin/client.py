@@ -18,7 +18,7 @@ class UnreachableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminReply:
     """`body` is JSON, {} where there is none."""
 
     status: int
@@ -26,7 +26,7 @@ class Answer:
     etag: str | None
 
 
-class Client:
+class AdminClient:
     """Asks the admin port at this URL, with this key. Redirects are not followed."""
 
     def __init__(self, url: str, key: str) -> None:
@@ -35,7 +35,7 @@ class Client:
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, headers: Mapping[str, str | None] = NO_HEADERS
-    ) -> Answer:
+    ) -> AdminReply:
         """`path` is below the API's root; a header that is None is not sent. Raises UnreachableError."""
         sent = {name: value for name, value in headers.items() if value is not None}
         sent["Authorization"] = f"Bearer {self._key}"
@@ -50,7 +50,7 @@ class Client:
                 text = response.read(ANSWER_BYTES_MAX)
             finally:
                 connection.close()
-            return Answer(response.status, json.loads(text) if text else {}, response.headers.get("ETag"))
+            return AdminReply(response.status, json.loads(text) if text else {}, response.headers.get("ETag"))
         except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
 

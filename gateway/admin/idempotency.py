@@ -15,8 +15,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.admin.problems import wrong
-from gateway.admin.routes import Reply
+from gateway.admin.problems import field_problem
+from gateway.admin.routes import AdminAnswer
 
 HEADER = "Idempotency-Key"
 KEY_PATTERN = r"^[!-~]{1,255}$"
@@ -28,7 +28,7 @@ KEPT_MAX = 10_000  # the oldest are forgotten
 class _Done:
     fingerprint: bytes
     until_s: float
-    reply: "asyncio.Future[Reply]"
+    reply: "asyncio.Future[AdminAnswer]"
 
 
 class Repeats:
@@ -40,8 +40,8 @@ class Repeats:
         self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
 
     async def once(
-        self, caller: str, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[Reply]]
-    ) -> Reply:
+        self, caller: str, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[AdminAnswer]]
+    ) -> AdminAnswer:
         """Do the request (its path and body), unless that is done. Raises Refused, for what `run` does, too."""
         self._forget_old()
         path, body = request
@@ -49,14 +49,14 @@ class Repeats:
         known = self._done.get((caller, key))
         if known is not None:
             if known.fingerprint != fingerprint:
-                raise wrong(f"header.{HEADER}", "was used for another request")
+                raise field_problem(f"header.{HEADER}", "was used for another request")
             return await asyncio.shield(known.reply)
         doing = asyncio.ensure_future(run())
         self._done[caller, key] = _Done(fingerprint, self._clock() + KEPT_S, doing)
         doing.add_done_callback(lambda done: self._ended((caller, key), done))
         return await asyncio.shield(doing)
 
-    def _ended(self, of: tuple[str, str], done: "asyncio.Future[Reply]") -> None:
+    def _ended(self, of: tuple[str, str], done: "asyncio.Future[AdminAnswer]") -> None:
         """What has failed is not remembered, also where its client has left."""
         if done.cancelled() or done.exception() is not None:
             self._done.pop(of, None)

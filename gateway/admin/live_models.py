@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from gateway.admin.backend_models import Steps
-from gateway.admin.models import Fields, Listed, ModelName, Page
+from gateway.admin.backend_models import StepsResource
+from gateway.admin.models import Fields, ModelName, Page, ResourceList
 
 
-class Attainment(Fields):
+class AttainmentResource(Fields):
     """Since start, of requests with an envelope that were sent and have ended: how many kept which target (one that is
     not set is kept). `tpot_met` is by the time per token since the first one came, `tpot_envelope_met` since it was
     due; `met`: every token was in time. `refused` ones are not among `requests`.
@@ -39,7 +39,7 @@ class BackendState(Fields):
     tokens_limit: int | None
     foreign_requests: int
     foreign_tokens: int
-    steps: Steps | None
+    steps: StepsResource | None
     reserves: dict[str, Reserve]
 
 
@@ -49,7 +49,7 @@ class TierState(Fields):
     queued_requests: int
     in_flight_requests: int
     slack_s_min: float | None
-    attainment: Attainment
+    attainment: AttainmentResource
 
 
 class RequestState(Fields):
@@ -80,7 +80,7 @@ class LiveState(Fields):
     pools: list[PoolState]
 
 
-class TenantState(Fields):
+class TenantStateResource(Fields):
     """`service` is charged since start, in service units (a price per token); `service_per_s` of late. `slack_s_min`
     is of its most urgent request, queued or running.
     """
@@ -96,7 +96,7 @@ class TenantState(Fields):
     counter: float
     key: float
     slack_s_min: float | None
-    attainment: Attainment
+    attainment: AttainmentResource
 
 
 class BudgetState(Fields):
@@ -118,9 +118,9 @@ class TenantStatePage(Page):
     pool: ModelName | None = None
 
 
-class TenantStates(Listed):
-    items: list[TenantState]
+class TenantStates(ResourceList):
+    items: list[TenantStateResource]
 
 
-class BudgetStates(Listed):
+class BudgetStates(ResourceList):
     items: list[BudgetState]

@@ -8,35 +8,35 @@ from functools import partial
 
 from aiohttp import web
 
+from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
-from backends.reach import Reach
 from backends.spec import BackendSpec
-from gateway.admin.in_force import InForce
 from gateway.admin.port import AdminPort, Parts
+from gateway.admin.reconciler import Reconciler
 from gateway.admin.routes import Caller
 from gateway.admin.sign_in import caller_of
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
-from gateway.config.scheduling import Pool, Scheduling
-from gateway.forwarding.attempt import Link
-from gateway.front import Front
-from gateway.identity.key_file import make_secret
+from gateway.config.key_file import make_secret
+from gateway.config.scheduling import PoolSettings, Scheduling
+from gateway.forwarding.attempt import BackendClient
+from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.shared_limits import SharedLimits
 from gateway.state.assembly import make_meeting
-from gateway.state.budgets import BUDGETED, Budgets, Limits, limits_of
+from gateway.state.budgets import BUDGETED, BudgetLimits, Budgets, limits_of
+from gateway.state.checkpoint import Checkpoint
 from gateway.state.declaration import Declaration
 from gateway.state.discovering import make_source
 from gateway.state.key_secret import FingerprintCheck
-from gateway.state.kinds import Key
 from gateway.state.learning import Learning
-from gateway.state.memory import Memory
+from gateway.state.peer_exchange import Replicas
 from gateway.state.registry import Changed, Registry
-from gateway.state.replicas import Replicas
+from gateway.state.resource_kinds import ApiKey
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store
-from policies.types import PeersUse, ReplicaShare, Tier
+from policies.types import PeerUse, ReplicaShare, Tier
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 class Running:
     """The parts of a gateway that a change reaches."""
 
-    front: Front
+    front: RequestHandlers
     pools: Pools
     backends: BackendPool
-    links: MutableMapping[str, Link]
-    make_link: Callable[[BackendSpec], Link]
+    links: MutableMapping[str, BackendClient]
+    make_link: Callable[[BackendSpec], BackendClient]
     tiers: MutableMapping[str, Tier]
     shared_limits: SharedLimits
 
@@ -66,12 +66,12 @@ class Management:
         self._searches: list[asyncio.Task[None]] = []
         self.registry = Registry(store, self._declaration.declared())
         self.usage = UsageBook(store)
-        self._memory = Memory(store) if config.keeps_state else None
+        self._memory = Checkpoint(store) if config.keeps_state else None
         self.budgets = Budgets(self.usage, store, is_shared=config.state.redis is not None)
         self.replicas: Replicas | None = None  # where gateways share their state
         self._is_open = False
         self._fingerprint_check: FingerprintCheck | None = None
-        self._in_force: InForce | None = None
+        self._in_force: Reconciler | None = None
         self._port: AdminPort | None = None
         self._running: Running | None = None
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
@@ -106,7 +106,7 @@ class Management:
         scheduling, entry = config.scheduling_of(pool), self.registry.get("pools", pool)
         if entry is None or entry.origin == "declared":
             return scheduling
-        assert isinstance(entry.section, Pool), "an entry is of its kind"
+        assert isinstance(entry.section, PoolSettings), "an entry is of its kind"
         # What is made of a pool hides what the file says of it, whole.
         return config.scheduling.overridden_by(entry.section.scheduling)
 
@@ -116,7 +116,7 @@ class Management:
         if self._memory is not None:
             front = running.front
             self._memory.start(Learning(running.pools, running.backends, front.prompt_tokens, lambda: front.is_serving))
-        self._in_force = InForce(
+        self._in_force = Reconciler(
             self.registry,
             front=running.front,
             pools=running.pools,
@@ -149,7 +149,7 @@ class Management:
         )
         await self.replicas.start()
 
-    def _shared(self, share: ReplicaShare, peers: Mapping[str, PeersUse]) -> None:
+    def _shared(self, share: ReplicaShare, peers: Mapping[str, PeerUse]) -> None:
         assert self._running is not None, "begun before it meets"
         assert self._in_force is not None, "begun before it meets"
         self._in_force.shared(share)
@@ -172,13 +172,13 @@ class Management:
         for kind, name in changed:
             entry = self.registry.get(kind, name) if kind in BUDGETED else None
             section = None if entry is None else entry.section
-            if limits_of(section) != Limits() and not self._config.keeps_state:
+            if limits_of(section) != BudgetLimits() and not self._config.keeps_state:
                 log.warning(
                     "%s %s has a budget, which is kept from the next start on: usage is not counted", kind, name
                 )
             if kind == "tenants":
                 self.budgets.put((name, ""), limits_of(section))
-            elif isinstance(section, Key) and section.tenant is not None:
+            elif isinstance(section, ApiKey) and section.tenant is not None:
                 self.budgets.put((section.tenant, name), limits_of(section))
             elif kind == "keys":
                 self.budgets.forget_key(name)
@@ -237,5 +237,5 @@ class Management:
             await self.usage.stop()
             await self.registry.stop()
 
-    def _reach(self) -> Reach:
-        return Reach(self._config.admin.backend_networks)
+    def _reach(self) -> AddressAllowlist:
+        return AddressAllowlist(self._config.admin.backend_networks)

@@ -11,8 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from gateway.admin.routes import Query
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
 from gateway.state.entries import Origin
-from gateway.state.kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
-from policies.slo.urgency import PRIORITY_MAX
+from gateway.state.resource_kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
+from policies.slo.engine_priority import PRIORITY_MAX
 
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1000
@@ -47,7 +47,7 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
-class Kept(Fields):
+class StoredResource(Fields):
     """What is said of everything that is kept. `origin`: declared in the file, made here, or both (overridden)."""
 
     id: str
@@ -83,7 +83,7 @@ class NewTenant(TenantFields):
     id: TenantName
 
 
-class Tenant(Kept, TenantFields):
+class TenantResource(StoredResource, TenantFields):
     pass
 
 
@@ -104,7 +104,7 @@ class NewTier(TierFields):
     id: Name
 
 
-class Tier(Kept, TierFields):
+class TierResource(StoredResource, TierFields):
     pass
 
 
@@ -141,7 +141,7 @@ class Rotation(Fields):
     overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX), WHOLE] = 86_400
 
 
-class Key(Kept, KeyFields):
+class KeyResource(StoredResource, KeyFields):
     tenant: str | None
     role: Role | None
     last_four: str
@@ -150,7 +150,7 @@ class Key(Kept, KeyFields):
     revoked: bool
 
 
-class KeyMade(Key):
+class KeyMade(KeyResource):
     """`secret` is the key itself: this is the only time that anybody sees it."""
 
     secret: str
@@ -159,7 +159,7 @@ class KeyMade(Key):
 # -- pools -------------------------------------------------------------------------------------------------
 
 
-class Pool(Fields):
+class PoolResource(Fields):
     """Each policy as in the configuration file: its name (`policy`) and its parameters."""
 
     id: str
@@ -171,7 +171,7 @@ class Pool(Fields):
 # -- what happens ------------------------------------------------------------------------------------------
 
 
-class UsageRow(Fields):
+class UsageResource(Fields):
     """Of one day (UTC)."""
 
     day: str
@@ -184,7 +184,7 @@ class UsageRow(Fields):
     output_tokens: int
 
 
-class AuditEntry(Fields):
+class AuditResource(Fields):
     revision: int
     at: float
     actor: str
@@ -225,31 +225,31 @@ class AuditPage(Query):
     kind: Literal["tenants", "tiers", "keys", "backends", "pools"] | None = None
 
 
-class Listed(Fields):
+class ResourceList(Fields):
     """`next_cursor` null: this is the end of the list."""
 
     next_cursor: str | None
 
 
-class Tenants(Listed):
-    items: list[Tenant]
+class TenantList(ResourceList):
+    items: list[TenantResource]
 
 
-class Tiers(Listed):
-    items: list[Tier]
+class TierList(ResourceList):
+    items: list[TierResource]
 
 
-class Keys(Listed):
-    items: list[Key]
+class KeyList(ResourceList):
+    items: list[KeyResource]
 
 
-class Pools(Listed):
-    items: list[Pool]
+class PoolList(ResourceList):
+    items: list[PoolResource]
 
 
-class Usage(Listed):
-    items: list[UsageRow]
+class UsageList(ResourceList):
+    items: list[UsageResource]
 
 
-class Audit(Listed):
-    items: list[AuditEntry]
+class AuditList(ResourceList):
+    items: list[AuditResource]

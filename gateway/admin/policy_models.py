@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from gateway.admin.models import Fields, whole
-from gateway.config.scheduling import NAMES, PARAMETERS, POLICY, Policy
+from gateway.config.scheduling import NAMES, PARAMETERS, POLICY, PolicySettings
 
 LIVE_KINDS = ("fairness", "prediction", "placement")  # what a running pool can change
 
@@ -27,7 +27,7 @@ def _choice(kind: str) -> Any:
     models = [
         create_model(
             "".join(part.capitalize() for part in f"{kind}-{name}".split("-")),
-            __base__=PARAMETERS[kind].get(name, Policy),
+            __base__=PARAMETERS[kind].get(name, PolicySettings),
             __doc__=f"The policy {name}.",
             **_fields({POLICY: (Literal[name], ...)}),
         )

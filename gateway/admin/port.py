@@ -6,30 +6,30 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
-from backends.reach import Reach
-from gateway.admin.in_force import InForce
 from gateway.admin.openapi import document
+from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import tenants
-from gateway.admin.resources.backends import Backends
-from gateway.admin.resources.keys import Keys
-from gateway.admin.resources.live import Live
-from gateway.admin.resources.pools import Pools as PoolRoutes
-from gateway.admin.resources.records import Records
-from gateway.admin.routes import ROLES, Asked, Caller, Document, Reply, Role, Route, RouteTable
+from gateway.admin.resources.backends import BackendRoutes
+from gateway.admin.resources.keys import KeyRoutes
+from gateway.admin.resources.live import LiveRoutes
+from gateway.admin.resources.pools import PoolRoutes
+from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
+from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer
 from gateway.admin.sign_in import SignIn
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
-from gateway.http.listener import Listener
+from gateway.config.key_file import first_key
 from gateway.identity.auth import Identity
-from gateway.identity.key_file import first_key
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.tokens import Tokens
+from gateway.ports.listener import Listener
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
-from gateway.state.kinds import Key
 from gateway.state.registry import Changed, Registry
+from gateway.state.resource_kinds import ApiKey
 from gateway.store.base import Store
 
 FIRST_KEY = "key-file"  # what the audit log calls who has it
@@ -45,8 +45,8 @@ class Parts:
     pools: Pools
     budgets: Budgets
     backends: BackendPool
-    in_force: InForce
-    reach: Reach
+    in_force: Reconciler
+    reach: AddressAllowlist
     tenant_keys: KeyRing[Identity] | None
     clock: Callable[[], float]
 
@@ -91,7 +91,7 @@ class AdminPort:
             self._ring.drop(name)
             entry = self._registry.get(kind, name)
             key = None if entry is None else entry.section
-            if isinstance(key, Key) and key.role is not None and not key.revoked:
+            if isinstance(key, ApiKey) and key.role is not None and not key.revoked:
                 expires_at_s = None if key.expires_at is None else key.expires_at.timestamp()
                 self._ring.put(name, key.hmac, Caller(name, ROLES[key.role]), expires_at_s=expires_at_s)
 
@@ -101,22 +101,22 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
     registry = parts.registry
     found = [
         *tenants.routes(registry),
-        *Keys(registry=registry, hmac_hex=hmac_hex, checks_tenants=parts.tenant_keys is not None).routes(),
-        *Backends(
+        *KeyRoutes(registry=registry, hmac_hex=hmac_hex, checks_tenants=parts.tenant_keys is not None).routes(),
+        *BackendRoutes(
             registry=registry, backends=parts.backends, pools=parts.pools, in_force=parts.in_force, reach=parts.reach
         ).routes(),
         *PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force).routes(),
-        *Live(registry=registry, pools=parts.pools, budgets=parts.budgets, clock=parts.clock).routes(),
-        *Records(registry=registry, store=parts.store, clock=time.time).routes(),
+        *LiveRoutes(registry=registry, pools=parts.pools, budgets=parts.budgets, clock=parts.clock).routes(),
+        *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]
 
-    async def describe(_asked: Asked) -> Reply:
+    async def describe(_asked: AdminRequest) -> AdminAnswer:
         return described
 
     own = Route(
         method="GET", path="/openapi.json", role=Role.VIEWER, summary="This document (OpenAPI 3.1).", run=describe,
-        answer=Document,
+        answer=JsonObject,
     )  # fmt: skip
     table = [*found, own]
-    described = Reply(Document(document(table)))
+    described = AdminAnswer(JsonObject(document(table)))
     return table

@@ -40,7 +40,7 @@ class ProblemDetails(BaseModel):
 
 
 @dataclass
-class Refused(Exception):  # noqa: N818 - an answer, not an error
+class AdminProblem(Exception):  # noqa: N818 - an answer, not an error
     """The API does not do what was asked, for this reason."""
 
     status: int
@@ -55,25 +55,25 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error
         return details.model_dump_json().encode()
 
 
-def wrong(field_path: str, reason: str, *, status: int = 422) -> Refused:
+def field_problem(field_path: str, reason: str, *, status: int = 422) -> AdminProblem:
     """One field is wrong."""
-    return Refused(status, f"{field_path}: {reason}", [FieldError(field=field_path, reason=reason)])
+    return AdminProblem(status, f"{field_path}: {reason}", [FieldError(field=field_path, reason=reason)])
 
 
-def invalid(error: ValidationError, part: str, *, status: int = 422) -> Refused:
+def invalid_problem(error: ValidationError, part: str, *, status: int = 422) -> AdminProblem:
     """All that pydantic found wrong with this part of a request (body, query)."""
     errors = list(_field_errors(error, part))[:ERRORS_MAX]
     named = errors[0] if len(errors) == 1 else None
     detail = f"{named.field}: {named.reason}" if named else f"{len(errors)} fields are wrong"
-    return Refused(status, detail, errors)
+    return AdminProblem(status, detail, errors)
 
 
-def checked(model: type[M], value: Mapping[str, Any]) -> M:
-    """Read the value as JSON is read: "5" is no number. Raises Refused."""
+def read_checked(model: type[M], value: Mapping[str, Any]) -> M:
+    """Read the value as JSON is read: "5" is no number. Raises AdminProblem."""
     try:
         return model.model_validate_json(orjson.dumps(value), strict=True)
     except ValidationError as error:
-        raise invalid(error, "body") from None
+        raise invalid_problem(error, "body") from None
 
 
 def _field_errors(error: ValidationError, part: str) -> Iterable[FieldError]:

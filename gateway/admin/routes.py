@@ -40,12 +40,12 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Document(RootModel[dict[str, JsonValue]]):
+class JsonObject(RootModel[dict[str, JsonValue]]):
     """Any JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AdminRequest:
     """One request, read and checked. `query` and `body` are of the route's models."""
 
     caller: Caller
@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AdminAnswer:
     """What is answered. `body` None is 204; `location`, below ROOT, is where something was made, which is 201."""
 
     body: BaseModel | None = None
@@ -77,7 +77,7 @@ class Route:
     path: str
     role: Role
     summary: str
-    run: Callable[[Asked], Awaitable[Reply]]
+    run: Callable[[AdminRequest], Awaitable[AdminAnswer]]
     answer: type[BaseModel] | None = None
     status: int = 200
     body: type[BaseModel] | None = None
@@ -126,7 +126,7 @@ class RouteTable:
         return None
 
 
-def located(kind: str, name: str) -> str:
+def path_of(kind: str, name: str) -> str:
     """The path of one thing, below ROOT."""
     return f"/{kind}/{quote(name, safe='')}"
 

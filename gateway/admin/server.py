@@ -19,10 +19,10 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
 from gateway.admin.openapi import MERGE_PATCH
-from gateway.admin.problems import PROBLEM_TYPE, FieldError, Refused, checked, invalid, wrong
-from gateway.admin.routes import ROOT, Asked, Caller, Query, Reply, Route, RouteTable
+from gateway.admin.problems import PROBLEM_TYPE, AdminProblem, FieldError, field_problem, invalid_problem, read_checked
+from gateway.admin.routes import ROOT, AdminAnswer, AdminRequest, Caller, Query, Route, RouteTable
 from gateway.admin.sign_in import SignIn
-from gateway.http.own_errors import OwnErrorsConnection, is_failure
+from gateway.ports.error_connection import ErrorConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 
 BODY_BYTES_MAX = 64 << 10
@@ -65,17 +65,17 @@ class AdminServer(web.Server):
         self._repeats = Repeats(time.monotonic)
 
     def __call__(self) -> RequestHandler:
-        return OwnErrorsConnection(self, loop=self._loop, **self._kwargs)
+        return ErrorConnection(self, loop=self._loop, **self._kwargs)
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
         """A problem."""
         is_ours = is_failure(status, error)
-        return to_problem(Refused(500, "the gateway failed") if is_ours else Refused(400, "this is not HTTP"))
+        return to_problem(AdminProblem(500, "the gateway failed") if is_ours else AdminProblem(400, "this is not HTTP"))
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         try:
             response = await self._answer(request)
-        except Refused as refused:
+        except AdminProblem as refused:
             response = to_problem(refused)
         response.headers.setdefault(hdrs.SERVER, HEADERS[hdrs.SERVER])  # a page has its own headers
         if not request.content.is_eof():  # refused before its body was read
@@ -89,40 +89,40 @@ class AdminServer(web.Server):
             return await page()
         found = self._table.find(request.rel_url.raw_path)
         if found is None:
-            raise Refused(404, "there is no such path")
+            raise AdminProblem(404, "there is no such path")
         methods, path = found
         route = methods.get(request.method)
         if route is None:
-            raise Refused(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
+            raise AdminProblem(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
         if caller.role < route.role:
-            raise Refused(403, f"this is for the role {route.role.name.lower()}")
+            raise AdminProblem(403, f"this is for the role {route.role.name.lower()}")
         asked = await _asked(request, route, path, caller)
         key = request.headers.get(HEADER) if route.method == hdrs.METH_POST else None
         if key is None:
             return to_response(route, await run(route, asked))
         if not _KEY.fullmatch(key):
-            raise wrong(f"header.{HEADER}", "must be 1 to 255 visible characters of ASCII")
+            raise field_problem(f"header.{HEADER}", "must be 1 to 255 visible characters of ASCII")
         once = (request.rel_url.raw_path, asked.body.model_dump_json(exclude_unset=True).encode())
         return to_response(route, await self._repeats.once(caller.name, key, once, lambda: run(route, asked)))
 
 
-async def run(route: Route, asked: Asked) -> Reply:
-    """Do what is asked. Raises Refused, whatever the store has to say."""
+async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
+    """Do what is asked. Raises AdminProblem, whatever the store has to say."""
     doing = asyncio.ensure_future(route.run(asked))
     try:
         return await asyncio.shield(doing)
     except VersionConflict:
         # With a condition it is the client's view that is old; without, two changes crossed and the other was first.
-        raise Refused(
+        raise AdminProblem(
             412 if asked.if_match or asked.if_none_match else 409, "it was changed by somebody else meanwhile"
         ) from None
     except StoreUnavailable:
-        raise Refused(503, "the state cannot be written or read now", headers={hdrs.RETRY_AFTER: "1"}) from None
+        raise AdminProblem(503, "the state cannot be written or read now", headers={hdrs.RETRY_AFTER: "1"}) from None
     except StoreFull as error:
-        raise Refused(409, f"there is no room: {error}") from None
+        raise AdminProblem(409, f"there is no room: {error}") from None
 
 
-async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str], caller: Caller) -> Asked:
+async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str], caller: Caller) -> AdminRequest:
     query = _query(request, route.query)
     body = None
     if route.body is not None or route.merges is not None:
@@ -130,7 +130,7 @@ async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str]
     if_match, if_none_match = (
         request.headers.get(name) if route.versioned else None for name in (hdrs.IF_MATCH, hdrs.IF_NONE_MATCH)
     )
-    return Asked(caller, path, query, body, if_match, if_none_match)
+    return AdminRequest(caller, path, query, body, if_match, if_none_match)
 
 
 def _query(request: web.BaseRequest, model: type[Query] | None) -> Query:
@@ -139,34 +139,34 @@ def _query(request: web.BaseRequest, model: type[Query] | None) -> Query:
             request.rel_url.raw_query_string, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"
         )
     except ValueError:
-        raise Refused(400, "the query cannot be read") from None
+        raise AdminProblem(400, "the query cannot be read") from None
     twice = {name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1}
     if twice:
         names = [FieldError(field=f"query.{name}", reason="is there twice") for name in sorted(twice)]
-        raise Refused(422, "a parameter is there twice", names)
+        raise AdminProblem(422, "a parameter is there twice", names)
     try:
         return (model or Query).model_validate(dict(pairs))
     except ValidationError as error:
-        raise invalid(error, "query") from None
+        raise invalid_problem(error, "query") from None
 
 
 async def _read(request: web.BaseRequest, content_type: str) -> bytes:
     given = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
     if given not in (content_type, JSON):
-        raise Refused(415, f"send {content_type}", headers={"accept-patch": MERGE_PATCH})
+        raise AdminProblem(415, f"send {content_type}", headers={"accept-patch": MERGE_PATCH})
     if (request.content_length or 0) > BODY_BYTES_MAX:
-        raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+        raise AdminProblem(413, f"a body has at most {BODY_BYTES_MAX} bytes")
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             while chunk := await request.content.readany():
                 data += chunk
                 if len(data) > BODY_BYTES_MAX:
-                    raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+                    raise AdminProblem(413, f"a body has at most {BODY_BYTES_MAX} bytes")
     except TimeoutError:
-        raise Refused(408, "the body did not arrive in time") from None
+        raise AdminProblem(408, "the body did not arrive in time") from None
     except web.RequestPayloadError:
-        raise Refused(400, "this is not HTTP") from None
+        raise AdminProblem(400, "this is not HTTP") from None
     return bytes(data)
 
 
@@ -175,15 +175,15 @@ def _body(data: bytes, model: type[BaseModel] | None) -> Any:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        raise Refused(400, "the body is not JSON") from None
+        raise AdminProblem(400, "the body is not JSON") from None
     if not isinstance(value, dict):
-        raise Refused(422, "the body must be an object", [FieldError(field="body", reason="must be an object")])
+        raise AdminProblem(422, "the body must be an object", [FieldError(field="body", reason="must be an object")])
     if model is None:
         return value
-    return checked(model, value)
+    return read_checked(model, value)
 
 
-def to_response(route: Route, reply: Reply) -> web.Response:
+def to_response(route: Route, reply: AdminAnswer) -> web.Response:
     headers = dict(HEADERS)
     if reply.etag is not None:
         headers[hdrs.ETAG] = f'"{reply.etag}"'
@@ -197,6 +197,6 @@ def to_response(route: Route, reply: Reply) -> web.Response:
     return web.Response(status=route.status if reply.location is None else 201, body=body, headers=headers)
 
 
-def to_problem(refused: Refused) -> web.Response:
+def to_problem(refused: AdminProblem) -> web.Response:
     headers = {**HEADERS, hdrs.CONTENT_TYPE: PROBLEM_TYPE, **refused.headers}
     return web.Response(status=refused.status, body=refused.body(), headers=headers)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from gateway.admin.problems import Refused
+from gateway.admin.problems import AdminProblem
 from gateway.admin.routes import ROLES, Caller
 from gateway.config.jwt import AdminIssuer
 from gateway.identity.auth import Identity, Unauthorized, given_key, given_token
@@ -41,7 +41,7 @@ class SignIn:
         self._failures = FailureThrottle()
 
     def caller(self, headers: Mapping[str, str], peer: str | None) -> Caller:
-        """Raises Refused."""
+        """Raises AdminProblem."""
         token = given_token(headers)
         if token is not None and self._tokens is not None:
             found = self._tokens.find(token)
@@ -56,13 +56,13 @@ class SignIn:
         if caller is not None:
             return caller
         if is_tenants:
-            raise Refused(403, "this key is for the data port: the admin port has keys of its own")
+            raise AdminProblem(403, "this key is for the data port: the admin port has keys of its own")
         wait_s = self._failures.failed(peer, self._clock())
         if wait_s is not None:
             retry = {"retry-after": str(max(1, ceil(wait_s)))}
-            raise Refused(429, "too many requests with wrong keys came from your address", headers=retry)
+            raise AdminProblem(429, "too many requests with wrong keys came from your address", headers=retry)
         challenge = {"www-authenticate": "Bearer"}
-        raise Refused(401, "no valid key was given: send it as 'Authorization: Bearer KEY'", headers=challenge)
+        raise AdminProblem(401, "no valid key was given: send it as 'Authorization: Bearer KEY'", headers=challenge)
 
 
 def caller_of(issuer: AdminIssuer, claims: Mapping[str, Any]) -> Caller | None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from backends.meters import AnswerKind
 from gateway.api import fields
 from gateway.api.bodies import Body, UpstreamBody
-from gateway.api.endpoints import Charge, Endpoint, Shape
+from gateway.api.endpoints import BodyShape, ChargeRule, Endpoint
 from gateway.api.errors import BadRequest
 from gateway.api.prompts import prefix_hashes
 from gateway.api.values import count, flag, integer
@@ -79,7 +79,7 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
     wants_usage, wants_continuous, options = False, False, None
     if stream and shape.usage_options:
         wants_usage, wants_continuous, options = body.usage_options()
-    generates = endpoint.charge is Charge.USAGE
+    generates = endpoint.charge is ChargeRule.USAGE
     if generates:
         _check_uncounted_work(call)
     sequences = _sequences(call, limits) if generates else 1
@@ -142,7 +142,7 @@ def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
     return max(count(call, "n", limits.choices_max) or 1, count(call, "best_of", limits.choices_max) or 1)
 
 
-def _output_tokens(call: dict[str, Any], shape: Shape, value_max: int) -> int | None:
+def _output_tokens(call: dict[str, Any], shape: BodyShape, value_max: int) -> int | None:
     """Tokens of one choice, None for as many as there is room for. A limit below one is the backend's to judge: some
     refuse it, to some it is no limit. vLLM takes 0 with echo, to score a prompt, and still decodes one token.
     """

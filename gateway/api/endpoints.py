@@ -30,7 +30,7 @@ from gateway.api.prompts import (
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
-class Charge(StrEnum):
+class ChargeRule(StrEnum):
     """What a call costs its tenant."""
 
     USAGE = "usage"  # prompt and output tokens, as they pass
@@ -40,7 +40,7 @@ class Charge(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class BodyShape:
     """How a body says what is to be generated. The first of `output_fields` that is set wins, as in vLLM.
 
     `usage_options`: it takes `stream_options`, by which a stream can be made to report usage as it passes.
@@ -59,14 +59,14 @@ class Endpoint:
     path: str
     methods: tuple[str, ...] = ("POST",)
     api: Api = Api.OPENAI
-    charge: Charge
-    shape: Shape | None = None
+    charge: ChargeRule
+    shape: BodyShape | None = None
     answer: AnswerKind = AnswerKind.NONE
     multipart: bool = False
 
     @property
     def queued(self) -> bool:
-        return self.charge in (Charge.USAGE, Charge.PROMPT)
+        return self.charge in (ChargeRule.USAGE, ChargeRule.PROMPT)
 
     @property
     def may_be_empty(self) -> bool:
@@ -78,42 +78,42 @@ class Endpoint:
         return self.path.replace("{id}", path_id)
 
 
-_CHAT: Final = Shape(prompt=chat_prompt, output_fields=("max_completion_tokens", "max_tokens"), usage_options=True)
+_CHAT: Final = BodyShape(prompt=chat_prompt, output_fields=("max_completion_tokens", "max_tokens"), usage_options=True)
 # The API's own default of completions is 16 tokens; chat has none.
-_COMPLETION: Final = Shape(
+_COMPLETION: Final = BodyShape(
     prompt=completion_prompt, output_fields=("max_tokens",), output_tokens_default=16, usage_options=True
 )
-_BATCH: Final = Shape(prompt=batch_prompt, output_fields=("max_completion_tokens", "max_tokens"))
-_RESPONSE: Final = Shape(prompt=responses_prompt, output_fields=("max_output_tokens",))
-_MESSAGE: Final = Shape(prompt=messages_prompt, output_fields=("max_tokens",))
-_AUDIO: Final = Shape(prompt=audio_prompt, output_fields=("max_completion_tokens",), usage_options=True)
-_UNKNOWN: Final = Shape(
+_BATCH: Final = BodyShape(prompt=batch_prompt, output_fields=("max_completion_tokens", "max_tokens"))
+_RESPONSE: Final = BodyShape(prompt=responses_prompt, output_fields=("max_output_tokens",))
+_MESSAGE: Final = BodyShape(prompt=messages_prompt, output_fields=("max_tokens",))
+_AUDIO: Final = BodyShape(prompt=audio_prompt, output_fields=("max_completion_tokens",), usage_options=True)
+_UNKNOWN: Final = BodyShape(
     prompt=unknown_prompt, output_fields=("max_completion_tokens", "max_tokens", "max_output_tokens")
 )
-_INPUT: Final = Shape(prompt=inputs_prompt("input", "messages", "data"))
-_COHERE_CHAT: Final = Shape(prompt=chat_prompt, output_fields=("max_tokens",))
-_EMBED: Final = Shape(prompt=inputs_prompt("texts", "images", "inputs"))
-_PAIRS: Final = Shape(prompt=pairs_prompt)
+_INPUT: Final = BodyShape(prompt=inputs_prompt("input", "messages", "data"))
+_COHERE_CHAT: Final = BodyShape(prompt=chat_prompt, output_fields=("max_tokens",))
+_EMBED: Final = BodyShape(prompt=inputs_prompt("texts", "images", "inputs"))
+_PAIRS: Final = BodyShape(prompt=pairs_prompt)
 
 
-def _generates(path: str, shape: Shape, answer: AnswerKind, api: Api = Api.OPENAI) -> Endpoint:
-    return Endpoint(path=path, charge=Charge.USAGE, shape=shape, answer=answer, api=api)
+def _generates(path: str, shape: BodyShape, answer: AnswerKind, api: Api = Api.OPENAI) -> Endpoint:
+    return Endpoint(path=path, charge=ChargeRule.USAGE, shape=shape, answer=answer, api=api)
 
 
 def _hears(path: str) -> Endpoint:
-    return Endpoint(path=path, charge=Charge.USAGE, shape=_AUDIO, answer=AnswerKind.TRANSCRIPTION, multipart=True)
+    return Endpoint(path=path, charge=ChargeRule.USAGE, shape=_AUDIO, answer=AnswerKind.TRANSCRIPTION, multipart=True)
 
 
-def _reads(path: str, shape: Shape) -> Endpoint:
-    return Endpoint(path=path, charge=Charge.PROMPT, shape=shape, answer=AnswerKind.POOLING)
+def _reads(path: str, shape: BodyShape) -> Endpoint:
+    return Endpoint(path=path, charge=ChargeRule.PROMPT, shape=shape, answer=AnswerKind.POOLING)
 
 
 def _utility(path: str, method: str = "POST", api: Api = Api.OPENAI) -> Endpoint:
-    return Endpoint(path=path, methods=(method,), charge=Charge.UNIT, api=api)
+    return Endpoint(path=path, methods=(method,), charge=ChargeRule.UNIT, api=api)
 
 
 def _own(path: str, *methods: str) -> Endpoint:
-    return Endpoint(path=path, methods=methods or ("GET",), charge=Charge.NOTHING)
+    return Endpoint(path=path, methods=methods or ("GET",), charge=ChargeRule.NOTHING)
 
 
 CHAT: Final = _generates("/v1/chat/completions", _CHAT, AnswerKind.CHOICES)
@@ -174,11 +174,11 @@ ENDPOINTS: Final = (
 ListedCharge = Literal["generation", "unit"]
 
 
-def listed(path: str, charge: ListedCharge) -> Endpoint:
+def passthrough_endpoint(path: str, charge: ListedCharge) -> Endpoint:
     """A path of the backends that an operator lets through."""
     if charge == "generation":
         return _generates(path, _UNKNOWN, AnswerKind.CHOICES)
-    return Endpoint(path=path, methods=("GET", "POST"), charge=Charge.UNIT)
+    return Endpoint(path=path, methods=("GET", "POST"), charge=ChargeRule.UNIT)
 
 
 class PathTable:

@@ -1,6 +1,6 @@
 """Refusals as clients see them: what is wrong, said once, in the shape of the API that was called.
 
-`REFUSALS` is the one place that says what a Reason looks like from outside; `Problem`s are everything that is no
+`PROBLEM_OF_REASON` is the one place that says what a Reason looks like from outside; `Problem`s are everything that is no
 decision of the scheduler. Nothing here repeats what was sent. vLLM's statuses, OpenAI's and Anthropic's words.
 """
 
@@ -29,7 +29,7 @@ class Api(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WholeAnswer:
     """A whole response of our own: `body` is JSON."""
 
     status: int
@@ -67,7 +67,7 @@ class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ReasonProblem:
     """What a Reason looks like from outside. 429: capacity exists, but is contended; 503: there is none.
     `renewed_in_days`: no client need try again by itself (x-should-retry, which their libraries read).
     """
@@ -80,24 +80,24 @@ class Refusal:
     renewed_in_days: bool = False
 
 
-REFUSALS: Final[Mapping[Reason, Refusal]] = {
-    Reason.TENANT_QUEUE_FULL: Refusal(
+PROBLEM_OF_REASON: Final[Mapping[Reason, ReasonProblem]] = {
+    Reason.TENANT_QUEUE_FULL: ReasonProblem(
         429, "rate_limit_error", "rate_limit_exceeded", "Your queue is full.", "rejected-saturated"
     ),
-    Reason.QUEUE_FULL: Refusal(
+    Reason.QUEUE_FULL: ReasonProblem(
         429, "overloaded_error", "rate_limit_exceeded", "All queues together are full.", "rejected-saturated"
     ),
-    Reason.QUEUE_TIMEOUT: Refusal(
+    Reason.QUEUE_TIMEOUT: ReasonProblem(
         429, "overloaded_error", "rate_limit_exceeded", "No capacity became free in time.", "rejected-ttl-expired"
     ),
-    Reason.TOO_MANY_AT_ONCE: Refusal(
+    Reason.TOO_MANY_AT_ONCE: ReasonProblem(
         429, "rate_limit_error", "rate_limit_exceeded", "You have too many such calls at once.", "rejected-saturated"
     ),
-    Reason.RATE_LIMITED: Refusal(
+    Reason.RATE_LIMITED: ReasonProblem(
         429, "rate_limit_error", "rate_limit_exceeded", "You are over your rate limit.", "rejected-saturated"
     ),
     # OpenAI's type and code, which its clients tell from a limit that is over in a minute; llm-d has no value for it.
-    Reason.BUDGET_SPENT: Refusal(
+    Reason.BUDGET_SPENT: ReasonProblem(
         429,
         "insufficient_quota",
         "insufficient_quota",
@@ -106,7 +106,7 @@ REFUSALS: Final[Mapping[Reason, Refusal]] = {
         renewed_in_days=True,
     ),
     # Trying again cannot help: no status that a client library retries.
-    Reason.REQUEST_TOO_LARGE: Refusal(
+    Reason.REQUEST_TOO_LARGE: ReasonProblem(
         400,
         "invalid_request_error",
         "request_too_large",
@@ -114,19 +114,19 @@ REFUSALS: Final[Mapping[Reason, Refusal]] = {
         "rejected-request-too-large",
     ),
     # llm-d has no value for a tenant that does not exist: one of ours, in its style.
-    Reason.TENANT_UNKNOWN: Refusal(
+    Reason.TENANT_UNKNOWN: ReasonProblem(
         403, "authentication_error", "tenant_unknown", "Your key belongs to no known tenant.", "rejected-tenant-unknown"
     ),
-    Reason.NO_BACKEND: Refusal(
+    Reason.NO_BACKEND: ReasonProblem(
         503, "overloaded_error", "service_unavailable", "No backend is available.", "rejected-no-endpoints"
     ),
-    Reason.SLO_UNREACHABLE: Refusal(
+    Reason.SLO_UNREACHABLE: ReasonProblem(
         429, "overloaded_error", "rate_limit_exceeded", "Your latency target cannot be met now.", "rejected-saturated"
     ),
-    Reason.SHED: Refusal(
+    Reason.SHED: ReasonProblem(
         429, "overloaded_error", "rate_limit_exceeded", "More important work needs the capacity.", "evicted-priority"
     ),
-    Reason.DRAINING: Refusal(
+    Reason.DRAINING: ReasonProblem(
         503, "overloaded_error", "service_unavailable", "The gateway is shutting down.", "rejected-shutting-down"
     ),
 }
@@ -203,11 +203,11 @@ _ANTHROPIC_TYPES: Final = {
 }
 
 # Paths and methods we do not have are answered as vLLM answers them.
-NOT_FOUND: Final = Answer(404, b'{"detail":"Not Found"}')
+NOT_FOUND: Final = WholeAnswer(404, b'{"detail":"Not Found"}')
 
 
-def method_not_allowed(allow: str) -> Answer:
-    return Answer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
+def method_not_allowed(allow: str) -> WholeAnswer:
+    return WholeAnswer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
 
 
 # What a refusal says where it is known which limit it was.
@@ -219,9 +219,9 @@ _LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
 }
 
 
-def refused(reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> Problem:
+def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> Problem:
     """A Reject. Retry-After is whole seconds from 1 (RFC 9110, 10.2.3), where a retry can help."""
-    refusal = REFUSALS[reason]
+    refusal = PROBLEM_OF_REASON[reason]
     headers = {DROPPED_REASON_HEADER: refusal.dropped_reason}
     message = refusal.message
     if limit is not None:
@@ -236,7 +236,7 @@ def refused(reason: Reason, retry_after_s: float, limit: LimitKind | None = None
     return Problem(refusal.status, refusal.type, refusal.code, message, headers=headers, limit=limit)
 
 
-def about(problem: Problem, param: str) -> Problem:
+def problem_about(problem: Problem, param: str) -> Problem:
     """The problem, with the field that it is about."""
     return replace(problem, param=param)
 
@@ -245,8 +245,8 @@ def too_many_failures(wait_s: float) -> Problem:
     return replace(TOO_MANY_FAILURES, headers={"retry-after": str(max(1, math.ceil(wait_s)))})
 
 
-def answer(problem: Problem, api: Api) -> Answer:
-    return Answer(problem.status, _BODIES[api](problem), problem.headers)
+def write_answer(problem: Problem, api: Api) -> WholeAnswer:
+    return WholeAnswer(problem.status, _BODIES[api](problem), problem.headers)
 
 
 def error_object(problem: Problem, api: Api) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The part of a generation's body that becomes prompt: how long it is, and how it begins.
 
 Before the backend has counted tokens, fairlead needs two things of a prompt: its size in bytes (from
-which gateway/intake/prompt_tokens.py estimates tokens) and hashes of its leading blocks (requests with equal
+which gateway/api/token_counts.py estimates tokens) and hashes of its leading blocks (requests with equal
 hashes share KV blocks at one backend). Both are taken from one canonical text: tools, then documents,
 then each message as its role and its content, the order in which chat templates write them. It is not
 the rendered template; it grows like it, and it differs where the rendered prompt differs.

@@ -23,8 +23,8 @@ import yaml
 
 from backends.spec import BackendSpec
 from gateway.calibrate.load import CalibrationError
-from gateway.config.sections import Auth
-from gateway.identity.key_file import add_key
+from gateway.config.key_file import add_key
+from gateway.config.sections import AuthSection
 
 START_S_MAX = 60.0
 STOP_S_MAX = 5.0
@@ -98,7 +98,7 @@ def _configure(
         "shutdown": {"lame_duck_s": 0.0, "drain_s": 0.0},
     }
     (folder / "fairlead.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    hmac_secret = Auth.model_validate(settings["auth"]).secret_bytes()
+    hmac_secret = AuthSection.model_validate(settings["auth"]).secret_bytes()
     assert hmac_secret is not None, "it was just given"
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     return {name: add_key(keys_file, tenant=name, secret=hmac_secret, created_at=made_at) for name in weights}

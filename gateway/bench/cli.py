@@ -46,7 +46,7 @@ def bench(
     try:
         spec = spec_of(url, None if api_key is None else SecretStr(api_key))
         plan = run.Plan(spec=spec, api_key=api_key, model=model, seconds=seconds, tenants=tenants, seats=seats)
-        with bar.shown() as tell:
+        with bar.progress_bar() as tell:
             found = asyncio.run(run.bench(plan, lambda part, stage: tell(part, stage, "")))
     except (CalibrationError, OSError) as error:
         typer.echo(str(error), err=True)

@@ -27,7 +27,7 @@ from gateway.bench.calls import Answer, Caller, Shape, Target
 from gateway.bench.child import Child, gateway
 from gateway.calibrate.asking import POLL_TIMEOUT_S, model_card
 from gateway.calibrate.load import CALL_TIMEOUT_S, FAILURES_MAX, REFUSED_PAUSE_S, CalibrationError
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
 
 REQUEST = Shape(prompt_words=16, output_tokens=1, stream=False)
 STREAM = Shape(prompt_words=16, output_tokens=64)

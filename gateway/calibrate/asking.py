@@ -9,7 +9,7 @@ from backends.poll import Poller, UnansweredError
 from backends.pool import MODELS_BYTES_MAX
 from backends.spec import BackendSpec
 from gateway.calibrate.load import CalibrationError
-from gateway.config.sections import Backend
+from gateway.config.sections import BackendSection
 
 POLL_TIMEOUT_S = 10.0
 UNAUTHORIZED = (401, 403)
@@ -18,7 +18,7 @@ UNAUTHORIZED = (401, 403)
 def spec_of(url: str, key: SecretStr | None) -> BackendSpec:
     """The server at this root, called with this key. Raises CalibrationError."""
     try:
-        backend = Backend(url=url)
+        backend = BackendSection(url=url)
     except ValidationError as error:
         raise CalibrationError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
     headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}

@@ -11,7 +11,7 @@ Tell = Callable[[float, str, str], None]  # which part is done (0 to 1), the sta
 
 
 @contextmanager
-def shown() -> Iterator[Tell]:
+def progress_bar() -> Iterator[Tell]:
     """What is to be told how far it is."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:

@@ -51,7 +51,7 @@ def calibrate(
         _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
     try:
         spec = spec_of(backend, _key(api_key_file))
-        with bar.shown() as tell:
+        with bar.progress_bar() as tell:
             found = asyncio.run(
                 run.calibrate(
                     spec,
@@ -59,13 +59,13 @@ def calibrate(
                     seconds=seconds,
                     seconds_max=seconds_max,
                     say=lambda now: tell(now.part(seconds), *now.told()),
-                    seen_before=lambda of: [] if out is None else kept_windows.kept(out, spec.url, of),
+                    seen_before=lambda of: [] if out is None else kept_windows.read_windows(out, spec.url, of),
                 )
             )
         _print(found)
         if out is not None:
             write_step_time(out, found.step_time)
-            kept_windows.forget(out)
+            kept_windows.delete_windows(out)
             typer.echo(f"Stored in {out}. In the backend's configuration: step_time_file: {out}")
         if plot is not None:
             from gateway.calibrate.plot import draw  # noqa: PLC0415
@@ -74,7 +74,7 @@ def calibrate(
     except run.TooFewWindowsError as error:
         if out is None or not error.windows:
             _fail(f"{error}: give it more --seconds-max")
-        kept_at = kept_windows.keep(out, spec.url, error.model, error.windows)
+        kept_at = kept_windows.write_windows(out, spec.url, error.model, error.windows)
         _fail(f"{error}. They are kept in {kept_at}: the same command goes on from them.")
     except (CalibrationError, ValueError) as error:
         _fail(str(error))

@@ -13,14 +13,14 @@ def path_of(out: Path) -> Path:
     return out.with_name(out.name + ".windows")
 
 
-def keep(out: Path, backend: str, model: str, windows: list[Observation]) -> Path:
+def write_windows(out: Path, backend: str, model: str, windows: list[Observation]) -> Path:
     """Return where. Raises OSError."""
     path = path_of(out)
     path.write_bytes(orjson.dumps({"backend": backend, "model": model, "windows": [asdict(each) for each in windows]}))
     return path
 
 
-def kept(out: Path, backend: str, model: str) -> list[Observation]:
+def read_windows(out: Path, backend: str, model: str) -> list[Observation]:
     """What was kept of this model at this backend; nothing where there is no such file, or it is of another."""
     try:
         read = orjson.loads(path_of(out).read_bytes())
@@ -31,5 +31,5 @@ def kept(out: Path, backend: str, model: str) -> list[Observation]:
         return []
 
 
-def forget(out: Path) -> None:
+def delete_windows(out: Path) -> None:
     path_of(out).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from typing import Self
 import aiohttp
 
 from backends.spec import BackendSpec
-from gateway.calibrate.mix import Call, Mix
+from gateway.calibrate.mix import LoadCall, Mix
 
 CALL_TIMEOUT_S = 120.0
 REFUSED_PAUSE_S = 0.5
@@ -61,7 +61,7 @@ class Load:
                 raise CalibrationError(f"{self._spec.url} answers no call: {why}")
             await asyncio.sleep(REFUSED_PAUSE_S)
 
-    async def _call(self, call: Call) -> str | None:
+    async def _call(self, call: LoadCall) -> str | None:
         """Make one call; return what went wrong."""
         body = {
             "model": self._model,

@@ -22,7 +22,7 @@ TEXT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoadCall:
     prompt: str
     output_tokens: int
 
@@ -38,9 +38,9 @@ class Mix:
         words_max = (context - self._output_tokens_max) // TOKENS_PER_WORD_MAX
         self._words_max = max(min(PROMPT_WORDS_MAX, words_max), PROMPT_WORDS_MIN)
 
-    def call(self) -> Call:
+    def call(self) -> LoadCall:
         words = self._rng.choices(self._words, k=self._log_uniform(PROMPT_WORDS_MIN, self._words_max))
-        return Call(" ".join(words), self._log_uniform(ANSWER_TOKENS_MIN, self._output_tokens_max))
+        return LoadCall(" ".join(words), self._log_uniform(ANSWER_TOKENS_MIN, self._output_tokens_max))
 
     def _log_uniform(self, low: int, high: int) -> int:
         return round(exp(self._rng.uniform(log(low), log(high))))

@@ -2,6 +2,14 @@
 
 from gateway.config.config import ANONYMOUS, OPEN_TENANT_PREFIX, Config
 from gateway.config.load import CONFIG_VARIABLE, load_config
-from gateway.config.problems import ConfigError, Problem
+from gateway.config.problems import ConfigError, ConfigProblem
 
-__all__ = ["ANONYMOUS", "CONFIG_VARIABLE", "OPEN_TENANT_PREFIX", "Config", "ConfigError", "Problem", "load_config"]
+__all__ = [
+    "ANONYMOUS",
+    "CONFIG_VARIABLE",
+    "OPEN_TENANT_PREFIX",
+    "Config",
+    "ConfigError",
+    "ConfigProblem",
+    "load_config",
+]

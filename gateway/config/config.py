@@ -15,9 +15,9 @@ from pydantic import PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from backends.address_allowlist import AddressAllowlist
 from backends.poll import tls_context
 from backends.pool import BACKENDS_MAX
-from backends.reach import Reach
 from backends.spec import BackendSpec
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
@@ -26,29 +26,29 @@ from gateway.config.discovery import SOURCES_MAX, Discovery
 from gateway.config.files import resolve_files
 from gateway.config.jwt import Jwt
 from gateway.config.problems import Loc
-from gateway.config.scheduling import Pool, Scheduling
+from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.sections import (
     AccessLog,
-    Auth,
-    Backend,
-    Engine,
-    Health,
-    Limits,
+    AuthSection,
+    BackendSection,
+    EngineSection,
+    HealthSection,
+    LimitsSection,
     Listen,
     Log,
     Name,
     PoolName,
     PromptTokens,
-    Queue,
+    QueueSection,
     Shutdown,
-    Tenant,
     TenantName,
-    Tier,
+    TenantSection,
+    TierSection,
     TraceLog,
 )
-from gateway.config.state import State
-from gateway.config.step_time import believed
-from gateway.config.telemetry import Metrics, Tracing
+from gateway.config.state import StateSection
+from gateway.config.step_time import read_configured_step_time
+from gateway.config.telemetry import MetricsSection, TracingSection
 from policies import types as policy
 
 ENV_PREFIX = "FAIRLEAD_"
@@ -74,28 +74,28 @@ class Config(BaseSettings):
     )
 
     listen: Listen = Listen()
-    backends: tuple[Backend, ...] = ()
+    backends: tuple[BackendSection, ...] = ()
     discovery: tuple[Discovery, ...] = ()
-    engine: Engine = Engine()
-    tiers: dict[Name, Tier] = {}
-    tenants: dict[TenantName, Tenant] = {}
+    engine: EngineSection = EngineSection()
+    tiers: dict[Name, TierSection] = {}
+    tenants: dict[TenantName, TenantSection] = {}
     endpoints: dict[str, ListedCharge] = {}
     scheduling: Scheduling = Scheduling()
-    pools: dict[PoolName, Pool] = {}
-    queue: Queue = Queue()
-    limits: Limits = Limits()
-    auth: Auth = Auth()
+    pools: dict[PoolName, PoolSettings] = {}
+    queue: QueueSection = QueueSection()
+    limits: LimitsSection = LimitsSection()
+    auth: AuthSection = AuthSection()
     admin: Admin = Admin()
     jwt: Jwt = Jwt()
-    health: Health = Health()
+    health: HealthSection = HealthSection()
     prompt_tokens: PromptTokens = PromptTokens()
     log: Log = Log()
     access_log: AccessLog = AccessLog()
     trace_log: TraceLog = TraceLog()
-    tracing: Tracing = Tracing()
-    metrics: Metrics = Metrics()
+    tracing: TracingSection = TracingSection()
+    metrics: MetricsSection = MetricsSection()
     shutdown: Shutdown = Shutdown()
-    state: State = State()
+    state: StateSection = StateSection()
 
     _folder: Path = PrivateAttr(default=Path())
 
@@ -137,7 +137,7 @@ class Config(BaseSettings):
     def keeps_state(self) -> bool:
         """Whether anything is to be there after a restart: what is changed while it runs, and who has used what."""
         budgets = any(each.tokens_per_day_max or each.tokens_per_month_max for each in self.tenants.values())
-        return self.admin.enabled or self.state != State() or budgets
+        return self.admin.enabled or self.state != StateSection() or budgets
 
     @property
     def names_tenants(self) -> bool:
@@ -178,7 +178,7 @@ class Config(BaseSettings):
         )
 
 
-def policy_tier(name: str, tier: Tier) -> policy.Tier:
+def policy_tier(name: str, tier: TierSection) -> policy.Tier:
     return policy.Tier(
         id=name,
         weight=tier.weight,
@@ -189,7 +189,7 @@ def policy_tier(name: str, tier: Tier) -> policy.Tier:
     )
 
 
-def policy_tenant(name: str, tenant: Tenant) -> policy.Tenant:
+def policy_tenant(name: str, tenant: TenantSection) -> policy.Tenant:
     return policy.Tenant(
         id=name,
         weight=tenant.weight,
@@ -204,13 +204,13 @@ def policy_tenant(name: str, tenant: Tenant) -> policy.Tenant:
     )
 
 
-def envelope_of(each: Tier | Tenant) -> policy.SloEnvelope | None:
+def envelope_of(each: TierSection | TenantSection) -> policy.SloEnvelope | None:
     """Its own latency targets, None where it has none."""
     envelope = policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
     return None if envelope == policy.SloEnvelope() else envelope
 
 
-def backend_spec(backend: Backend, reach: Reach | None = None) -> BackendSpec:
+def backend_spec(backend: BackendSection, reach: AddressAllowlist | None = None) -> BackendSpec:
     """The backend with its credentials; `reach` says where it may be. Raises ValueError where they cannot be read."""
     key = backend.credential()
     return BackendSpec(
@@ -221,7 +221,7 @@ def backend_spec(backend: Backend, reach: Reach | None = None) -> BackendSpec:
         requests_running_max=backend.requests_running_max,
         kv_tokens_max=backend.kv_tokens_max,
         kind=backend.kind,
-        step_time=believed(backend),
+        step_time=read_configured_step_time(backend),
         step_tokens_max=backend.step_tokens_max,
         prompt_step_tokens_max=backend.prompt_step_tokens_max,
         reads_priority=None if backend.scheduling_policy is None else backend.scheduling_policy == "priority",
@@ -230,7 +230,7 @@ def backend_spec(backend: Backend, reach: Reach | None = None) -> BackendSpec:
     )
 
 
-def _envelopes(named: Mapping[str, Tier | Tenant]) -> dict[str, policy.SloEnvelope]:
+def _envelopes(named: Mapping[str, TierSection | TenantSection]) -> dict[str, policy.SloEnvelope]:
     """The envelopes of those who have one."""
     return {name: envelope for name, each in named.items() if (envelope := envelope_of(each)) is not None}
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from gateway.config.sections import Backend, Seconds, Section, not_bool
+from gateway.config.sections import BackendSection, Seconds, Section, not_bool
 
 SOURCES_MAX = 16
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}\.?)+")
@@ -43,7 +43,7 @@ class Discovery(Section):
         if named:
             raise ValueError(f"cannot have a {named[0]}: that is found")
         try:
-            Backend(url=_ANYWHERE, **settings)
+            BackendSection(url=_ANYWHERE, **settings)
         except ValidationError as error:
             wrong = error.errors(include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
@@ -57,6 +57,6 @@ class Discovery(Section):
             raise ValueError("a namespace and the name of a port are for kubernetes")
         return self
 
-    def backend_at(self, url: str) -> Backend:
+    def backend_at(self, url: str) -> BackendSection:
         """The backend that was found there."""
-        return Backend(url=url, **self.backend)
+        return BackendSection(url=url, **self.backend)

@@ -16,20 +16,20 @@ from backends.poll import tls_context
 from gateway.config.besides import disagreements_of_the_rest
 from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
 from gateway.config.files import STDOUT, folder_of
+from gateway.config.key_file import read_keys
 from gateway.config.problems import (
     ConfigError,
+    ConfigProblem,
     Lines,
     Loc,
-    Problem,
     Variables,
     did_you_mean,
     locate,
     read_yaml,
     validation_problems,
 )
-from gateway.config.step_time import believed
+from gateway.config.step_time import read_configured_step_time
 from gateway.config.tls import server_context
-from gateway.identity.key_file import read_keys
 
 FILE_BYTES_MAX = 16 << 20
 CONFIG_VARIABLE = "FAIRLEAD_CONFIG"
@@ -64,27 +64,27 @@ def load_config(path: Path | None = None, *, check_files: bool = True) -> Config
     return config
 
 
-def _read(path: Path | None) -> tuple[dict[str, Any], Lines, list[Problem]]:
+def _read(path: Path | None) -> tuple[dict[str, Any], Lines, list[ConfigProblem]]:
     if path is None:
         return {}, {}, []
     try:
         with path.open("rb") as file:
             text = file.read(FILE_BYTES_MAX).decode()
     except OSError as error:
-        raise ConfigError([Problem((), f"the file cannot be read: {error.strerror}")], path) from error
+        raise ConfigError([ConfigProblem((), f"the file cannot be read: {error.strerror}")], path) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([Problem((), "the file is not UTF-8")], path) from error
+        raise ConfigError([ConfigProblem((), "the file is not UTF-8")], path) from error
     data, lines, problems = read_yaml(text)
     if problems and not data:
         raise ConfigError(problems, path)
     return data, lines, problems
 
 
-def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[Problem]]:
+def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[ConfigProblem]]:
     """Return which variable sets which path, and a problem for each that would be silently ignored."""
     sections = list(Config.model_fields)
     known: Variables = {}
-    unknown: list[Problem] = []
+    unknown: list[ConfigProblem] = []
     for name in sorted(environ):
         rest = name.upper().removeprefix(ENV_PREFIX)
         if rest == name.upper() or name.upper() == CONFIG_VARIABLE:
@@ -94,16 +94,16 @@ def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[Problem]]:
             known[path] = name
         elif len(path) > 1 or not _SERVICE_LINK.fullmatch(rest):
             unknown.append(
-                Problem((), f"there is no section '{path[0]}'{did_you_mean(path[0], sections)}", variable=name)
+                ConfigProblem((), f"there is no section '{path[0]}'{did_you_mean(path[0], sections)}", variable=name)
             )
     return known, unknown
 
 
-def _json_problem(error: SettingsError, variables: Variables) -> Problem:
+def _json_problem(error: SettingsError, variables: Variables) -> ConfigProblem:
     """Name the variable that holds a whole section, which is JSON; pydantic-settings names only its field."""
     match = re.search(r'field "(\w+)"', str(error))
     section = match.group(1) if match else ""
-    return Problem((section,), "must be JSON", variable=variables.get((section,)))
+    return ConfigProblem((section,), "must be JSON", variable=variables.get((section,)))
 
 
 def _file_problems(config: Config) -> list[tuple[Loc, str]]:
@@ -113,7 +113,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         checks.append(
             (("backends", index, "api_key_env" if backend.api_key_env else "api_key_file"), backend.credential)
         )
-        checks.append((("backends", index, "step_time_file"), partial(believed, backend)))
+        checks.append((("backends", index, "step_time_file"), partial(read_configured_step_time, backend)))
         checks.append((("backends", index, "ca_file"), partial(_certificates, backend.ca_file)))
     for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
         checks += [
@@ -231,13 +231,13 @@ def _keys(config: Config) -> None:
 
 def _encoding(config: Config) -> None:
     # tiktoken is worth its import only where it is used.
-    from gateway.intake.prompt_tokens import make_encoding, read_ranks  # noqa: PLC0415
+    from gateway.api.token_counts import make_encoding, read_ranks  # noqa: PLC0415
 
     settings = config.prompt_tokens
     assert settings.ranks_file is not None, "asked only where one is configured"
     make_encoding(read_ranks(settings.ranks_file), encoding=settings.encoding, pattern=settings.pattern)
 
 
-def _once(problems: list[Problem]) -> list[Problem]:
+def _once(problems: list[ConfigProblem]) -> list[ConfigProblem]:
     """In the order of the file; what two sources say of one place, once."""
     return sorted(dict.fromkeys(problems), key=lambda problem: (problem.line is None, problem.line or 0))

@@ -22,7 +22,7 @@ STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     path: Loc
     text: str
     line: int | None = None
@@ -33,13 +33,13 @@ class Problem:
         where = self.variable and f"environment variable {self.variable}"
         if where is None and source is not None:
             where = str(source) if self.line is None else f"{source}:{self.line}"
-        return ": ".join(part for part in (where, dotted(self.path), self.text) if part)
+        return ": ".join(part for part in (where, dotted_path(self.path), self.text) if part)
 
 
 class ConfigError(Exception):
     """The configuration is wrong, in every way that `problems` tells."""
 
-    def __init__(self, problems: list[Problem], source: Path | None) -> None:
+    def __init__(self, problems: list[ConfigProblem], source: Path | None) -> None:
         super().__init__("\n".join(problem.describe(source) for problem in problems))
         self.problems = problems
         self.source = source
@@ -50,11 +50,11 @@ Lines = dict[tuple[str, ...], int]
 Variables = dict[tuple[str, ...], str]
 
 
-def dotted(path: Loc) -> str:
+def dotted_path(path: Loc) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[Problem]]:
+def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[ConfigProblem]]:
     """Parse one YAML mapping. Returns it, the line of every path in it, and what is wrong with its form."""
     try:
         loader = yaml.SafeLoader(text)
@@ -63,13 +63,17 @@ def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[Problem]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        return {}, {}, [Problem((), f"this is not YAML: {what}", line=mark.line + 1 if mark else None)]
+        return {}, {}, [ConfigProblem((), f"this is not YAML: {what}", line=mark.line + 1 if mark else None)]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return {}, {}, [Problem((), f"this is not YAML: {str(error).splitlines()[0]}")]
+        return {}, {}, [ConfigProblem((), f"this is not YAML: {str(error).splitlines()[0]}")]
     if node is None:
         return {}, {}, []
     if not isinstance(data, dict):
-        return {}, {}, [Problem((), "the file must hold sections (key: value), see 'fairlead example-config'", line=1)]
+        return (
+            {},
+            {},
+            [ConfigProblem((), "the file must hold sections (key: value), see 'fairlead example-config'", line=1)],
+        )
     lines: Lines = {}
     problems = list(_walk(node, (), lines, set()))
     return _with_names(data), lines, problems
@@ -93,7 +97,7 @@ def _yaml_name(name: object) -> str:
     return str(name).lower() if name is None or isinstance(name, bool) else str(name)
 
 
-def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int]) -> Iterator[Problem]:
+def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int]) -> Iterator[ConfigProblem]:
     """Note the line of every path below, and yield duplicate keys. `above`: nodes that hold this one (aliases loop)."""
     if id(node) in above:
         return
@@ -107,9 +111,9 @@ def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int])
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if key.tag not in (STRING_TAG, MERGE_TAG):
-                yield Problem((*path, name), "a name must be a string: put it in quotes", line=line)
+                yield ConfigProblem((*path, name), "a name must be a string: put it in quotes", line=line)
             if name in seen and name != MERGE_KEY:
-                yield Problem((*path, name), "this key is there twice", line=line)
+                yield ConfigProblem((*path, name), "this key is there twice", line=line)
             seen.add(name)
             lines[*path, name] = line
             yield from _walk(value, (*path, name), lines, above)
@@ -117,7 +121,7 @@ def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int])
 
 def validation_problems(
     error: ValidationError, model: type[BaseModel], lines: Lines, variables: Variables
-) -> list[Problem]:
+) -> list[ConfigProblem]:
     """Return one problem per error of pydantic, with its line or variable."""
     found: list[tuple[Loc, str]] = []
     for entry in error.errors(include_url=False, include_input=False):
@@ -128,20 +132,20 @@ def validation_problems(
     return [locate(path, text, lines, variables) for path, text in found]
 
 
-def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> Problem:
+def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> ConfigProblem:
     """Find where a path came from: the variable or the line that set it, or what is nearest to it."""
     parts = tuple(map(str, path))
     exact = variables.get(parts)
     if exact is None and parts not in lines:
         exact = next((name for set_path, name in variables.items() if set_path[: len(parts)] == parts), None)
     if exact is not None:
-        return Problem(path, text, variable=exact)
+        return ConfigProblem(path, text, variable=exact)
     for length in range(len(parts), 0, -1):
         if (line := lines.get(parts[:length])) is not None:
-            return Problem(path, text, line=line)
+            return ConfigProblem(path, text, line=line)
         if (variable := variables.get(parts[:length])) is not None:
-            return Problem(path, text, variable=variable)
-    return Problem(path, text)
+            return ConfigProblem(path, text, variable=variable)
+    return ConfigProblem(path, text)
 
 
 def _sentence(loc: Loc, kind: str, message: str, model: type[BaseModel]) -> tuple[Loc, str]:

@@ -17,15 +17,15 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 from pydantic_settings import NoDecode
 
-from gateway.config.sections import Count, NotNegative, Positive, Section, listed, not_bool, one_of
+from gateway.config.sections import Count, NotNegative, Positive, Section, not_bool, one_of, read_choice_of
+from policies.accounts.cost import PRICES
 from policies.admission import WINDOWS
-from policies.capacity import KV_RULES
-from policies.cost import PRICES
+from policies.capacity.backend import KV_RULES
 from policies.fairness import FAIRNESS
 from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
-from policies.fairness.equinox import ALPHA, BETA, DELTA, OUTPUT_WEIGHT, TTFT_TARGET_S
-from policies.fairness.justitia import IDLE_S, ITERATIONS_PER_S, KV_TOKENS
+from policies.fairness.experimental.equinox import ALPHA, BETA, DELTA, OUTPUT_WEIGHT, TTFT_TARGET_S
+from policies.fairness.experimental.justitia import IDLE_S, ITERATIONS_PER_S, KV_TOKENS
 from policies.fairness.slack import PREFIX, SECOND_KEYS, SLACK_SERVICE
 from policies.limit import LIMITS
 from policies.limit.limits import SEQUENCES_MAX
@@ -42,7 +42,7 @@ POLICY = "policy"
 Ratio = Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)]
 
 
-class Policy(Section):
+class PolicySettings(Section):
     """A policy by its name in the table of its kind. Those with parameters have a section of their own."""
 
     policy: str
@@ -52,21 +52,21 @@ class Policy(Section):
         return self.model_dump(exclude={POLICY})
 
 
-class DeficitRoundRobin(Policy):
+class DeficitRoundRobinSettings(PolicySettings):
     quantum_service: Positive = QUANTUM_SERVICE
 
 
-class SlackCounter(Policy):
+class SlackCounterSettings(PolicySettings):
     slack_service: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(not_bool)] = SLACK_SERVICE
-    second_key: Annotated[str, BeforeValidator(partial(listed, SECOND_KEYS))] = PREFIX
+    second_key: Annotated[str, BeforeValidator(partial(read_choice_of, SECOND_KEYS))] = PREFIX
 
 
-class DeficitLongestPrefix(Policy):
+class DeficitLongestPrefixSettings(PolicySettings):
     quantum_service: Positive = REFILL_SERVICE
     forgives_debt: bool = False
 
 
-class DualCounter(Policy):
+class DualCounterSettings(PolicySettings):
     alpha: NotNegative = ALPHA
     beta: NotNegative = BETA
     delta: NotNegative = DELTA
@@ -74,42 +74,42 @@ class DualCounter(Policy):
     ttft_target_s: Positive = TTFT_TARGET_S
 
 
-class AgentTags(Policy):
+class AgentTagsSettings(PolicySettings):
     kv_tokens: Positive = KV_TOKENS
     iterations_per_s: Positive = ITERATIONS_PER_S
     idle_s: NotNegative = IDLE_S
 
 
-class TenantQuantile(Policy):
+class TenantQuantileSettings(PolicySettings):
     quantile: Ratio = QUANTILE
     window_outputs: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(not_bool)] = WINDOW_OUTPUTS
     first_tokens: NotNegative = FIRST_TOKENS
 
 
-class MixtureOfExperts(Policy):
+class MixtureOfExpertsSettings(PolicySettings):
     quantile: Ratio = MIXTURE_QUANTILE
     window_outputs: Annotated[int, Field(ge=1, le=1_000), BeforeValidator(not_bool)] = MIXTURE_WINDOW_OUTPUTS
 
 
-class NoisyOracle(Policy):
+class NoisyOracleSettings(PolicySettings):
     error_ratio: Annotated[float, Field(ge=0, le=1), BeforeValidator(not_bool)] = ERROR_RATIO
 
 
-class D2lpm(Policy):
+class D2lpmSettings(PolicySettings):
     quantum_service: Positive = WORKER_QUANTUM_SERVICE
 
 
-class FixedLimit(Policy):
+class FixedLimitSettings(PolicySettings):
     sequences_max: Count = SEQUENCES_MAX
 
 
-class LinearPrice(Policy):
+class LinearPriceSettings(PolicySettings):
     prompt: NotNegative = 1.0
     cached_prompt: NotNegative = 0.1
     output: Positive = 2.0
 
 
-class ProfiledPrice(Policy):
+class ProfiledPriceSettings(PolicySettings):
     prompt_ms: NotNegative = 0.21001891
     output_ms: Positive = 0.10075395
     prompt_output_ms: NotNegative = 0.0039868
@@ -117,13 +117,13 @@ class ProfiledPrice(Policy):
     request_ms: NotNegative = 1.14601454
 
 
-class FlopsPrice(Policy):
+class FlopsPriceSettings(PolicySettings):
     parameter_count: Positive = 6.74e9
     layers: Count = 32
     hidden: Count = 4096
 
 
-class ExtendPrice(Policy):
+class ExtendPriceSettings(PolicySettings):
     extend: NotNegative = 1.0
     output: Positive = 2.0
 
@@ -138,32 +138,41 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 # The sections of parameters, by the names of the tables; a name that is not here has none.
-PARAMETERS: Mapping[str, Mapping[str, type[Policy]]] = {
+PARAMETERS: Mapping[str, Mapping[str, type[PolicySettings]]] = {
     "fairness": {
-        "slack": SlackCounter,
-        "dlpm": DeficitLongestPrefix,
-        "drr": DeficitRoundRobin,
-        "equinox": DualCounter,
-        "justitia": AgentTags,
+        "slack": SlackCounterSettings,
+        "dlpm": DeficitLongestPrefixSettings,
+        "drr": DeficitRoundRobinSettings,
+        "equinox": DualCounterSettings,
+        "justitia": AgentTagsSettings,
     },
-    "prediction": {"quantile": TenantQuantile, "mixture": MixtureOfExperts, "noisy-oracle": NoisyOracle},
-    "placement": {"d2lpm": D2lpm},
-    "limit": {"fixed": FixedLimit},
-    "price": {"linear": LinearPrice, "profiled": ProfiledPrice, "flops": FlopsPrice, "extend": ExtendPrice},
+    "prediction": {
+        "quantile": TenantQuantileSettings,
+        "mixture": MixtureOfExpertsSettings,
+        "noisy-oracle": NoisyOracleSettings,
+    },
+    "placement": {"d2lpm": D2lpmSettings},
+    "limit": {"fixed": FixedLimitSettings},
+    "price": {
+        "linear": LinearPriceSettings,
+        "profiled": ProfiledPriceSettings,
+        "flops": FlopsPriceSettings,
+        "extend": ExtendPriceSettings,
+    },
 }
 
 
-def chosen(kind: str, names: tuple[str, ...], default: str, value: object) -> Policy:
+def read_choice(kind: str, names: tuple[str, ...], default: str, value: object) -> PolicySettings:
     """Read a name, or a mapping of the name (`policy`, or the default) and its parameters. Raises ValueError."""
     given = {POLICY: value} if isinstance(value, str) else value
-    if isinstance(given, Policy):
+    if isinstance(given, PolicySettings):
         given = given.model_dump()
     if not isinstance(given, Mapping):
         raise ValueError("must be the name of a policy, or hold it and its parameters (policy: NAME)")  # noqa: TRY004
     name = given.get(POLICY, default)
     if name not in names:
         raise ValueError(f"must be one of {', '.join(names)}")
-    section = PARAMETERS[kind].get(name, Policy)
+    section = PARAMETERS[kind].get(name, PolicySettings)
     unknown = [key for key in given if key not in section.model_fields]
     problems = [_unknown(key, name, section) for key in unknown]
     try:
@@ -175,7 +184,7 @@ def chosen(kind: str, names: tuple[str, ...], default: str, value: object) -> Po
     return policy
 
 
-def _unknown(key: str, name: str, section: type[Policy]) -> InitErrorDetails:
+def _unknown(key: str, name: str, section: type[PolicySettings]) -> InitErrorDetails:
     there_are = [field for field in section.model_fields if field != POLICY]
     known = f"it has: {', '.join(there_are)}" if there_are else "it has none"
     return _problem((key,), f"'{name}' has no such parameter ({known})")
@@ -194,14 +203,14 @@ class _Choice:
     default: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        read = partial(chosen, self.kind, self.names, self.default)
+        read = partial(read_choice, self.kind, self.names, self.default)
         return core_schema.no_info_before_validator_function(read, handler(source))
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """A name, or a name with the parameters of its policy."""
         forms: list[dict[str, Any]] = [{"enum": list(self.names)}]
         for name in self.names:
-            section = PARAMETERS[self.kind].get(name, Policy).model_json_schema()
+            section = PARAMETERS[self.kind].get(name, PolicySettings).model_json_schema()
             properties = {**section["properties"], POLICY: {"const": name}}
             required = [] if name == self.default else [POLICY]
             forms.append(
@@ -211,22 +220,26 @@ class _Choice:
 
 
 # A bare name in the environment is no JSON (NoDecode).
-Fairness = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("fairness", NAMES["fairness"], "vtc")]
-Prediction = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("prediction", NAMES["prediction"], "quantile")]
-AnyPrediction = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("prediction", tuple(PREDICTION), "quantile")]
-Placement = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("placement", NAMES["placement"], "least-reserved")]
-Limit = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("limit", NAMES["limit"], "model")]
-Price = Annotated[SerializeAsAny[Policy], NoDecode, _Choice("price", NAMES["price"], "linear")]
-KvRule = Annotated[str, BeforeValidator(partial(listed, tuple(KV_RULES))), one_of(KV_RULES)]
-RateWindow = Annotated[str, BeforeValidator(partial(listed, tuple(WINDOWS))), one_of(WINDOWS)]
+Fairness = Annotated[SerializeAsAny[PolicySettings], NoDecode, _Choice("fairness", NAMES["fairness"], "vtc")]
+Prediction = Annotated[SerializeAsAny[PolicySettings], NoDecode, _Choice("prediction", NAMES["prediction"], "quantile")]
+AnyPrediction = Annotated[
+    SerializeAsAny[PolicySettings], NoDecode, _Choice("prediction", tuple(PREDICTION), "quantile")
+]
+Placement = Annotated[
+    SerializeAsAny[PolicySettings], NoDecode, _Choice("placement", NAMES["placement"], "least-reserved")
+]
+Limit = Annotated[SerializeAsAny[PolicySettings], NoDecode, _Choice("limit", NAMES["limit"], "model")]
+Price = Annotated[SerializeAsAny[PolicySettings], NoDecode, _Choice("price", NAMES["price"], "linear")]
+KvRule = Annotated[str, BeforeValidator(partial(read_choice_of, tuple(KV_RULES))), one_of(KV_RULES)]
+RateWindow = Annotated[str, BeforeValidator(partial(read_choice_of, tuple(WINDOWS))), one_of(WINDOWS)]
 
 
 class Scheduling(Section):
-    fairness: Fairness = Policy(policy="vtc")
-    prediction: Prediction = TenantQuantile(policy="quantile")
-    placement: Placement = Policy(policy="least-reserved")
-    limit: Limit = Policy(policy="model")
-    price: Price = LinearPrice(policy="linear")
+    fairness: Fairness = PolicySettings(policy="vtc")
+    prediction: Prediction = TenantQuantileSettings(policy="quantile")
+    placement: Placement = PolicySettings(policy="least-reserved")
+    limit: Limit = PolicySettings(policy="model")
+    price: Price = LinearPriceSettings(policy="linear")
     share_ratio_max: Ratio = 0.5
     kv_headroom_ratio: Ratio = 0.95
     kv_rule: KvRule = "sum"
@@ -246,10 +259,10 @@ class Scheduling(Section):
 class SimulatedScheduling(Scheduling):
     """Scheduling of a simulation, where the length of an answer can be known before it is given."""
 
-    prediction: AnyPrediction = TenantQuantile(policy="quantile")
+    prediction: AnyPrediction = TenantQuantileSettings(policy="quantile")
 
 
-class Pool(Section):
+class PoolSettings(Section):
     """What one pool has otherwise than all."""
 
     scheduling: Scheduling = Scheduling()

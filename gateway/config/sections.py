@@ -27,9 +27,9 @@ from pydantic import (
 
 from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
-from backends.kinds import KINDS
+from backends.kinds import BACKEND_KINDS
 from gateway.api.fields import CacheIsolation
-from policies.slo.urgency import PRIORITY_MAX
+from policies.slo.engine_priority import PRIORITY_MAX
 
 SECRET_BYTES_MIN = 16
 SECRET_FILE_BYTES_MAX = 64 << 10
@@ -68,7 +68,7 @@ def _network(value: object) -> object:
         raise ValueError("must be a network like 10.0.0.0/8 or fc00::/7, with no bit set behind its prefix") from None
 
 
-def listed(names: tuple[str, ...], value: str) -> str:
+def read_choice_of(names: tuple[str, ...], value: str) -> str:
     if value not in names:
         raise ValueError(f"must be one of {', '.join(names)}")
     return value
@@ -90,10 +90,12 @@ NotNegative = Annotated[float, Field(ge=0), BeforeValidator(not_bool)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(not_bool)]
 # No network is faster, and nobody waits longer.
 TargetMs = Annotated[float, Field(ge=1, le=3_600_000), BeforeValidator(not_bool)]
-Batching = Annotated[str, AfterValidator(lambda value: listed(tuple(BATCHING), value)), one_of(BATCHING)]
+Batching = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(BATCHING), value)), one_of(BATCHING)]
 Wait = Annotated[float, Field(ge=0, le=86_400), BeforeValidator(not_bool)]
-Kind = Annotated[str, AfterValidator(lambda value: listed(tuple(KINDS), value)), one_of(KINDS)]
-Coefficients = Annotated[str, AfterValidator(lambda value: listed(tuple(COEFFICIENTS), value)), one_of(COEFFICIENTS)]
+Kind = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(BACKEND_KINDS), value)), one_of(BACKEND_KINDS)]
+Coefficients = Annotated[
+    str, AfterValidator(lambda value: read_choice_of(tuple(COEFFICIENTS), value)), one_of(COEFFICIENTS)
+]
 
 
 class Section(BaseModel):
@@ -118,7 +120,7 @@ class Listen(Section):
     allowed_origins: tuple[str, ...] = ()
 
 
-class StepTime(Section):
+class StepTimeSection(Section):
     """What one engine step takes: so much, for every token computed, KV token read and request in it.
 
     `error_ratio` is the median relative error of what it predicts, as far as anybody knows.
@@ -137,7 +139,7 @@ class StepTime(Section):
         return self
 
 
-class Backend(Section):
+class BackendSection(Section):
     """One server. What is not known of it (None) is asked, measured or learnt. `ca_file` (PEM) is for https."""
 
     url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"})]
@@ -150,7 +152,7 @@ class Backend(Section):
     kv_tokens_max: Count | None = None
     step_tokens_max: Count | None = None
     prompt_step_tokens_max: Count | None = None
-    step_time: StepTime | None = None
+    step_time: StepTimeSection | None = None
     step_time_file: Path | None = None
     kind: Kind | None = None
     scheduling_policy: Literal["fcfs", "priority"] | None = None
@@ -202,7 +204,7 @@ class Backend(Section):
         return SecretStr(key)
 
 
-class Engine(Section):
+class EngineSection(Section):
     """The embedded engine, which is the backend where none is configured."""
 
     model: Name = "fairlead-demo"
@@ -213,32 +215,32 @@ class Engine(Section):
     kv_tokens_max: Count | None = None
 
 
-class Envelope(Section):
+class EnvelopeSection(Section):
     """Latency targets; None: no such target, or the tier's."""
 
     ttft_ms: TargetMs | None = None
     tpot_ms: TargetMs | None = None
 
 
-class Tier(Section):
+class TierSection(Section):
     """`on_miss`: what becomes of a request that cannot meet its envelope. `priority`: whom to shed first, the higher
     the later; below 0 is sheddable.
     """
 
     weight: Positive = 1.0
-    envelope: Envelope = Envelope()
+    envelope: EnvelopeSection = EnvelopeSection()
     on_miss: Literal["wait", "reject"] = "wait"
     reserve_ratio: Annotated[float, Field(ge=0, lt=1), BeforeValidator(not_bool)] = 0.0
     priority: Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX), BeforeValidator(not_bool)] = 0
     preemptible: bool = False
 
 
-class Tenant(Section):
+class TenantSection(Section):
     """None: no such limit, except for queues, where the defaults of `queue` hold."""
 
     tier: Name = "default"
     weight: Positive = 1.0
-    envelope: Envelope = Envelope()
+    envelope: EnvelopeSection = EnvelopeSection()
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
@@ -248,7 +250,7 @@ class Tenant(Section):
     queued_bytes_max: Bytes | None = None
 
 
-class Queue(Section):
+class QueueSection(Section):
     requests_max: Count = 10_000
     bytes_max: Bytes = ByteSize(1 << 30)
     tenant_requests_max: Count = 2_000
@@ -258,7 +260,7 @@ class Queue(Section):
     heartbeat_s: Seconds | None = None
 
 
-class Limits(Section):
+class LimitsSection(Section):
     body_bytes_max: Bytes = ByteSize(16 << 20)
     body_values_max: Count = 100_000
     header_bytes_max: Bytes = ByteSize(32 << 10)
@@ -273,7 +275,7 @@ class Limits(Section):
     xargs_allowed: frozenset[str] | None = None
 
 
-class Auth(Section):
+class AuthSection(Section):
     """`secret` is the HMAC key of all API keys. Without one, mode "open" takes a random one at every start."""
 
     mode: Literal["open", "keys"] = "open"
@@ -304,7 +306,7 @@ class Auth(Section):
         return secret
 
 
-class Health(Section):
+class HealthSection(Section):
     """How often backends are asked: `idle_s` while they run nothing, `busy_s` while they do."""
 
     idle_s: Seconds = 1.0

@@ -18,7 +18,7 @@ def _prefix(value: str) -> str:
     return value
 
 
-class Redis(Section):
+class RedisSection(Section):
     """One server, Redis 6.2 or Valkey 7.2 or newer. `password` goes before `password_file`."""
 
     url: str
@@ -52,8 +52,8 @@ class Redis(Section):
         return None if self.password_file is None else file_text(self.password_file)
 
 
-class State(Section):
+class StateSection(Section):
     """`file` None: fairlead.db beside the configuration, or nothing is kept where there is no configuration file."""
 
     file: Path | None = None
-    redis: Redis | None = None
+    redis: RedisSection | None = None

@@ -8,14 +8,14 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from gateway.config.sections import Backend, StepTime
+from gateway.config.sections import BackendSection, StepTimeSection
 from policies import step_time as policy
 
 FILE_BYTES_MAX = 64 << 10
 DIGITS = 6
 
 
-def believed(backend: Backend) -> policy.StepTime | None:
+def read_configured_step_time(backend: BackendSection) -> policy.StepTime | None:
     """Return what is configured of a backend's step time. Raises ValueError where its file cannot be used."""
     stored = backend.step_time if backend.step_time_file is None else read_step_time(backend.step_time_file)
     if stored is None:
@@ -29,11 +29,11 @@ def believed(backend: Backend) -> policy.StepTime | None:
     return policy.StepTime(model, error_ratio=stored.error_ratio, is_sure=True)
 
 
-def read_step_time(path: Path) -> StepTime:
+def read_step_time(path: Path) -> StepTimeSection:
     """Read what `write_step_time` wrote, or somebody by hand. Raises ValueError."""
     try:
         with path.open(encoding="utf-8") as file:
-            return StepTime.model_validate(yaml.safe_load(file.read(FILE_BYTES_MAX)))
+            return StepTimeSection.model_validate(yaml.safe_load(file.read(FILE_BYTES_MAX)))
     except ValidationError as error:
         wrong = error.errors()[0]
         at = ".".join(map(str, wrong["loc"]))
@@ -42,7 +42,7 @@ def read_step_time(path: Path) -> StepTime:
         raise ValueError(f"the file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def configured(step_time: policy.StepTime) -> dict[str, float]:
+def write_configured(step_time: policy.StepTime) -> dict[str, float]:
     """The same as it would be configured."""
     model = step_time.model
     return {
@@ -56,5 +56,5 @@ def configured(step_time: policy.StepTime) -> dict[str, float]:
 
 def write_step_time(path: Path, step_time: policy.StepTime) -> None:
     """Write what the configuration's `step_time_file` reads. Raises OSError."""
-    stored = configured(step_time).items()
+    stored = write_configured(step_time).items()
     path.write_text("".join(f"{name}: {value:.{DIGITS}g}\n" for name, value in stored), encoding="utf-8")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gateway.config.sections import Count, Section, listed, not_bool, one_of
+from gateway.config.sections import Count, Section, not_bool, one_of, read_choice_of
 from gateway.observability.sampling import SAMPLERS
 
 SAMPLER = "parentbased_traceidratio"
@@ -40,10 +40,10 @@ class TracingSettings:
     sample_ratio: float
 
 
-Sampler = Annotated[str, AfterValidator(lambda value: listed(tuple(SAMPLERS), value)), one_of(SAMPLERS)]
+Sampler = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(SAMPLERS), value)), one_of(SAMPLERS)]
 
 
-class Tracing(Section):
+class TracingSection(Section):
     """None: as the OTEL_* variables say, or the default."""
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
@@ -81,7 +81,7 @@ class Tracing(Section):
         return ratio
 
 
-class Metrics(Section):
+class MetricsSection(Section):
     """`port`: that /metrics is at without a key; None: on the admin port alone.
     `tenants_max`: tenants with series of their own, those with the most traffic; the others are one, "other".
     """

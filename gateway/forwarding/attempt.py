@@ -15,22 +15,22 @@ from aiohttp import web
 from backends.health import Evidence
 from backends.kinds import BackendKind
 from backends.meters import ANSWERS
-from backends.meters.events import Meter, Remembered, StreamCall
-from backends.upstream import ConnectFailed, Exchange, Upstream, UpstreamClosed
+from backends.meters.events import Remembered, StreamCall, StreamMeter
+from backends.upstream import ConnectFailed, HttpExchange, Upstream, UpstreamClosed
 from gateway.api.headers import upstream_headers
+from gateway.api.token_counts import OutputTokens
+from gateway.forwarding.decode_pace import DecodePace
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
-from gateway.forwarding.pace import Pace
 from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
 from gateway.forwarding.settlement import Settlement
-from gateway.forwarding.unread import Unread
-from gateway.forwarding.usage_options import asks_for_more, body_for, kept
+from gateway.forwarding.stream_usage import asks_for_more, body_for, usage_of_client
+from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.http.answer_headers import AnswerHeaders
-from gateway.intake.intake import Call, Intake
-from gateway.intake.prompt_tokens import OutputTokens
+from gateway.intake.admission import Call, RequestAdmission
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, nothing
+from policies.slo.engine_priority import engine_priority
 from policies.slo.timeliness import Timeliness
-from policies.slo.urgency import engine_priority
 from policies.types import Outcome, Tier
 
 BUSY_HOLD_S = 0.25  # a backend that is busy gets nothing for as long as a few of its steps may take
@@ -39,7 +39,7 @@ ANSWER_BYTES_MAX = 256 << 20
 OPTIONS_MARK = b"stream_options"  # in what a server says that takes none
 
 
-class NotTaken(Exception):  # noqa: N818 - a state, not an error
+class BackendRejected(Exception):  # noqa: N818 - a state, not an error
     """The backend did not take the call; nothing of an answer has passed."""
 
     def __init__(self, evidence: Evidence, hold_s: float) -> None:
@@ -48,18 +48,18 @@ class NotTaken(Exception):  # noqa: N818 - a state, not an error
         self.hold_s = hold_s
 
 
-class OptionsRefused(Exception):  # noqa: N818 - a state, not an error
+class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
     """The backend does not take `stream_options`, which the client had not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class BackendClient:
     """What is kept of one backend from call to call."""
 
     upstream: Upstream
     credentials: Mapping[str, str]
     remembered: Remembered = field(default_factory=Remembered)
-    pace: Pace = field(default_factory=Pace)
+    pace: DecodePace = field(default_factory=DecodePace)
 
 
 class Attempt:
@@ -71,15 +71,15 @@ class Attempt:
         call: Call,
         lease: Lease,
         trace: CallTrace,
-        link: Link,
+        link: BackendClient,
         kind: BackendKind,
         plugin_name: str | None,
         reads_priority: bool,
         tier: Tier,
-        intake: Intake,
+        intake: RequestAdmission,
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
-        unread: Unread,
+        unread: UnreadBytes,
         on_id: Callable[[str], None],
         count_now: Callable[[], Awaitable[None]],
     ) -> None:
@@ -102,15 +102,15 @@ class Attempt:
         self._on_id = on_id
         self._count_now = count_now
         self._has_left = False
-        self._meter: Meter | None = None  # of a stream that has begun
+        self._meter: StreamMeter | None = None  # of a stream that has begun
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
             intake=intake, output_tokens=output_tokens, pace=link.pace, call=call, lease=lease, trace=trace, on_id=on_id
         )
 
     async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
-        """Return what to answer, and what it says of the backend. Raises NotTaken, OptionsRefused, UpstreamError."""
-        exchange: Exchange | None = None
+        """Return what to answer, and what it says of the backend. Raises BackendRejected, OptionsRejected, UpstreamError."""
+        exchange: HttpExchange | None = None
         try:
             exchange = await self._open(request)
             if is_event_stream(exchange):
@@ -133,7 +133,7 @@ class Attempt:
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
-    async def _open(self, request: web.BaseRequest) -> Exchange:
+    async def _open(self, request: web.BaseRequest) -> HttpExchange:
         parsed, link = self._call.parsed, self._link
         headers = upstream_headers(
             request.headers,
@@ -146,11 +146,11 @@ class Attempt:
         try:
             return await link.upstream.open("POST", self._trace.endpoint, headers, self._body())
         except ConnectFailed:
-            raise NotTaken(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
+            raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
         except UpstreamClosed as error:
             if error.bytes_received:
                 raise
-            raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
     def _body(self) -> bytes:
         parsed, call = self._call.parsed, self._call
@@ -177,7 +177,7 @@ class Attempt:
             arrived_at=self._trace.arrived_at,
         )
 
-    async def _relay_body(self, exchange: Exchange) -> RelayResult:
+    async def _relay_body(self, exchange: HttpExchange) -> RelayResult:
         body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, self._call.tenant.id)
         self._lease.answering()
         if exchange.status >= 400:
@@ -188,11 +188,11 @@ class Attempt:
             self._timeliness.whole(usage.output_tokens, self._call.dispatcher.now())
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
-    async def _relay_stream(self, request: web.BaseRequest, exchange: Exchange) -> RelayResult:
+    async def _relay_stream(self, request: web.BaseRequest, exchange: HttpExchange) -> RelayResult:
         try:
             await exchange.begun()  # a backend sends its head long before its first token
         except UpstreamClosed:
-            raise NotTaken(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         self._lease.answering()
         settlement, uncounted = self._settlement, list[str]()
         meter = self._meter = self._make_meter(uncounted)
@@ -233,9 +233,9 @@ class Attempt:
             else:
                 self._settlement.left(time.perf_counter() - left_s)
 
-    def _make_meter(self, uncounted: list[str]) -> Meter:
+    def _make_meter(self, uncounted: list[str]) -> StreamMeter:
         parsed, request = self._call.parsed, self._call.request
-        keeps = kept(parsed, self._kind)
+        keeps = usage_of_client(parsed, self._kind)
         return ANSWERS[parsed.answer].meter(
             StreamCall(
                 keeps_usage=keeps.at_end,
@@ -254,13 +254,13 @@ class Attempt:
         """An answer that means that this backend, now or with these options, answers nothing."""
         kind = self._kind
         if kind.busy is not None and status == kind.busy[0] and kind.busy[1] in body:
-            raise NotTaken(Evidence.BUSY, BUSY_HOLD_S)
+            raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S)
         if status == 503:
-            raise NotTaken(Evidence.BROKEN, BUSY_HOLD_S)
+            raise BackendRejected(Evidence.BROKEN, BUSY_HOLD_S)
         refused = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body
         if refused and asks_for_more(self._call.parsed, kind):
-            raise OptionsRefused
+            raise OptionsRejected
 
 
-def is_event_stream(exchange: Exchange) -> bool:
+def is_event_stream(exchange: HttpExchange) -> bool:
     return "text/event-stream" in exchange.headers.get("content-type", "")

@@ -19,12 +19,12 @@ from backends.meters import ANSWERS, AnswerKind
 from backends.upstream import UpstreamError
 from gateway.api.bodies import JSON_TYPE
 from gateway.api.endpoints import ID, RESPONSE, RESPONSE_CANCEL, Endpoint
-from gateway.forwarding.attempt import Link
-from gateway.forwarding.generation import Generation
+from gateway.forwarding.attempt import BackendClient
 from gateway.forwarding.long_answers import read_answer
-from gateway.http.names import RequestNames
+from gateway.forwarding.retry import Generation
+from gateway.http.request_ids import RequestIds
 from gateway.http.whole_response import WholeResponse
-from gateway.intake.intake import Call, Intake
+from gateway.intake.admission import Call, RequestAdmission
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
 from policies.types import Outcome
@@ -45,10 +45,10 @@ class Background:
     def __init__(
         self,
         *,
-        intake: Intake,
+        intake: RequestAdmission,
         generation: Generation,
-        links: Mapping[str, Link],
-        names: RequestNames,
+        links: Mapping[str, BackendClient],
+        names: RequestIds,
         ended: Callable[[CallTrace], None],
         poll_s: float = POLL_S,
     ) -> None:
@@ -175,7 +175,7 @@ class _Running:
         trace.reserved_tokens, trace.usage = 0, None  # it is the response that holds and uses them now
         self._started_s = time.perf_counter()
 
-    def told(self, body: dict[str, Any] | None, *, link: Link) -> bool:
+    def told(self, body: dict[str, Any] | None, *, link: BackendClient) -> bool:
         """Account for what the backend says; whether that was the last of it."""
         status = None if body is None else body.get("status")
         usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)

@@ -8,7 +8,7 @@ a stream holds at most that mark and one read.
 A stream that the backend does not finish ends with its API's error event and the proper end of the message,
 never as if it were whole. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
 a closing transport; either aborts the exchange. So does one that is cut because it takes nothing
-(gateway/http/stall.py).
+(gateway/http/slow_client.py).
 
 The end of a message is written by aiohttp when the call has been settled and its seat given back: how long a client
 takes for the last of it is its own affair.
@@ -21,12 +21,12 @@ from typing import NamedTuple
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
-from backends.meters.events import EventTooLongError, Meter
-from backends.upstream import Exchange, UpstreamError, UpstreamProtocolError
+from backends.meters.events import EventTooLongError, StreamMeter
+from backends.upstream import HttpExchange, UpstreamError, UpstreamProtocolError
 from gateway.forwarding.long_answers import is_whole_json
-from gateway.forwarding.unread import Unread, UnreadAnswer
+from gateway.forwarding.unread_bytes import UnreadAnswer, UnreadBytes
 from gateway.http.event_stream import begin_stream
-from gateway.http.stall import WAITING_BYTES_MAX
+from gateway.http.slow_client import WAITING_BYTES_MAX
 from gateway.http.whole_response import WholeResponse
 from policies.slo.timeliness import Timeliness
 from policies.types import Outcome, Usage
@@ -67,7 +67,7 @@ class WholeBody(NamedTuple):
     unread: UnreadAnswer | None = None
 
 
-async def read_whole(exchange: Exchange, bytes_max: int, unread: Unread, tenant_id: str) -> WholeBody:
+async def read_whole(exchange: HttpExchange, bytes_max: int, unread: UnreadBytes, tenant_id: str) -> WholeBody:
     """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it.
 
     It is read as far as its tenant has room for it in `unread`.
@@ -86,13 +86,13 @@ async def read_whole(exchange: Exchange, bytes_max: int, unread: Unread, tenant_
     return WholeBody(gathered, answer)
 
 
-async def _check_end(exchange: Exchange, body: bytes | bytearray) -> None:
+async def _check_end(exchange: HttpExchange, body: bytes | bytearray) -> None:
     """Raise UpstreamProtocolError for JSON that was cut where the connection's end was its only end."""
     if not exchange.is_framed and "json" in exchange.headers.get("content-type", "") and not await is_whole_json(body):
         raise UpstreamProtocolError("half a body, of which only the end of the connection was the end")
 
 
-def relay_body(exchange: Exchange, body: WholeBody, *, headers: dict[str, str]) -> RelayResult:
+def relay_body(exchange: HttpExchange, body: WholeBody, *, headers: dict[str, str]) -> RelayResult:
     """A response that is not streamed, whose body has been read: status, content type and body untouched.
 
     `headers` are added, and win over the backend's.
@@ -105,8 +105,8 @@ def relay_body(exchange: Exchange, body: WholeBody, *, headers: dict[str, str]) 
 
 async def relay_stream(
     request: web.BaseRequest,
-    exchange: Exchange,
-    meter: Meter,
+    exchange: HttpExchange,
+    meter: StreamMeter,
     on_usage: OnUsage,
     *,
     headers: dict[str, str],
@@ -149,8 +149,8 @@ class _StreamRelay:
     def __init__(
         self,
         request: web.BaseRequest,
-        exchange: Exchange,
-        meter: Meter,
+        exchange: HttpExchange,
+        meter: StreamMeter,
         writer: AbstractStreamWriter,
         *,
         on_usage: OnUsage,

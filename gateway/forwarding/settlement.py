@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from backends.meters import ANSWERS, AnswerKind
-from backends.meters.events import Meter
+from backends.meters.events import StreamMeter
 from backends.meters.usage import heard_tokens, texts
+from gateway.api.token_counts import OutputTokens
+from gateway.forwarding.decode_pace import DecodePace
 from gateway.forwarding.long_answers import is_long, read_answer
-from gateway.forwarding.pace import Pace
-from gateway.intake.intake import Call, Intake
-from gateway.intake.prompt_tokens import OutputTokens
+from gateway.intake.admission import Call, RequestAdmission
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
 from policies.types import Usage
@@ -34,9 +34,9 @@ class Settlement:
     def __init__(
         self,
         *,
-        intake: Intake,
+        intake: RequestAdmission,
         output_tokens: OutputTokens,
-        pace: Pace,
+        pace: DecodePace,
         call: Call,
         lease: Lease,
         trace: CallTrace,
@@ -122,7 +122,7 @@ class Settlement:
         is_decoded = prompt.prompt_tokens >= request.prompt_tokens and request.output_tokens_max > 0
         self._produced(prompt, self._pace.tokens_after(self._elapsed_s(), since_s) if is_decoded else 0.0)
 
-    def left_stream(self, meter: Meter | None, since_s: float = 0.0) -> None:
+    def left_stream(self, meter: StreamMeter | None, since_s: float = 0.0) -> None:
         """The same of a stream, of which `meter` has counted what passed, None where it had not begun."""
         usage = None if meter is None else meter.usage
         if meter is None or usage is None:  # before its first token
@@ -132,7 +132,7 @@ class Settlement:
         elif self._unread_s:
             self._produced(usage, self._pace.tokens_in(self._unread_s))
 
-    def _decoded(self, meter: Meter, since_s: float) -> float | None:
+    def _decoded(self, meter: StreamMeter, since_s: float) -> float | None:
         """How many tokens each sequence of a stream has got by what its backend has counted since the first; None where
         they were reported with the stream, or not counted.
         """

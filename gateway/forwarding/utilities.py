@@ -14,17 +14,17 @@ from aiohttp import web
 
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamCall
-from backends.upstream import ConnectFailed, Exchange, UpstreamClosed
+from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
 from gateway.api import errors
 from gateway.api.endpoints import RESPONSE, RESPONSE_CANCEL, Endpoint
 from gateway.api.fields import changes
 from gateway.api.headers import upstream_headers
-from gateway.forwarding.attempt import Link, is_event_stream
-from gateway.forwarding.kept_responses import KeptResponses
+from gateway.forwarding.attempt import BackendClient, is_event_stream
 from gateway.forwarding.relay import read_whole, relay_body, relay_stream
-from gateway.forwarding.unread import Unread
+from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.http.answer_headers import AnswerHeaders
-from gateway.intake.reception import NO_BODY, Arrival, Reception, Refused, refused
+from gateway.intake.request_parsing import NO_BODY, ParsedRequest, ProblemError, RequestParser, problem_error
+from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
 from policies.types import LimitKind, Reason, Tenant, Usage
@@ -41,12 +41,12 @@ class Utilities:
     def __init__(
         self,
         *,
-        reception: Reception,
+        reception: RequestParser,
         pools: Pools,
-        links: Mapping[str, Link],
-        responses: KeptResponses,
+        links: Mapping[str, BackendClient],
+        responses: StoredResponses,
         headers: AnswerHeaders,
-        unread: Unread,
+        unread: UnreadBytes,
         xargs_allowed: frozenset[str] | None = None,
     ) -> None:
         self._reception = reception
@@ -62,7 +62,7 @@ class Utilities:
     async def answer(
         self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace, path_id: str
     ) -> web.StreamResponse:
-        """Raises Refused, UpstreamError."""
+        """Raises ProblemError, UpstreamError."""
         if endpoint in (RESPONSE, RESPONSE_CANCEL):
             arrival, backend_ids = self._of_kept(request, trace, path_id)
         else:
@@ -78,27 +78,27 @@ class Utilities:
         finally:
             self._left(tenant)
 
-    def _of_kept(self, request: web.BaseRequest, trace: CallTrace, response_id: str) -> tuple[Arrival, list[str]]:
+    def _of_kept(self, request: web.BaseRequest, trace: CallTrace, response_id: str) -> tuple[ParsedRequest, list[str]]:
         """A response belongs to whom it was made for, and is where it was made: also while the gateway drains, which
         waits for what is in the background so that it can be asked for.
         """
         identity = self._reception.identify(request, trace)
         kept = self._responses.find(response_id, identity.tenant_id)
         if kept is None or kept.backend_id not in self._links:  # it went with its backend
-            raise Refused(errors.about(errors.RESPONSE_NOT_FOUND, "response_id"))
+            raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "response_id"))
         arrival = self._reception.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
         return arrival, [kept.backend_id]
 
-    def _well(self, arrival: Arrival) -> list[str]:
+    def _well(self, arrival: ParsedRequest) -> list[str]:
         """The backends to ask, in turn."""
         holders = self._pools.holders(arrival.card.id)
         backend_ids = [each for each in self._pools.available(arrival.card.id) if holders is None or each in holders]
         if not backend_ids:
-            raise refused(Reason.NO_BACKEND)
+            raise problem_error(Reason.NO_BACKEND)
         first = next(self._turn) % len(backend_ids)
         return (backend_ids[first:] + backend_ids[:first])[:TRIES_MAX]
 
-    def _admit(self, arrival: Arrival) -> None:
+    def _admit(self, arrival: ParsedRequest) -> None:
         """Refuse what is beyond the tenant's minute, or one too many at once."""
         tenant = arrival.tenant
         if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
@@ -107,19 +107,19 @@ class Utilities:
             used_up = {kind: limit.reset_s for kind, limit in kinds.items() if limit and not limit.remaining}
             if used_up:
                 kind = max(used_up, key=lambda kind: used_up[kind])
-                raise refused(Reason.RATE_LIMITED, used_up[kind], kind)
+                raise problem_error(Reason.RATE_LIMITED, used_up[kind], kind)
         if self._in_flight[tenant.id] >= IN_FLIGHT_MAX:
-            raise refused(Reason.TOO_MANY_AT_ONCE)
+            raise problem_error(Reason.TOO_MANY_AT_ONCE)
         arrival.dispatcher.spent(tenant, UNIT)
 
     async def _send(
         self,
         request: web.BaseRequest,
         target: str,
-        arrival: Arrival,
+        arrival: ParsedRequest,
         backend_ids: list[str],
         trace: CallTrace,
-    ) -> Exchange:
+    ) -> HttpExchange:
         """The answer of the first backend that takes it; a backend that hangs up without a word has not taken it."""
         changed = changes(arrival.body.values, salted=False, xargs_allowed=self._xargs_allowed)
         body = arrival.body.upstream(changed, None)
@@ -142,10 +142,10 @@ class Utilities:
             except (ConnectFailed, UpstreamClosed) as error:
                 if not last or (isinstance(error, UpstreamClosed) and error.bytes_received):
                     raise
-        raise refused(Reason.NO_BACKEND)
+        raise problem_error(Reason.NO_BACKEND)
 
     async def _relay(
-        self, request: web.BaseRequest, exchange: Exchange, arrival: Arrival, trace: CallTrace
+        self, request: web.BaseRequest, exchange: HttpExchange, arrival: ParsedRequest, trace: CallTrace
     ) -> web.StreamResponse:
         headers = self._headers.of(trace)
         if not is_event_stream(exchange):

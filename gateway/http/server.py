@@ -19,11 +19,11 @@ from aiohttp.web_protocol import RequestHandler
 
 from gateway.api import errors
 from gateway.api.endpoints import Endpoint, PathTable, api_of
-from gateway.api.errors import Answer, Problem
+from gateway.api.errors import Problem, WholeAnswer
 from gateway.http.cors import Cors
-from gateway.http.ending import END_BYTES, Ending, may_leave_something
-from gateway.http.names import RequestNames
-from gateway.http.stall import StallingConnection
+from gateway.http.request_end import END_BYTES, RequestEnd, may_leave_something
+from gateway.http.request_ids import RequestIds
+from gateway.http.slow_client import StallingConnection
 from gateway.http.whole_response import WholeResponse
 
 # Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
@@ -36,7 +36,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
 REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = web.RequestKey("request_id", str)  # of a request whose handler failed, as it is in the log
-ENDING = web.RequestKey("ending", Ending)
+ENDING = web.RequestKey("ending", RequestEnd)
 
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
 
@@ -50,7 +50,7 @@ class GatewayServer(web.Server):
         self,
         handlers: Mapping[Endpoint, Handler],
         *,
-        names: RequestNames,
+        names: RequestIds,
         cors: Cors,
         body_bytes_max: int,
         header_bytes_max: int,
@@ -86,7 +86,7 @@ class GatewayServer(web.Server):
         if endpoint is None:
             endpoint, path_id = self._paths.find(request.path)
         if connection.is_malformed:
-            response: web.StreamResponse = to_response(errors.answer(errors.MALFORMED_HTTP, api_of(request.path)))
+            response: web.StreamResponse = to_response(errors.write_answer(errors.MALFORMED_HTTP, api_of(request.path)))
         elif endpoint is not None and request.method in endpoint.methods:
             response = await self._handlers[endpoint](request, path_id)
         else:
@@ -130,7 +130,7 @@ class GatewayServer(web.Server):
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
         """In the shape of the API that was called."""
-        response = to_response(errors.answer(_problem(status, error), api_of(request.path)))
+        response = to_response(errors.write_answer(_problem(status, error), api_of(request.path)))
         self.complete(request, response)
         return response
 
@@ -173,7 +173,7 @@ class _Connection(StallingConnection):
 
     reading: StreamReader | None  # the body of the request that is being answered
     _end: bytes  # of all that was read
-    _ending: Ending | None  # of the newest request that may leave something in the parser
+    _ending: RequestEnd | None  # of the newest request that may leave something in the parser
     is_malformed: bool  # whether another server might read that request as something else
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -192,14 +192,14 @@ class _Connection(StallingConnection):
                 reading.set_exception(web.RequestPayloadError())
                 reading.feed_eof()
         elif newest is not None and may_leave_something(newest) and self.ending_of(newest) is None:
-            self._ending = Ending(newest, payload, None if was_paused else self._end, data)
+            self._ending = RequestEnd(newest, payload, None if was_paused else self._end, data)
         elif self._ending is not None:
             self._ending.coming(self._end, data)
         self._end = data[-END_BYTES:] if len(data) >= END_BYTES else (self._end + data)[-END_BYTES:]
         if self._ending is not None:
             self._ending.parsed(newest, self._end)
 
-    def ending_of(self, message: RawRequestMessage) -> Ending | None:
+    def ending_of(self, message: RawRequestMessage) -> RequestEnd | None:
         """Where this request ends, if that may become known."""
         return self._ending if self._ending is not None and self._ending.message is message else None
 
@@ -208,8 +208,8 @@ class _Connection(StallingConnection):
         self._manager.cuts[reason] += 1
 
 
-def received(request: web.BaseRequest) -> bytes | None:
-    """The whole body if it is here, as most come with their head. Raises as `receive`."""
+def body_at_hand(request: web.BaseRequest) -> bytes | None:
+    """The whole body if it is here, as most come with their head. Raises as `read_body_bytes`."""
     if not request.content.is_eof():
         return None
     body = request.content.read_nowait()
@@ -218,7 +218,7 @@ def received(request: web.BaseRequest) -> bytes | None:
     return body
 
 
-async def receive(request: web.BaseRequest) -> bytes:
+async def read_body_bytes(request: web.BaseRequest) -> bytes:
     """The whole body. Raises HTTPRequestEntityTooLarge, at once where its length is declared, and RequestPayloadError.
 
     Expect: 100-continue (RFC 9110, 10.1.1) is aiohttp's application's to answer, which is not used here.
@@ -258,7 +258,7 @@ def _problem(status: int, error: BaseException | None) -> Problem:
     return errors.MALFORMED_HTTP
 
 
-def to_response(answer: Answer, **headers: str) -> web.Response:
+def to_response(answer: WholeAnswer, **headers: str) -> web.Response:
     """A whole JSON response of our own."""
     sent: dict[str, str] = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
     return web.Response(status=answer.status, body=answer.body, headers=sent)

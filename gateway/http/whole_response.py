@@ -15,7 +15,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
-from gateway.http.stall import StallingConnection
+from gateway.http.slow_client import StallingConnection
 
 if TYPE_CHECKING:
     from multidict import CIMultiDict

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
 from gateway.config.jwt import TenantIssuer
-from gateway.config.sections import TENANT_NAME, Auth
-from gateway.identity.key_file import KeyRecord, key_hmac, read_keys
+from gateway.config.key_file import KeyRecord, key_hmac, read_keys
+from gateway.config.sections import TENANT_NAME, AuthSection
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.token_form import claim, looks_like_token
 
@@ -173,7 +173,7 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
 
-def make_authenticator(auth: Auth) -> tuple[Authenticator, KeyRing[Identity] | None]:
+def make_authenticator(auth: AuthSection) -> tuple[Authenticator, KeyRing[Identity] | None]:
     """Read secret and keys, once; and the ring that says which keys there are, where keys are checked. Raises
     ValueError where a file cannot be read.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
-from gateway.identity.key_file import key_hmac
+from gateway.config.key_file import key_hmac
 
 T = TypeVar("T")
 

@@ -18,11 +18,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from gateway.config.scheduling import Scheduling
-from gateway.observability.calls import CallMeter
+from gateway.observability.call_counts import CallMeter
 from gateway.observability.instruments import FAMILIES, Family, Histograms, Values
 from gateway.observability.loop_lag import LoopLag
 from gateway.observability.metrics_port import MetricsPort
-from gateway.observability.standings import Standings
+from gateway.observability.scheduler_metrics import SchedulerMetrics
 from gateway.scheduling.dispatcher import Dispatcher
 
 AGE_S_MAX: Final = 0.5  # of a look that is told again
@@ -46,7 +46,7 @@ class Metrics:
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
-        self._standings = Standings(dispatchers, series=self.calls.series, scheduling_of=scheduling_of)
+        self._standings = SchedulerMetrics(dispatchers, series=self.calls.series, scheduling_of=scheduling_of)
         self._lost = lost
         self._lag = LoopLag(self._histograms.loop_lag.of())
         self._writing = asyncio.Lock()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
 
-from gateway.http.own_errors import OwnErrorsConnection
+from gateway.ports.error_connection import ErrorConnection
 
 HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 120.0  # Prometheus comes back every 15 to 60 s
@@ -74,4 +74,4 @@ class _Server(web.Server):
         return web.Response(status=status)
 
     def __call__(self) -> RequestHandler:
-        return OwnErrorsConnection(self, loop=self._loop, **self._kwargs)
+        return ErrorConnection(self, loop=self._loop, **self._kwargs)

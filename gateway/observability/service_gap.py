@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import fsum, inf
 from typing import Final, NamedTuple
 
-from backends.simulation.bounds import Bound
+from policies.fairness.bounds import FairnessBound
 
 # Short ones for tenants that do not wait for long; in the longest a pool whose backends hold much shows what it does.
 WINDOWS_S: Final = (2.0, 10.0, 60.0, 300.0)
 
 
-class Standing(NamedTuple):
+class TenantService(NamedTuple):
     """A tenant at one moment. `service` is all it ever received; `waiting_spell` is 0 while it does not wait."""
 
     tier_id: str
@@ -44,7 +44,7 @@ class _Noted:
     """All that waited at one moment."""
 
     at: float
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, TenantService]
 
 
 class ServiceGap:
@@ -54,7 +54,7 @@ class ServiceGap:
         """A stretch is at most as long as its window; whoever has waited for half of that is compared."""
         self._windows: dict[float, list[_Noted]] = {window_s: [] for window_s in windows_s}
 
-    def observe(self, now: float, standings: Mapping[str, Standing]) -> dict[str, Evenness]:
+    def observe(self, now: float, standings: Mapping[str, TenantService]) -> dict[str, Evenness]:
         """The state by now, in seconds; returns by tier how even it is among those who waited: the largest gap of all
         stretches, and Jain's index over the longest in which anybody received anything.
         """
@@ -72,7 +72,7 @@ class ServiceGap:
         return found
 
 
-def received_since(before: Mapping[str, Standing], waiting: Mapping[str, Standing]) -> dict[str, list[float]]:
+def received_since(before: Mapping[str, TenantService], waiting: Mapping[str, TenantService]) -> dict[str, list[float]]:
     """Service over weight, by tier, of all that have waited since then; of tiers that have at least two such tenants.
     One whose weight or tier has changed has begun anew.
     """
@@ -92,12 +92,12 @@ def jain_index(received: list[float]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class GapBound:
     """What a pool's policy promises. `ahead_service` is its K; `is_capped`: a tenant may hold only a part of what is in
     flight.
     """
 
-    bound: Bound
+    bound: FairnessBound
     ahead_service: float = 0.0
     is_capped: bool = True
 

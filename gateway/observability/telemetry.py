@@ -13,7 +13,7 @@ from gateway.observability.access_log import AccessLog, AccessRecord
 from gateway.observability.sampling import TRACEPARENT, TRACESTATE, read_traceparent
 from gateway.observability.spans import CallSpans
 from gateway.observability.trace_log import TraceLog, trace_record
-from policies.slo.attainment import kept
+from policies.slo.attainment import met_targets
 from policies.types import Outcome, RateLimits, Request, Timing, Usage
 
 
@@ -95,7 +95,7 @@ class Tracer(Protocol):
         ...
 
 
-class Meter(Protocol):
+class CallObserver(Protocol):
     """Counts calls."""
 
     def ended(self, trace: CallTrace) -> None:
@@ -112,7 +112,7 @@ class Telemetry:
         trace_log: TraceLog | None = None,
         *,
         tracer: Tracer | None = None,
-        meters: Sequence[Meter] = (),
+        meters: Sequence[CallObserver] = (),
     ) -> None:
         self._access_log = access_log
         self._trace_log = trace_log
@@ -145,7 +145,7 @@ class Telemetry:
 def _record(trace: CallTrace) -> AccessRecord:
     usage, timing = trace.usage, trace.timing
     envelope = trace.request.envelope if trace.request is not None else None
-    result = kept(envelope, timing) if envelope and timing and timing.tokens else None
+    result = met_targets(envelope, timing) if envelope and timing and timing.tokens else None
     return {  # a literal: half of what a call with as many arguments costs
         "ts": trace.arrived_at,
         "request_id": trace.request_id,

@@ -10,10 +10,10 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from gateway.config.scheduling import Policy, Scheduling
-from gateway.config.sections import Queue
-from policies.admission import WINDOWS, BoundedQueues, RateLimiter, Sharing
-from policies.cost import PRICES
+from gateway.config.scheduling import PolicySettings, Scheduling
+from gateway.config.sections import QueueSection
+from policies.accounts.cost import PRICES
+from policies.admission import WINDOWS, BoundedQueues, RateLimiter, SharedRateLimits
 from policies.fairness import FAIRNESS
 from policies.limit import LIMITS
 from policies.placement import PLACEMENT
@@ -42,14 +42,14 @@ def make_scheduler(
     *,
     tiers: Iterable[Tier] = (DEFAULT_TIER,),
     tenants: Iterable[Tenant] = (),
-    queue: Queue | None = None,
+    queue: QueueSection | None = None,
     rng: Random | None = None,
-    sharing: Sharing | None = None,
+    sharing: SharedRateLimits | None = None,
 ) -> Scheduler:
     """Return a Scheduler of one pool, with policies of its own. `rng` is for those that need chance: without one they
     get a seed from the system. `sharing`: with whom limits per minute are shared; None: with nobody.
     """
-    queue = queue or Queue()
+    queue = queue or QueueSection()
     rng = rng or Random()  # noqa: S311 - no secrets
     prediction = _made(PREDICTION, scheduling.prediction, rng)
     sizing = SIZING.get(scheduling.prediction.policy, lambda: prediction)()
@@ -93,7 +93,7 @@ def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:
     return choices | {"sizing": SIZING_CHOICES.get(scheduling.prediction.policy, choices["prediction"])}
 
 
-def _made(table: Mapping[str, Callable[..., T]], policy: Policy, rng: Random) -> T:
+def _made(table: Mapping[str, Callable[..., T]], policy: PolicySettings, rng: Random) -> T:
     """Make what the table has under the policy's name, of its parameters."""
     make, parameters = table[policy.policy], policy.parameters()
     if "rng" in inspect.signature(make).parameters:

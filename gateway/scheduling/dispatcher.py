@@ -17,16 +17,17 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from backends.simulation.recording import SchedulerLike
+from backends.simulation.recording import SchedulerProtocol
 from backends.upstream import UpstreamError
+from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.slo.timeliness import Timeliness
-from policies.standings import Standings
 from policies.types import (
     BackendLoad,
     Dispatch,
     LimitKind,
     Outcome,
     PolicyChoice,
+    Preempt,
     RateLimits,
     Reason,
     Reject,
@@ -38,7 +39,6 @@ from policies.types import (
     Timing,
     Usage,
     Wait,
-    Withdraw,
 )
 
 T = TypeVar("T")
@@ -57,11 +57,11 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
         self.limit = limit
 
 
-class Withdrawn(Exception):  # noqa: N818 - a decision, not an error
+class Preempted(Exception):  # noqa: N818 - a decision, not an error
     """The scheduler wants the request back: its client has been sent nothing yet."""
 
 
-class Watch(Protocol):
+class QueueWatch(Protocol):
     """What became of this request in the queue? Asked of few: telling costs more than the queue does."""
 
     def lifted(self, service: float) -> None:
@@ -76,7 +76,7 @@ class Watch(Protocol):
 class Dispatcher:
     """Drives one Scheduler. All methods are called on the loop that runs it."""
 
-    def __init__(self, scheduler: SchedulerLike) -> None:
+    def __init__(self, scheduler: SchedulerProtocol) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self._loop.time
@@ -94,7 +94,7 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    def lease(self, request: Request, tenant: Tenant, watch: Watch | None = None) -> "Lease":
+    def lease(self, request: Request, tenant: Tenant, watch: QueueWatch | None = None) -> "Lease":
         """A place for the request, to be entered; raises Rejected there. `watch` is told how it fares in the queue."""
         self._know(tenant)
         return Lease(self, request, watch)
@@ -151,11 +151,11 @@ class Dispatcher:
         """These tiers are gone: each with the last of its tenants."""
         self._scheduler.tenants_changed(tiers_removed=tier_ids, now=self.now())
 
-    def restored(self, standings: Standings) -> None:
+    def restored(self, standings: ServiceCheckpoint) -> None:
         """Everybody goes on from these. Told before anybody comes."""
         self._scheduler.restored(standings, self.now())
 
-    def standings(self) -> Standings:
+    def standings(self) -> ServiceCheckpoint:
         """What everybody has received by now, to be restored in another process."""
         self._tell_all_usages()
         return self._scheduler.standings()
@@ -220,7 +220,7 @@ class Dispatcher:
         if not self._tenant_leases[tenant_id]:
             del self._tenant_leases[tenant_id]
 
-    def submit(self, request: Request, watch: Watch | None) -> Coroutine[Any, Any, Dispatch]:
+    def submit(self, request: Request, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
         """Put a request into its tenant's queue; what is returned waits for a backend."""
         if watch is None:
             self._scheduler.submit(request, self.now())
@@ -232,7 +232,7 @@ class Dispatcher:
             self._ask_why(request.id, watch)
         return self._decision(request.id)
 
-    def returned(self, request_id: str, hold_s: float, watch: Watch | None) -> Coroutine[Any, Any, Dispatch]:
+    def returned(self, request_id: str, hold_s: float, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
         """Put a dispatched request back; what is returned waits for the next backend."""
         self._left_backend(request_id)
         self._usages.pop(request_id, None)
@@ -259,7 +259,7 @@ class Dispatcher:
         if self._waiting:
             self._pump_soon()
 
-    def _ask_why(self, request_id: str, watch: Watch) -> None:
+    def _ask_why(self, request_id: str, watch: QueueWatch) -> None:
         """Say why the request waits once all was decided: not before the tick after next, for this one ends in it."""
 
         def tell() -> None:
@@ -317,7 +317,7 @@ class Dispatcher:
     def _decide(self, now: float) -> None:
         self._tell_usages()
         for action in self._scheduler.poll(now):
-            if isinstance(action, Withdraw):
+            if isinstance(action, Preempt):
                 self._leases[action.request_id].withdraw()
                 continue
             decided = self._waiting.pop(action.request_id, None)
@@ -387,7 +387,7 @@ class Lease:
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
-    def __init__(self, dispatcher: Dispatcher, request: Request, watch: Watch | None = None) -> None:
+    def __init__(self, dispatcher: Dispatcher, request: Request, watch: QueueWatch | None = None) -> None:
         self._dispatcher = dispatcher
         self.watch = watch
         self._trued_up = False
@@ -440,7 +440,7 @@ class Lease:
         return self._dispatcher.prefilled(self.request.id)
 
     def unless_withdrawn(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """What `sending` returns. Raises Withdrawn, having cancelled it, where the request is taken back before
+        """What `sending` returns. Raises Preempted, having cancelled it, where the request is taken back before
         `answering` is called; it is to be returned then.
         """
         return self._watched(sending) if self.may_be_withdrawn else sending
@@ -452,7 +452,7 @@ class Lease:
         except asyncio.CancelledError:
             # The client may have left at the same time: then it is the client's leaving.
             if self.is_withdrawn and self._sender is not None and self._sender.uncancel() == 0:
-                raise Withdrawn from None
+                raise Preempted from None
             raise
         finally:
             self._sender = None

@@ -12,12 +12,12 @@ from dataclasses import replace
 from backends.catalog import ModelCard
 from backends.pool import BackendPool
 from gateway.scheduling.dispatcher import Dispatcher
-from policies.standings import Standings
+from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.types import (
     ALONE,
     NO_PEERS,
     BackendLoad,
-    PeersUse,
+    PeerUse,
     PolicyChoice,
     ReplicaShare,
     Snapshot,
@@ -40,9 +40,9 @@ class Pools:
         self._is_other = False  # what there is, and for whom, may be different
         self._tiers: dict[str, Tier] = {}  # that were told since the start
         self._tiers_removed: set[str] = set()
-        self._standings_of: Callable[[str], Standings | None] = lambda _pool: None
+        self._standings_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
         self._share: ReplicaShare = ALONE  # of what backends can hold
-        self._peers: Mapping[str, PeersUse] = {}  # by backend
+        self._peers: Mapping[str, PeerUse] = {}  # by backend
         # By model, as asked for since the last news.
         self._routes: dict[str, tuple[Dispatcher, ModelCard]] = {}
         self._holders: dict[str, frozenset[str] | None] = {}
@@ -51,7 +51,7 @@ class Pools:
         """Follow these backends; `changed` and `load_changed` are to be called when there is news of them."""
         self._backends = backends
 
-    def remember(self, standings_of: Callable[[str], Standings | None]) -> None:
+    def remember(self, standings_of: Callable[[str], ServiceCheckpoint | None]) -> None:
         """A pool begins with what everybody had received there, where that is known."""
         self._standings_of = standings_of
 
@@ -67,7 +67,7 @@ class Pools:
         self._measured[backend_id] = None
         self._update_soon()
 
-    def shared(self, share: ReplicaShare, peers: Mapping[str, PeersUse]) -> None:
+    def shared(self, share: ReplicaShare, peers: Mapping[str, PeerUse]) -> None:
         """Other replicas have their parts of every backend, and so much there now, by backend."""
         before, self._share, self._peers = (self._share, self._peers), share, peers
         if share != before[0]:

@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.scheduling.pools import Pools
-from policies.types import MinuteSaid
+from policies.types import RateWindowReport
 
-Minutes = Mapping[str, Mapping[str, MinuteSaid]]
+Minutes = Mapping[str, Mapping[str, RateWindowReport]]
 """What one gateway says, by pool and tenant."""
 
 
-class Sharing(Protocol):
-    """What may one pool of this gateway let in without asking the others? policies/admission/sharing.py."""
+class PoolSharing(Protocol):
+    """What may one pool of this gateway let in without asking the others? policies/admission/shared_limits.py."""
 
     replicas: int
     is_cut_off: bool
 
     def propose(
-        self, name: str, heard: Mapping[str, Mapping[str, MinuteSaid]], now: float
-    ) -> Mapping[str, MinuteSaid]: ...
+        self, name: str, heard: Mapping[str, Mapping[str, RateWindowReport]], now: float
+    ) -> Mapping[str, RateWindowReport]: ...
     def agreed(self) -> None: ...
 
 
@@ -28,10 +28,10 @@ class SharedLimits:
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
-        self._sharing: dict[str, Sharing] = {}
+        self._sharing: dict[str, PoolSharing] = {}
         self._replicas, self._is_cut_off = 0, False
 
-    def add(self, pool: str, sharing: Sharing) -> None:
+    def add(self, pool: str, sharing: PoolSharing) -> None:
         """A pool has come."""
         self._sharing[pool] = sharing
         sharing.replicas, sharing.is_cut_off = self._replicas, self._is_cut_off

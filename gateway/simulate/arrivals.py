@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from backends.simulation.workload import MODEL, Arrival
-from gateway.simulate.formats import Call
+from gateway.simulate.formats import TraceCall
 
 REBLOCKED_MAX = 200_000  # blocks of a trace whose size is remembered
 SUB_BLOCK_FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads numbers that follow each other
@@ -47,7 +47,7 @@ class Replay:
     model: str | None = None
     left_out: LeftOut = field(default_factory=LeftOut)
 
-    def arrivals(self, calls: Iterable[tuple[str, Call]]) -> Iterator[Arrival]:
+    def arrivals(self, calls: Iterable[tuple[str, TraceCall]]) -> Iterator[Arrival]:
         """The calls that can be simulated, from time 0, in their order."""
         first_at_s: float | None = None
         blocks = None if self.block_tokens is None else Blocks(self.block_tokens)
@@ -69,7 +69,7 @@ class Replay:
                 uses_tools=call.uses_tools,
             )
 
-    def _takes(self, call: Call) -> bool:
+    def _takes(self, call: TraceCall) -> bool:
         if self.model is not None and call.model != self.model:
             self.left_out.other_models += 1
         elif not call.output_tokens:
@@ -93,7 +93,7 @@ class Blocks:
         self._block_tokens = block_tokens
         self._parts: dict[int, int] = {}  # by hash, oldest first
 
-    def of(self, call: Call) -> tuple[int, ...]:
+    def of(self, call: TraceCall) -> tuple[int, ...]:
         if call.prefix_block_tokens == self._block_tokens:
             return call.prefix
         parts = max(1, round(call.prefix_block_tokens / self._block_tokens))

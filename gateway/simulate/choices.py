@@ -15,15 +15,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from backends.simulation.bounds import BOUNDS
 from gateway.config import Config
 from gateway.config.problems import validation_problems
 from gateway.config.scheduling import POLICY, Scheduling, SimulatedScheduling
-from gateway.config.scheduling import Policy as ConfiguredPolicy
+from gateway.config.scheduling import PolicySettings as ConfiguredPolicy
 from gateway.scheduling.assembly import make_scheduler
-from gateway.simulate.exposure import Promise
-from gateway.simulate.run import Policy
-from policies.cost import PRICES
+from gateway.simulate.exposure import ReportedBound
+from gateway.simulate.run import TriedPolicy
+from policies.accounts.cost import PRICES
+from policies.fairness.bounds import BOUNDS
 from policies.types import Tenant
 
 RUNS_MAX = 64
@@ -41,7 +41,7 @@ class Choices:
     share_ratio_max: float | None = None
     seed: int = 0
 
-    def tried(self, config: Config, pool: str) -> list[Policy]:
+    def tried(self, config: Config, pool: str) -> list[TriedPolicy]:
         """Every combination, each under its own name. Raises ValueError, which lists what there is."""
         kinds = (self.policies, self.predictions, self.placements)
         combinations = list(product(*(names or (None,) for names in kinds)))
@@ -56,7 +56,7 @@ class Choices:
 
     def _policy(
         self, base: Scheduling, config: Config, fairness: str | None, prediction: str | None, placement: str | None
-    ) -> Policy:
+    ) -> TriedPolicy:
         typed = {"fairness": fairness, "prediction": prediction, "placement": placement, "price": self.price}
         given: dict[str, Any] = {kind: _read(kind, text) for kind, text in typed.items() if text is not None}
         if self.share_ratio_max is not None:
@@ -72,7 +72,7 @@ class Choices:
             prediction if len(self.predictions) > 1 else None,
             placement if len(self.placements) > 1 else None,
         )
-        return Policy(
+        return TriedPolicy(
             label=" + ".join(name for name in varied if name),
             make_scheduler=partial(
                 make_scheduler,
@@ -88,7 +88,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenants:
+class TenantChoices:
     """Who a tenant of a trace is: as configured, or one of weight 1 with these limits."""
 
     configured: Mapping[str, Tenant] = field(default_factory=dict)
@@ -134,11 +134,11 @@ def _described(policy: ConfiguredPolicy) -> str:
     return f"{policy.policy} ({parameters})" if parameters else policy.policy
 
 
-def _promise(scheduling: Scheduling) -> Promise | None:
+def _promise(scheduling: Scheduling) -> ReportedBound | None:
     bound = BOUNDS[scheduling.fairness.policy]
     if bound is None:
         return None
-    return Promise(
+    return ReportedBound(
         bound=bound,
         ahead_service=0.0 if bound.ahead is None else float(scheduling.fairness.parameters()[bound.ahead]),
         is_capped=scheduling.share_ratio_max < 1.0,

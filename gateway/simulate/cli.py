@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from gateway.simulate.compare import Comparison
+    from gateway.simulate.compare import PolicyComparison
 
 SIMULATE = "See what a policy would do to your own traffic, before you turn it on."
 CHOICE = "NAME[:PARAMETER=VALUE,...]"
@@ -87,9 +87,9 @@ def run(
     The gateway's own scheduler decides, engines are arithmetic, and time is virtual: an hour takes seconds. What the
     figures mean, and the formats of traces: docs/simulate.md. A gateway records its own traffic with trace_log.
     """
-    from gateway.simulate.compare import Comparison  # noqa: PLC0415
+    from gateway.simulate.compare import PolicyComparison  # noqa: PLC0415
 
-    comparison = Comparison(
+    comparison = PolicyComparison(
         trace=trace,
         tenants=tenants,
         policies=policy or (),
@@ -126,8 +126,8 @@ def tables(*, only: Only = None, json: AsJson = False) -> None:
 
     The exit code is 1 when one is out of its tolerance. docs/results/tables.md says what they are.
     """
-    from gateway.simulate.tables import command  # noqa: PLC0415
-    from gateway.simulate.tables.targets import TARGETS  # noqa: PLC0415
+    from tests.evidence import command  # noqa: PLC0415
+    from tests.evidence.targets import TARGETS  # noqa: PLC0415
 
     try:
         targets = command.chosen(TARGETS, only)
@@ -137,7 +137,7 @@ def tables(*, only: Only = None, json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _run(comparison: "Comparison", folder: Path | None, *, json: bool) -> None:
+def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> None:
     import orjson  # noqa: PLC0415
 
     from gateway.config import ConfigError  # noqa: PLC0415

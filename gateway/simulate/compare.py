@@ -13,9 +13,9 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS
 from gateway.config import load_config
 from gateway.simulate.arrivals import LeftOut, Replay
-from gateway.simulate.choices import Choices, Tenants, read_weights
+from gateway.simulate.choices import Choices, TenantChoices, read_weights
 from gateway.simulate.findings import Findings, Setting
-from gateway.simulate.run import Fleet, simulate
+from gateway.simulate.run import SimulatedFleet, simulate
 from gateway.simulate.tenancy import tenant_rule
 from gateway.simulate.traces import Trace
 
@@ -23,7 +23,7 @@ Progress = Callable[[str, int], Callable[[int], None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PolicyComparison:
     """What to compare on which trace. The names are those of the command line's options."""
 
     trace: Path
@@ -51,7 +51,7 @@ class Comparison:
     def run(self, progress: Progress) -> tuple[Setting, list[Findings]]:
         """Run every policy. Raises TraceError, ConfigError, OSError, and ValueError for what there is not."""
         config = load_config(self.config, check_files=False)
-        who = Tenants(
+        who = TenantChoices(
             configured={tenant.id: tenant for tenant in config.policy_tenants()},
             weights=read_weights(self.weights),
             requests_per_minute_max=self.requests_per_minute_max,
@@ -88,8 +88,8 @@ class Comparison:
             seed=self.seed,
         )
 
-    def _fleet(self, trace: Trace) -> Fleet:
-        return Fleet(
+    def _fleet(self, trace: Trace) -> SimulatedFleet:
+        return SimulatedFleet(
             coefficients=_listed("engine", self.engine, COEFFICIENTS),
             engines=self.engines,
             batching=_listed("batching", self.batching, BATCHING),
@@ -98,7 +98,7 @@ class Comparison:
             kv_tokens_max=self.kv_tokens_max,
         )
 
-    def _replay(self, fleet: Fleet) -> Replay:
+    def _replay(self, fleet: SimulatedFleet) -> Replay:
         return Replay(
             request_tokens_max=fleet.request_tokens_max,
             block_tokens=None if fleet.reserves_by_oracle else fleet.block_tokens,
@@ -117,7 +117,7 @@ def _ends(run: Findings) -> Mapping[str, str]:
     }
 
 
-def _described(fleet: Fleet) -> Mapping[str, str]:
+def _described(fleet: SimulatedFleet) -> Mapping[str, str]:
     return {
         "engines": f"{fleet.engines} of {fleet.coefficients}, {fleet.batching},"
         f" {fleet.kv_tokens} KV tokens in blocks of {fleet.block_tokens}, {fleet.requests_running_max} calls at most",

@@ -4,29 +4,29 @@ U is the exposure: how far counters can run apart although everybody was chosen 
 prompt, or of the output of all that is in flight at once: as much as it turned out to be, and as much as may have been
 expected of it, which the engines' KV tokens limit. What a prompt is charged until its cached part is known counts too.
 What is promised is a multiple of U + K, and more where tenants are capped or charges are given back
-(backends/simulation/bounds.py).
+(policies/fairness/bounds.py).
 """
 
 from dataclasses import dataclass
 
-from backends.simulation.bounds import Bound
-from policies.cost import Price
+from policies.accounts.cost import Price
+from policies.fairness.bounds import FairnessBound
 from policies.types import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class ReportedBound:
     """A policy's bound and its K, in service. `is_capped`: a tenant may hold only a part of what is in flight;
     `is_per_engine`: calls wait for one engine each, and the bound holds of each.
     """
 
-    bound: Bound
+    bound: FairnessBound
     ahead_service: float = 0.0
     is_capped: bool = True
     is_per_engine: bool = False
 
 
-class Exposure:
+class RunExposure:
     """The U of a run on `engines` that hold so many KV tokens together. Mutable: grows as requests are sent."""
 
     def __init__(self, price: Price, *, kv_tokens: int, engines: int = 1) -> None:
@@ -42,7 +42,7 @@ class Exposure:
         """U, where requests wait for all engines together."""
         return max(self._expected, self._prompt_max, self._open.highest)
 
-    def promised(self, promise: Promise) -> float | None:
+    def promised(self, promise: ReportedBound) -> float | None:
         """The most that two tenants may differ by who both wait; None where the policy's promise did not hold."""
         bound = promise.bound
         if bound.until_refund and self._refundable.highest:

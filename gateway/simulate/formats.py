@@ -21,7 +21,7 @@ PREFIX_HASH_END = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TraceCall:
     """One line of a trace. `at_s` is a time in seconds on the trace's own clock, and None is what it does not say.
 
     A call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be
@@ -48,7 +48,7 @@ class Format:
 
     name: str
     needs: frozenset[str]
-    parse: Callable[[Fields], Call]
+    parse: Callable[[Fields], TraceCall]
     tenants: str
     ordered: bool = True
     """Lines are in order of arrival. A gateway writes its own when calls end."""
@@ -56,11 +56,11 @@ class Format:
     """Of its prefixes, where all of them have blocks of one size."""
 
 
-def own_call(fields: Fields) -> Call:
+def own_call(fields: Fields) -> TraceCall:
     """Our own JSON lines, as the gateway writes them (gateway/observability/trace_log.py)."""
     prefix = _prefix(fields, "prefix")
     output_tokens = _count(fields, "output_tokens", default=0)
-    return Call(
+    return TraceCall(
         at_s=_number(fields, "arrival_s"),
         prompt_tokens=_count(fields, "prompt_tokens", at_least=1),
         output_tokens=output_tokens,
@@ -76,8 +76,8 @@ def own_call(fields: Fields) -> Call:
     )
 
 
-def csv_call(fields: Fields) -> Call:
-    return Call(
+def csv_call(fields: Fields) -> TraceCall:
+    return TraceCall(
         at_s=_number(fields, "arrival_s"),
         prompt_tokens=_count(fields, "prompt_tokens", at_least=1),
         output_tokens=_count(fields, "output_tokens"),
@@ -85,19 +85,19 @@ def csv_call(fields: Fields) -> Call:
     )
 
 
-def azure_call(fields: Fields) -> Call:
-    return Call(
+def azure_call(fields: Fields) -> TraceCall:
+    return TraceCall(
         at_s=_timestamp_s(fields, "TIMESTAMP"),
         prompt_tokens=_count(fields, "ContextTokens", at_least=1),
         output_tokens=_count(fields, "GeneratedTokens"),
     )
 
 
-def mooncake_call(fields: Fields) -> Call:
+def mooncake_call(fields: Fields) -> TraceCall:
     prompt_tokens = _count(fields, "input_length", at_least=1)
     blocks = _prefix(fields, "hash_ids")
     full_blocks = prompt_tokens // MOONCAKE_BLOCK_TOKENS  # the last id may stand for a part of a block
-    return Call(
+    return TraceCall(
         at_s=_number(fields, "timestamp") / 1000,
         prompt_tokens=prompt_tokens,
         output_tokens=_count(fields, "output_length"),
@@ -123,7 +123,7 @@ JSON_FORMATS = (
 )
 
 
-def recognised(names: frozenset[str], formats: tuple[Format, ...]) -> Format:
+def recognise_format(names: frozenset[str], formats: tuple[Format, ...]) -> Format:
     """The format whose fields are all there. Raises ValueError, which says what each format needs."""
     for known in formats:
         if known.needs <= names:

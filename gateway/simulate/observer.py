@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from backends.engine.engine import Engine
-from backends.simulation.recording import SchedulerLike
-from gateway.simulate.exposure import Exposure
+from backends.simulation.recording import SchedulerProtocol
+from gateway.simulate.exposure import RunExposure
 from gateway.simulate.series import Timeline
 from policies.types import (
     Action,
@@ -92,11 +92,11 @@ class Observer:
 
     def __init__(
         self,
-        scheduler: SchedulerLike,
+        scheduler: SchedulerProtocol,
         *,
         engines: Mapping[str, Engine],
         tenant_of: Callable[[str], Tenant],
-        exposure: Exposure,
+        exposure: RunExposure,
         timeline: Timeline,
     ) -> None:
         self._scheduler = scheduler

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.engine.memory import BlockMemory, Memory, OracleMemory
-from backends.simulation.recording import SchedulerLike
+from backends.engine.kv_memory import BlockMemory, KvMemory, OracleMemory
+from backends.simulation.recording import SchedulerProtocol
 from backends.simulation.workload import Arrival
-from backends.simulation.world import Steps, World
+from backends.simulation.world import KnownSteps, World
 from gateway.simulate.arrivals import Demand
-from gateway.simulate.exposure import Exposure, Promise
+from gateway.simulate.exposure import ReportedBound, RunExposure
 from gateway.simulate.findings import Curves, Figures, Findings, Points, TenantFindings
 from gateway.simulate.observer import Observer
-from gateway.simulate.series import Histogram, Series, Timeline
+from gateway.simulate.series import LatencyHistogram, Series, Timeline
 from gateway.simulate.tally import Tally, TenantTally
-from policies.cost import Price
+from policies.accounts.cost import Price
 from policies.types import Tenant
 
 TENANTS_DRAWN = 8  # the loudest and the quietest of them; the rest is one line
@@ -29,7 +29,7 @@ REST = "all others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class SimulatedFleet:
     """The engines of the simulated pool, all alike."""
 
     coefficients: str
@@ -69,41 +69,41 @@ class Fleet:
             memory=self._memory(),
         )
 
-    def _memory(self) -> Memory:
+    def _memory(self) -> KvMemory:
         if self.reserves_by_oracle:
             return OracleMemory(kv_tokens_max=self.kv_tokens)
         return BlockMemory(blocks_max=self.kv_tokens // self.block_tokens, block_tokens=self.block_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class TriedPolicy:
     """What is tried: the gateway's own Scheduler, made anew, and what is known of it.
 
     `promise` is what it says of the difference of two tenants; None: nothing.
     """
 
     label: str
-    make_scheduler: Callable[[], SchedulerLike]
+    make_scheduler: Callable[[], SchedulerProtocol]
     price: Price
     price_text: str
-    promise: Promise | None
+    promise: ReportedBound | None
 
 
 def simulate(
-    policy: Policy,
+    policy: TriedPolicy,
     arrivals: Iterable[Arrival],
     *,
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     tenant_of: Callable[[str], Tenant],
 ) -> Findings:
     """Let the arrivals happen under the policy, to the end of the last of them. ValueError: there are none."""
     timeline = Timeline()
     engines = fleet.make()
-    exposure = Exposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, engines=fleet.engines)
+    exposure = RunExposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, engines=fleet.engines)
     observer = Observer(
         policy.make_scheduler(), engines=engines, tenant_of=tenant_of, exposure=exposure, timeline=timeline
     )
-    steps = Steps(learnt=True)  # as a gateway does from the moment it starts
+    steps = KnownSteps(learnt=True)  # as a gateway does from the moment it starts
     world = World(observer, engines, requests_running_max=fleet.requests_running_max, steps=steps)
     demand, tally = Demand(), Tally(policy.price, timeline)
     worth = policy.price.service
@@ -127,7 +127,7 @@ def simulate(
 
 
 def _figures(
-    policy: Policy, tally: Tally, observer: Observer, exposure: Exposure, engines: Iterable[Engine]
+    policy: TriedPolicy, tally: Tally, observer: Observer, exposure: RunExposure, engines: Iterable[Engine]
 ) -> Figures:
     tenants = tally.tenants.values()
     duration_s = tally.ended_at or 1.0
@@ -184,7 +184,7 @@ def _curves(timeline: Timeline, tally: Tally, observer: Observer, loudest_first:
     ttft = {name: tuple(tally.tenants[name].ttft.cdf()) for name in drawn}
     if rest:
         service[REST] = _rates(timeline, [tally.tenants[name].service for name in rest], bins)
-        together = Histogram()
+        together = LatencyHistogram()
         for name in rest:
             together.merge(tally.tenants[name].ttft)
         ttft[REST] = tuple(together.cdf())

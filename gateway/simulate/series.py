@@ -80,7 +80,7 @@ class Timeline:
                 series.put(number, rate * overlap_s)
 
 
-class Histogram:
+class LatencyHistogram:
     """Latencies in seconds, as counts of buckets. Below a millisecond all are alike."""
 
     __slots__ = ("counts",)
@@ -102,7 +102,7 @@ class Histogram:
         total = self.counts.total()
         return [(latency_s, below / total) for latency_s, below in self._cumulated()]
 
-    def merge(self, other: "Histogram") -> None:
+    def merge(self, other: "LatencyHistogram") -> None:
         self.counts.update(other.counts)
 
     def _cumulated(self) -> Iterator[tuple[float, int]]:

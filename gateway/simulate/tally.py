@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from statistics import fmean
 
 from backends.simulation.fairness_metric import LINEAR, RequestRecord, window_gap
-from gateway.simulate.series import Histogram, Timeline
-from policies.cost import Price
+from gateway.simulate.series import LatencyHistogram, Timeline
+from policies.accounts.cost import Price
 
 OWED_WINDOW_S = 60.0
 
@@ -24,7 +24,7 @@ class TenantTally:
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.refused: Counter[str] = Counter()
-        self.ttft = Histogram()
+        self.ttft = LatencyHistogram()
         self.service = timeline.series()
         self.demand = timeline.series()
 
@@ -61,9 +61,9 @@ class Tally:
         asked = LINEAR.service(record.prompt_tokens, 0, record.output_tokens)
         tenant.demand.put(self._timeline.bin_at(arrived_at), asked)
 
-    def ttft(self) -> Histogram:
+    def ttft(self) -> LatencyHistogram:
         """Of all tenants."""
-        together = Histogram()
+        together = LatencyHistogram()
         for tenant in self.tenants.values():
             together.merge(tenant.ttft)
         return together

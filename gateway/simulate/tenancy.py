@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from random import Random
 
-from gateway.simulate.formats import Call, Fields, name
+from gateway.simulate.formats import Fields, TraceCall, name
 from gateway.simulate.traces import TENANTS_MAX, Namer
 
 USAGE = "column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]"
@@ -38,7 +38,7 @@ def _column(parameters: list[str], _rng: Random) -> Namer:
         return _own
     (field,) = parameters
 
-    def named(fields: Fields, _call: Call) -> str:
+    def named(fields: Fields, _call: TraceCall) -> str:
         tenant = name(fields, field)
         assert tenant is not None, "it is not optional"
         return tenant
@@ -46,7 +46,7 @@ def _column(parameters: list[str], _rng: Random) -> Namer:
     return named
 
 
-def _own(_fields: Fields, call: Call) -> str:
+def _own(_fields: Fields, call: TraceCall) -> str:
     if call.tenant is None:
         raise ValueError(f"the line names no tenant: give a rule with --tenants ({USAGE})")
     return call.tenant
@@ -56,7 +56,7 @@ def _block(parameters: list[str], _rng: Random) -> Namer:
     place = _whole(parameters[0])
     odds = _odds(parameters[1:]) if len(parameters) > 1 else None
 
-    def named(_fields: Fields, call: Call) -> str:
+    def named(_fields: Fields, call: TraceCall) -> str:
         if not call.prefix:
             return "block-none"
         block = call.prefix[min(place, len(call.prefix)) - 1]
@@ -68,7 +68,7 @@ def _block(parameters: list[str], _rng: Random) -> Namer:
 def _random(parameters: list[str], rng: Random) -> Namer:
     odds = _odds(parameters)
 
-    def named(_fields: Fields, _call: Call) -> str:
+    def named(_fields: Fields, _call: TraceCall) -> str:
         return f"random-{_drawn(odds, rng.random())}"
 
     return named

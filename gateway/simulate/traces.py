@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 import orjson
 
-from gateway.simulate.formats import CSV_FORMATS, JSON_FORMATS, Call, Fields, Format, recognised
+from gateway.simulate.formats import CSV_FORMATS, JSON_FORMATS, Fields, Format, TraceCall, recognise_format
 
 LINE_BYTES_MAX = 4 << 20
 REORDER_LINES_MAX = 16_384
@@ -26,7 +26,7 @@ GZIP_MARK = b"\x1f\x8b"
 UNREADABLE = (OSError, EOFError, zlib.error)
 TELL_BYTES = 1 << 18  # the progress that is worth telling
 
-Namer = Callable[[Fields, Call], str]
+Namer = Callable[[Fields, TraceCall], str]
 
 
 class TraceError(Exception):
@@ -52,7 +52,7 @@ class Trace:
 
     def calls(
         self, tenant: Namer, *, read_bytes: Callable[[int], None] = lambda _bytes: None
-    ) -> Iterator[tuple[str, Call]]:
+    ) -> Iterator[tuple[str, TraceCall]]:
         """Every call with the tenant it is given, in order of arrival. `read_bytes` is told how far reading is.
 
         Raises TraceError at the first line that is wrong.
@@ -94,7 +94,7 @@ class Trace:
             yield (line.removeprefix(BOM_UTF8) if self._line == 1 else line).decode()
         read_bytes(file.tell() - told)
 
-    def _named(self, rows: Iterator[Fields], tenant: Namer) -> Iterator[tuple[str, Call]]:
+    def _named(self, rows: Iterator[Fields], tenant: Namer) -> Iterator[tuple[str, TraceCall]]:
         parse, tenants = self.format.parse, set[str]()
         for fields in rows:
             call = parse(fields)
@@ -104,7 +104,7 @@ class Trace:
                 raise ValueError(f"this is tenant number {len(tenants)}, and {TENANTS_MAX} are the most")
             yield name, call
 
-    def _checked(self, calls: Iterator[tuple[str, Call]]) -> Iterator[tuple[str, Call]]:
+    def _checked(self, calls: Iterator[tuple[str, TraceCall]]) -> Iterator[tuple[str, TraceCall]]:
         latest_s = float("-inf")
         for named in calls:
             if named[1].at_s < latest_s:
@@ -114,9 +114,9 @@ class Trace:
             latest_s = named[1].at_s
             yield named
 
-    def _sorted(self, calls: Iterator[tuple[str, Call]]) -> Iterator[tuple[str, Call]]:
+    def _sorted(self, calls: Iterator[tuple[str, TraceCall]]) -> Iterator[tuple[str, TraceCall]]:
         """Calls by arrival (equal ones as they stand), with at most `REORDER_LINES_MAX` of them in memory."""
-        waiting: list[tuple[float, int, str, Call]] = []
+        waiting: list[tuple[float, int, str, TraceCall]] = []
         latest_s = float("-inf")
         for number, (tenant, call) in enumerate(calls):
             if call.at_s < latest_s:
@@ -137,8 +137,8 @@ def _format(first: str) -> Format:
     if not first:
         raise ValueError("the trace is empty")
     if first.startswith("{"):
-        return recognised(frozenset(_parsed(first)), JSON_FORMATS)
-    return recognised(frozenset(next(csv.reader([first]))), CSV_FORMATS)
+        return recognise_format(frozenset(_parsed(first)), JSON_FORMATS)
+    return recognise_format(frozenset(next(csv.reader([first]))), CSV_FORMATS)
 
 
 def _csv_rows(lines: Iterator[str]) -> Iterator[Fields]:

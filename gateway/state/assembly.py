@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from gateway.config.state import Redis, State
+from gateway.config.state import RedisSection, StateSection
 from gateway.store.base import Store
 from gateway.store.mirrored import MirroredStore
-from gateway.store.redis_meeting import RedisMeeting
+from gateway.store.redis_exchange import RedisExchange
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
 
 FILE_NAME = "fairlead.db"
 
 
-def make_store(state: State, config_file: Path | None) -> Store:
+def make_store(state: StateSection, config_file: Path | None) -> Store:
     """The file is beside the configuration where that does not say otherwise; without one, nothing is kept. Raises
     ValueError where a password cannot be read.
     """
@@ -23,7 +23,7 @@ def make_store(state: State, config_file: Path | None) -> Store:
     return MirroredStore(_shared(state.redis), own)
 
 
-def make_tool_store(state: State, config_file: Path | None) -> Store:
+def make_tool_store(state: StateSection, config_file: Path | None) -> Store:
     """The same state, for a moment and beside gateways that run. Raises ValueError where there is none."""
     if state.redis is not None:
         return _shared(state.redis)
@@ -33,22 +33,22 @@ def make_tool_store(state: State, config_file: Path | None) -> Store:
     return SqliteStore(file, is_tool=True)
 
 
-def _file(state: State, config_file: Path | None) -> Path | None:
+def _file(state: StateSection, config_file: Path | None) -> Path | None:
     return state.file or (None if config_file is None else config_file.parent / FILE_NAME)
 
 
-def make_meeting(state: State) -> RedisMeeting | None:
+def make_meeting(state: StateSection) -> RedisExchange | None:
     """Where gateways that share their state meet; None where they do not. Raises ValueError where a password cannot be
     read.
     """
-    return None if state.redis is None else RedisMeeting(state.redis.url, **_settings(state.redis))
+    return None if state.redis is None else RedisExchange(state.redis.url, **_settings(state.redis))
 
 
-def _shared(redis: Redis) -> RedisStore:
+def _shared(redis: RedisSection) -> RedisStore:
     return RedisStore(redis.url, **_settings(redis))
 
 
-def _settings(redis: Redis) -> dict[str, Any]:
+def _settings(redis: RedisSection) -> dict[str, Any]:
     given = {"username": redis.username, "password": redis.secret()}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if redis.ca_file is not None:

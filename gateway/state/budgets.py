@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, NamedTuple
 
-from gateway.config.sections import Section, Tenant
+from gateway.config.sections import Section, TenantSection
 from gateway.observability.telemetry import CallTrace
-from gateway.state.kinds import Key
+from gateway.state.resource_kinds import ApiKey
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store, StoreFull, StoreUnavailable, UsageKey, UsageRow
 from gateway.store.periodic import Periodic
@@ -37,10 +37,10 @@ BUDGETED = ("tenants", "keys")
 Holder = tuple[str, str]
 """Who has a budget: a tenant and one of its keys, "" for the tenant as a whole."""
 Spent = Mapping[str, Mapping[str, int]]
-"""Tokens by day and holder (`named`), as one writer has counted them."""
+"""Tokens by day and holder (`holder_name`), as one writer has counted them."""
 
 
-class Limits(NamedTuple):
+class BudgetLimits(NamedTuple):
     """Tokens at most; None: no such budget."""
 
     day: int | None = None
@@ -55,7 +55,7 @@ class Overrun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BudgetUse:
     """One budget as it stands."""
 
     holder: Holder
@@ -75,7 +75,7 @@ class Standing:
 class _Account:
     """What one holder has spent this month. Mutable."""
 
-    limits: Limits
+    limits: BudgetLimits
     days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
     month: str = ""
     month_tokens: int = 0
@@ -125,7 +125,7 @@ class Budgets:
         self._read_at_s = 0.0
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
         self.reserved_elsewhere: Mapping[str, int] = {}
-        """By holder (`named`): what other gateways have reserved."""
+        """By holder (`holder_name`): what other gateways have reserved."""
         self._replicas = 1  # that share what is left while they cannot meet
         self._today, self._ends_s = "", (0.0, 0.0)
         book.counted = self._counted
@@ -141,10 +141,10 @@ class Budgets:
 
     # -- who has budgets -----------------------------------------------------------------------------------
 
-    def put(self, holder: Holder, limits: Limits) -> None:
+    def put(self, holder: Holder, limits: BudgetLimits) -> None:
         """From now on the holder has these budgets."""
         account = self._accounts.get(holder)
-        if limits == Limits():
+        if limits == BudgetLimits():
             self._accounts.pop(holder, None)
             self._unread.discard(holder)
         elif account is not None:
@@ -157,7 +157,7 @@ class Budgets:
     def forget_key(self, key: str) -> None:
         """There is no such key any more."""
         for holder in [holder for holder in self._accounts if holder[1] == key]:
-            self.put(holder, Limits())
+            self.put(holder, BudgetLimits())
 
     # -- calls ---------------------------------------------------------------------------------------------
 
@@ -200,11 +200,13 @@ class Budgets:
     # -- gateways that share them ----------------------------------------------------------------------------
 
     def spent_here(self) -> tuple[Spent, Mapping[str, int]]:
-        """What this writer has counted today, and what is reserved here, by holder (`named`)."""
+        """What this writer has counted today, and what is reserved here, by holder (`holder_name`)."""
         today, writer = self._book.today(), self._book.writer
         counted = {holder: account.days.get(today, {}).get(writer, 0) for holder, account in self._accounts.items()}
-        reserved = {named(holder): account.reserved for holder, account in self._accounts.items() if account.reserved}
-        return {today: {named(holder): tokens for holder, tokens in counted.items() if tokens}}, reserved
+        reserved = {
+            holder_name(holder): account.reserved for holder, account in self._accounts.items() if account.reserved
+        }
+        return {today: {holder_name(holder): tokens for holder, tokens in counted.items() if tokens}}, reserved
 
     def spent_elsewhere(self, writer: str, spent: Spent) -> None:
         """Another gateway has counted so much."""
@@ -225,26 +227,26 @@ class Budgets:
 
     # -- for people ----------------------------------------------------------------------------------------
 
-    def standings(self, after: Holder = ("", ""), limit: int | None = None) -> list[Standing]:
+    def standings(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
         """Every budget of so many holders as it stands, by holder, those behind `after`."""
         holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
         return [standing for holder in holders for standing in self._standings(holder)]
 
     # -- in parts ------------------------------------------------------------------------------------------
 
-    def _standings(self, holder: Holder) -> Iterator[Standing]:
+    def _standings(self, holder: Holder) -> Iterator[BudgetUse]:
         account = self._accounts.get(holder)
         if account is None:
             return
         today = self._book.today()
         if today != self._today:
             self._today, self._ends_s = today, (_day_ends_at_s(today), _month_ends_at_s(today))
-        reserved = account.reserved + self.reserved_elsewhere.get(named(holder), 0)
+        reserved = account.reserved + self.reserved_elsewhere.get(holder_name(holder), 0)
         (day, month), used, before, ends_s = account.limits, account.spent(today), account.before(today), self._ends_s
         if day is not None:
-            yield Standing(holder, "day", day, used[0], reserved, self._kept_back(day - before[0]), ends_s[0])
+            yield BudgetUse(holder, "day", day, used[0], reserved, self._kept_back(day - before[0]), ends_s[0])
         if month is not None:
-            yield Standing(holder, "month", month, used[1], reserved, self._kept_back(month - before[1]), ends_s[1])
+            yield BudgetUse(holder, "month", month, used[1], reserved, self._kept_back(month - before[1]), ends_s[1])
 
     def _kept_back(self, left: int) -> int:
         """Of what was left when the gateways last met: what is for the others."""
@@ -308,14 +310,14 @@ class Budgets:
         return await self._store.usage(first_day=day, last_day=day, tenant=tenant)
 
 
-def limits_of(section: Section | None) -> Limits:
+def limits_of(section: Section | None) -> BudgetLimits:
     """The budgets of a tenant or a key; none where there is no such thing any more."""
-    if not isinstance(section, Tenant | Key):
-        return Limits()
-    return Limits(section.tokens_per_day_max, section.tokens_per_month_max)
+    if not isinstance(section, TenantSection | ApiKey):
+        return BudgetLimits()
+    return BudgetLimits(section.tokens_per_day_max, section.tokens_per_month_max)
 
 
-def named(holder: Holder) -> str:
+def holder_name(holder: Holder) -> str:
     """The holder as a name: one line for a tenant, two for a key."""
     return "\n".join(holder) if holder[1] else holder[0]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from gateway.config import Config
-from gateway.config.problems import Loc, dotted
-from gateway.config.sections import Backend
-from gateway.identity.key_file import KeyRecord, read_keys
+from gateway.config.key_file import KeyRecord, read_keys
+from gateway.config.problems import Loc, dotted_path
+from gateway.config.sections import BackendSection
 from gateway.state.entries import Declared, declared_by
 
 LIVE_SECTIONS = frozenset({"backends", "tiers", "tenants", "pools", "scheduling"})
@@ -29,7 +29,7 @@ class Declaration:
 
     def declared(self) -> Declared:
         """All of it."""
-        backends: dict[str, Backend] = {backend.id: backend for backend in self.config.backends}
+        backends: dict[str, BackendSection] = {backend.id: backend for backend in self.config.backends}
         for number, source in enumerate(self.config.discovery):
             for url in sorted(self._found.get(number, ())):
                 backend = source.backend_at(url)
@@ -45,7 +45,7 @@ class Declaration:
         Raises ValueError, and then nothing has changed.
         """
         keys = _keys(config)
-        late = sorted(dotted(path) for path in _differing(self.config, config) if not _is_live(path))
+        late = sorted(dotted_path(path) for path in _differing(self.config, config) if not _is_live(path))
         kept = {name: getattr(self.config, name) for name in type(config).model_fields if name not in LIVE_SECTIONS}
         self.config, self._keys = config.model_copy(update=kept), keys
         return late

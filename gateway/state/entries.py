@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from gateway.config.config import Config
+from gateway.config.key_file import KeyRecord
 from gateway.config.sections import Section
-from gateway.identity.key_file import KeyRecord
-from gateway.state.kinds import KINDS, Key, ManagedBackend, written
+from gateway.state.resource_kinds import RESOURCE_KINDS, ApiKey, ManagedBackend, body_to_json
 from gateway.store.base import Document
 
 HMAC_CHARS_IN_NAME = 16
@@ -60,8 +60,8 @@ def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
     }
 
 
-def _declared_key(record: KeyRecord) -> Key:
-    return Key.model_validate(
+def _declared_key(record: KeyRecord) -> ApiKey:
+    return ApiKey.model_validate(
         {
             "tenant": record.tenant,
             "hmac": record.hmac,
@@ -75,9 +75,9 @@ class View:
     """All entries in force. Mutable: told documents and declarations, it answers what is."""
 
     def __init__(self, declared: Declared) -> None:
-        self._declared = {kind: _entries(kind, declared.get(kind, {})) for kind in KINDS}
-        self._written: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
-        self._sorted = {kind: sorted(self._declared[kind]) for kind in KINDS}
+        self._declared = {kind: _entries(kind, declared.get(kind, {})) for kind in RESOURCE_KINDS}
+        self._written: dict[str, dict[str, Entry]] = {kind: {} for kind in RESOURCE_KINDS}
+        self._sorted = {kind: sorted(self._declared[kind]) for kind in RESOURCE_KINDS}
 
     def get(self, kind: str, name: str) -> Entry | None:
         return self._written[kind].get(name) or self._declared[kind].get(name)
@@ -105,7 +105,7 @@ class View:
     def redeclare(self, declared: Declared) -> frozenset[tuple[str, str]]:
         """The file says this now. Returns what is different in force."""
         changed = set()
-        for kind in KINDS:
+        for kind in RESOURCE_KINDS:
             before, after = self._declared[kind], _entries(kind, declared.get(kind, {}))
             self._declared[kind] = after
             self._sorted[kind] = sorted({*self._written[kind], *after})
@@ -160,6 +160,6 @@ def _entries(kind: str, sections: Mapping[str, Section]) -> dict[str, Entry]:
 
 
 def _declared_entry(kind: str, name: str, section: Section) -> Entry:
-    body = written(section)
+    body = body_to_json(section)
     text = json.dumps(body, sort_keys=True).encode()
     return Entry(kind, name, "declared", 0, f"file-{zlib.crc32(text):08x}", MappingProxyType(body), section)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.intake.prompt_tokens import LearntPromptTokens, Ratio
+from gateway.api.token_counts import LearntPromptTokens, Ratio
 from gateway.scheduling.pools import Pools
-from policies.standings import Standings
+from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.step_time import StepTime
 
 
@@ -20,7 +20,7 @@ class Learning:
     prompt_tokens: LearntPromptTokens
     is_serving: Callable[[], bool]
 
-    def standings(self) -> Mapping[str, Callable[[], Standings]]:
+    def standings(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
         """How to ask every pool what everybody has received."""
         return {name: dispatcher.standings for name, dispatcher in self.pools.dispatchers().items()}
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.config.problems import Problem
-from gateway.state.agreement import disagreements
+from gateway.config.problems import ConfigProblem
 from gateway.state.entries import Declared, Entry, View
-from gateway.state.kinds import KINDS, read_body, written
+from gateway.state.referential_checks import disagreements
+from gateway.state.resource_kinds import RESOURCE_KINDS, body_to_json, read_body
 from gateway.store.base import AuditEntry, Change, Document, Store, StoreUnavailable, VersionConflict
 from gateway.store.periodic import Periodic
 
@@ -60,7 +60,7 @@ class DeclaredInFile(RegistryError):  # noqa: N818
 class Invalid(RegistryError):  # noqa: N818
     """The change would make something wrong, in every way that `problems` tells (their paths are in the body)."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("; ".join(problem.describe(None) for problem in problems))
         self.problems = tuple(problems)
 
@@ -232,12 +232,12 @@ class Registry:
         version = 0 if entry is None else entry.version
         if edit.body is None:
             return Change(edit.kind, edit.name, None, expected=version)
-        if not KINDS[edit.kind].name.fullmatch(edit.name):
-            raise Invalid([Problem(("name",), f"'{edit.kind}' cannot have such a name")])
+        if not RESOURCE_KINDS[edit.kind].name.fullmatch(edit.name):
+            raise Invalid([ConfigProblem(("name",), f"'{edit.kind}' cannot have such a name")])
         section, problems = read_body(edit.kind, edit.body)
         if section is None:
             raise Invalid(problems)
-        return Change(edit.kind, edit.name, written(section), expected=version)
+        return Change(edit.kind, edit.name, body_to_json(section), expected=version)
 
     def _check(self, changes: Sequence[Change]) -> None:
         problems = list(disagreements(self._view, changes))
@@ -251,7 +251,7 @@ class Registry:
         """These documents are as they are now. What cannot be read (a newer gateway wrote it) stays as it was here."""
         changed = set()
         for document in documents:
-            if document.kind not in KINDS:
+            if document.kind not in RESOURCE_KINDS:
                 continue
             section, problems = (None, []) if document.body is None else read_body(document.kind, document.body)
             if problems:

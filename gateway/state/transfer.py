@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 
 from gateway.config import Config
-from gateway.config.problems import Problem
-from gateway.identity.key_file import read_keys
+from gateway.config.key_file import read_keys
+from gateway.config.problems import ConfigProblem
 from gateway.state.assembly import make_tool_store
 from gateway.state.entries import declared_by
-from gateway.state.kinds import KINDS, read_body
 from gateway.state.registry import Edit, Invalid, Registry
+from gateway.state.resource_kinds import RESOURCE_KINDS, read_body
 from gateway.store.base import CHANGES_MAX
 
 FORMAT = 1
@@ -31,21 +31,21 @@ def export_from(config: Config, config_file: Path | None) -> str:
 
     async def export() -> str:
         async with _registry(config, config_file) as registry:
-            return exported(registry).decode()
+            return write_export(registry).decode()
 
     return asyncio.run(export())
 
 
 def import_into(config: Config, config_file: Path | None, file: Path) -> int:
     """Import the file; return how many entries were made or changed. Raises OSError, what `export_from` and what
-    `imported` raise.
+    `import_entries` raise.
     """
     with file.open("rb") as opened:
         edits = read_export(opened.read(IMPORT_BYTES_MAX))
 
     async def import_edits() -> int:
         async with _registry(config, config_file) as registry:
-            return await imported(registry, edits, actor=ACTOR)
+            return await import_entries(registry, edits, actor=ACTOR)
 
     return asyncio.run(import_edits())
 
@@ -62,11 +62,11 @@ async def _registry(config: Config, config_file: Path | None) -> AsyncIterator[R
         await registry.stop()
 
 
-def exported(registry: Registry) -> bytes:
+def write_export(registry: Registry) -> bytes:
     """All that the API has made, as JSON that `read_export` reads."""
     made = {
         kind: {entry.name: dict(entry.body) for entry in registry.entries(kind) if entry.origin != "declared"}
-        for kind in KINDS
+        for kind in RESOURCE_KINDS
     }
     return orjson.dumps({"fairlead_export": FORMAT, **made}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
@@ -79,11 +79,11 @@ def read_export(data: bytes) -> list[Edit]:
         raise ValueError(f"this is not JSON: {error}") from error
     if not isinstance(read, dict) or read.get("fairlead_export") != FORMAT:
         raise ValueError(f"this is not an export of fairlead (format {FORMAT})")
-    unknown = sorted(set(read) - {"fairlead_export", *KINDS})
+    unknown = sorted(set(read) - {"fairlead_export", *RESOURCE_KINDS})
     if unknown:
         raise ValueError(f"it has what is not known here: {', '.join(unknown)}")
     edits = []
-    for kind in KINDS:  # tiers before tenants, tenants before keys
+    for kind in RESOURCE_KINDS:  # tiers before tenants, tenants before keys
         entries = read.get(kind, {})
         if not isinstance(entries, dict) or not all(isinstance(body, dict) for body in entries.values()):
             raise ValueError(f"{kind} must hold entries by name")
@@ -91,7 +91,7 @@ def read_export(data: bytes) -> list[Edit]:
     return edits
 
 
-async def imported(registry: Registry, edits: list[Edit], *, actor: str) -> int:
+async def import_entries(registry: Registry, edits: list[Edit], *, actor: str) -> int:
     """Make what differs, whole entries each, in transactions of CHANGES_MAX; what is not in it stays. Returns how many
     entries were made or changed. Raises what `Registry.apply` raises:
     then what came before is made, and the same import goes on from there.
@@ -105,10 +105,10 @@ async def imported(registry: Registry, edits: list[Edit], *, actor: str) -> int:
     return len(differing)
 
 
-def _problems(edit: Edit) -> list[Problem]:
+def _problems(edit: Edit) -> list[ConfigProblem]:
     """What is wrong with one entry by itself; paths begin with its kind and name."""
     _, found = read_body(edit.kind, edit.body or {})
-    return [Problem((edit.kind, edit.name, *problem.path), problem.text) for problem in found]
+    return [ConfigProblem((edit.kind, edit.name, *problem.path), problem.text) for problem in found]
 
 
 def _is_there(registry: Registry, edit: Edit) -> bool:

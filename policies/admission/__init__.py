@@ -1,24 +1,24 @@
 """May this request enter the queue, and if not, when is it worth asking again?"""
 
-from policies.admission.base import Admission, Refusal
+from policies.admission.base import Admission, AdmissionReject
 from policies.admission.bounded import BoundedQueues
-from policies.admission.drain import DrainEstimate
 from policies.admission.feasible import Feasibility
-from policies.admission.gate import Gate
-from policies.admission.rate import RateLimiter
-from policies.admission.sharing import Sharing
-from policies.admission.window import WINDOWS, FixedWindow, SlidingWindow
+from policies.admission.rate_limit import RateLimiter
+from policies.admission.rate_window import WINDOWS, FixedWindow, SlidingWindow
+from policies.admission.retry_after import DrainEstimate
+from policies.admission.rules import AdmissionRules
+from policies.admission.shared_limits import SharedRateLimits
 
 __all__ = [
     "WINDOWS",
     "Admission",
+    "AdmissionReject",
+    "AdmissionRules",
     "BoundedQueues",
     "DrainEstimate",
     "Feasibility",
     "FixedWindow",
-    "Gate",
     "RateLimiter",
-    "Refusal",
-    "Sharing",
+    "SharedRateLimits",
     "SlidingWindow",
 ]

@@ -6,13 +6,13 @@ over and what it used is known. A rule that needs none of that takes the empty a
 
 from typing import NamedTuple, Protocol
 
-from policies.queues import Queues
+from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimits, Reason, Request, Tenant
 
 UNLIMITED = RateLimits()
 
 
-class Refusal(NamedTuple):
+class AdmissionReject(NamedTuple):
     """Why not; `retry_after_s` is None where it follows from how fast the tenant's queue drains. `limit`: which one."""
 
     reason: Reason
@@ -23,7 +23,7 @@ class Refusal(NamedTuple):
 class Admission(Protocol):
     """May this request of this tenant enter the queue now?"""
 
-    def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
+    def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """The refusal, or None to let it pass. Changes nothing: another rule may still refuse."""
         ...
 

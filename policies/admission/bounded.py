@@ -6,8 +6,8 @@ pays nothing for queue space, so space is bounded separately (VTC pitfall d).
 
 from dataclasses import dataclass
 
-from policies.admission.base import Admission, Refusal
-from policies.queues import Queues
+from policies.admission.base import Admission, AdmissionReject
+from policies.queues import PoolQueues
 from policies.types import Reason, Request, Tenant
 
 
@@ -20,13 +20,13 @@ class BoundedQueues(Admission):
     tenant_requests_max: int = 2_000
     tenant_bytes_max: int = 256 << 20
 
-    def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
+    def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         queue = queues.of(tenant.id)
         requests_max, bytes_max = tenant.queued_requests_max, tenant.queued_bytes_max
         requests_max = self.tenant_requests_max if requests_max is None else requests_max
         bytes_max = self.tenant_bytes_max if bytes_max is None else bytes_max
         if len(queue.requests) >= requests_max or queue.body_bytes + request.body_bytes > bytes_max:
-            return Refusal(Reason.TENANT_QUEUE_FULL)
+            return AdmissionReject(Reason.TENANT_QUEUE_FULL)
         if len(queues) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
-            return Refusal(Reason.QUEUE_FULL)
+            return AdmissionReject(Reason.QUEUE_FULL)
         return None

@@ -11,9 +11,9 @@ never cut off.
 
 from collections.abc import Callable, Mapping
 
-from policies.admission.base import Admission, Refusal
-from policies.queues import Queues
-from policies.slo.envelope import first_token_due_at
+from policies.admission.base import Admission, AdmissionReject
+from policies.envelope import first_token_due_at
+from policies.queues import PoolQueues
 from policies.types import Reason, Request, Tenant, Tier
 
 FORECAST_ERROR_RATIO = 0.25
@@ -40,9 +40,9 @@ class Feasibility(Admission):
         self._is_hopeless = is_hopeless
         self._overloaded_until = float("-inf")
 
-    def refuse(self, request: Request, tenant: Tenant, queues: Queues, now: float) -> Refusal | None:
+    def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         if now < self._overloaded_until and self._tiers[tenant.tier_id].is_sheddable:
-            return Refusal(Reason.SHED, max(RETRY_AFTER_S_MIN, self._overloaded_until - now))
+            return AdmissionReject(Reason.SHED, max(RETRY_AFTER_S_MIN, self._overloaded_until - now))
         due_at = first_token_due_at(request)
         if due_at is None:
             return None
@@ -63,7 +63,7 @@ class Feasibility(Admission):
             return None
         # What could not be in time alone will not be later.
         retry_after_s = RETRY_AFTER_S_MAX if is_hopeless else min(max(late_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)
-        return Refusal(Reason.SLO_UNREACHABLE, retry_after_s)
+        return AdmissionReject(Reason.SLO_UNREACHABLE, retry_after_s)
 
     def _may_shed_for(self, tier: Tier) -> bool:
         """Whether others are shut out for requests of this tier."""

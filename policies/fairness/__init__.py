@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from policies.fairness.base import Fairness, Standing
+from policies.fairness.base import Fairness, ServiceRecord
 from policies.fairness.dlpm import DeficitLongestPrefix
 from policies.fairness.drr import DeficitRoundRobin
-from policies.fairness.equinox import DualCounter
+from policies.fairness.experimental.equinox import DualCounter
+from policies.fairness.experimental.justitia import AgentTags
 from policies.fairness.fifo import Fifo
-from policies.fairness.justitia import AgentTags
 from policies.fairness.slack import SlackCounter
 from policies.fairness.vtc import LeastCounterFirst, VirtualTokenCounter
 
@@ -31,7 +31,7 @@ __all__ = [
     "Fairness",
     "Fifo",
     "LeastCounterFirst",
+    "ServiceRecord",
     "SlackCounter",
-    "Standing",
     "VirtualTokenCounter",
 ]

@@ -5,14 +5,14 @@ choose a tenant and send its oldest request; an order may choose among a tenant'
 arrives already divided by the tenant's weight, in service units. Accounts are kept by every order, also by those that
 do not look at them, so that an operator can change the order on a running gateway and nobody's past is forgotten.
 
-An order lives in one queue (policies/lane.py). What it does not want to hear it leaves to `Accounts`.
+An order lives in one queue (policies/queueing/fair_queue.py). What it does not want to hear it leaves to `Accounts`.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol, Self
 
+from policies.accounts.ledger import InFlight
 from policies.fairness.heap import Place
-from policies.ledger import InFlight
 from policies.types import Request
 
 Waiting = dict[str, Request]
@@ -35,7 +35,7 @@ def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
     return 0, None
 
 
-class Standing(NamedTuple):
+class ServiceRecord(NamedTuple):
     """A tenant's account: service received, and service that what it has in flight is predicted to receive yet."""
 
     counter: float = 0.0
@@ -110,7 +110,7 @@ class Fairness(Protocol):
         """How many tenants wait."""
         ...
 
-    def standing(self, tenant_id: str) -> Standing:
+    def standing(self, tenant_id: str) -> ServiceRecord:
         """The tenant's account; zeros for one never seen."""
         ...
 
@@ -118,7 +118,7 @@ class Fairness(Protocol):
         """Service over weight by which the one, which waits, is behind the other, which does too; negative: ahead."""
         ...
 
-    def adopt(self, tenant_id: str, standing: Standing) -> None:
+    def adopt(self, tenant_id: str, standing: ServiceRecord) -> None:
         """Take over the account of a tenant that is not waiting here yet."""
         ...
 
@@ -206,14 +206,14 @@ class Accounts:
     def waiting_count(self) -> int:
         return self._waiting
 
-    def standing(self, tenant_id: str) -> Standing:
+    def standing(self, tenant_id: str) -> ServiceRecord:
         account = self._accounts.get(tenant_id)
-        return Standing(account.counter, account.outstanding) if account else Standing()
+        return ServiceRecord(account.counter, account.outstanding) if account else ServiceRecord()
 
     def lag(self, tenant_id: str, other_id: str) -> float:
         return self.standing(other_id).key - self.standing(tenant_id).key
 
-    def adopt(self, tenant_id: str, standing: Standing) -> None:
+    def adopt(self, tenant_id: str, standing: ServiceRecord) -> None:
         account = self._account(tenant_id)
         assert not account.is_waiting, "an account is adopted before its tenant joins"
         account.counter, account.outstanding = standing
@@ -223,7 +223,7 @@ class Accounts:
         counter = standing.counter + to._key_level() - self._key_level()
         self.forget(tenant_id)
         # Where nobody has received as much as it is behind, it begins like one that has received nothing.
-        to.adopt(tenant_id, Standing(max(0.0, counter), standing.outstanding))
+        to.adopt(tenant_id, ServiceRecord(max(0.0, counter), standing.outstanding))
 
     def forget(self, tenant_id: str) -> None:
         account = self._accounts.pop(tenant_id, None)

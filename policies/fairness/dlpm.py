@@ -14,10 +14,10 @@ since the start are one level, and a deficit is how far the level is above what 
 from math import floor, inf, nextafter
 from typing import Self
 
+from policies.accounts.ledger import InFlight
 from policies.fairness.base import Accounts, CachedBlocks, Changes, Eligible, Waiting, anything_changes
 from policies.fairness.cached import LongestCached
 from policies.fairness.vtc import fell
-from policies.ledger import InFlight
 from policies.types import Request
 
 REFILL_SERVICE = 2_000.0  # K_u

@@ -13,10 +13,10 @@ at which it may send is known as soon as it is charged, and a heap of those is t
 from math import floor
 from typing import Self
 
+from policies.accounts.ledger import InFlight
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.circle import Circle, Spot
 from policies.fairness.heap import TenantHeap
-from policies.ledger import InFlight
 from policies.types import Request
 
 QUANTUM_SERVICE = 500.0  # the authors' K = M / 20 for a pool of 10,000 tokens

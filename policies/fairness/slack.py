@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from itertools import count
 from types import MappingProxyType
 
+from policies.accounts.ledger import InFlight
+from policies.envelope import urgency_at
 from policies.fairness.base import Account, CachedBlocks, Changes, Eligible, Waiting, anything_changes
 from policies.fairness.cached import LongestCached
 from policies.fairness.heap import Place, TenantHeap
 from policies.fairness.ranked import Rank, Ranked
 from policies.fairness.vtc import VirtualTokenCounter, fell, key_of
-from policies.ledger import InFlight
-from policies.slo.envelope import urgency_at
 from policies.types import Request
 
 SLACK_SERVICE = 2_000.0  # Q: two or three requests of some hundred tokens

@@ -6,19 +6,19 @@ tenants it has. Both levels are the same idea, and the upper one is always VTC.
 
 from collections.abc import Callable, Collection, Iterable
 
+from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
+from policies.accounts.ledger import Charge, InFlight
 from policies.fairness.base import (
     NOTHING,
     CachedBlocks,
     Changes,
     Eligible,
     Fairness,
-    Standing,
+    ServiceRecord,
     Waiting,
     anything_changes,
 )
 from policies.fairness.vtc import VirtualTokenCounter
-from policies.ledger import Charge, InFlight
-from policies.standings import LaneStandings, TierStanding
 from policies.types import Request, Tenant, Tier
 
 
@@ -120,33 +120,33 @@ class TieredFairness:
     def pick(self, tier_id: str, eligible: Eligible) -> Request | None:
         return self._orders[tier_id].pick(eligible)
 
-    def standing(self, tenant: Tenant) -> Standing:
+    def standing(self, tenant: Tenant) -> ServiceRecord:
         return self._orders[tenant.tier_id].standing(tenant.id)
 
-    def tier_standing(self, tier_id: str) -> Standing:
+    def tier_standing(self, tier_id: str) -> ServiceRecord:
         return self._tier_order.standing(tier_id)
 
-    def standings(self) -> LaneStandings:
+    def standings(self) -> QueueCheckpoint:
         """What all tiers and tenants have received; takes time in proportion to them."""
         tiers = {
-            tier_id: TierStanding(self.tier_standing(tier_id).counter, order.level(), order.received())
+            tier_id: TierCheckpoint(self.tier_standing(tier_id).counter, order.level(), order.received())
             for tier_id, order in self._orders.items()
             if tier_id in self._tiers or order.received()
         }
-        return LaneStandings(self._tier_order.level(), tiers)
+        return QueueCheckpoint(self._tier_order.level(), tiers)
 
-    def begin_at(self, standings: LaneStandings, *, returning: bool) -> None:
+    def begin_at(self, standings: QueueCheckpoint, *, returning: bool) -> None:
         """Nobody has waited here yet: so much have the tiers and their tenants received, and so far is lifted the first
         to join, or with `returning` whoever joins until `all_returned`. Some of the tiers may not be here yet.
         """
         self._tier_order.begin_at(standings.level, returning=returning)
         for tier_id, tier in standings.tiers.items():
             if tier_id in self._tiers or tier.tenants:
-                self._tier_order.adopt(tier_id, Standing(tier.counter))
+                self._tier_order.adopt(tier_id, ServiceRecord(tier.counter))
                 order = self._order(tier_id)
                 order.begin_at(tier.level, returning=returning)
                 for tenant_id, counter in tier.tenants.items():
-                    order.adopt(tenant_id, Standing(counter))
+                    order.adopt(tenant_id, ServiceRecord(counter))
 
     def all_returned(self) -> None:
         """Who has not come back by now was away."""

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
-from policies.limit.gap import GapLimit
-from policies.limit.predictors import PREDICTORS
+from policies.limit.by_latency import LatencyLimit
+from policies.limit.engine_work import BUSY_STEPS, EngineWork
+from policies.limit.latency_by_batch import TimedAnswer
 from policies.limit.shared_steps import SharedSteps
-from policies.limit.speeds import Answer
-from policies.limit.work import BUSY_STEPS, EngineWork
+from policies.limit.step_forecast import PREDICTORS
 from policies.reservation import Reservation
 
 SEQUENCES_MAX = 64
@@ -46,7 +46,7 @@ class Limit(Protocol):
         """The most sequences that it allows there; infinite where that depends on what they ask for, or is all."""
         ...
 
-    def answered(self, answer: Answer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
         """One has ended, of a backend with so many seats for ours, which it is known to have where it `is_sized`."""
         ...
 
@@ -65,7 +65,7 @@ class RoomOnly:
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return True
 
-    def answered(self, answer: Answer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
         """Nothing is learnt."""
 
 
@@ -91,7 +91,7 @@ class ModelLimit:
     reads_time = True
 
     def __init__(self) -> None:
-        self._gap = GapLimit()
+        self._gap = LatencyLimit()
 
     def is_full(self, work: EngineWork) -> bool:
         if work.model is None:
@@ -108,7 +108,7 @@ class ModelLimit:
     def sequences_max(self, work: EngineWork) -> float:
         return self._gap.sequences_max if work.model is None else inf
 
-    def answered(self, answer: Answer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
         if work.model is None:
             self._gap.answered(answer, seats=seats, is_sized=is_sized)
 

@@ -10,8 +10,8 @@ and used, and bounds hold per backend: times the number of backends for the pool
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from policies.capacity import BackendCapacity
-from policies.prefixes import PrefixIndex
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.prefix_index import PrefixIndex
 from policies.types import Request, Usage
 
 Fits = Callable[[BackendCapacity], bool]

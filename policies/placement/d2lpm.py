@@ -13,9 +13,9 @@ outputs when it has ended. What never was sent is given back.
 from collections.abc import Sequence
 from math import floor
 
+from policies.capacity.prefix_index import PrefixIndex
 from policies.placement.base import ArrivalPlacement, Worker
 from policies.placement.locality import Locality
-from policies.prefixes import PrefixIndex
 from policies.types import Request, Usage
 
 WORKER_QUANTUM_SERVICE = 10_000.0  # K_w; the paper's sweep goes from 2,000 to 40,000

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from policies.candidates import least_full_first
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.candidates import least_full_first
 from policies.placement.base import Fits, Placement, always
 from policies.types import Request
 

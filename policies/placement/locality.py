@@ -7,8 +7,8 @@ and the prompts that wait here for a backend, which will have been sent there be
 
 from collections.abc import Sequence
 
+from policies.capacity.prefix_index import PrefixIndex, leading_blocks
 from policies.placement.base import Worker
-from policies.prefixes import PrefixIndex, leading_blocks
 from policies.types import Request
 
 

@@ -7,10 +7,10 @@ following the cache would fill one backend for little. (Preble's rule, for a req
 
 from collections.abc import Sequence
 
-from policies.candidates import least_full_first
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.candidates import least_full_first
+from policies.capacity.prefix_index import PrefixIndex
 from policies.placement.base import Fits, Placement, always
-from policies.prefixes import PrefixIndex
 from policies.types import Request
 
 

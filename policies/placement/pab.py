@@ -7,11 +7,11 @@ of how much time the streams that run can spare.
 
 from collections.abc import Sequence
 
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.prefix_index import PrefixIndex
+from policies.envelope import due_no_later
 from policies.placement.base import Fits, Placement, always
 from policies.placement.least_reserved import LeastReserved
-from policies.prefixes import PrefixIndex
-from policies.slo.envelope import due_no_later
 from policies.types import Request
 
 TTFT_S = 1.0  # the window of a budget that is reckoned here for a request without a TTFT target

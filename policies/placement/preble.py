@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from policies.capacity.prefix_index import PrefixIndex
 from policies.placement.base import ArrivalPlacement, Worker
 from policies.placement.locality import Locality
-from policies.prefixes import PrefixIndex
 from policies.types import Request, Usage
 
 WINDOW_S = 180.0

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from policies.prediction.base import clamped
+from policies.prediction.base import clamp_prediction
 from policies.types import Request
 
 LAST_OUTPUTS = 5  # "mean of the client's last 5 outputs", VTC Sec. 5.1
@@ -17,7 +17,7 @@ class LastFiveMean:
 
     def predict(self, request: Request) -> float:
         outputs = self._outputs.get(request.tenant_id)
-        return clamped(request, sum(outputs) / len(outputs)) if outputs else 0.0
+        return clamp_prediction(request, sum(outputs) / len(outputs)) if outputs else 0.0
 
     def observed(self, request: Request, output_tokens: int) -> None:
         outputs = self._outputs.setdefault(request.tenant_id, deque(maxlen=LAST_OUTPUTS))
@@ -34,7 +34,7 @@ class ExponentialAverage:
         self._average: dict[str, float] = {}
 
     def predict(self, request: Request) -> float:
-        return clamped(request, self._average.get(request.tenant_id, 0.0))
+        return clamp_prediction(request, self._average.get(request.tenant_id, 0.0))
 
     def observed(self, request: Request, output_tokens: int) -> None:
         output = output_tokens / request.choices

@@ -21,6 +21,6 @@ class Prediction(Protocol):
         ...
 
 
-def clamped(request: Request, tokens_per_choice: float) -> float:
+def clamp_prediction(request: Request, tokens_per_choice: float) -> float:
     """The prediction for all choices; never more than the request may produce, which bounds later refunds."""
     return min(tokens_per_choice * request.choices, request.output_tokens_max)

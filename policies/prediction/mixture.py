@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import log2
 
-from policies.prediction.base import clamped
+from policies.prediction.base import clamp_prediction
 from policies.prediction.quantile import FIRST_TOKENS, OutputWindow
 from policies.types import Request
 
@@ -91,7 +91,7 @@ class MixtureOfExperts:
                 weight = weights[expert] * context.trust
                 if weight > opinions.get(context.output, 0.0):
                     opinions[context.output] = weight
-        return clamped(request, _weighted_median(opinions) if opinions else FIRST_TOKENS)
+        return clamp_prediction(request, _weighted_median(opinions) if opinions else FIRST_TOKENS)
 
     def observed(self, request: Request, output_tokens: int) -> None:
         tenant = self._tenants.get(request.tenant_id)

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from math import ceil
 
-from policies.prediction.base import clamped
+from policies.prediction.base import clamp_prediction
 from policies.types import Request
 
 QUANTILE = 0.8
@@ -41,7 +41,9 @@ class TenantQuantile:
 
     def predict(self, request: Request) -> float:
         views = self._tenants.get(request.tenant_id)
-        return clamped(request, self._first_tokens if views is None else views.predict(request, self._quantile))
+        return clamp_prediction(
+            request, self._first_tokens if views is None else views.predict(request, self._quantile)
+        )
 
     def observed(self, request: Request, output_tokens: int) -> None:
         if not request.output_tokens_max:

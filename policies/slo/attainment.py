@@ -12,7 +12,7 @@ from policies.types import Attainment, Outcome, Request, SloEnvelope, Timing
 ROUNDING_S = 1e-9
 
 
-class Kept(NamedTuple):
+class MetTargets(NamedTuple):
     """Which targets an answer kept; a target that was not set is kept. `tpot` is by the time per output token since
     the first token came, `tpot_envelope` since it was due.
     """
@@ -27,24 +27,24 @@ class Kept(NamedTuple):
         return self.ttft and self.tpot_envelope
 
 
-NOTHING_KEPT = Kept(ttft=False, tpot=False, tpot_envelope=False)
+NOTHING_KEPT = MetTargets(ttft=False, tpot=False, tpot_envelope=False)
 
 
-def kept(envelope: SloEnvelope, timing: Timing) -> Kept:
+def met_targets(envelope: SloEnvelope, timing: Timing) -> MetTargets:
     """What an answer that came like this has kept. Of one that came whole, when its first token would have come is not
     known: it is judged by the time that all of it was due.
     """
     in_time = timing.tokens_in_time == timing.tokens
     if timing.ttft_s is None:
-        return Kept(ttft=in_time, tpot=in_time, tpot_envelope=in_time)
-    return Kept(
+        return MetTargets(ttft=in_time, tpot=in_time, tpot_envelope=in_time)
+    return MetTargets(
         ttft=_is_within(timing.ttft_s, envelope.ttft_s),
         tpot=_is_within(timing.tpot_s, envelope.tpot_s),
         tpot_envelope=_is_within(timing.tpot_envelope_s, envelope.tpot_s),
     )
 
 
-class AttainmentBook:
+class AttainmentCounts:
     """How many of whose requests kept which of their targets. Mutable."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class AttainmentBook:
         """A request that was dispatched is over. `timing` is None where nothing of its answer was seen."""
         assert request.envelope is not None, "what was promised nothing is not judged"
         if timing is not None and timing.tokens:
-            result = kept(request.envelope, timing)
+            result = met_targets(request.envelope, timing)
         elif outcome is Outcome.BACKEND_FAILED:
             result, timing = NOTHING_KEPT, NOTHING_SEEN
         else:
@@ -97,12 +97,12 @@ class _Tally:
         self.requests = self.ttft_met = self.tpot_met = self.tpot_envelope_met = self.met = 0
         self.tokens = self.tokens_in_time = self.refused = 0
 
-    def add(self, kept: Kept, timing: Timing) -> None:
+    def add(self, met_targets: MetTargets, timing: Timing) -> None:
         self.requests += 1
-        self.ttft_met += kept.ttft
-        self.tpot_met += kept.tpot
-        self.tpot_envelope_met += kept.tpot_envelope
-        self.met += kept.all
+        self.ttft_met += met_targets.ttft
+        self.tpot_met += met_targets.tpot
+        self.tpot_envelope_met += met_targets.tpot_envelope
+        self.met += met_targets.all
         self.tokens += timing.tokens
         self.tokens_in_time += timing.tokens_in_time
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
 
+from policies.envelope import first_token_due_at
 from policies.fairness.heap import Place, TenantHeap
-from policies.queues import Queues
-from policies.slo.envelope import first_token_due_at
+from policies.queues import PoolQueues
 from policies.types import Request, Tier
 
 SHED_MAX = 64  # for one that comes: a large body is not worth more small ones
@@ -46,7 +46,7 @@ class _Yielding:
 class Shedding:
     """Which waiting request makes room? `tier` gives the tier of a tenant's id, `key` its key."""
 
-    queues: Queues
+    queues: PoolQueues
     tiers: Mapping[str, Tier]
     tier: Callable[[str], Tier]
     key: Callable[[str], float]

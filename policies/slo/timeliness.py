@@ -11,7 +11,7 @@ An answer that is not streamed is there when all of it is: it is judged by when 
 
 from math import ceil, inf
 
-from policies.slo.envelope import first_token_due_at
+from policies.envelope import first_token_due_at
 from policies.types import Request, Timing
 
 ROUNDING_S = 1e-9  # a sum of times that ends on its deadline is in time

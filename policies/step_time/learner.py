@@ -25,7 +25,7 @@ from policies.step_time.fit import Equation, equation, fit
 from policies.step_time.groups import GROUP_STEPS
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.step_time.observation import STEP_S_MIN, Observation, Sum
-from policies.step_time.window import Window
+from policies.step_time.window import ObservationWindow
 
 ERRORS_KEPT = 64
 OUTLIER = 3.0
@@ -51,7 +51,7 @@ class _Aside(NamedTuple):
     """What was known of the engine before."""
 
     model: StepTimeModel
-    window: Window
+    window: ObservationWindow
 
 
 class StepTimeLearner:
@@ -60,7 +60,7 @@ class StepTimeLearner:
     def __init__(self, start: StepTime | None = None) -> None:
         self._start = start
         self._model = self._held_to = None if start is None else start.model
-        self._window = Window()
+        self._window = ObservationWindow()
         self._test = ChangeTest()
         self._glimpse_steps = GLIMPSE_STEPS_MIN
         self._glimpses: dict[str, Sum] = {}  # by engine, as far as seen
@@ -206,7 +206,7 @@ class StepTimeLearner:
         for each in strange[1:] or strange:
             self._since.add(each)
         self._shape = model
-        self._window = Window()
+        self._window = ObservationWindow()
         self._errors.clear()
         self._settled = False
         self._unfitted = 0

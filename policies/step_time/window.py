@@ -31,7 +31,7 @@ def kind_of(equation: Equation) -> Kind:
     return frexp(tokens / steps)[1], frexp(context / steps)[1]
 
 
-class Window:
+class ObservationWindow:
     """Equations, at most ROWS_MAX of them."""
 
     def __init__(self) -> None:

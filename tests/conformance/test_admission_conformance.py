@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.admission import WINDOWS, BoundedQueues, RateLimiter
-from policies.queues import Queues
+from policies.queues import PoolQueues
 from policies.types import Request, Tenant
 
 RULES = {
@@ -26,7 +26,7 @@ def make_request(number: int, tenant_id: str = "A", body_bytes: int = 10) -> Req
     return Request(f"r{number}", tenant_id, "m", 0.0, 1, 1, body_bytes=body_bytes)
 
 
-def admit(rule, tenant: Tenant, queues: Queues, request: Request, now: float):
+def admit(rule, tenant: Tenant, queues: PoolQueues, request: Request, now: float):
     """The refusal; without one the request is queued and counted."""
     refusal = rule.refuse(request, tenant, queues, now)
     if refusal is None:
@@ -38,7 +38,7 @@ def admit(rule, tenant: Tenant, queues: Queues, request: Request, now: float):
 @every_rule
 @given(arrivals=arrivals)
 def test_asking_counts_nothing_and_a_refusal_never_points_to_the_past(make, arrivals):
-    asked, left_alone, queues, now = make(), make(), Queues(), 0.0
+    asked, left_alone, queues, now = make(), make(), PoolQueues(), 0.0
     tenants = {"A": LIMITED, "B": Tenant("B", requests_per_minute_max=1)}
     for number, (tenant_id, pause_s, body_bytes) in enumerate(arrivals):
         now += pause_s
@@ -56,7 +56,7 @@ def test_asking_counts_nothing_and_a_refusal_never_points_to_the_past(make, arri
 
 @every_rule
 def test_a_limit_is_reached_and_holds_for_its_tenant_alone(make):
-    rule, queues = make(), Queues()
+    rule, queues = make(), PoolQueues()
     refusals = [admit(rule, LIMITED, queues, make_request(number), now=1.0) for number in range(5)]
     assert [refusal is None for refusal in refusals] == [True, True, True, False, False]
     assert admit(rule, Tenant("B"), queues, make_request(9, "B"), now=1.0) is None
@@ -64,7 +64,7 @@ def test_a_limit_is_reached_and_holds_for_its_tenant_alone(make):
 
 @every_rule
 def test_who_comes_back_after_the_time_that_the_refusal_named_is_let_in(make):
-    rule, queues, now = make(), Queues(), 17.0
+    rule, queues, now = make(), PoolQueues(), 17.0
     for number in range(3):
         assert admit(rule, LIMITED, queues, make_request(number), now + number) is None
     now += 5.0
@@ -84,18 +84,18 @@ def test_a_forgotten_tenant_is_as_one_never_seen(make):
         rule.admitted(make_request(number), LIMITED, 1.0)
     rule.forget("A")
     rule.forget("never seen")
-    assert rule.refuse(make_request(0), LIMITED, Queues(), 1.0) is None
+    assert rule.refuse(make_request(0), LIMITED, PoolQueues(), 1.0) is None
 
 
 @every_rule
 def test_a_limit_of_zero_lets_nobody_in(make):
     closed = Tenant("A", requests_per_minute_max=0, queued_requests_max=0)
-    assert make().refuse(make_request(0), closed, Queues(), 5.0) is not None
+    assert make().refuse(make_request(0), closed, PoolQueues(), 5.0) is not None
 
 
 @every_rule
 def test_a_limit_that_is_lowered_holds_at_once(make):
-    rule, queues = make(), Queues()
+    rule, queues = make(), PoolQueues()
     for number in range(3):
         assert admit(rule, LIMITED, queues, make_request(number), now=1.0) is None
     lowered = Tenant("A", requests_per_minute_max=2, queued_requests_max=2)

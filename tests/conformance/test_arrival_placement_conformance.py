@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.prefix_index import PrefixIndex
 from policies.placement import ARRIVAL_PLACEMENT, ArrivalPlacement, Worker
-from policies.prefixes import PrefixIndex
 from policies.types import BackendLoad, Request, Usage
 
 every_placement = pytest.mark.parametrize("make", ARRIVAL_PLACEMENT.values(), ids=ARRIVAL_PLACEMENT.keys())

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.fairness import FAIRNESS, Fairness, Standing
+from policies.accounts.ledger import InFlight
+from policies.fairness import FAIRNESS, Fairness, ServiceRecord
 from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
 from policies.fairness.slack import SECOND_KEYS, SLACK_SERVICE, SlackCounter
-from policies.ledger import InFlight
 from policies.reservation import Reservation
 from policies.types import Request, Usage
 
@@ -234,7 +234,7 @@ def test_ties_go_by_place_in_the_circle(name):
 @every_order
 def test_a_tenant_never_seen_stands_at_zero_and_looking_does_not_make_an_account(make):
     order = History(make()).order
-    assert order.standing("A") == Standing(0.0, 0.0)
+    assert order.standing("A") == ServiceRecord(0.0, 0.0)
     order.forget("A")
     assert order.pick(anyone) is None
     assert order.waiting_count() == 0
@@ -248,7 +248,7 @@ def test_charges_add_up_whether_or_not_the_order_looks_at_them(make):
     course.order.charged("A", 2.0, -10.0)
     course.leave("A")
     course.order.charged("A", -1.0, -20.0)
-    assert course.order.standing("A") == Standing(11.0, 0.0)
+    assert course.order.standing("A") == ServiceRecord(11.0, 0.0)
     assert course.order.standing("A").key == 11.0
 
 
@@ -257,7 +257,7 @@ def test_an_account_moves_to_another_order_as_it_is(make):
     before, after = make(), History(make())
     before.charged("A", 70.0, 5.0)
     after.order.adopt("A", before.standing("A"))
-    assert after.order.standing("A") == Standing(70.0, 5.0)
+    assert after.order.standing("A") == ServiceRecord(70.0, 5.0)
     after.join("A")
     assert after.order.pick(anyone).tenant_id == "A"
 
@@ -271,7 +271,7 @@ def test_a_forgotten_tenant_that_comes_back_is_a_new_one(make):
         assert course.order.pick(anyone).tenant_id == "A"
         course.leave("A")
         course.order.forget("A")
-        assert course.order.standing("A") == Standing()
+        assert course.order.standing("A") == ServiceRecord()
     assert course.order.pick(anyone) is None
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
 from policies.placement import LATE_PLACEMENT
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request

@@ -12,7 +12,7 @@ import yaml
 from renderings import render
 
 from gateway.config import Config
-from gateway.identity.key_file import first_key
+from gateway.config.key_file import first_key
 
 SHARING = {"replicaCount": 2, "redis": {"url": "redis://redis:6379"}}
 NAMESPACE = "/api/v1/namespaces/llm"

@@ -14,7 +14,7 @@ import aiohttp
 import yaml
 from gateway_rig import CHAT, PATIENCE_S, call
 
-from gateway.state.kept import read
+from gateway.state.checkpoint_documents import read_document
 
 
 class Process:
@@ -94,4 +94,4 @@ def kept(folder: Path, name: str, kind: type) -> Any:
     """What the process has kept of what it has learnt by now, read without disturbing it."""
     with contextlib.closing(sqlite3.connect(f"file:{folder}/fairlead.db?mode=ro", uri=True)) as database:
         row = database.execute("SELECT body FROM learnt WHERE name = ?", (name,)).fetchone()
-    return kind() if row is None else read(kind, row[0])
+    return kind() if row is None else read_document(kind, row[0])

@@ -10,7 +10,7 @@ import re
 
 from gateway_rig import CHAT, MODEL, whole
 
-from backends.kinds import KINDS
+from backends.kinds import BACKEND_KINDS
 
 _FIELD = re.compile(rb"([A-Za-z0-9-]+): ([\x20-\x7e]*)")
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,8}")
@@ -20,7 +20,7 @@ _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 _MODELS = whole({"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 4096}]})
 # What the health checks ask for, and the kinds of servers for their size; anything else that is no call is a fault.
 _POLLS = {b"GET /health": _OK, b"GET /metrics": _NOT_FOUND, b"GET /v1/models": _MODELS, b"GET /version": _NOT_FOUND}
-_POLLS |= {f"GET {kind.sizes_path}".encode(): _NOT_FOUND for kind in KINDS.values() if kind.sizes_path}
+_POLLS |= {f"GET {kind.sizes_path}".encode(): _NOT_FOUND for kind in BACKEND_KINDS.values() if kind.sizes_path}
 _USAGE = {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3}
 # What may be asked of it, by method and path.
 _CALLS = {

@@ -8,7 +8,7 @@ from admin_rig import admin
 from gateway_rig import SLOW, answer, bearer, call, engine, scripted
 from tls_rig import NEEDS_OPENSSL, behind_tls, make_authority
 
-from backends.kinds import KINDS
+from backends.kinds import BACKEND_KINDS
 from gateway.admin.backend_models import BackendKind
 
 SHOWN_S = 15.0
@@ -96,7 +96,7 @@ async def test_coefficients_that_no_engine_has_are_refused(api):
 
 
 async def test_a_kind_is_taken_as_named_and_only_one_that_there_is(api):
-    assert tuple(KINDS) == BackendKind.__args__
+    assert tuple(BACKEND_KINDS) == BackendKind.__args__
     async with scripted() as server:
         new = {"id": "x", "url": server.url, "kind": "tgi", "scheduling_policy": "priority"}
         made = await api.post("/backends", new)

@@ -10,8 +10,8 @@ from admin_rig import admin
 from gateway_rig import Reply, bearer, http, scripted, wire
 from multidict import CIMultiDict
 
+from gateway.config.key_file import new_key
 from gateway.identity.auth import KEY_CHARS_MAX, KnownKeys, Unauthorized
-from gateway.identity.key_file import new_key
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.throttle import ADDRESSES_MAX, FAILURES_BURST, FailureThrottle
 

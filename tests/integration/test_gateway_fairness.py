@@ -7,7 +7,7 @@ import time
 import pytest
 from gateway_rig import call, engine, gateway, running, tokens_emitted, until
 
-from gateway.identity.key_file import add_key
+from gateway.config.key_file import add_key
 
 SECRET = "s" * 32
 

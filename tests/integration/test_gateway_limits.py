@@ -17,7 +17,7 @@ from gateway_rig import (
     until,
 )
 
-from gateway.identity.key_file import add_key
+from gateway.config.key_file import add_key
 from policies.types import Tenant
 
 DROPPED = "x-llm-d-request-dropped-reason"

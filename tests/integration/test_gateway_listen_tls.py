@@ -12,8 +12,8 @@ from tls_rig import NEEDS_OPENSSL, make_authority
 
 from gateway.config.sections import ServerTls
 from gateway.config.tls import server_context
-from gateway.http.certificate import Certificate
-from gateway.http.stall import WAITING_BYTES_MAX, StallingConnection
+from gateway.http.slow_client import WAITING_BYTES_MAX, StallingConnection
+from gateway.ports.certificate import Certificate
 
 pytestmark = NEEDS_OPENSSL
 

@@ -9,8 +9,8 @@ from admin_rig import within
 from gateway_process import kept, serving
 from gateway_rig import MODEL, PATIENCE_S, engine, running, until
 
-from gateway.state.kept import Counters, Models
-from policies.standings import BEFORE_ALL
+from gateway.state.checkpoint_documents import Counters, LearntModels
+from policies.accounts.checkpoint import BEFORE_ALL
 
 AHEAD_SERVICE = 1_000.0
 LONG = [{"role": "user", "content": "word " * 3_000}]
@@ -87,7 +87,7 @@ SURE, BASE = "fairlead_backend_step_time_sure", "fairlead_backend_step_time_coef
 
 
 def is_sure(folder):
-    return "b0" in kept(folder, "models", Models).backends
+    return "b0" in kept(folder, "models", LearntModels).backends
 
 
 @pytest.mark.long  # state/test_memory.py says what is kept and read
@@ -101,7 +101,7 @@ async def test_how_long_steps_take_is_known_at_once_after_a_kill_unless_somethin
             stop.set()
             await asyncio.gather(*callers)
             await process.end(signal.SIGKILL)
-        learnt = kept(tmp_path, "models", Models).backends["b0"].step_time.model
+        learnt = kept(tmp_path, "models", LearntModels).backends["b0"].step_time.model
         async with serving(tmp_path, server, requests_running_max=8) as process:
             assert list((await process.metric(SURE)).values()) == [1.0]
             coefficients = await process.metric(BASE)

@@ -19,8 +19,8 @@ from gateway_rig import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability import metrics as metrics_module
-from gateway.observability import standings
-from gateway.observability.calls import MODELS_MAX
+from gateway.observability import scheduler_metrics as standings
+from gateway.observability.call_counts import MODELS_MAX
 from gateway.observability.instruments import FAMILIES
 from gateway.observability.telemetry import CallTrace
 from policies.types import Outcome, Request, SloEnvelope, Tenant, Timing, Usage

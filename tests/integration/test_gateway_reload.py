@@ -11,9 +11,9 @@ import aiohttp
 import yaml
 from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scripted, until
 
+from gateway.config.key_file import add_key
 from gateway.config.load import load_config
 from gateway.config.reloading import Reloading
-from gateway.identity.key_file import add_key
 from gateway.store.sqlite import SqliteStore
 
 SECRET = "0123456789abcdef"

@@ -9,8 +9,7 @@ import random
 
 from gateway_rig import call, engine, gateway, until
 
-from backends.simulation.books import Books
-from backends.simulation.checkers import InFlightLimits, Watch
+from backends.simulation.checkers import InFlightLimits, RunWatch
 from backends.simulation.recording import (
     Cancelled,
     Finished,
@@ -22,6 +21,7 @@ from backends.simulation.recording import (
     replay,
     write_to,
 )
+from backends.simulation.run_accounts import RunAccounts
 from policies.scheduler import Scheduler
 from policies.types import Dispatch, Outcome
 
@@ -50,9 +50,9 @@ async def record_a_busy_second(sink):
     watches = []
 
     def wrap(_pool, scheduler):
-        books = Books(tenants=())
+        books = RunAccounts(tenants=())
         watches.append((books, scheduler))
-        return Recorder(scheduler, Watch(books, [write_to(sink), InFlightLimits(books)]))
+        return Recorder(scheduler, RunWatch(books, [write_to(sink), InFlightLimits(books)]))
 
     async with engine(speed=0.3) as one, engine(speed=0.3) as two:
         backends = [

@@ -9,8 +9,8 @@ import pytest
 from gateway_rig import bearer, call, engine, gateway, running, scripted, until
 from redis_server import RedisServer
 
-from gateway.config.state import State
-from gateway.identity.key_file import add_key
+from gateway.config.key_file import add_key
+from gateway.config.state import StateSection
 from gateway.state.assembly import make_meeting, make_store
 from gateway.store.base import StoreUnavailable
 
@@ -47,7 +47,7 @@ def join(server, tmp_path, key):
                     "tenants": {"alice": alice},
                     "state": state,
                 }
-                store = make_store(State(**state), None)
+                store = make_store(StateSection(**state), None)
                 rigs.append(await stack.enter_async_context(gateway(*backends, store=store, **config)))
             await until(lambda: all(replicas(rig).count == count for rig in rigs))
             yield rigs
@@ -75,7 +75,7 @@ async def flood(rig, key, seconds, *, at_once=8):
 
 
 async def test_a_word_is_said_in_the_knowledge_of_all_words_before(server):
-    state = State(redis={"url": server.url})
+    state = StateSection(redis={"url": server.url})
     one, two = make_meeting(state), make_meeting(state)
     try:
         first = await one.say("one", b"1", 0)
@@ -179,7 +179,7 @@ async def test_a_backend_is_given_no_more_by_all_together_than_it_has_seats_and_
 
 async def test_a_gateway_that_dies_is_missed_within_seconds_and_one_that_leaves_at_once(join, key, server, tmp_path):
     async with scripted() as backend, join(1, backend, in_flight_max=6) as (rig,):
-        other = make_meeting(State(redis={"url": server.url}))
+        other = make_meeting(StateSection(redis={"url": server.url}))
         try:
             said = 0
             while not (met := await other.say("dies", WORD, said)).taken:
@@ -210,7 +210,7 @@ async def test_a_gateway_that_dies_is_missed_within_seconds_and_one_that_leaves_
 )
 async def test_what_another_version_says_is_passed_over(join, server, wrong):
     async with scripted() as backend, join(1, backend) as (rig,):
-        other = make_meeting(State(redis={"url": server.url}))
+        other = make_meeting(StateSection(redis={"url": server.url}))
         try:
             said = 0
             while not (met := await other.say("newer", wrong, said)).taken:

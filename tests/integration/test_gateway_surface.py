@@ -28,9 +28,9 @@ from gateway_rig import (
     until,
 )
 
-from gateway.api.endpoints import ENDPOINTS, Charge
+from gateway.api.endpoints import ENDPOINTS, ChargeRule
+from gateway.config.key_file import add_key
 from gateway.forwarding.utilities import IN_FLIGHT_MAX
-from gateway.identity.key_file import add_key
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 FILE = b"\0\1\2" * 1000
@@ -84,7 +84,7 @@ def used(prompt, completion=None):
 
 
 def test_every_path_with_a_body_is_tried_here():
-    bodies = {each.path for each in ENDPOINTS if each.charge is not Charge.NOTHING and "{id}" not in each.path}
+    bodies = {each.path for each in ENDPOINTS if each.charge is not ChargeRule.NOTHING and "{id}" not in each.path}
     assert bodies == {*BODIES, *SOUND}
 
 
@@ -100,7 +100,7 @@ async def test_a_call_reaches_the_same_path_as_it_was_sent_once(path):
         assert reply.headers["x-request-id"] == asked.headers["x-request-id"]
 
 
-@pytest.mark.parametrize("path", [each.path for each in ENDPOINTS if each.charge is Charge.PROMPT])
+@pytest.mark.parametrize("path", [each.path for each in ENDPOINTS if each.charge is ChargeRule.PROMPT])
 async def test_what_generates_nothing_is_charged_by_its_prompt(path):
     async with scripted(answer(used(7))) as backend, gateway(backend) as rig:
         await rig.post(BODIES[path], path)

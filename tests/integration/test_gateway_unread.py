@@ -8,8 +8,9 @@ import json
 import pytest
 from gateway_rig import CHAT, answer, call, gateway, http, scripted, stream, until, wire
 
-from gateway.forwarding import relay, unread
-from gateway.http import stall
+from gateway.forwarding import relay
+from gateway.forwarding import unread_bytes as unread
+from gateway.http import slow_client as stall
 from gateway.http.whole_response import WholeResponse
 
 # Beyond what the operating system takes for a client that does not read: at most 10 MB on loopback.

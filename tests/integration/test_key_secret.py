@@ -10,7 +10,7 @@ from redis_server import RedisServer
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.config.state import State
+from gateway.config.state import StateSection
 from gateway.state.assembly import make_store
 from gateway.state.key_secret import KIND, FingerprintCheck, SecretMismatch
 from gateway.store.sqlite import SqliteStore
@@ -33,7 +33,7 @@ async def check(store, secret):
 
 
 def of_redis(server, tmp_path, name):
-    return make_store(State(file=tmp_path / f"{name}.db", redis={"url": server.url, "timeout_ms": 200}), None)
+    return make_store(StateSection(file=tmp_path / f"{name}.db", redis={"url": server.url, "timeout_ms": 200}), None)
 
 
 async def test_a_state_file_goes_with_one_secret(tmp_path):

@@ -14,8 +14,8 @@ from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.upstream import Upstream, UpstreamClosed
 from gateway.forwarding.relay import passed_headers, read_whole, relay_body, relay_stream
-from gateway.forwarding.unread import Unread
-from gateway.http import stall
+from gateway.forwarding.unread_bytes import UnreadBytes
+from gateway.http import slow_client as stall
 from policies.types import Outcome, Usage
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
@@ -62,7 +62,7 @@ class House:
         self.results = []
         self.usages = []
         self.unread_s = []
-        self.unread = Unread(BODY_MAX)
+        self.unread = UnreadBytes(BODY_MAX)
         self.backend_gone = asyncio.Event()
         self.cancelled = 0
 

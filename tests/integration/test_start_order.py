@@ -5,7 +5,7 @@ import socket
 
 from admin_rig import admin
 
-from gateway.http.listener import Listener
+from gateway.ports.listener import Listener
 
 
 async def can_connect(port):

@@ -6,7 +6,7 @@ import itertools
 import pytest
 from redis_server import RedisServer
 
-from gateway.state.kept import ACCOUNTS_MAX, Counters, PoolCounters, read, written
+from gateway.state.checkpoint_documents import ACCOUNTS_MAX, Counters, PoolCounters, read_document, write_document
 from gateway.store.base import (
     AUDIT_PAGE_MAX,
     BODY_BYTES_MAX,
@@ -25,7 +25,7 @@ from gateway.store.base import (
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
-from policies.standings import LaneStandings, TierStanding
+from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
 
 
 @pytest.fixture(scope="module")
@@ -217,12 +217,14 @@ async def test_the_newest_of_what_was_learnt_is_kept(store):
 async def test_all_accounts_that_are_kept_are_read_as_they_were_and_no_more_bytes_are_taken(store):
     half = ACCOUNTS_MAX // 2
     lanes = {
-        backend: LaneStandings(0.5, {"default": TierStanding(1 / 3, 0.5, {f"tenant-{n}": n / 7 for n in range(half)})})
+        backend: QueueCheckpoint(
+            0.5, {"default": TierCheckpoint(1 / 3, 0.5, {f"tenant-{n}": n / 7 for n in range(half)})}
+        )
         for backend in ("x", "y")
     }
     kept = Counters({"m": PoolCounters(1.25, lanes)})
-    await store.put_learnt(Learnt("counters", 1.0, written(kept)))
-    assert read(Counters, (await store.learnt("counters")).body) == kept
+    await store.put_learnt(Learnt("counters", 1.0, write_document(kept)))
+    assert read_document(Counters, (await store.learnt("counters")).body) == kept
     with pytest.raises(StoreFull):
         await store.put_learnt(Learnt("counters", 2.0, bytes(LEARNT_BYTES_MAX + 1)))
     assert (await store.learnt("counters")).at_s == 1.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis_server import RedisServer, slow_proxy
 
-from gateway.config.state import State
+from gateway.config.state import StateSection
 from gateway.state.assembly import make_meeting, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore
@@ -34,7 +34,7 @@ def server(tmp_path_factory):
 
 def store(tmp_path, url, **redis):
     given = {"url": url, "username": "fairlead", "password": PASSWORD, **redis}
-    made = make_store(State(file=tmp_path / "state.db", redis={**given, "timeout_ms": 300}), None)
+    made = make_store(StateSection(file=tmp_path / "state.db", redis={**given, "timeout_ms": 300}), None)
     assert isinstance(made, MirroredStore)
     return made
 
@@ -60,7 +60,7 @@ async def test_the_documented_rights_are_enough_for_all_that_is_done(server, tmp
 
 async def test_the_documented_rights_are_enough_for_gateways_to_meet(server):
     given = {"url": server.url, "username": "fairlead", "password": PASSWORD}
-    one, two = make_meeting(State(redis=given)), make_meeting(State(redis=given))
+    one, two = make_meeting(StateSection(redis=given)), make_meeting(StateSection(redis=given))
     assert (await one.say("one", b"hello", 0)).taken
     assert (await two.say("two", b"hello", 0)).heard["one"].word == b"hello"
     await one.close()

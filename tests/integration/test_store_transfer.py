@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.config import load_config
-from gateway.config.state import State
+from gateway.config.state import StateSection
 from gateway.state.assembly import make_store
 from gateway.state.entries import declared_by
 from gateway.state.registry import Registry
@@ -121,4 +121,4 @@ async def test_an_import_that_is_wrong_says_why_and_makes_nothing(tmp_path, text
 def test_where_nothing_is_kept_nothing_is_exported(tmp_path):
     assert "state.file" in run("export", code=1)
     assert "no state file" in run("export", "--config", configured(tmp_path, "one"), code=1)
-    assert State() == load_config(configured(tmp_path, "two")).state
+    assert StateSection() == load_config(configured(tmp_path, "two")).state

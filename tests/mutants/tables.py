@@ -15,18 +15,18 @@ from time import process_time
 from typing import Any
 from unittest.mock import patch
 
-from gateway.simulate.tables.experiment import Row
-from gateway.simulate.tables.targets import TARGETS
-from gateway.simulate.tables.vtc_pool import PRICES
-from policies.accounting import Accounting
-from policies.backfill import Round
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
+from policies.accounts.ledger import Charge, Ledger
 from policies.fairness.dlpm import DeficitLongestPrefix
 from policies.fairness.tiers import TieredFairness
 from policies.fairness.vtc import LeastCounterFirst, VirtualTokenCounter, key_of
-from policies.ledger import Charge, Ledger
 from policies.placement.d2lpm import D2lpm
+from policies.pool.accounting import Accounting
+from policies.pool.backfill import BackfillRound
 from policies.scheduler import Scheduler
+from tests.evidence.experiment import Row
+from tests.evidence.targets import TARGETS
+from tests.evidence.vtc_pool import PRICES
 
 RUN = 2  # of five: the middle one of the host's overheads
 MEMORY_S = 300.0
@@ -117,8 +117,8 @@ def quantum_without_end(kind: type, name: str) -> Mutation:
 
 def passing_freely(stack: ExitStack) -> None:
     """Whoever fits goes, however long somebody waits who does not."""
-    stack.enter_context(patch.object(Round, "may_enter", lambda *_: True))
-    stack.enter_context(patch.object(Round, "_close", lambda *_: None))
+    stack.enter_context(patch.object(BackfillRound, "may_enter", lambda *_: True))
+    stack.enter_context(patch.object(BackfillRound, "_close", lambda *_: None))
 
 
 # Each mutant, and the rows (by target, and how they begin) that should notice.

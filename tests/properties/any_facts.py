@@ -4,8 +4,8 @@ from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from policies.accounts.cost import PRICES
 from policies.admission import BoundedQueues
-from policies.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier, Usage

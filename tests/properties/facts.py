@@ -10,17 +10,17 @@ from typing import ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from backends.simulation.books import Books
-from backends.simulation.checkers import InFlightLimits, Watch, WorkConservation
-from backends.simulation.lane_books import WatchedPlacement
+from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
+from backends.simulation.queue_accounts import WatchedPlacement
 from backends.simulation.recording import Recorder, replay
+from backends.simulation.run_accounts import RunAccounts
+from policies.accounts.cost import LinearPrice
 from policies.admission import Admission
-from policies.cost import LinearPrice
 from policies.fairness import FAIRNESS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Tier, Usage, Withdraw
+from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Request, Tenant, Tier, Usage
 
 BACKENDS = ("x", "y")
 PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again
@@ -76,9 +76,9 @@ class Facts(RuleBasedStateMachine):
 
         self.make = make
         self.scheduler = make(is_watched=True)
-        self.books = Books(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        self.books = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
         self.entries = []
-        self.recorder = Recorder(self.scheduler, Watch(self.books, [self.entries.append, *self.judges()]))
+        self.recorder = Recorder(self.scheduler, RunWatch(self.books, [self.entries.append, *self.judges()]))
         self.now = 0.0
         self.made = 0
         self.is_switched = False  # to another policy: who may be chosen, and who waits where, is not known any more
@@ -140,7 +140,7 @@ class Facts(RuleBasedStateMachine):
                 self.cached_tokens[action.request_id] = action.cached_tokens
                 if self.watched is not None and not self.is_switched:
                     assert self.watched.backend_ids[action.request_id] == action.backend_id, "it waited for another"
-            elif isinstance(action, Withdraw) and int(action.request_id[1:]) % 3:  # else it is too late
+            elif isinstance(action, Preempt) and int(action.request_id[1:]) % 3:  # else it is too late
                 self.recorder.returned(action.request_id, self.now)
                 withdrawn = True
         wakeup = self.scheduler.next_wakeup()

@@ -9,11 +9,11 @@ from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from backends.simulation.books import Books
 from backends.simulation.bound_checkers import Exposure, ServiceBound
-from backends.simulation.bounds import BOUNDS
-from backends.simulation.lane_books import LaneWatch
-from policies.standings import worth_keeping
+from backends.simulation.queue_accounts import QueueWatcher
+from backends.simulation.run_accounts import RunAccounts
+from policies.accounts.checkpoint import is_worth_keeping
+from policies.fairness.bounds import BOUNDS
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
 
 PROMPT_ERROR_TOKENS = 5
@@ -65,8 +65,8 @@ class FairFacts(Facts):
         return [*super().judges(), *in_each_queue]
 
     def lane(self, backend_id):
-        books = Books(tenants=self.tenants, tiers=self.tiers, price=self.price)
-        return LaneWatch(backend_id, self.watched, books, [self.bound(books)])
+        books = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        return QueueWatcher(backend_id, self.watched, books, [self.bound(books)])
 
     def bound(self, books):
         bound = BOUNDS[self.policy]
@@ -193,7 +193,7 @@ class FairFacts(Facts):
     @rule(returning=st.permutations(NAMES))
     def start_again(self, returning):
         """A process that was killed, and forgot what came after its last checkpoint; everybody comes back for more."""
-        self.restart(worth_keeping(self.kept), 0.0)
+        self.restart(is_worth_keeping(self.kept), 0.0)
         for tenant_id in returning:
             self.flood(tenant_id, FLOOD, prompt_tokens=10, output_tokens_max=4)
 

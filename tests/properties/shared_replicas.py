@@ -1,7 +1,7 @@
 """Replicas that share a limit of requests per minute, step by step."""
 
-from policies.admission import RateLimiter, Sharing
-from policies.queues import Queues
+from policies.admission import RateLimiter, SharedRateLimits
+from policies.queues import PoolQueues
 from policies.types import Request, Tenant
 
 
@@ -15,7 +15,7 @@ class SharedReplicas:
         self.heard = [{} for _ in range(replicas)]
         self.accepted = []
         self.made = 0
-        self.sharing = [Sharing() for _ in range(replicas)]
+        self.sharing = [SharedRateLimits() for _ in range(replicas)]
         for each in self.sharing:
             each.replicas = replicas
         self.limiters = [RateLimiter(lambda _: 0.0, sharing=each) for each in self.sharing]
@@ -24,7 +24,7 @@ class SharedReplicas:
         for _ in range(count):
             self.made += 1
             request = Request(f"r{self.made}", "A", "m", self.now, 1, 1)
-            if self.limiters[replica].refuse(request, self.tenant, Queues(), self.now) is None:
+            if self.limiters[replica].refuse(request, self.tenant, PoolQueues(), self.now) is None:
                 self.limiters[replica].admitted(request, self.tenant, self.now)
                 self.accepted.append(self.now)
 

@@ -15,8 +15,8 @@ from fair_facts import FairFacts
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from backends.simulation.bounds import BOUNDS
 from policies.fairness import FAIRNESS
+from policies.fairness.bounds import BOUNDS
 from policies.placement import PLACEMENT
 
 FACTOR = int(os.environ.get("FAIRLEAD_PROPERTY_FACTOR", "1"))

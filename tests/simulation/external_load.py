@@ -5,13 +5,13 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from backends.engine.engine import Engine, Leap, StepReport
+from backends.engine.engine import Engine, Leap, StepResult
 from backends.engine.sequence import EngineRequest
 
 
 class ExternalLoad(Engine):
     """An engine with another client, which has `concurrent` calls there from `begins_s` to `ends_s`, each followed by
-    the next. Prompts and answers are of `tokens` each, or as far from it as it says in `spread` (0.5: half as many to
+    the next. Prompts and answers are of `tokens` each, or as far from it says in `spread` (0.5: half as many to
     one and a half times).
     """
 
@@ -36,7 +36,7 @@ class ExternalLoad(Engine):
             self.submit(external, now)
         return super().step_begin(now)
 
-    def step_end(self) -> StepReport:
+    def step_end(self) -> StepResult:
         report = super().step_end()
         ended = self._running.intersection(report.finished)
         self._running -= ended

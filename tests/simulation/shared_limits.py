@@ -6,9 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
-from policies.admission import RateLimiter, Sharing
-from policies.queues import Queues
-from policies.types import MinuteSaid, Request, Tenant
+from policies.admission import RateLimiter, SharedRateLimits
+from policies.queues import PoolQueues
+from policies.types import RateWindowReport, Request, Tenant
 
 MEET_S = 0.2
 ANSWER_S = 2.0
@@ -18,8 +18,8 @@ ANSWER_S = 2.0
 class Replica:
     name: str
     limiter: RateLimiter
-    sharing: Sharing
-    heard: dict[str, dict[str, MinuteSaid]] = field(default_factory=dict)
+    sharing: SharedRateLimits
+    heard: dict[str, dict[str, RateWindowReport]] = field(default_factory=dict)
 
 
 @dataclass
@@ -37,13 +37,13 @@ class SharedLimits:
 
     def __post_init__(self):
         self.rng = Random(self.seed)
-        self._words: dict[str, dict[str, MinuteSaid]] = {}
+        self._words: dict[str, dict[str, RateWindowReport]] = {}
         self._events: list[tuple[float, int, object]] = []
         self._number = itertools.count()
         self.now = 1_000.0
         self.all = []
         for number in range(self.replicas):
-            sharing = Sharing()
+            sharing = SharedRateLimits()
             sharing.replicas = self.replicas
             replica = Replica(f"gw{number}", RateLimiter(lambda _: float(self.expected), sharing=sharing), sharing)
             self.all.append(replica)
@@ -73,13 +73,13 @@ class SharedLimits:
     def refusal(self, replica):
         """What a small call would be told at a replica."""
         request = Request("asked", self.tenant.id, "m", self.now, 20, 1_000)
-        return self.all[replica].limiter.refuse(request, self.tenant, Queues(), self.now)
+        return self.all[replica].limiter.refuse(request, self.tenant, PoolQueues(), self.now)
 
     def call(self, replica, prompt):
         """One call comes to a replica; whether it was let in."""
         request = Request(f"r{next(self._number)}", self.tenant.id, "m", self.now, prompt, 1_000)
         limiter = self.all[replica].limiter
-        if limiter.refuse(request, self.tenant, Queues(), self.now) is not None:
+        if limiter.refuse(request, self.tenant, PoolQueues(), self.now) is not None:
             self.refused += 1
             return False
         limiter.admitted(request, self.tenant, self.now)

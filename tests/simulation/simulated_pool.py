@@ -7,20 +7,20 @@ from pathlib import Path
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.books import Books
 from backends.simulation.bound_checkers import ServiceBound
-from backends.simulation.bounds import BOUNDS
-from backends.simulation.checkers import InFlightLimits, Watch, WorkConservation
+from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from backends.simulation.fairness_metric import RequestRecord, accumulated_service
 from backends.simulation.recording import Recorder
+from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import Arrival, from_csv
 from backends.simulation.world import World
 from policies.fairness import FAIRNESS
+from policies.fairness.bounds import BOUNDS
 from policies.prediction import PREDICTION
 from policies.scheduler import SHARE_RATIO_MAX, Scheduler
 from policies.types import DEFAULT_TIER, Snapshot, Tenant, Tier
 
-TRACE = Path(__file__).parents[2] / "gateway/simulate/tables/data/vtc_lmsys_real_trace.csv"
+TRACE = Path(__file__).parents[2] / "tests/evidence/data/vtc_lmsys_real_trace.csv"
 ENGINE = "a10g-llama2-7b"  # the VTC paper's: 10,000 tokens of KV pool, some 1,350 service units a second
 
 
@@ -65,11 +65,11 @@ def simulate(
         share_ratio_max=share_ratio_max,
         wait_s_max=1e6,
     )
-    books = Books(tenants=tenants, tiers=tiers)
+    books = RunAccounts(tenants=tenants, tiers=tiers)
     bound = ServiceBound(books, BOUNDS["vtc"], is_capped=share_ratio_max < 1.0, every_s=0.5)
     judges = [InFlightLimits(books), WorkConservation(books, scheduler, every_s=0.5), *([bound] if bounded else [])]
     world = World(
-        Recorder(scheduler, Watch(books, judges)),
+        Recorder(scheduler, RunWatch(books, judges)),
         {f"engine-{number}": Engine(COEFFICIENTS[ENGINE]) for number in range(engines)},
     )
     records = list(world.run(arrivals))

@@ -9,9 +9,9 @@ import pytest
 
 from backends.simulation.fairness_metric import RequestRecord
 from gateway.simulate.choices import Choices
-from gateway.simulate.tables import dlpm_tables
-from gateway.simulate.tables.lab import judge
-from gateway.simulate.tables.prefix_pool import PATIENT, PrefixOutcome, PrefixRun, TreeCount
+from tests.evidence import dlpm_tables
+from tests.evidence.lab import judge
+from tests.evidence.prefix_pool import PATIENT, PrefixOutcome, PrefixRun, TreeCount
 
 EXPERIMENTS = {each: None for target in dlpm_tables.TARGETS.values() for row in target.rows for each in row.experiments}
 RUNS = [each for each in EXPERIMENTS if isinstance(each, PrefixRun)]

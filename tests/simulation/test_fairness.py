@@ -11,8 +11,8 @@ from statistics import fmean
 import pytest
 from simulated_pool import lmsys_trace, simulate, tenants_of
 
-from backends.simulation.books import ViolationError
 from backends.simulation.fairness_metric import mean_ttft_s, service_difference, tenants_by_requests, throughput
+from backends.simulation.run_accounts import ViolationError
 from backends.simulation.workload import even, merged, poisson
 from policies.types import Tenant, Tier
 

@@ -23,7 +23,7 @@ from backends.simulation.fairness_metric import (
     throughput,
     window_gap,
 )
-from policies.cost import LinearPrice, ProfiledQuadraticPrice
+from policies.accounts.cost import LinearPrice, ProfiledQuadraticPrice
 
 DATA = Path(__file__).parents[2] / "gateway/simulate/tables/data"
 GOLDEN = json.loads((DATA / "golden_tables.json").read_text())

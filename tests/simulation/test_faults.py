@@ -12,15 +12,15 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.books import Books
 from backends.simulation.bound_checkers import ServiceBound
-from backends.simulation.bounds import BOUNDS
-from backends.simulation.checkers import InFlightLimits, Watch, WorkConservation
+from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from backends.simulation.faults import EngineDies, EngineSlows, FaultyWorld, TenantsChange
-from backends.simulation.lane_books import LaneWatch, WatchedPlacement
+from backends.simulation.queue_accounts import QueueWatcher, WatchedPlacement
 from backends.simulation.recording import Polled, Recorder, replay
+from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import merged, poisson
 from policies.fairness import FAIRNESS
+from policies.fairness.bounds import BOUNDS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.scheduler import Scheduler
 from policies.types import Outcome, Tenant
@@ -83,7 +83,7 @@ class FaultyRun:
             place = WatchedPlacement(place)
             self.waits_for = place.backend_ids
         scheduler = self.scheduler(place)
-        books = Books(tenants=TENANTS)
+        books = RunAccounts(tenants=TENANTS)
         any_request = policy in CHOOSE_AMONG_REQUESTS
 
         def agree(entry):
@@ -99,7 +99,7 @@ class FaultyRun:
             *self.judges(books, place, stays=not any(isinstance(fault, EngineDies) for fault in faults)),
         ]
         self.world = FaultyWorld(
-            Recorder(scheduler, Watch(books, judges)),
+            Recorder(scheduler, RunWatch(books, judges)),
             {engine: make_engine() for engine in ENGINES},
             make_engine=make_engine,
             faults=faults,
@@ -126,8 +126,8 @@ class FaultyRun:
             yield self.bound(books)
         elif stays:
             for backend_id in ENGINES:
-                lane_books = Books(tenants=TENANTS)
-                yield LaneWatch(backend_id, place, lane_books, [self.bound(lane_books)])
+                lane_books = RunAccounts(tenants=TENANTS)
+                yield QueueWatcher(backend_id, place, lane_books, [self.bound(lane_books)])
 
     def bound(self, books):
         judge = ServiceBound(books, BOUNDS[self.policy], ahead_service=AHEAD.get(self.policy, 0.0), every_s=0.2)

@@ -10,7 +10,7 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.workload import Arrival
-from backends.simulation.world import Steps, World
+from backends.simulation.world import KnownSteps, World
 from policies.limit import ModelLimit, RoomOnly
 from policies.placement import LATE_PLACEMENT
 from policies.prediction import Oracle
@@ -20,7 +20,7 @@ from policies.types import SloEnvelope, Tenant, Tier
 
 ENGINE = COEFFICIENTS["h20-qwen3-14b"]
 CHUNK_TOKENS = 512  # a step of 168 ms: longer than the chat's target per token
-STEPS = Steps(StepTime(ENGINE.step_time_model(), error_ratio=0.05, is_sure=True), tokens_max=CHUNK_TOKENS)
+STEPS = KnownSteps(StepTime(ENGINE.step_time_model(), error_ratio=0.05, is_sure=True), tokens_max=CHUNK_TOKENS)
 CHAT = SloEnvelope(ttft_s=1.0, tpot_s=0.1)
 ASKS_S = 60.0
 

@@ -4,15 +4,15 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.books import Books
-from backends.simulation.checkers import InFlightLimits, Watch
+from backends.simulation.checkers import InFlightLimits, RunWatch
 from backends.simulation.recording import Polled, Recorder, replay
+from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.fairness import LeastCounterFirst
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
-from policies.types import Tenant, Withdraw
+from policies.types import Preempt, Tenant
 
 TENANTS = [Tenant("early"), Tenant("late")]
 
@@ -39,8 +39,8 @@ def run(preempt_service):
                 prompt_tokens=(800, 900), output_tokens=(10, 20), rng=rng),
     )  # fmt: skip
     scheduler, entries = make_scheduler(preempt_service), []
-    books = Books(tenants=TENANTS)
-    recorder = Recorder(scheduler, Watch(books, [entries.append, InFlightLimits(books)]))
+    books = RunAccounts(tenants=TENANTS)
+    recorder = Recorder(scheduler, RunWatch(books, [entries.append, InFlightLimits(books)]))
     world = World(recorder, {"x": Engine(COEFFICIENTS["a10g-llama2-7b"])})
     records = list(world.run(arrivals))
     books.conclude(scheduler.snapshot(world.now))
@@ -50,7 +50,7 @@ def run(preempt_service):
 def test_requests_that_are_withdrawn_are_served_later_and_every_charge_is_the_price_of_what_was_produced():
     records, entries = run(preempt_service=5_000.0)
     withdrawn = [action for entry in entries if isinstance(entry, Polled) for action in entry.actions]
-    assert any(isinstance(action, Withdraw) for action in withdrawn)
+    assert any(isinstance(action, Preempt) for action in withdrawn)
     assert all(record.total_latency_s is not None for record in records)
     assert list(replay(entries, make_scheduler(5_000.0))) == []
 

@@ -29,14 +29,15 @@ from backends.simulation.recording import (
 )
 from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
+from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
 from policies.fairness import FAIRNESS
 from policies.scheduler import Scheduler
-from policies.standings import LaneStandings, TierStanding
 from policies.types import (
     BackendLoad,
     Dispatch,
     Outcome,
     PolicyChoice,
+    Preempt,
     Reason,
     Reject,
     Request,
@@ -44,7 +45,6 @@ from policies.types import (
     Tenant,
     Tier,
     Usage,
-    Withdraw,
 )
 
 REQUEST = Request(
@@ -66,14 +66,14 @@ ENTRIES = [
     Measured(0.05, BackendLoad("x", kv_tokens_max=100, kv_used_ratio=0.2, measured_at=0.05)),
     TenantsChanged(0.1, (Tenant("a", weight=2.5, in_flight_max=3),), ("b",), (Tier("gold", reserve_ratio=0.25),)),
     Submitted(0.1 + 0.2, REQUEST),
-    Polled(0.4, (Dispatch("r1", "x", 3.0, 2), Reject("r2", Reason.QUEUE_FULL, 1.5), Withdraw("r4"))),
+    Polled(0.4, (Dispatch("r1", "x", 3.0, 2), Reject("r2", Reason.QUEUE_FULL, 1.5), Preempt("r4"))),
     Progressed(0.5, "r1", Usage(7, 3, 2)),
     Returned(0.6, "r1", 0.25),
     Cancelled(0.7, "r1"),
     Finished(0.8, "r3", Outcome.CLIENT_GONE),
     PolicyChanged(0.9, fairness=PolicyChoice("slack", {"slack_service": 2.5, "second_key": "prefix"})),
     TenantsChanged(0.9, (), (), (), tiers_removed=("gold",)),
-    Restored(0.9, {"x": LaneStandings(1 / 3, {"default": TierStanding(2.0, 1 / 7, {"a": 1e-9})})}, 10.0),
+    Restored(0.9, {"x": QueueCheckpoint(1 / 3, {"default": TierCheckpoint(2.0, 1 / 7, {"a": 1e-9})})}, 10.0),
     PolicyChanged(1.0, prediction=PolicyChoice("none"), placement=PolicyChoice("d2lpm")),
 ]
 TENANTS = [Tenant("one"), Tenant("two", weight=2), Tenant("three", in_flight_max=2)]

@@ -10,12 +10,12 @@ from simulated_pool import ENGINE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.bounds import BOUNDS
 from backends.simulation.recording import Recorder
 from backends.simulation.workload import even, merged
 from backends.simulation.world import World
-from gateway.observability.service_gap import Promise, ServiceGap, Standing
+from gateway.observability.service_gap import GapBound, ServiceGap, TenantService
 from policies.fairness import FAIRNESS
+from policies.fairness.bounds import BOUNDS
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 
@@ -28,7 +28,7 @@ SIZE = {"prompt_tokens": 256, "output_tokens": 256, "output_tokens_max": 512}  #
 def looks(fairness):
     """What is seen once a second: evenness and the bound."""
     scheduler = Scheduler(tenants=TENANTS, fairness=FAIRNESS[fairness], admission=(), wait_s_max=1e6)
-    gap, promise = ServiceGap(), Promise(BOUNDS["vtc"])
+    gap, promise = ServiceGap(), GapBound(BOUNDS["vtc"])
     found, looked_at = [], 0.0
 
     def look(entry):
@@ -38,7 +38,7 @@ def looks(fairness):
         looked_at = entry.now
         snapshot = scheduler.snapshot(entry.now)
         standings = {
-            tenant.id: Standing(tenant.tier_id, tenant.weight, view.service, view.waiting_spell)
+            tenant.id: TenantService(tenant.tier_id, tenant.weight, view.service, view.waiting_spell)
             for tenant in TENANTS
             if (view := snapshot.tenants[tenant.id])
         }

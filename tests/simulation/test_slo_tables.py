@@ -8,13 +8,13 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.simulation.fairness_metric import RequestRecord
-from gateway.simulate.tables import slo_measures, slo_scenes, slo_tables
-from gateway.simulate.tables.command import chosen
-from gateway.simulate.tables.slo_cluster import SCENES, SYSTEMS, ClusterRun
-from gateway.simulate.tables.slo_engines import ModelError, make_engine, tuned_budget
-from gateway.simulate.tables.slo_pool import ROUTERS, SloOutcome, TraceRun
-from gateway.simulate.tables.targets import TARGETS
 from policies.types import Reason, SloEnvelope
+from tests.evidence import slo_measures, slo_scenes, slo_tables
+from tests.evidence.command import chosen
+from tests.evidence.slo_cluster import SCENES, SYSTEMS, ClusterRun
+from tests.evidence.slo_engines import ModelError, make_engine, tuned_budget
+from tests.evidence.slo_pool import ROUTERS, SloOutcome, TraceRun
+from tests.evidence.targets import TARGETS
 
 A800 = "a800-llama3.1-8b"
 ENVELOPE = SloEnvelope(0.5, 0.05)

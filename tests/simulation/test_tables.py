@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.simulate.tables import measures
-from gateway.simulate.tables.command import chosen, shown
-from gateway.simulate.tables.experiment import (
+from tests.evidence import measures
+from tests.evidence.command import chosen, shown
+from tests.evidence.experiment import (
     Row,
     Target,
     at_least,
@@ -21,12 +21,12 @@ from gateway.simulate.tables.experiment import (
     percent,
     plus_minus,
 )
-from gateway.simulate.tables.lab import judge
-from gateway.simulate.tables.numpy_draws import NumpyDraws
-from gateway.simulate.tables.published import logs
-from gateway.simulate.tables.targets import TARGETS
-from gateway.simulate.tables.vtc_pool import VtcRun
-from gateway.simulate.tables.workloads import WORKLOADS
+from tests.evidence.lab import judge
+from tests.evidence.numpy_draws import NumpyDraws
+from tests.evidence.published import logs
+from tests.evidence.targets import TARGETS
+from tests.evidence.vtc_pool import VtcRun
+from tests.evidence.workloads import WORKLOADS
 
 NUMPY = {  # numpy 2.4: seed -> randint(16, 512, 6), randint(5, 6, 3), rand(), gamma(1, 0.105, 3), randint(0, 2, 8)
     0: (

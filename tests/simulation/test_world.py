@@ -7,7 +7,7 @@ from simulated_pool import ENGINE, TRACE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.pace import is_inside
+from backends.simulation.answer_pace import is_inside
 from backends.simulation.recording import LoadChanged, Polled, Progressed, Recorder, Submitted
 from backends.simulation.workload import Arrival, even, from_csv, merged, poisson
 from backends.simulation.world import World

@@ -18,7 +18,13 @@ IMPURE = {"asyncio", "time", "random", "os", "logging", "aiohttp", "redis", "ope
 IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "uvloop"}
 # The vocabulary, prices and step times are values, which anybody may name, and so is the question that a placement
 # answers.
-VALUES = ("policies.types", "policies.cost", "policies.placement.base", "policies.prefixes", "policies.standings")
+VALUES = (
+    "policies.types",
+    "policies.accounts.cost",
+    "policies.placement.base",
+    "policies.capacity.prefix_index",
+    "policies.accounts.checkpoint",
+)
 VALUES += (
     "policies.step_time",
     "policies.step_time.fit",
@@ -33,10 +39,10 @@ VALUES += tuple(f"policies.slo.{name}" for name in ("attainment", "timeliness", 
 COMPOSITION_ROOTS = (
     "gateway/app.py",
     "gateway/scheduling/assembly.py",
-    "gateway/simulate/tables/slo_engines.py",
-    "gateway/simulate/tables/vtc_pool.py",
+    "tests/evidence/slo_engines.py",
+    "tests/evidence/vtc_pool.py",
     "backends/simulation/world.py",
-    "backends/vllm_plugin/clerk.py",  # an engine's scheduler is put together there
+    "backends/vllm_plugin/engine_accounts.py",  # an engine's scheduler is put together there
     "backends/vllm_plugin/queue_order.py",
 )
 CONFIG = "gateway/config/"  # may read the tables' keys

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.simulation.bounds import BOUNDS
+from policies.fairness.bounds import BOUNDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "fairness.md").read_text()

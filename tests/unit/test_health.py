@@ -7,7 +7,7 @@ from backends.health import (
     TRIAL_POLLS,
     BackendHealth,
     Evidence,
-    State,
+    HealthState,
     keep_one,
 )
 
@@ -15,7 +15,7 @@ from backends.health import (
 def healthy(backend_id="b", now=0.0):
     health = BackendHealth(backend_id)
     health.poll_answered(now)
-    assert health.state is State.HEALTHY
+    assert health.state is HealthState.HEALTHY
     return health
 
 
@@ -41,16 +41,16 @@ def test_a_backend_is_not_available_before_it_answered():
 def test_a_backend_that_never_answered_is_down_after_as_many_failures_as_any():
     health = BackendHealth("b")
     silent(health, 0.0, FAILURES_MAX - 1)
-    assert health.state is State.UNKNOWN
+    assert health.state is HealthState.UNKNOWN
     silent(health, 0.0, 1)
-    assert health.state is State.DOWN
+    assert health.state is HealthState.DOWN
 
 
 def test_failures_in_a_row_take_a_backend_out():
-    for fail, state in ((broken, State.EJECTED), (silent, State.DOWN)):
+    for fail, state in ((broken, HealthState.EJECTED), (silent, HealthState.DOWN)):
         health = healthy()
         fail(health, 1.0, FAILURES_MAX - 1)
-        assert health.state is State.HEALTHY
+        assert health.state is HealthState.HEALTHY
         fail(health, 2.0, 1)
         assert health.state is state
         assert not health.available
@@ -61,7 +61,7 @@ def test_connections_that_are_refused_count_as_polls_that_fail():
     health.poll_failed(1.0)
     for _ in range(FAILURES_MAX - 1):
         health.report(Evidence.UNREACHABLE, sent_at=1.0, now=1.0)
-    assert health.state is State.DOWN
+    assert health.state is HealthState.DOWN
 
 
 def test_a_success_in_between_starts_the_count_again():
@@ -71,7 +71,7 @@ def test_a_success_in_between_starts_the_count_again():
         health.report(Evidence.SERVED, sent_at=0.0, now=second)
         silent(health, second, FAILURES_MAX - 1)
         health.poll_answered(second)
-    assert health.state is State.HEALTHY
+    assert health.state is HealthState.HEALTHY
 
 
 def test_a_good_poll_does_not_excuse_broken_answers():
@@ -79,27 +79,27 @@ def test_a_good_poll_does_not_excuse_broken_answers():
     for second in range(FAILURES_MAX):
         health.poll_answered(float(second))
         health.report(Evidence.BROKEN, sent_at=float(second), now=float(second))
-    assert health.state is State.EJECTED
+    assert health.state is HealthState.EJECTED
 
 
 def test_a_busy_engine_is_well():
     health = healthy()
     for _ in range(10 * FAILURES_MAX):
         health.report(Evidence.BUSY, sent_at=1.0, now=1.0)
-    assert health.state is State.HEALTHY
+    assert health.state is HealthState.HEALTHY
     broken(health, 1.0, FAILURES_MAX - 1)
     health.report(Evidence.BUSY, sent_at=1.0, now=1.0)
     broken(health, 2.0, 1)
-    assert health.state is State.EJECTED, "busy is no success either"
+    assert health.state is HealthState.EJECTED, "busy is no success either"
 
 
 def test_an_ejected_backend_is_on_trial_at_the_first_good_poll_after_its_backoff():
     health = healthy()
     broken(health, 10.0)
     health.poll_answered(10.0 + BACKOFF_S_MIN - 0.01)
-    assert health.state is State.EJECTED
+    assert health.state is HealthState.EJECTED
     health.poll_answered(10.0 + BACKOFF_S_MIN)
-    assert health.state is State.TRIAL
+    assert health.state is HealthState.TRIAL
     assert health.available
 
 
@@ -111,11 +111,11 @@ def test_a_trial_ends_well_with_one_request_or_several_polls():
         health = healthy()
         broken(health, 10.0)
         health.poll_answered(20.0)
-        assert health.state is State.TRIAL
+        assert health.state is HealthState.TRIAL
         succeed(health)
-        assert health.state is State.HEALTHY
+        assert health.state is HealthState.HEALTHY
         broken(health, 21.0, FAILURES_MAX - 1)
-        assert health.state is State.HEALTHY, "healthy again means the full patience again"
+        assert health.state is HealthState.HEALTHY, "healthy again means the full patience again"
 
 
 def test_one_failure_ends_a_trial_and_the_backoff_doubles_up_to_its_limit():
@@ -127,7 +127,7 @@ def test_one_failure_ends_a_trial_and_the_backoff_doubles_up_to_its_limit():
             pauses.append(health.retry_at - now)
             now = health.retry_at
             health.poll_answered(now)
-            assert health.state is State.TRIAL
+            assert health.state is HealthState.TRIAL
             now += 0.5
             fail(health, now, 1)
             assert not health.available
@@ -141,7 +141,7 @@ def test_a_long_healthy_time_is_rewarded_with_the_shortest_backoff():
         broken(health, 10.0)
         for _ in range(TRIAL_POLLS + 1):
             health.poll_answered(20.0)
-        assert health.state is State.HEALTHY
+        assert health.state is HealthState.HEALTHY
         broken(health, 20.0 + healthy_s)
         return health.retry_at - (20.0 + healthy_s)
 
@@ -153,14 +153,14 @@ def test_an_ejected_backend_that_falls_silent_is_down():
     health = healthy()
     broken(health, 1.0)
     silent(health, 1.0)
-    assert health.state is State.DOWN
+    assert health.state is HealthState.DOWN
 
 
 def test_a_backend_that_is_down_comes_back_by_a_trial():
     health = healthy()
     silent(health, 1.0)
     health.poll_answered(1.0 + BACKOFF_S_MIN)
-    assert health.state is State.TRIAL
+    assert health.state is HealthState.TRIAL
 
 
 def test_the_last_backend_that_answers_is_not_ejected():
@@ -168,11 +168,11 @@ def test_the_last_backend_that_answers_is_not_ejected():
     silent(dead, 0.0)
     broken(second, 1.0)
     keep_one([first, second, dead], 1.0)
-    assert (first.state, second.state) == (State.HEALTHY, State.EJECTED)
+    assert (first.state, second.state) == (HealthState.HEALTHY, HealthState.EJECTED)
     broken(first, 1.5)
     keep_one([first, second, dead], 1.5)
-    assert second.state is State.TRIAL, "the one that was ejected longest ago has had most time to recover"
-    assert (first.state, dead.state) == (State.EJECTED, State.DOWN)
+    assert second.state is HealthState.TRIAL, "the one that was ejected longest ago has had most time to recover"
+    assert (first.state, dead.state) == (HealthState.EJECTED, HealthState.DOWN)
 
 
 def test_an_ejected_backend_is_taken_back_when_the_others_go_down():
@@ -203,9 +203,9 @@ def test_one_accident_is_one_failure_however_many_streams_it_breaks():
     health = healthy()
     for stream in range(17):
         health.report(Evidence.BROKEN, sent_at=float(stream), now=20.0 + stream / 1000)
-    assert health.state is State.HEALTHY
+    assert health.state is HealthState.HEALTHY
     broken(health, 21.0, FAILURES_MAX - 1)
-    assert health.state is State.EJECTED, "three accidents are three"
+    assert health.state is HealthState.EJECTED, "three accidents are three"
 
 
 def test_the_only_backend_that_dies_with_many_streams_is_not_waited_for_longer_than_after_one():
@@ -214,7 +214,7 @@ def test_the_only_backend_that_dies_with_many_streams_is_not_waited_for_longer_t
         health.report(Evidence.BROKEN, sent_at=float(stream), now=20.0)
         keep_one([health], 20.0)
     silent(health, 20.5)
-    assert health.state is State.DOWN
+    assert health.state is HealthState.DOWN
     assert health.retry_at == 20.5 + BACKOFF_S_MIN
 
 
@@ -223,7 +223,7 @@ def test_streams_that_break_one_after_the_other_while_polls_are_answered_are_as_
     for number in range(FAILURES_MAX):
         health.poll_answered(10.0 + number)
         health.report(Evidence.BROKEN, sent_at=0.0, now=10.5 + number)
-    assert health.state is State.EJECTED
+    assert health.state is HealthState.EJECTED
 
 
 def test_what_was_sent_before_a_backend_came_back_says_nothing_of_it():
@@ -233,9 +233,9 @@ def test_what_was_sent_before_a_backend_came_back_says_nothing_of_it():
     health.poll_answered(20.0)
     health.poll_answered(21.0)
     health.report(Evidence.BROKEN, sent_at=9.0, now=22.0)
-    assert health.state is State.TRIAL
+    assert health.state is HealthState.TRIAL
     health.report(Evidence.BROKEN, sent_at=21.0, now=22.0)
-    assert health.state is State.EJECTED
+    assert health.state is HealthState.EJECTED
 
 
 def test_a_backend_that_is_back_before_its_time_serves_where_there_is_no_other():
@@ -246,4 +246,4 @@ def test_a_backend_that_is_back_before_its_time_serves_where_there_is_no_other()
     assert not health.available
     silent(other, 1.6)
     assert keep_one([health, other], 1.6) is health
-    assert health.state is State.TRIAL
+    assert health.state is HealthState.TRIAL

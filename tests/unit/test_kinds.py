@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.kinds import KINDS, Asked, Sizes, kind_by_metrics, kind_by_owner
+from backends.kinds import BACKEND_KINDS, Sizes, UsageDetail, kind_by_metrics, kind_by_owner
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_a_kind_is_known_by_the_names_of_its_metrics(text, kind):
     ],
 )
 def test_a_size_is_read_where_the_kind_says_it_and_nowhere_else(kind, said, sizes):
-    assert KINDS[kind].sizes(said) == sizes
+    assert BACKEND_KINDS[kind].sizes(said) == sizes
 
 
 def test_no_server_is_asked_for_more_than_it_is_known_to_take():
-    asked = {name: kind.usage for name, kind in KINDS.items()}
-    assert {name for name, usage in asked.items() if usage is Asked.ALWAYS} == {"vllm", "sglang"}
-    assert asked["openai"] is Asked.AT_END
-    assert asked["openai-basic"] is Asked.NOTHING
+    asked = {name: kind.usage for name, kind in BACKEND_KINDS.items()}
+    assert {name for name, usage in asked.items() if usage is UsageDetail.ALWAYS} == {"vllm", "sglang"}
+    assert asked["openai"] is UsageDetail.AT_END
+    assert asked["openai-basic"] is UsageDetail.NOTHING

@@ -4,7 +4,7 @@ from dataclasses import asdict
 import pytest
 
 from backends.plugin_reports import ABSENT_S, EngineNews, PluginReports
-from backends.step_times import StepReport
+from backends.step_times import ReportedStep
 from backends.vllm_plugin.reports import EngineState, Reports, carried, take_carried
 from backends.vllm_plugin.step_clock import StepReport as PluginStep
 
@@ -36,7 +36,7 @@ def test_what_the_plugin_serves_is_what_the_gateway_reads():
     served = Reports("epoch")
     served.add(0, report)
     reports = PluginReports()
-    assert reports.told(answer(served)) == [StepReport(10, 500, 2, 0.0125)]
+    assert reports.told(answer(served)) == [ReportedStep(10, 500, 2, 0.0125)]
     assert reports.engines == EngineNews(
         step_tokens_max=2048, requests_running_max=128, pab_tokens=500.0, pab_dispatches=0, reads_priority=False
     )
@@ -108,7 +108,7 @@ def test_what_is_no_report_is_refused(body):
 @pytest.mark.parametrize("row", [[], "row", [0, 0, 1, 1, 1], [0, 0, -1, 1, 1, 1], [0, 0, 1, 1, 1, 1.5], [None] * 6])
 def test_a_row_that_is_no_step_is_passed_over(row):
     body = {"version": 1, "epoch": "a", "next": 2, "steps": [row, [1, 0, 5, 9, 1, 2000]], "engines": {}}
-    assert PluginReports().told(json.dumps(body).encode()) == [StepReport(5, 9, 1, 0.002)]
+    assert PluginReports().told(json.dumps(body).encode()) == [ReportedStep(5, 9, 1, 0.002)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from backends import health
-from backends.health import FAILURES_MAX, Evidence, State
+from backends.health import FAILURES_MAX, Evidence, HealthState
 from backends.metrics import SCRAPE_BYTES_MAX
 from backends.poll import PollTimes
 from backends.pool import BackendPool, BackendSpec
@@ -176,7 +176,7 @@ async def test_a_backend_that_is_down_at_the_start_is_kept_and_found_later(caplo
         watching([BackendSpec("a", url), BackendSpec("gone", "http://127.0.0.1:9")], on_change=listener) as pool,
     ):
         assert pool.undiscovered() == ["a", "gone"]
-        await until(lambda: pool.states() == {"a": State.DOWN, "gone": State.DOWN})
+        await until(lambda: pool.states() == {"a": HealthState.DOWN, "gone": HealthState.DOWN})
         assert pool.pool_of("tiny") is None
         server.answers["/health"] = (200, "")
         before = listener.calls
@@ -200,7 +200,7 @@ async def test_a_frozen_backend_is_down_after_its_time_limits():
     server = Server()
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
         server.delay_s = 0.5
-        await until(lambda: pool.states()["a"] is State.DOWN)
+        await until(lambda: pool.states()["a"] is HealthState.DOWN)
         assert pool.loads()["tiny"] == (BackendLoad("a", available=False, kv_tokens_max=131072, kv_block_tokens=128),)
 
 
@@ -210,7 +210,7 @@ async def test_a_redirect_is_not_followed(path):
     server.answers |= {path: (302, ""), "/elsewhere": (200, server.answers[path][1])}
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
         await until(lambda: [request.path for request in server.asked].count(path) > 1)
-        await until(lambda: pool.states()["a"] is (State.DOWN if path == "/health" else State.HEALTHY))
+        await until(lambda: pool.states()["a"] is (HealthState.DOWN if path == "/health" else HealthState.HEALTHY))
         assert "/elsewhere" not in {request.path for request in server.asked}
 
 
@@ -241,7 +241,7 @@ async def test_a_backend_whose_models_make_no_sense_is_well_but_unknown(body, ca
     server.answers["/v1/models"] = (200, body)
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
         await until(lambda: len(server.asked) > 12)
-        assert pool.states() == {"a": State.HEALTHY}
+        assert pool.states() == {"a": HealthState.HEALTHY}
         assert pool.undiscovered() == ["a"]
         assert caplog.text.count("its models are not known") == 1, "asked again, but said once"
 
@@ -303,9 +303,9 @@ async def test_a_backend_on_trial_gets_one_request_while_others_are_well(monkeyp
             now = asyncio.get_running_loop().time() - 0.5
             for number in range(FAILURES_MAX):
                 report(pool, "b", Evidence.BROKEN, now + number / 1000)
-            assert pool.states()["b"] is State.EJECTED
+            assert pool.states()["b"] is HealthState.EJECTED
             await until(lambda: [load.requests_running_max for load in pool.loads()["tiny"]] == [None, 1])
-            assert pool.states()["b"] is State.TRIAL
+            assert pool.states()["b"] is HealthState.TRIAL
             before = listener.calls
             report(pool, "b", Evidence.SERVED, now + 1.0)
             assert listener.calls > before  # of "a" too, where that was asked just now
@@ -347,7 +347,7 @@ async def test_a_busy_engine_is_not_ejected():
         async with watching(specs, times=SLOW) as pool:
             for _ in range(10 * FAILURES_MAX):
                 report(pool, "b", Evidence.BUSY, 1.0)
-            assert pool.states()["b"] is State.HEALTHY
+            assert pool.states()["b"] is HealthState.HEALTHY
 
 
 async def test_a_refused_connection_makes_the_next_poll_start_soon():

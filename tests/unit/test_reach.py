@@ -4,14 +4,14 @@ from ipaddress import ip_network
 
 import pytest
 
+from backends.address_allowlist import AddressAllowlist, AddressRefusedError, literal
 from backends.connection import ConnectFailed
 from backends.poll import Poller, UnansweredError
-from backends.reach import AddressRefusedError, Reach, literal
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
 
-INSIDE = Reach((ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
-HERE = Reach((ip_network("127.0.0.0/8"),))
+INSIDE = AddressAllowlist((ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
+HERE = AddressAllowlist((ip_network("127.0.0.0/8"),))
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "fd12::1", "::ffff:10.1.2.3"])
@@ -28,7 +28,7 @@ def test_no_other_address_may_be_connected_to_however_it_is_written(address):
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1%eth0", "0.0.0.0", "::"])
 def test_what_is_never_a_backend_is_refused_within_any_network(address):
-    assert not Reach((ip_network("0.0.0.0/0"), ip_network("::/0"))).allows(address)
+    assert not AddressAllowlist((ip_network("0.0.0.0/0"), ip_network("::/0"))).allows(address)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from backends.metrics import EngineMetrics
-from backends.saturation import KV_USED_RATIO_MAX, PROBE_S, RunningLimit
+from backends.running_limit import KV_USED_RATIO_MAX, PROBE_S, RunningLimit
 
 FULL = EngineMetrics(
     engines=1, requests_running=32, requests_waiting=5, requests_waiting_for_capacity=5, kv_used_ratio=0.4

@@ -11,7 +11,7 @@ from steady_load import CPU, GPU, Load
 
 from backends.engine.coefficients import StepCoefficients
 from backends.metrics import EngineMetrics, EngineSteps, parse_metrics
-from backends.step_times import REPORTS_FRESH_S, StepReport, StepTimes
+from backends.step_times import REPORTS_FRESH_S, ReportedStep, StepTimes
 from policies.step_time import StepTime, StepTimeModel
 from policies.step_time.learner import ERROR_RATIO_SURE
 
@@ -171,7 +171,7 @@ def test_steps_that_are_reported_are_learnt_exactly_and_go_before_counters():
         nonlocal told
         new, told = load.plans[told:], len(load.plans)
         learnt.reported(
-            [StepReport(p.new_tokens, p.context_tokens, p.requests, p.duration_s) for p in new], now=load.now
+            [ReportedStep(p.new_tokens, p.context_tokens, p.requests, p.duration_s) for p in new], now=load.now
         )
 
     watch(load, learnt, seconds=5, then=tell)
@@ -181,7 +181,7 @@ def test_steps_that_are_reported_are_learnt_exactly_and_go_before_counters():
 
 def test_counters_are_learnt_from_again_when_the_reports_have_ended():
     learnt = StepTimes("b")
-    learnt.reported([StepReport(10, 100, 10, 1.0)] * 100, now=0.0)
+    learnt.reported([ReportedStep(10, 100, 10, 1.0)] * 100, now=0.0)
     load = Load(CPU)
     watch(load, learnt, seconds=REPORTS_FRESH_S - 1)
     assert step_errors(learnt, load.plans) > 0.5
@@ -230,7 +230,7 @@ def test_what_no_engine_does_is_ignored_and_said_once(lie, caplog):
 def test_a_report_of_a_step_that_cannot_be_spoils_no_other(report, caplog):
     learnt = StepTimes("b")
     for _ in range(100):
-        learnt.reported([StepReport(*report), *[StepReport(10, 100, 10, 1.0)] * 16], now=0.0)
+        learnt.reported([ReportedStep(*report), *[ReportedStep(10, 100, 10, 1.0)] * 16], now=0.0)
     assert learnt.step_time.model.step_s(new_tokens=10, context_tokens=100, requests=10) == pytest.approx(1.0, rel=0.01)
     assert len(caplog.records) == 1
 

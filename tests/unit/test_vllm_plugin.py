@@ -6,11 +6,11 @@ from math import inf
 
 import pytest
 
-from backends.vllm_plugin.clerk import Clerk
 from backends.vllm_plugin.collector import OBJECTS_MAX, OBJECTS_MIN, Collector
+from backends.vllm_plugin.engine_accounts import EngineAccounts
 from backends.vllm_plugin.margin import RATIO_MAX, RATIO_MIN, Margin
 from backends.vllm_plugin.options import Options, read_options
-from backends.vllm_plugin.promises import Owner, read_promise
+from backends.vllm_plugin.request_envelope import RequestOwner, read_envelope
 from backends.vllm_plugin.step_clock import StepClock
 from policies.batching.fair import Decode, Prefill
 from policies.batching.pab import DueDecode
@@ -28,7 +28,7 @@ class Clock:
 
 
 def promise(extra_args=None, *, ttft_s=None, tpot_s=None):
-    return read_promise(extra_args, arrived_at=10.0, ttft_s=ttft_s, tpot_s=tpot_s)
+    return read_envelope(extra_args, arrived_at=10.0, ttft_s=ttft_s, tpot_s=tpot_s)
 
 
 def test_a_promise_is_read_from_what_the_gateway_sends():
@@ -43,7 +43,7 @@ def test_a_promise_is_read_from_what_the_gateway_sends():
             "fairlead_dispatch": ["g", 7],
         }
     )
-    assert read == (Owner("gold", 2.0, "x", 0.5), 10.25, 0.0125, 0.5, ("g", 7))
+    assert read == (RequestOwner("gold", 2.0, "x", 0.5), 10.25, 0.0125, 0.5, ("g", 7))
     assert read.slack_s(output_tokens=0, first_token_at=None, now=10.0) == 0.25
 
 
@@ -66,8 +66,8 @@ def test_without_a_tpot_target_nothing_is_due_after_the_first_token():
 
 
 def test_what_the_operator_promises_stands_in_for_what_a_request_does_not_bring():
-    assert promise({"slo_tpot_ms": 10}, ttft_s=1.0, tpot_s=0.5) == (Owner(), 11.0, 0.01, 1.0, None)
-    assert promise(None, ttft_s=1.0, tpot_s=0.5) == (Owner(), 11.0, 0.5, 1.0, None)
+    assert promise({"slo_tpot_ms": 10}, ttft_s=1.0, tpot_s=0.5) == (RequestOwner(), 11.0, 0.01, 1.0, None)
+    assert promise(None, ttft_s=1.0, tpot_s=0.5) == (RequestOwner(), 11.0, 0.5, 1.0, None)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_the_operator_promises_stands_in_for_what_a_request_does_not_bring(
     ],
 )
 def test_what_is_not_as_it_should_be_counts_as_not_said(lie):
-    assert promise(lie) == (Owner(), inf, inf, inf, None)
+    assert promise(lie) == (RequestOwner(), inf, inf, inf, None)
 
 
 def test_options_are_read_once_and_refused_by_name():
@@ -198,7 +198,7 @@ class Engine:
 
     def __init__(self, **options):
         self.clock = Clock()
-        self.clerk = Clerk(Options(collects=False, **options), self.clock)
+        self.clerk = EngineAccounts(Options(collects=False, **options), self.clock)
         self.steps = 0
 
     def step(self, *, new_tokens, context_tokens, requests):
@@ -313,7 +313,7 @@ def test_a_request_that_is_over_is_forgotten_however_it_ended():
     clerk.produced("a", entry, 1, 101.0)
     clerk.produced("a", entry, 3, 102.0)
     assert (entry.output_tokens, entry.first_token_at) == (3, 101.0)
-    assert clerk.tenants.key(Owner("t")) == 1 + 3 * 2
+    assert clerk.tenants.key(RequestOwner("t")) == 1 + 3 * 2
     for name in ("a", "a", "b"):
         clerk.forget(name)
     assert clerk.entries == {}

@@ -4,8 +4,8 @@ from itertools import islice
 
 import pytest
 
-from backends.vllm_plugin.promises import Owner
 from backends.vllm_plugin.queue_order import TENANT_ORDERS, TENANTS_MAX, TIERS_MAX, TenantOrder
+from backends.vllm_plugin.request_envelope import RequestOwner
 
 
 class Queue:
@@ -36,7 +36,7 @@ class Queue:
         return list(islice(self.order.choices(), count))
 
 
-A, B = Owner("a"), Owner("b")
+A, B = RequestOwner("a"), RequestOwner("b")
 
 
 def names(tenant, count):
@@ -57,7 +57,7 @@ def test_the_tenant_that_received_the_least_begins_next():
 @pytest.mark.parametrize("order", TENANT_ORDERS)
 def test_tenants_share_by_weight(order):
     queue = Queue(order)
-    queue.come(Owner("a", weight=3.0), *names("a", 200))
+    queue.come(RequestOwner("a", weight=3.0), *names("a", 200))
     queue.come(B, *names("b", 200))
     served = shares(queue.serve(160, output_tokens=20))
     assert served["a"] == pytest.approx(120, abs=16)
@@ -66,19 +66,19 @@ def test_tenants_share_by_weight(order):
 @pytest.mark.parametrize("order", TENANT_ORDERS)
 def test_tiers_share_by_weight_however_many_tenants_they_have(order):
     queue = Queue(order)
-    queue.come(Owner("a", 1.0, "gold", 3.0), *names("a", 100))
+    queue.come(RequestOwner("a", 1.0, "gold", 3.0), *names("a", 100))
     for tenant in "bcd":
-        queue.come(Owner(tenant, 1.0, "free", 1.0), *names(tenant, 100))
+        queue.come(RequestOwner(tenant, 1.0, "free", 1.0), *names(tenant, 100))
     served = shares(queue.serve(80))
     assert served["a"] == pytest.approx(60, abs=4)
 
 
 def test_a_weight_that_changes_counts_from_the_next_request_on():
     queue = Queue()
-    queue.come(Owner("a", 1.0, "gold", 1.0), *names("a", 50))
-    queue.come(Owner("b", 1.0, "free", 1.0), *names("b", 50))
+    queue.come(RequestOwner("a", 1.0, "gold", 1.0), *names("a", 50))
+    queue.come(RequestOwner("b", 1.0, "free", 1.0), *names("b", 50))
     queue.serve(10)
-    queue.come(Owner("a", 1.0, "gold", 4.0), "a50")
+    queue.come(RequestOwner("a", 1.0, "gold", 4.0), "a50")
     assert shares(queue.serve(20))["a"] == pytest.approx(16, abs=2)
 
 
@@ -139,7 +139,7 @@ def test_a_prompt_is_charged_as_it_was_begun_and_not_at_all_if_it_never_was():
 def test_there_is_an_end_to_tiers_and_tenants():
     queue = Queue()
     for number in range(TENANTS_MAX + 50):
-        queue.come(Owner(f"t{number}", tier=f"x{number}"), f"r{number}")
+        queue.come(RequestOwner(f"t{number}", tier=f"x{number}"), f"r{number}")
         queue.serve(1)
     assert len(queue.order._tiers) == TIERS_MAX
     assert len(queue.order._tenants) <= TENANTS_MAX + 1

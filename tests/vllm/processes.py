@@ -19,7 +19,7 @@ import yaml
 from wire import fetch
 
 from backends.metrics import EngineMetrics, parse_metrics
-from gateway.admin.client import Client
+from gateway.admin.client import AdminClient
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[1] / ".vllm"  # by install.sh
@@ -130,7 +130,7 @@ class AdminPort:
 
     def pool(self) -> dict[str, Any]:
         """What its one pool holds, with tenants by name."""
-        client = Client(f"http://127.0.0.1:{self._port}", self._key_file.read_text().strip())
+        client = AdminClient(f"http://127.0.0.1:{self._port}", self._key_file.read_text().strip())
         (pool,) = client.ask("GET", "/state", None).body["pools"]
         tenants = client.ask("GET", "/state/tenants?limit=1000", None).body["items"]
         return {**pool, "tenants": {each["tenant"]: each for each in tenants}}

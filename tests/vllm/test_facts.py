@@ -11,7 +11,7 @@ from conftest import SMALL_SEATS
 from processes import Vllm
 from wire import COMPLETIONS, Call
 
-from backends.health import State
+from backends.health import HealthState
 from backends.poll import PollTimes
 from backends.pool import BackendPool, BackendSpec
 from gateway.calibrate.load import Load
@@ -53,7 +53,7 @@ async def test_the_kv_pool_has_the_size_that_vllm_says(vllm):
     async with watching(vllm) as pool:
         assert load(pool).kv_tokens_max == int(size) == 131072
         assert load(pool).kv_block_tokens == 128
-        assert pool.states() == {"vllm": State.HEALTHY}
+        assert pool.states() == {"vllm": HealthState.HEALTHY}
         assert [entry["id"] for entry in pool.models()] == ["tiny"]
 
 

@@ -1,7 +1,7 @@
 """Backends: added, drained, taken away; how they are, and what they run.
 
 Where a backend is cannot be changed: another address is another backend. An address that is written out is looked at
-when it is named; a name, whatever it means, whenever it is connected to (backends/reach.py).
+when it is named; a name, whatever it means, whenever it is connected to (backends/address_allowlist.py).
 """
 
 from collections.abc import Iterator
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from backends.address_allowlist import AddressAllowlist, literal
 from backends.kinds import STRANGER
 from backends.pool import BackendPool
-from backends.reach import Reach, literal
 from gateway.admin import backend_models
-from gateway.admin.in_force import InForce
 from gateway.admin.models import NAME_PATTERN
-from gateway.admin.problems import wrong
-from gateway.admin.resources.collection import Collection, Models
+from gateway.admin.problems import field_problem
+from gateway.admin.reconciler import Reconciler
+from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.resources.live import steps_of
-from gateway.admin.routes import Asked, Role, Route
-from gateway.config.sections import StepTime
-from gateway.config.step_time import configured
+from gateway.admin.routes import AdminRequest, Role, Route
+from gateway.config.sections import StepTimeSection
+from gateway.config.step_time import write_configured
 from gateway.scheduling.pools import Pools
 from gateway.state.entries import Entry
-from gateway.state.kinds import ManagedBackend
 from gateway.state.registry import Registry
+from gateway.state.resource_kinds import ManagedBackend
 from policies import step_time as policy
 from policies.types import BackendView
 
@@ -32,24 +32,24 @@ ABSENT = "absent"  # wanted, and not there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backends:
+class BackendRoutes:
     registry: Registry
     backends: BackendPool
     pools: Pools
-    in_force: InForce
-    reach: Reach
+    in_force: Reconciler
+    reach: AddressAllowlist
 
     def routes(self) -> Iterator[Route]:
         collection = Collection(
             kind="backends",
             noun="backend",
             registry=self.registry,
-            models=Models(
+            models=CollectionModels(
                 made=backend_models.NewBackend,
                 whole=backend_models.WholeBackend,
                 fields=backend_models.BackendFields,
-                shown=backend_models.Backend,
-                listed=backend_models.Backends,
+                shown=backend_models.BackendResource,
+                listed=backend_models.BackendList,
             ),
             show=self.show,
             role=Role.OPERATOR,
@@ -58,22 +58,22 @@ class Backends:
         )
         return collection.routes()
 
-    def check(self, asked: Asked) -> None:
+    def check(self, asked: AdminRequest) -> None:
         """Raises Refused where the address that is written out is none that a backend may have."""
         try:
             host = urlsplit(asked.body.url).hostname or ""
         except ValueError:
-            raise wrong("body.url", "is not a URL", status=409) from None
+            raise field_problem("body.url", "is not a URL", status=409) from None
         address = literal(host)
         if address is not None and not self.reach.allows(address):
-            raise wrong("body.url", "is at an address where no backend may be", status=409)
+            raise field_problem("body.url", "is at an address where no backend may be", status=409)
 
-    def show(self, entry: Entry) -> backend_models.Backend:
+    def show(self, entry: Entry) -> backend_models.BackendResource:
         section = entry.section
         assert isinstance(section, ManagedBackend), "an entry is of its kind"
         there = entry.name in self.backends.backend_ids()
         view = self._view(entry.name)
-        return backend_models.Backend.model_construct(
+        return backend_models.BackendResource.model_construct(
             id=entry.name,
             origin=entry.origin,
             url=section.url,
@@ -108,7 +108,7 @@ class Backends:
         origin = "learnt" if self.backends.has_learnt_steps(backend_id) else "stored"
         if origin == "stored" and section.step_time is not None and now == self.backends.spec(backend_id).step_time:
             origin = "named"
-        known: dict[str, Any] = configured(now)
+        known: dict[str, Any] = write_configured(now)
         return backend_models.BelievedStepTime.model_construct(**known, sure=now.is_sure, origin=origin)
 
     def _view(self, backend_id: str) -> BackendView | None:
@@ -116,5 +116,5 @@ class Backends:
         return next((view for view in views if view is not None), None)
 
 
-def _named(step_time: StepTime) -> backend_models.StepTimeFields:
+def _named(step_time: StepTimeSection) -> backend_models.StepTimeFields:
     return backend_models.StepTimeFields.model_construct(**step_time.model_dump())

@@ -12,11 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.admin.models import Listed, Page
-from gateway.admin.problems import FieldError, Refused, checked, wrong
-from gateway.admin.routes import Asked, Reply, Role, Route, located
+from gateway.admin.models import Page, ResourceList
+from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.state.entries import Entry
-from gateway.state.kinds import read_body
 from gateway.state.registry import (
     ANY_THERE,
     NOT_THERE,
@@ -29,12 +28,13 @@ from gateway.state.registry import (
     RegistryError,
     merged,
 )
+from gateway.state.resource_kinds import read_body
 
 CONFLICTS = "It goes not together with what is there, or only the configuration file has it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
+class CollectionModels:
     """What one sort of thing looks like: to make it (`made` with its id, `whole` without), to patch it, read, and in a
     list. What `whole` has beside `fields` cannot be changed.
     """
@@ -43,7 +43,7 @@ class Models:
     whole: type[BaseModel]
     fields: type[BaseModel]
     shown: type[BaseModel]
-    listed: type[Listed]
+    listed: type[ResourceList]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class Collection:
     kind: str
     noun: str
     registry: Registry
-    models: Models
+    models: CollectionModels
     show: Callable[[Entry], BaseModel]
     role: Role
     id_schema: Mapping[str, Any]
-    check: Callable[[Asked], None] = lambda _asked: None
+    check: Callable[[AdminRequest], None] = lambda _asked: None
 
     def routes(self) -> Iterator[Route]:
         one, many, noun = f"/{self.kind}/{{id}}", f"/{self.kind}", self.noun
@@ -89,57 +89,59 @@ class Collection:
             status=204, versioned=True, conflicts=CONFLICTS, path_schemas=schemas,
         )  # fmt: skip
 
-    async def listed(self, asked: Asked) -> Reply:
-        return Reply(page(self.registry, self.kind, asked.query, self.models.listed, self.show))
+    async def listed(self, asked: AdminRequest) -> AdminAnswer:
+        return AdminAnswer(page(self.registry, self.kind, asked.query, self.models.listed, self.show))
 
-    async def create(self, asked: Asked) -> Reply:
+    async def create(self, asked: AdminRequest) -> AdminAnswer:
         with registry_answers():
             return await self._create(asked.body.id, asked)
 
-    async def put(self, asked: Asked) -> Reply:
+    async def put(self, asked: AdminRequest) -> AdminAnswer:
         """Make it where it is not there and the request does not want it to be; else replace it."""
         entry = self.registry.get(self.kind, asked.id)
         if entry is None and not re.fullmatch(self.id_schema["pattern"], asked.id):
-            raise wrong("path.id", f"is nothing that a {self.noun} can be called")
+            raise field_problem("path.id", f"is nothing that a {self.noun} can be called")
         if entry is None and asked.if_match is None:
             with suppress(AlreadyThere), registry_answers(but=AlreadyThere):  # somebody else was quicker
                 return await self._create(asked.id, asked)
         entry = self.registry.get(self.kind, asked.id)
         etag = etag_of(asked, None if entry is None else entry.etag)
         if entry is None:
-            raise Refused(409, "it was taken away meanwhile")
+            raise AdminProblem(409, "it was taken away meanwhile")
         with registry_answers():
             body = self._replaced(entry, _given(asked))
             entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag)
-        return Reply(self.show(entry), etag=entry.etag)
+        return AdminAnswer(self.show(entry), etag=entry.etag)
 
-    async def read(self, asked: Asked) -> Reply:
+    async def read(self, asked: AdminRequest) -> AdminAnswer:
         entry = self.entry(asked)
-        return Reply(self.show(entry), etag=entry.etag)
+        return AdminAnswer(self.show(entry), etag=entry.etag)
 
-    async def patch(self, asked: Asked) -> Reply:
+    async def patch(self, asked: AdminRequest) -> AdminAnswer:
         entry = self.entry(asked)
         whole = entry.section.model_dump(mode="json")
-        checked(self.models.fields, merged({name: whole[name] for name in self.models.fields.model_fields}, asked.body))
+        read_checked(
+            self.models.fields, merged({name: whole[name] for name in self.models.fields.model_fields}, asked.body)
+        )
         with registry_answers():
             entry = await self.registry.patch(
                 self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag_of(asked, entry.etag)
             )
-        return Reply(self.show(entry), etag=entry.etag)
+        return AdminAnswer(self.show(entry), etag=entry.etag)
 
-    async def delete(self, asked: Asked) -> Reply:
+    async def delete(self, asked: AdminRequest) -> AdminAnswer:
         entry = self.entry(asked)
         with registry_answers():
             await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
-        return Reply()
+        return AdminAnswer()
 
-    async def _create(self, name: str, asked: Asked) -> Reply:
+    async def _create(self, name: str, asked: AdminRequest) -> AdminAnswer:
         self.check(asked)
         entry = await self.registry.create(self.kind, name, _given(asked), actor=asked.caller.name)
-        return Reply(self.show(entry), etag=entry.etag, location=located(self.kind, name))
+        return AdminAnswer(self.show(entry), etag=entry.etag, location=path_of(self.kind, name))
 
     def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given in place of all that can be changed. Raises Refused where something else would become another,
+        """What is given in place of all that can be changed. Raises AdminProblem where something else would become another,
         and Invalid.
         """
         stays = {name: value for name, value in entry.body.items() if name not in self.models.fields.model_fields}
@@ -151,18 +153,20 @@ class Collection:
         others = [name for name in fixed if getattr(section, name) != getattr(entry.section, name)]
         if others:
             errors = [FieldError(field=f"body.{name}", reason="cannot be changed") for name in others]
-            raise Refused(409, f"that is another {self.noun}: {', '.join(others)} cannot be changed", errors)
+            raise AdminProblem(409, f"that is another {self.noun}: {', '.join(others)} cannot be changed", errors)
         return body
 
-    def entry(self, asked: Asked) -> Entry:
-        """Raises Refused."""
+    def entry(self, asked: AdminRequest) -> Entry:
+        """Raises AdminProblem."""
         entry = self.registry.get(self.kind, asked.id)
         if entry is None:
-            raise Refused(404, f"there is no such {self.noun}")
+            raise AdminProblem(404, f"there is no such {self.noun}")
         return entry
 
 
-def page(registry: Registry, kind: str, query: Any, listed: type[Listed], show: Callable[[Entry], BaseModel]) -> Listed:
+def page(
+    registry: Registry, kind: str, query: Any, listed: type[ResourceList], show: Callable[[Entry], BaseModel]
+) -> ResourceList:
     """One part of the list of a kind; its cursor is the name that it ends with."""
     entries = registry.page(kind, after=query.cursor or "", limit=query.limit + 1)
     more = len(entries) > query.limit
@@ -170,16 +174,16 @@ def page(registry: Registry, kind: str, query: Any, listed: type[Listed], show: 
     return listed.model_construct(items=list(map(show, shown)), next_cursor=shown[-1].name if more else None)
 
 
-def etag_of(asked: Asked, etag: str | None) -> str | None:
+def etag_of(asked: AdminRequest, etag: str | None) -> str | None:
     """The etag that the change is meant for (as in registry.Edit), None for any, where `etag` is that of what is there.
-    Raises Refused where a condition of the request does not hold (RFC 9110, 13.1).
+    Raises AdminProblem where a condition of the request does not hold (RFC 9110, 13.1).
     """
     if asked.if_none_match is not None and etag is not None and _names(asked.if_none_match, etag):
-        raise Refused(412, "what If-None-Match names is there")
+        raise AdminProblem(412, "what If-None-Match names is there")
     if asked.if_match is None:
         return None if asked.if_none_match is None else (etag or NOT_THERE)
     if etag is None or not _names(asked.if_match, etag):
-        raise Refused(412, "it has changed since the version that If-Match names")
+        raise AdminProblem(412, "it has changed since the version that If-Match names")
     return ANY_THERE if asked.if_match.strip() == "*" else etag
 
 
@@ -188,7 +192,7 @@ def _names(condition: str, etag: str) -> bool:
     return condition.strip() == "*" or f'"{etag}"' in (each.strip() for each in condition.split(","))
 
 
-def _given(asked: Asked) -> dict[str, Any]:
+def _given(asked: AdminRequest) -> dict[str, Any]:
     """The fields that were set, but for the id."""
     given: dict[str, Any] = asked.body.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"id"})
     return given
@@ -208,10 +212,10 @@ class registry_answers:  # noqa: N801 - used as `with` a function
             raise _refusal(error) from None
 
 
-def _refusal(error: RegistryError) -> Refused:
+def _refusal(error: RegistryError) -> AdminProblem:
     if isinstance(error, Invalid):
         errors = [FieldError(field=_path(problem.path), reason=problem.text) for problem in error.problems]
-        return Refused(409, "; ".join(f"{each.field}: {each.reason}" for each in errors), errors)
+        return AdminProblem(409, "; ".join(f"{each.field}: {each.reason}" for each in errors), errors)
     return _REFUSALS[type(error)]
 
 
@@ -219,9 +223,9 @@ def _path(path: tuple[str | int, ...]) -> str:
     return ".".join(("body", *map(str, path)))
 
 
-_REFUSALS: Mapping[type[RegistryError], Refused] = {
-    NotFound: Refused(404, "there is no such thing any more"),
-    AlreadyThere: Refused(409, "there is one of this id"),
-    EtagMismatch: Refused(412, "it has changed since the version that If-Match names"),
-    DeclaredInFile: Refused(409, "only the configuration file has it: delete it there"),
+_REFUSALS: Mapping[type[RegistryError], AdminProblem] = {
+    NotFound: AdminProblem(404, "there is no such thing any more"),
+    AlreadyThere: AdminProblem(409, "there is one of this id"),
+    EtagMismatch: AdminProblem(412, "it has changed since the version that If-Match names"),
+    DeclaredInFile: AdminProblem(409, "only the configuration file has it: delete it there"),
 }

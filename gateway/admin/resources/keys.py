@@ -13,13 +13,13 @@ from typing import Any
 
 from gateway.admin import models
 from gateway.admin.models import NAME_PATTERN
-from gateway.admin.problems import Refused, checked, wrong
+from gateway.admin.problems import AdminProblem, field_problem, read_checked
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
-from gateway.admin.routes import Asked, Reply, Role, Route, located
-from gateway.identity.key_file import new_key
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
+from gateway.config.key_file import new_key
 from gateway.state.entries import Entry
-from gateway.state.kinds import Key
 from gateway.state.registry import NOT_THERE, Edit, Registry, merged
+from gateway.state.resource_kinds import ApiKey
 
 KIND = "keys"
 ID_BYTES = 8
@@ -32,7 +32,7 @@ SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class KeyRoutes:
     """`hmac_hex` is what is kept of a key; `checks_tenants`: whether keys of tenants are looked at at all."""
 
     registry: Registry
@@ -44,7 +44,7 @@ class Keys:
         one = f"/{KIND}/{{id}}"
         yield Route(
             method="GET", path=f"/{KIND}", role=Role.VIEWER, summary="All keys, by id, without their secrets.",
-            run=self.listed, query=models.KeyPage, answer=models.Keys,
+            run=self.listed, query=models.KeyPage, answer=models.KeyList,
         )  # fmt: skip
         yield Route(
             method="POST", path=f"/{KIND}", role=Role.ADMIN, summary="Make a key; its secret is shown this once.",
@@ -53,11 +53,11 @@ class Keys:
         )  # fmt: skip
         yield Route(
             method="GET", path=one, role=Role.VIEWER, summary="One key, without its secret.", run=self.read,
-            answer=models.Key, versioned=True, path_schemas=SCHEMAS,
+            answer=models.KeyResource, versioned=True, path_schemas=SCHEMAS,
         )  # fmt: skip
         yield Route(
             method="PATCH", path=one, role=Role.ADMIN, summary="Change or revoke a key (RFC 7396).", run=self.patch,
-            merges=models.KeyChange, answer=models.Key, versioned=True, conflicts=CONFLICTS, path_schemas=SCHEMAS,
+            merges=models.KeyChange, answer=models.KeyResource, versioned=True, conflicts=CONFLICTS, path_schemas=SCHEMAS,
         )  # fmt: skip
         yield Route(
             method="DELETE", path=one, role=Role.ADMIN, summary="Take a key away, for good.", run=self.delete,
@@ -70,23 +70,23 @@ class Keys:
             path_schemas=SCHEMAS,
         )  # fmt: skip
 
-    async def listed(self, asked: Asked) -> Reply:
+    async def listed(self, asked: AdminRequest) -> AdminAnswer:
         query: models.KeyPage = asked.query
-        items: list[models.Key] = []
+        items: list[models.KeyResource] = []
         after, next_cursor = query.cursor or "", None
         while len(items) <= query.limit and (entries := self.registry.page(KIND, after=after, limit=query.limit + 1)):
             after = entries[-1].name
             items += [show(entry) for entry in entries if query.tenant in (None, _key(entry).tenant)]
         if len(items) > query.limit:
             items, next_cursor = items[: query.limit], items[query.limit - 1].id
-        return Reply(models.Keys.model_construct(items=items, next_cursor=next_cursor))
+        return AdminAnswer(models.KeyList.model_construct(items=items, next_cursor=next_cursor))
 
-    async def create(self, asked: Asked) -> Reply:
+    async def create(self, asked: AdminRequest) -> AdminAnswer:
         new: models.NewKey = asked.body
         if (new.tenant is None) == (new.role is None):
-            raise wrong("body", "set one of tenant and role", status=409)
+            raise field_problem("body", "set one of tenant and role", status=409)
         if new.tenant is not None and not self.checks_tenants:
-            raise wrong("body.tenant", "keys of tenants are not checked while auth.mode is open", status=409)
+            raise field_problem("body.tenant", "keys of tenants are not checked while auth.mode is open", status=409)
         body: dict[str, Any] = new.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         expires_in_s = body.pop("expires_in_s", None)
         if expires_in_s is not None:
@@ -94,17 +94,17 @@ class Keys:
         edit, secret = self._made(body)
         return await self._written([edit], secret, asked)
 
-    async def read(self, asked: Asked) -> Reply:
+    async def read(self, asked: AdminRequest) -> AdminAnswer:
         entry = self._entry(asked)
-        return Reply(show(entry), etag=entry.etag)
+        return AdminAnswer(show(entry), etag=entry.etag)
 
-    async def patch(self, asked: Asked) -> Reply:
+    async def patch(self, asked: AdminRequest) -> AdminAnswer:
         entry, patch = self._entry(asked), dict(asked.body)
         key = _key(entry)
         given = merged(key.model_dump(include=CHANGED), patch)
-        change = checked(models.KeyChange, given)
+        change = read_checked(models.KeyChange, given)
         if key.revoked and not change.revoked:
-            raise wrong("body.revoked", "cannot be taken back", status=409)
+            raise field_problem("body.revoked", "cannot be taken back", status=409)
         if "expires_in_s" in patch:
             expires_in_s = patch.pop("expires_in_s")
             patch["expires_at"] = None if expires_in_s is None else self._at(expires_in_s)
@@ -112,21 +112,21 @@ class Keys:
             entry = await self.registry.patch(
                 KIND, asked.id, patch, actor=asked.caller.name, etag=etag_of(asked, entry.etag)
             )
-        return Reply(show(entry), etag=entry.etag)
+        return AdminAnswer(show(entry), etag=entry.etag)
 
-    async def delete(self, asked: Asked) -> Reply:
+    async def delete(self, asked: AdminRequest) -> AdminAnswer:
         entry = self._entry(asked)
         with registry_answers():
             await self.registry.delete(KIND, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
-        return Reply()
+        return AdminAnswer()
 
-    async def rotate(self, asked: Asked) -> Reply:
+    async def rotate(self, asked: AdminRequest) -> AdminAnswer:
         """The new key and the end of the old one are one transaction."""
         rotation: models.Rotation = asked.body
         entry = self._entry(asked)
         key = _key(entry)
         if key.revoked or (key.expires_at is not None and key.expires_at.timestamp() <= self.clock()):
-            raise Refused(409, "the key is not valid any more: make a new one")
+            raise AdminProblem(409, "the key is not valid any more: make a new one")
         inherited = {name: value for name, value in entry.body.items() if name in INHERITED}
         edit, secret = self._made(inherited)
         ends_at = self._at(rotation.overlap_s)
@@ -140,26 +140,26 @@ class Keys:
         kept = {"hmac": self.hmac_hex(secret), "last_four": secret[-4:], "created_at": self._at(0)}
         return Edit(KIND, name, {**body, **kept}, NOT_THERE), secret
 
-    async def _written(self, edits: list[Edit], secret: str, asked: Asked) -> Reply:
+    async def _written(self, edits: list[Edit], secret: str, asked: AdminRequest) -> AdminAnswer:
         with registry_answers():
             entry = (await self.registry.apply(edits, actor=asked.caller.name))[0]
         assert entry is not None, "what was just written is there"
         made = models.KeyMade.model_construct(**show(entry).model_dump(), secret=secret)
-        return Reply(made, etag=entry.etag, location=located(KIND, entry.name))
+        return AdminAnswer(made, etag=entry.etag, location=path_of(KIND, entry.name))
 
     def _at(self, in_s: float) -> str:
         return datetime.fromtimestamp(int(self.clock()) + in_s, UTC).isoformat()
 
-    def _entry(self, asked: Asked) -> Entry:
+    def _entry(self, asked: AdminRequest) -> Entry:
         entry = self.registry.get(KIND, asked.id)
         if entry is None:
-            raise Refused(404, "there is no such key")
+            raise AdminProblem(404, "there is no such key")
         return entry
 
 
-def show(entry: Entry) -> models.Key:
+def show(entry: Entry) -> models.KeyResource:
     key = _key(entry)
-    return models.Key.model_construct(
+    return models.KeyResource.model_construct(
         id=entry.name,
         origin=entry.origin,
         label=key.label,
@@ -175,6 +175,6 @@ def show(entry: Entry) -> models.Key:
     )
 
 
-def _key(entry: Entry) -> Key:
-    assert isinstance(entry.section, Key), "an entry is of its kind"
+def _key(entry: Entry) -> ApiKey:
+    assert isinstance(entry.section, ApiKey), "an entry is of its kind"
     return entry.section

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from gateway.admin import live_models, models
-from gateway.admin.backend_models import Steps
-from gateway.admin.routes import Asked, Reply, Role, Route
+from gateway.admin.backend_models import StepsResource
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
 from gateway.state.budgets import Budgets
@@ -52,7 +52,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class LiveRoutes:
     registry: Registry
     pools: Pools
     budgets: Budgets
@@ -76,7 +76,7 @@ class Live:
             run=self.budgets_left, query=models.Page, answer=live_models.BudgetStates,
         )  # fmt: skip
 
-    async def state(self, _asked: Asked) -> Reply:
+    async def state(self, _asked: AdminRequest) -> AdminAnswer:
         tenant_ids = self.pools.tenant_ids()
         pools = []
         for pool, snapshot in sorted(self.pools.overviews().items()):
@@ -93,9 +93,9 @@ class Live:
                     backends={name: _backend(view) for name, view in snapshot.backends.items()},
                 )
             )
-        return Reply(live_models.LiveState(store_available=self.registry.is_store_available, pools=pools))
+        return AdminAnswer(live_models.LiveState(store_available=self.registry.is_store_available, pools=pools))
 
-    async def tenants(self, asked: Asked) -> Reply:
+    async def tenants(self, asked: AdminRequest) -> AdminAnswer:
         query: live_models.TenantStatePage = asked.query
         after = tuple((query.cursor or "").partition("\n")[::2])
         rows = [
@@ -106,18 +106,18 @@ class Live:
             if (pool, tenant) > after
         ]
         shown = rows[: query.limit]
-        items: list[live_models.TenantState] = []
+        items: list[live_models.TenantStateResource] = []
         for pool in dict.fromkeys(pool for pool, _ in shown):
             dispatcher = self.pools.dispatchers().get(pool)
             slacks_s = {} if dispatcher is None else (await urgency_of(dispatcher, [])).tenants
             unknown = await self._measure(pool, [tenant for of, tenant in shown if of == pool])
             items += self._of(pool, shown, slacks_s, unknown)
         more = len(rows) > len(shown)
-        return Reply(
+        return AdminAnswer(
             live_models.TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
         )
 
-    async def budgets_left(self, asked: Asked) -> Reply:
+    async def budgets_left(self, asked: AdminRequest) -> AdminAnswer:
         query: models.Page = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
         rows = self.budgets.standings((tenant, key), query.limit + 1)
@@ -134,7 +134,7 @@ class Live:
         ]  # fmt: skip
         more = len(holders) > query.limit
         cursor = "\n".join(holders[query.limit - 1]) if more else None
-        return Reply(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
+        return AdminAnswer(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
     async def _measure(self, pool: str, names: list[str]) -> set[str]:
         """Begin to watch those of them that are looked at for the first time; return them, after a while if there is
@@ -152,7 +152,7 @@ class Live:
 
     def _of(
         self, pool: str, rows: list[tuple[str, str]], slacks_s: Mapping[str, float], unknown: Collection[str]
-    ) -> Iterator[live_models.TenantState]:
+    ) -> Iterator[live_models.TenantStateResource]:
         names, now = [tenant for of, tenant in rows if of == pool], self.clock()
         views = self.pools.views(pool, names)
         for name in names:
@@ -162,14 +162,14 @@ class Live:
                 over_s = FIRST_LOOK_S / 2 if name in unknown else RATE_S
                 rate = self.rates.per_s((pool, name), view.service, now, over_s=over_s)
                 yield _shown(
-                    live_models.TenantState, view, pool=pool, tenant=name, service_per_s=rate,
-                    slack_s_min=slacks_s.get(name), attainment=_shown(live_models.Attainment, view.attainment),
+                    live_models.TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate,
+                    slack_s_min=slacks_s.get(name), attainment=_shown(live_models.AttainmentResource, view.attainment),
                 )  # fmt: skip
 
 
-def steps_of(view: BackendView) -> Steps | None:
+def steps_of(view: BackendView) -> StepsResource | None:
     """What is predicted of its steps; None where nothing is limited by that."""
-    return None if view.steps is None else _shown(Steps, view.steps)
+    return None if view.steps is None else _shown(StepsResource, view.steps)
 
 
 def _backend(view: BackendView) -> live_models.BackendState:
@@ -183,7 +183,7 @@ def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, 
             queued_requests=tier.queued_requests,
             in_flight_requests=tier.in_flight_requests,
             slack_s_min=None if tier.slack_s_min == inf else tier.slack_s_min,
-            attainment=_shown(live_models.Attainment, attainment[tier_id]),
+            attainment=_shown(live_models.AttainmentResource, attainment[tier_id]),
         )
         for tier_id, tier in urgency.tiers.items()
     }

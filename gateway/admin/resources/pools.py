@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.admin import models
-from gateway.admin.in_force import InForce
 from gateway.admin.policy_models import LIVE_KINDS, PoolFields
-from gateway.admin.problems import Refused
+from gateway.admin.problems import AdminProblem
+from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
-from gateway.admin.routes import Asked, Reply, Role, Route
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.sections import POOL_CHARS_MAX
 from gateway.scheduling.pools import Pools as LivePools
 from gateway.state.registry import ANY_THERE, NOT_THERE, Registry
@@ -20,39 +20,39 @@ UNTOUCHED = "0"  # the version of a pool of which nothing is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pools:
+class PoolRoutes:
     registry: Registry
     pools: LivePools
-    in_force: InForce
+    in_force: Reconciler
 
     def routes(self) -> Iterator[Route]:
         one = f"/{KIND}/{{id}}"
         yield Route(
             method="GET", path=f"/{KIND}", role=Role.VIEWER, summary="All pools that have a backend, by id.",
-            run=self.listed, query=models.Page, answer=models.Pools,
+            run=self.listed, query=models.Page, answer=models.PoolList,
         )  # fmt: skip
         yield Route(
             method="GET", path=one, role=Role.VIEWER, summary="The policies of one pool.", run=self.read,
-            answer=models.Pool, versioned=True, path_schemas=SCHEMAS,
+            answer=models.PoolResource, versioned=True, path_schemas=SCHEMAS,
         )  # fmt: skip
         yield Route(
             method="PUT", path=one, role=Role.OPERATOR, summary="Schedule a pool by these policies from now on.",
-            run=self.put, body=PoolFields, answer=models.Pool, versioned=True, conflicts=CONFLICTS,
+            run=self.put, body=PoolFields, answer=models.PoolResource, versioned=True, conflicts=CONFLICTS,
             path_schemas=SCHEMAS,
         )  # fmt: skip
 
-    async def listed(self, asked: Asked) -> Reply:
+    async def listed(self, asked: AdminRequest) -> AdminAnswer:
         query: models.Page = asked.query
         names = [name for name in self._names() if name > (query.cursor or "")]
         shown = names[: query.limit]
         more = len(names) > len(shown)
         items = [self._show(name) for name in shown]
-        return Reply(models.Pools.model_construct(items=items, next_cursor=shown[-1] if more else None))
+        return AdminAnswer(models.PoolList.model_construct(items=items, next_cursor=shown[-1] if more else None))
 
-    async def read(self, asked: Asked) -> Reply:
-        return Reply(self._show(self._known(asked)), etag=self._etag(asked.id))
+    async def read(self, asked: AdminRequest) -> AdminAnswer:
+        return AdminAnswer(self._show(self._known(asked)), etag=self._etag(asked.id))
 
-    async def put(self, asked: Asked) -> Reply:
+    async def put(self, asked: AdminRequest) -> AdminAnswer:
         """What the file says of the pool beside its policies stays."""
         name = self._known(asked)
         entry = self.registry.get(KIND, name)
@@ -69,23 +69,23 @@ class Pools:
                 scheduling[kind] = given[kind]
         with registry_answers():
             await self.registry.put(KIND, name, {"scheduling": scheduling}, actor=asked.caller.name, etag=etag)
-        return Reply(self._show(name), etag=self._etag(name))
+        return AdminAnswer(self._show(name), etag=self._etag(name))
 
     def _names(self) -> list[str]:
         return sorted(self.pools.tenant_ids())
 
-    def _known(self, asked: Asked) -> str:
+    def _known(self, asked: AdminRequest) -> str:
         if asked.id not in self.pools.tenant_ids():
-            raise Refused(404, "there is no such pool")
+            raise AdminProblem(404, "there is no such pool")
         return asked.id
 
     def _etag(self, name: str) -> str:
         entry = self.registry.get(KIND, name)
         return UNTOUCHED if entry is None else entry.etag
 
-    def _show(self, name: str) -> models.Pool:
+    def _show(self, name: str) -> models.PoolResource:
         scheduling = self.in_force.scheduling_of(name)
-        return models.Pool.model_construct(
+        return models.PoolResource.model_construct(
             id=name,
             fairness=scheduling.fairness.model_dump(mode="json"),
             prediction=scheduling.prediction.model_dump(mode="json"),

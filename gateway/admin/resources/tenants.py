@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gateway.admin import models
 from gateway.admin.models import NAME_PATTERN, TENANT_PATTERN
-from gateway.admin.resources.collection import Collection, Models
+from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.routes import Role, Route
 from gateway.state.entries import Entry
 from gateway.state.registry import Registry
@@ -15,12 +15,12 @@ def routes(registry: Registry) -> Iterator[Route]:
         kind="tenants",
         noun="tenant",
         registry=registry,
-        models=Models(
+        models=CollectionModels(
             made=models.NewTenant,
             whole=models.TenantFields,
             fields=models.TenantFields,
-            shown=models.Tenant,
-            listed=models.Tenants,
+            shown=models.TenantResource,
+            listed=models.TenantList,
         ),
         show=_tenant,
         role=Role.OPERATOR,
@@ -30,12 +30,12 @@ def routes(registry: Registry) -> Iterator[Route]:
         kind="tiers",
         noun="tier",
         registry=registry,
-        models=Models(
+        models=CollectionModels(
             made=models.NewTier,
             whole=models.TierFields,
             fields=models.TierFields,
-            shown=models.Tier,
-            listed=models.Tiers,
+            shown=models.TierResource,
+            listed=models.TierList,
         ),
         show=_tier,
         role=Role.OPERATOR,
@@ -43,9 +43,13 @@ def routes(registry: Registry) -> Iterator[Route]:
     ).routes()
 
 
-def _tenant(entry: Entry) -> models.Tenant:
-    return models.Tenant.model_construct(id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json"))
+def _tenant(entry: Entry) -> models.TenantResource:
+    return models.TenantResource.model_construct(
+        id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json")
+    )
 
 
-def _tier(entry: Entry) -> models.Tier:
-    return models.Tier.model_construct(id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json"))
+def _tier(entry: Entry) -> models.TierResource:
+    return models.TierResource.model_construct(
+        id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json")
+    )

@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Sequence
 
 from backends.simulation.world import World
-from gateway.simulate.tables.measures import quantile
-from gateway.simulate.tables.slo_cluster import ENGINE, SCENES, STEP_ENVELOPE, SYSTEMS
-from gateway.simulate.tables.slo_engines import make_engine
-from gateway.simulate.tables.slo_scenes import BESIDE_LOAD, FAIR, PATIENT
+from tests.evidence.measures import quantile
+from tests.evidence.slo_cluster import ENGINE, SCENES, STEP_ENVELOPE, SYSTEMS
+from tests.evidence.slo_engines import make_engine
+from tests.evidence.slo_scenes import BESIDE_LOAD, FAIR, PATIENT
 
 RATIOS = (0.5, 0.9, 0.95, 0.99)
 

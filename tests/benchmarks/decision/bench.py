@@ -32,7 +32,7 @@ from statistics import median
 from time import process_time_ns
 from typing import Any
 
-from policies.capacity import KV_RULES
+from policies.capacity.backend import KV_RULES
 from policies.placement import LATE_PLACEMENT
 from policies.scheduler import Scheduler
 from policies.step_time import StepTime, StepTimeModel

@@ -18,11 +18,11 @@ from random import Random
 from statistics import median, quantiles
 from time import process_time_ns
 
+from policies.accounts.ledger import InFlight
 from policies.admission import BoundedQueues
+from policies.capacity.prefix_index import PrefixIndex
 from policies.fairness import FAIRNESS
 from policies.fairness.slack import SlackCounter
-from policies.ledger import InFlight
-from policies.prefixes import PrefixIndex
 from policies.reservation import Reservation
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Request, Tenant, Tier, Usage

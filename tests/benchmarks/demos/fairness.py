@@ -35,10 +35,10 @@ from backends.simulation.fairness_metric import (
     window_gaps,
 )
 from backends.simulation.workload import Arrival, from_csv
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
 
 HERE = Path(__file__).parent
-TRACE = HERE.parents[2] / "gateway/simulate/tables/data/vtc_lmsys_real_trace.csv"
+TRACE = HERE.parents[2] / "tests/evidence/data/vtc_lmsys_real_trace.csv"
 TRACE_S = 600.0
 POLICIES = ("fifo", "vtc")
 OVERLOAD = 1.25  # offered service over capacity

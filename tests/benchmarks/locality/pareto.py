@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.simulate.compare import Comparison
+from gateway.simulate.compare import PolicyComparison
 
 ROOT = Path(__file__).parents[3]
 TRACE = ROOT / "tests/benchmarks/data/mooncake_conversation_trace.jsonl.gz"
@@ -66,7 +66,7 @@ class Point(NamedTuple):
 
 
 def measured(line: Line, parameter: str) -> Point:
-    comparison = Comparison(
+    comparison = PolicyComparison(
         trace=TRACE,
         tenants=TENANTS,
         policies=(line.policy.format(parameter),),

@@ -21,7 +21,7 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "integration")]
 from gateway_rig import MODEL, gateway, scripted, until  # noqa: E402
 
 from gateway.app import _spare_collections  # noqa: E402
-from gateway.observability.calls import CallMeter  # noqa: E402
+from gateway.observability.call_counts import CallMeter  # noqa: E402
 from gateway.observability.instruments import Histograms  # noqa: E402
 from gateway.observability.sampling import Sampling  # noqa: E402
 from gateway.observability.telemetry import CallTrace, Telemetry  # noqa: E402

@@ -43,9 +43,7 @@ class Source(NamedTuple):
 
 
 SOURCES = (
-    Source(
-        "LMSYS Chatbot Arena sample", ROOT / "gateway/simulate/tables/data/vtc_lmsys_real_trace.csv", "column:client"
-    ),
+    Source("LMSYS Chatbot Arena sample", ROOT / "tests/evidence/data/vtc_lmsys_real_trace.csv", "column:client"),
     Source("Azure 2023, conversation", ROOT / "tests/benchmarks/data/azure2023_conv.csv.gz", "random:30:zipf"),
     Source("Mooncake, conversation", ROOT / "tests/benchmarks/data/mooncake_conversation_trace.jsonl.gz", "block:2:50"),
 )

@@ -16,7 +16,7 @@ from backends.meters.events import StreamCall
 from backends.meters.usage import openai_usage
 from backends.upstream import Upstream
 from gateway.forwarding.relay import read_whole, relay_body, relay_stream
-from gateway.forwarding.unread import Unread
+from gateway.forwarding.unread_bytes import UnreadBytes
 from policies.types import Usage
 
 PORT, BACKEND = int(sys.argv[1]), sys.argv[2]
@@ -40,7 +40,7 @@ class Account:
 
 
 ACCOUNT = Account()
-UNREAD = Unread(BODY_BYTES_MAX)
+UNREAD = UnreadBytes(BODY_BYTES_MAX)
 
 
 async def relay(request: web.Request) -> web.StreamResponse:

@@ -9,7 +9,7 @@ preemptions over answers. The prediction is the default.
 
 import argparse
 
-from policies.capacity import KV_RULES
+from policies.capacity.backend import KV_RULES
 from tests.simulation.reservations import WORKLOADS, known, play
 
 

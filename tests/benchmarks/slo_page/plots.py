@@ -17,10 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gateway.simulate.plots import COLOURS, STYLE
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
 from policies.limit.knee import RATE_SHARE, knee_s
 from policies.reservation import Reservation
-from policies.slo.attainment import kept
+from policies.slo.attainment import met_targets
 from policies.slo.timeliness import Timeliness
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, SloEnvelope
@@ -60,7 +60,7 @@ def says(answer: Answer) -> str:
     for tokens, now in enumerate(answer.times_s, start=1):
         times.passed(tokens, now)
     timing = times.timing()
-    result = kept(ENVELOPE, timing)
+    result = met_targets(ENVELOPE, timing)
     words = [name for name, is_kept in zip(("ttft", "tpot", "tpot_envelope"), result, strict=True) if is_kept]
     return f"{answer.says}: {', '.join(words)}; {timing.tokens_in_time} of {timing.tokens} tokens in time"
 

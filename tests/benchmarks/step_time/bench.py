@@ -34,7 +34,7 @@ from processes import INSTALLED, Vllm  # noqa: E402 - of the suite against a rea
 from backends.metrics import SCRAPE_BYTES_MAX, parse_metrics  # noqa: E402
 from backends.poll import Poller  # noqa: E402
 from backends.spec import BackendSpec  # noqa: E402
-from backends.step_times import StepReport, StepTimes, StepWindows  # noqa: E402
+from backends.step_times import ReportedStep, StepTimes, StepWindows  # noqa: E402
 from gateway.calibrate.load import Load  # noqa: E402
 from gateway.calibrate.mix import PHASES, Mix  # noqa: E402
 from gateway.calibrate.run import equation  # noqa: E402
@@ -292,7 +292,7 @@ def relearnt_from_outside(first, second):
 
 
 def as_report(step):
-    return StepReport(int(step.new_tokens), int(step.context_token_steps), int(step.request_steps), step.seconds)
+    return ReportedStep(int(step.new_tokens), int(step.context_token_steps), int(step.request_steps), step.seconds)
 
 
 def first_good(history, steps):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from backends.engine.batching import BATCHING, ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
-from backends.engine.memory import BlockMemory, OracleMemory
+from backends.engine.kv_memory import BlockMemory, OracleMemory
 from policies.types import SloEnvelope
 
 TINY = COEFFICIENTS["cpu-tiny"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.engine.memory import BlockMemory, OracleMemory, peak_tokens
+from backends.engine.kv_memory import BlockMemory, OracleMemory, peak_tokens
 from backends.engine.prefix_cache import PrefixCache
 from backends.engine.sequence import EngineRequest, Sequence
 

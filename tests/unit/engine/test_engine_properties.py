@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from backends.engine.batching import ChunkedPrefill, Sarathi, SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
-from backends.engine.memory import BlockMemory, OracleMemory
-from backends.engine.seats import ORDERS
+from backends.engine.kv_memory import BlockMemory, OracleMemory
+from backends.engine.slots import ORDERS
 
 POOL_TOKENS = 128
 

@@ -4,9 +4,9 @@ import pytest
 
 from backends.engine.batching import ChunkedPrefill, Sarathi, SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
-from backends.engine.engine import Engine, EngineRequest, StepReport
-from backends.engine.memory import BlockMemory, OracleMemory
-from backends.engine.seats import ORDERS
+from backends.engine.engine import Engine, EngineRequest, StepResult
+from backends.engine.kv_memory import BlockMemory, OracleMemory
+from backends.engine.slots import ORDERS
 
 SIMPLE = StepCoefficients(
     base_s=1.0, token_s=0.1, context_token_s=0.001, request_s=0.01, kv_tokens_max=64, source="round numbers"
@@ -18,12 +18,12 @@ def make_engine(**kwargs) -> Engine:
     return Engine(SIMPLE, **{"block_tokens": 4, "requests_running_max": 8, **kwargs})
 
 
-def step(engine: Engine) -> StepReport:
+def step(engine: Engine) -> StepResult:
     assert engine.step_begin(0.0) is not None
     return engine.step_end()
 
 
-def run_to_the_end(engine: Engine) -> list[StepReport]:
+def run_to_the_end(engine: Engine) -> list[StepResult]:
     reports = []
     while engine.step_begin(0.0) is not None:
         reports.append(engine.step_end())

@@ -6,11 +6,11 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.requests import Call, parse_chat, parse_completion
+from backends.engine.requests import EngineCall, parse_chat, parse_completion
 from backends.engine.text import WORDS, make_answer, render_chat, text_prompt, token_prompt
-from backends.engine.wire import Limits, WireError
+from backends.engine.wire import EngineLimits, WireError
 
-LIMITS = Limits(models=("tiny",), max_model_len=100, block_tokens=4)
+LIMITS = EngineLimits(models=("tiny",), max_model_len=100, block_tokens=4)
 
 
 def answer_of(text: str, **kwargs):
@@ -110,7 +110,7 @@ good_fields = st.fixed_dictionaries(
 )  # so that other fields are reached
 
 
-def outcome(parse, data: bytes, limits: Limits = LIMITS) -> Call | WireError:
+def outcome(parse, data: bytes, limits: EngineLimits = LIMITS) -> EngineCall | WireError:
     try:
         return parse(data, "application/json", limits)
     except WireError as error:
@@ -122,7 +122,7 @@ def test_whatever_the_body_it_is_a_call_within_limits_or_an_error_that_can_be_se
     body = {**fields, **good} if override else {**good, **fields}
     for parse in (parse_chat, parse_completion):
         result = outcome(parse, json.dumps(body).encode())
-        if isinstance(result, Call):
+        if isinstance(result, EngineCall):
             assert_within_limits(result)
         else:
             assert 400 <= result.status < 500
@@ -138,7 +138,7 @@ def test_bytes_that_are_no_json_are_refused_in_words(data):
         assert orjson.dumps(result.body)
 
 
-def assert_within_limits(call: Call) -> None:
+def assert_within_limits(call: EngineCall) -> None:
     assert len(call.prompts) == len(call.tokens_max) >= 1
     for prompt, tokens_max in zip(call.prompts, call.tokens_max, strict=True):
         assert tokens_max >= 1
@@ -156,7 +156,7 @@ def assert_within_limits(call: Call) -> None:
 
 
 def test_a_busy_server_turns_away_before_it_counts_tokens():
-    limits = Limits(models=("tiny",), max_model_len=100, block_tokens=4, choices_free=1)
+    limits = EngineLimits(models=("tiny",), max_model_len=100, block_tokens=4, choices_free=1)
     body = json.dumps({"prompt": "x" * 9999, "n": 2}).encode()
     result = outcome(parse_completion, body, limits)
     assert isinstance(result, WireError)

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from backends.pool import BackendSpec
 from gateway.config import Config, ConfigError, load_config
-from gateway.config.scheduling import NAMES, PARAMETERS, Policy, Scheduling
-from policies.cost import PRICES
+from gateway.config.scheduling import NAMES, PARAMETERS, PolicySettings, Scheduling
+from policies.accounts.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION
@@ -421,7 +421,7 @@ def test_parameters_have_the_defaults_of_the_policies_themselves():
         for name, make in table.items():
             given = inspect.signature(make).parameters
             taken = {key: given[key].default for key in given if key not in ("rng", "args", "kwargs")}
-            assert PARAMETERS[kind].get(name, Policy)(policy=name).parameters() == taken, (kind, name)
+            assert PARAMETERS[kind].get(name, PolicySettings)(policy=name).parameters() == taken, (kind, name)
         assert PARAMETERS[kind].keys() <= table.keys()
 
 

@@ -48,23 +48,23 @@ BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file"}
 
 
 def tenant(**fields):
-    section = sections.Tenant(**fields)
+    section = sections.TenantSection(**fields)
     return policy_tenant("alice", section), envelope_of(section)
 
 
 def tier(**fields):
-    section = sections.Tier(**fields)
+    section = sections.TierSection(**fields)
     return policy_tier("gold", section), envelope_of(section)
 
 
 def backend(**fields):
-    return backend_spec(sections.Backend(**{"url": "http://127.0.0.1:1", **fields}))
+    return backend_spec(sections.BackendSection(**{"url": "http://127.0.0.1:1", **fields}))
 
 
 def test_every_setting_is_tried_here():
-    assert set(TENANT) == set(sections.Tenant.model_fields)
-    assert set(TIER) == set(sections.Tier.model_fields)
-    assert set(BACKEND) | BACKEND_SOURCES == set(sections.Backend.model_fields)
+    assert set(TENANT) == set(sections.TenantSection.model_fields)
+    assert set(TIER) == set(sections.TierSection.model_fields)
+    assert set(BACKEND) | BACKEND_SOURCES == set(sections.BackendSection.model_fields)
 
 
 @pytest.mark.parametrize("field", TENANT)
@@ -86,8 +86,8 @@ def test_the_admin_api_takes_every_setting_of_the_file_with_its_default():
     def defaults(model):
         return {name: str(field.default) for name, field in model.model_fields.items()}
 
-    assert defaults(models.TenantFields) == defaults(sections.Tenant)
-    assert defaults(models.TierFields) == defaults(sections.Tier)
+    assert defaults(models.TenantFields) == defaults(sections.TenantSection)
+    assert defaults(models.TierFields) == defaults(sections.TierSection)
     taken = set(backend_models.NewBackend.model_fields)
     # The API names a backend by its id, and takes no file of the gateway's machine and no key in plain text.
-    assert set(sections.Backend.model_fields) - {"name", "api_key", *BACKEND_SOURCES} | {"api_key_env"} <= taken
+    assert set(sections.BackendSection.model_fields) - {"name", "api_key", *BACKEND_SOURCES} | {"api_key_env"} <= taken

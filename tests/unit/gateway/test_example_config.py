@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from gateway.config import Config, load_config
-from gateway.config.scheduling import NAMES, PARAMETERS, Policy, Pool, Scheduling
+from gateway.config.scheduling import NAMES, PARAMETERS, PolicySettings, PoolSettings, Scheduling
 
 TEXT = resources.files("gateway").joinpath("fairlead.example.yaml").read_text(encoding="utf-8")
 SETTINGS = Path(__file__).parents[3] / "docs/scheduling.md"
@@ -22,14 +22,16 @@ def paths_of_model(model: type[BaseModel], path: str = "") -> set[str]:
     found: set[str] = set()
     for name, field in model.model_fields.items():
         at = f"{path}{name}"
-        inner = _models(field.annotation) if model is not Pool else None  # what is in there stands above already
+        inner = (
+            _models(field.annotation) if model is not PoolSettings else None
+        )  # what is in there stands above already
         found |= paths_of_model(inner, f"{at}.") if inner else {at}
     return found
 
 
 def _models(annotation: typing.Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return None if issubclass(annotation, Policy) else annotation
+        return None if issubclass(annotation, PolicySettings) else annotation
     return next((model for kind in typing.get_args(annotation) if (model := _models(kind)) is not None), None)
 
 
@@ -37,7 +39,7 @@ def paths_of_data(data: typing.Any, model: type[BaseModel], path: str = "") -> s
     found: set[str] = set()
     for name, value in data.items():
         at = f"{path}{name}"
-        inner = _models(model.model_fields[name].annotation) if model is not Pool else None
+        inner = _models(model.model_fields[name].annotation) if model is not PoolSettings else None
         if inner is None:
             found.add(at)
         elif isinstance(value, list):
@@ -103,7 +105,7 @@ def shown_policies() -> dict[str, dict[str, dict[str, float]]]:
 
 def test_the_example_shows_every_policy_and_its_parameters_with_their_defaults():
     assert shown_policies() == {
-        kind: {name: PARAMETERS[kind].get(name, Policy)(policy=name).parameters() for name in names}
+        kind: {name: PARAMETERS[kind].get(name, PolicySettings)(policy=name).parameters() for name in names}
         for kind, names in NAMES.items()
     }
 
@@ -116,7 +118,7 @@ def test_the_documentation_names_every_policy_with_its_parameters():
         kind = kind_cell.strip(" `") or kind
         documented.setdefault(kind, {})[name.strip(" `")] = re.findall(r"`(\w+)`", parameters)
     assert {kind: documented[kind] for kind in NAMES} == {
-        kind: {name: list(PARAMETERS[kind].get(name, Policy)(policy=name).parameters()) for name in names}
+        kind: {name: list(PARAMETERS[kind].get(name, PolicySettings)(policy=name).parameters()) for name in names}
         for kind, names in NAMES.items()
     }
     assert Scheduling.model_fields.keys() <= documented.keys()

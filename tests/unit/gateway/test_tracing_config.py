@@ -3,43 +3,45 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.config.telemetry import Metrics, Tracing, TracingSettings
+from gateway.config.telemetry import MetricsSection, TracingSection, TracingSettings
 
 DEFAULTS = ("http/protobuf", "parentbased_traceidratio", 0.01)
 OTLP = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def test_traces_are_off_while_nobody_names_an_endpoint():
-    assert Tracing().settings({}) is None
-    assert Tracing(sampler="always_on", sample_ratio=1.0).settings({"OTEL_TRACES_SAMPLER": "always_on"}) is None
+    assert TracingSection().settings({}) is None
+    assert TracingSection(sampler="always_on", sample_ratio=1.0).settings({"OTEL_TRACES_SAMPLER": "always_on"}) is None
 
 
 def test_an_endpoint_turns_them_on_wherever_it_is_named():
     there = TracingSettings("http://c:4318/v1/traces", *DEFAULTS)
-    assert Tracing(endpoint="http://c:4318").settings({}) == there
-    assert Tracing(endpoint="http://c:4318/").settings({}) == there
-    assert Tracing().settings({OTLP: "http://c:4318"}) == there
+    assert TracingSection(endpoint="http://c:4318").settings({}) == there
+    assert TracingSection(endpoint="http://c:4318/").settings({}) == there
+    assert TracingSection().settings({OTLP: "http://c:4318"}) == there
 
 
 def test_the_variable_of_traces_alone_holds_as_it_is_written():
     variables = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/spans", OTLP: "http://other"}
-    assert Tracing().settings(variables) == TracingSettings("http://c/spans", *DEFAULTS)
+    assert TracingSection().settings(variables) == TracingSettings("http://c/spans", *DEFAULTS)
 
 
 def test_a_grpc_endpoint_has_no_path():
-    settings = Tracing(endpoint="http://c:4317").settings({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    settings = TracingSection(endpoint="http://c:4317").settings({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert (settings.endpoint, settings.protocol) == ("http://c:4317", "grpc")
 
 
 def test_the_file_goes_before_the_variables():
     variables = {OTLP: "http://v", "OTEL_TRACES_SAMPLER": "always_off", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
-    assert Tracing().settings(variables) == TracingSettings("http://v/v1/traces", "http/protobuf", "always_off", 0.5)
-    file = Tracing(endpoint="http://f", sampler="traceidratio", sample_ratio=0.25, protocol="http/protobuf")
+    assert TracingSection().settings(variables) == TracingSettings(
+        "http://v/v1/traces", "http/protobuf", "always_off", 0.5
+    )
+    file = TracingSection(endpoint="http://f", sampler="traceidratio", sample_ratio=0.25, protocol="http/protobuf")
     assert file.settings(variables) == TracingSettings("http://f/v1/traces", "http/protobuf", "traceidratio", 0.25)
 
 
 def test_opentelemetrys_own_switch_turns_them_off():
-    assert Tracing(endpoint="http://c").settings({"OTEL_SDK_DISABLED": "True"}) is None
+    assert TracingSection(endpoint="http://c").settings({"OTEL_SDK_DISABLED": "True"}) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_opentelemetrys_own_switch_turns_them_off():
 def test_a_variable_that_makes_no_sense_is_named(variable):
     (name,) = variable
     with pytest.raises(ValueError, match=name):
-        Tracing().settings({OTLP: "http://c", **variable})
+        TracingSection().settings({OTLP: "http://c", **variable})
 
 
 @pytest.mark.parametrize(
@@ -63,9 +65,9 @@ def test_a_variable_that_makes_no_sense_is_named(variable):
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting):
     with pytest.raises(ValidationError):
-        Tracing(**setting)
+        TracingSection(**setting)
 
 
 def test_the_number_of_series_has_a_limit():
     with pytest.raises(ValidationError):
-        Metrics(tenants_max=1001)
+        MetricsSection(tenants_max=1001)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
 from policies.types import (

@@ -1,7 +1,7 @@
 """An order of requests driven by hand: queues beside it, charges said where they matter."""
 
+from policies.accounts.ledger import InFlight
 from policies.fairness import Fairness
-from policies.ledger import InFlight
 from policies.reservation import Reservation
 from policies.types import Request, SloEnvelope, Usage
 

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.admission import BoundedQueues, DrainEstimate
-from policies.admission.drain import RETRY_AFTER_S_MAX
+from policies.admission.retry_after import RETRY_AFTER_S_MAX
 from policies.types import BackendLoad, Reason, Reject, Tenant
 
 FULL = [BackendLoad("gpu", requests_running_max=1)]

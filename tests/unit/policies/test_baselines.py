@@ -2,10 +2,10 @@
 
 import pytest
 
+from policies.accounts.cost import LinearPrice
 from policies.admission import WINDOWS, RateLimiter
-from policies.cost import LinearPrice
 from policies.fairness import DeficitRoundRobin, Fifo
-from policies.queues import Queues
+from policies.queues import PoolQueues
 from policies.types import BackendLoad, Reason, Request, Tenant
 
 
@@ -18,7 +18,7 @@ def test_two_requests_a_minute_accept_what_the_worked_example_says(window, accep
     tenant, seen = Tenant("A", requests_per_minute_max=2), []
     for now in (0.0, 10.0, 20.0, 61.0, 65.0):
         request = Request("r", "A", "m", now, 1, 1)
-        refusal = rate.refuse(request, tenant, Queues(), now)
+        refusal = rate.refuse(request, tenant, PoolQueues(), now)
         seen.append(refusal is None)
         if refusal is None:
             rate.admitted(request, tenant, now)

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from policies import capacity
-from policies.capacity import BackendCapacity
+from policies.capacity import backend as capacity
+from policies.capacity.backend import BackendCapacity
 from policies.prediction import TenantQuantile
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, SloEnvelope, Tenant, Tier

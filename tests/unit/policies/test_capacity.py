@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from policies.capacity import BackendCapacity, Reservation
+from policies.capacity.backend import BackendCapacity, Reservation
 from policies.types import BackendLoad, Request
 
 WHOLE = {"headroom_ratio_max": 1.0}

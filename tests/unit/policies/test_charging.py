@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.cost import LinearPrice, ProfiledQuadraticPrice
+from policies.accounts.cost import LinearPrice, ProfiledQuadraticPrice
 from policies.prediction import NoPrediction, Oracle, TenantQuantile
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Outcome, Usage

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cost import PRICES, ExtendPrice, FlopsPrice, LinearPrice, ProfiledQuadraticPrice
+from policies.accounts.cost import PRICES, ExtendPrice, FlopsPrice, LinearPrice, ProfiledQuadraticPrice
 
 
 @pytest.mark.parametrize(

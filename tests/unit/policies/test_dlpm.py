@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from orders import Orderly
 
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
 from policies.fairness import DeficitLongestPrefix
 from policies.types import Usage
 

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from policies.accounts.ledger import InFlight
 from policies.fairness.circle import Circle, Spot
 from policies.fairness.drr import DeficitRoundRobin
-from policies.ledger import InFlight
 from policies.reservation import Reservation
 from policies.types import Request, Usage
 

@@ -4,7 +4,7 @@ import pytest
 from orders import Orderly
 
 from policies.fairness import AgentTags, DualCounter
-from policies.fairness.justitia import call_cost
+from policies.fairness.experimental.justitia import call_cost
 
 
 class KnownAgents(AgentTags):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.outage import BACKEND_WAIT_S_MAX
+from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.types import BackendLoad, Outcome, Reason, Tenant
 
 A100 = BackendLoad("a100", requests_running_max=10, kv_tokens_max=10_000)

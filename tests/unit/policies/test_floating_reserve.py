@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from policies.floating_reserve import ARRIVALS, NONE, RESERVE_S, FloatingReserve, Room
+from policies.capacity.reserve import ARRIVALS, NONE, RESERVE_S, FloatingReserve, Room
 from policies.types import BackendLoad, SloEnvelope, Tenant, Tier
 
 TIGHT, LOOSE = SloEnvelope(ttft_s=0.5), SloEnvelope(ttft_s=60.0)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.capacity import BackendCapacity
-from policies.kv_peak import PeakOverTime
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.kv_peak import PeakOverTime
 from policies.reservation import Reservation
 from policies.types import BackendLoad, Request
 

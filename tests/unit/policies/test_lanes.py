@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from policies.fairness import DeficitRoundRobin, LeastCounterFirst
-from policies.fleet import REFUSED_S_MAX
+from policies.fleet.fleet import REFUSED_S_MAX
 from policies.placement import ArrivalPlacement, Worker
 from policies.prediction import Oracle
 from policies.types import BackendLoad, Outcome, Reason, Request, Tenant, Tier, Usage

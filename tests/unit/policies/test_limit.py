@@ -5,12 +5,12 @@ from math import inf
 
 import pytest
 
-from policies.capacity import BackendCapacity, Clock
+from policies.capacity.backend import BackendCapacity, Clock
 from policies.limit import FixedLimit, RoomOnly
-from policies.limit.gap import GapLimit
+from policies.limit.by_latency import LatencyLimit
+from policies.limit.engine_work import EngineWork
 from policies.limit.knee import RATE_SHARE, knee_s
-from policies.limit.speeds import Answer
-from policies.limit.work import EngineWork
+from policies.limit.latency_by_batch import TimedAnswer
 from policies.reservation import Reservation
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, SloEnvelope
@@ -310,7 +310,9 @@ def test_without_a_sure_model_nothing_is_foretold():
 # -- without a model --------------------------------------------------------------------------------------------
 
 
-def ask(limit: GapLimit, token_s, answers: int, running: int, *, tokens=100, seats=1000, is_sized=True, streamed=True):
+def ask(
+    limit: LatencyLimit, token_s, answers: int, running: int, *, tokens=100, seats=1000, is_sized=True, streamed=True
+):
     """So many answers of a backend that takes `token_s(n)` for a token of each of n, to clients that would have so many
     running; returns how many ran with each of the answers.
     """
@@ -318,7 +320,7 @@ def ask(limit: GapLimit, token_s, answers: int, running: int, *, tokens=100, sea
     for _ in range(answers):
         n = int(min(running, seats, limit.sequences_max))
         ran.append(n)
-        limit.answered(Answer(tokens * token_s(n), 100, tokens, streamed, n, n), seats=seats, is_sized=is_sized)
+        limit.answered(TimedAnswer(tokens * token_s(n), 100, tokens, streamed, n, n), seats=seats, is_sized=is_sized)
     return ran
 
 
@@ -332,7 +334,7 @@ def knee(n: int) -> float:
 
 
 def test_where_answers_are_far_slower_than_when_fewer_ran_and_fewer_are_enough_the_limit_is_at_the_knee():
-    limit = GapLimit()
+    limit = LatencyLimit()
     ask(limit, knee, answers=20, running=1)
     ask(limit, knee, answers=500, running=80)
     assert limit.sequences_max == inf, "a batch makes steps longer"
@@ -342,7 +344,7 @@ def test_where_answers_are_far_slower_than_when_fewer_ran_and_fewer_are_enough_t
 
 
 def test_where_running_less_does_not_make_it_faster_it_is_not_the_cure():
-    limit = GapLimit()
+    limit = LatencyLimit()
     ask(limit, lambda _n: 0.010, answers=20, running=5)
     ran = ask(limit, lambda _n: 0.500, answers=2_000, running=500)
     assert limit.sequences_max == inf
@@ -351,7 +353,7 @@ def test_where_running_less_does_not_make_it_faster_it_is_not_the_cure():
 
 
 def test_it_becomes_slower_or_faster_as_a_whole_and_the_limit_stays():
-    limit = GapLimit()
+    limit = LatencyLimit()
     ask(limit, at_once(10), answers=2_000, running=80, is_sized=False)
     before = limit.sequences_max
     assert 10 <= before < 20
@@ -362,7 +364,7 @@ def test_it_becomes_slower_or_faster_as_a_whole_and_the_limit_stays():
 
 
 def test_it_comes_back_in_proportion_when_more_are_of_use_again():
-    limit = GapLimit()
+    limit = LatencyLimit()
     ask(limit, at_once(4), answers=1_000, running=500, is_sized=False)
     assert limit.sequences_max < 8
     ran = ask(limit, at_once(400), answers=2_000, running=500, is_sized=False)
@@ -370,7 +372,7 @@ def test_it_comes_back_in_proportion_when_more_are_of_use_again():
 
 
 def test_other_kinds_of_answers_are_not_limited_for_those_that_went_before():
-    limit = GapLimit()
+    limit = LatencyLimit()
     ask(limit, at_once(4), answers=2_000, running=60, is_sized=False, streamed=False)
     assert limit.sequences_max < 8
     assert ask(limit, lambda _n: 0.020, answers=30, running=500, is_sized=False)[-1] >= 250
@@ -378,7 +380,7 @@ def test_other_kinds_of_answers_are_not_limited_for_those_that_went_before():
 
 def test_answers_that_took_next_to_no_time_do_not_make_others_slow():
     """Such times say how busy the gateway is, not the engine."""
-    limit = GapLimit()
+    limit = LatencyLimit()
     ask(limit, lambda _n: 1e-6, answers=8, running=8)
     ask(limit, lambda n: 1e-7 * n, answers=1_000, running=32)
     ask(limit, lambda _n: 4e-3, answers=1_000, running=32)
@@ -386,7 +388,7 @@ def test_answers_that_took_next_to_no_time_do_not_make_others_slow():
 
 
 def test_slow_answers_beside_fast_ones_limit_nothing():
-    limit = GapLimit()
+    limit = LatencyLimit()
     for _ in range(200):
         ask(limit, lambda _n: 0.010, answers=1, running=20)
         ask(limit, lambda _n: 0.500, answers=19, running=20)
@@ -394,7 +396,7 @@ def test_slow_answers_beside_fast_ones_limit_nothing():
 
 
 def test_a_burst_that_ends_takes_nothing_away():
-    limit = GapLimit()
+    limit = LatencyLimit()
     ask(limit, knee, answers=20, running=1)
     ask(limit, knee, answers=20_000, running=400)
     before = limit.sequences_max
@@ -404,13 +406,13 @@ def test_a_burst_that_ends_takes_nothing_away():
 
 
 def test_what_changed_while_it_ran_says_nothing():
-    steady, risen = (Answer(1.0, 10, 10, True, 20, last) for last in (21, 30))
+    steady, risen = (TimedAnswer(1.0, 10, 10, True, 20, last) for last in (21, 30))
     assert steady.ran_with == pytest.approx(20.5, abs=0.1)
     assert risen.ran_with is None
 
 
 def test_more_than_is_assumed_of_a_backend_of_unknown_size_is_tried_and_kept():
-    limit = GapLimit()
+    limit = LatencyLimit()
     ran = ask(limit, lambda _n: 0.010, answers=20_000, running=1_000, seats=256, is_sized=False)
     assert ran[-1] == 256, "the seats that its capacity takes from it"
     assert limit.sequences_max > 256

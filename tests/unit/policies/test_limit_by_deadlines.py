@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.capacity import BackendCapacity, Clock
+from policies.capacity.backend import BackendCapacity, Clock
 from policies.limit.deadlines import PromptsByDeadline
 from policies.reservation import Reservation
 from policies.step_time import StepTime, StepTimeModel

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from policies.accounts.ledger import InFlight
+from policies.capacity.prefix_index import PrefixIndex, leading_blocks
 from policies.fairness import DeficitLongestPrefix, SlackCounter, cached
-from policies.ledger import InFlight
-from policies.prefixes import PrefixIndex, leading_blocks
 from policies.reservation import Reservation
 from policies.types import Request, Usage
 

@@ -5,12 +5,12 @@ from conftest import Pool
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from policies.accounts.checkpoint import BEFORE_ALL, QueueCheckpoint, TierCheckpoint, is_worth_keeping
 from policies.fairness import FAIRNESS
 from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
 from policies.fairness.slack import SLACK_SERVICE
 from policies.prediction import NoPrediction, TenantQuantile
-from policies.standings import BEFORE_ALL, LaneStandings, TierStanding, worth_keeping
 from policies.types import BackendLoad, Tenant, Tier, Usage
 
 ONE_SEAT, ROOMY = BackendLoad("gpu", requests_running_max=1), BackendLoad("gpu", requests_running_max=8)
@@ -36,10 +36,10 @@ class Move:
         self.pool = self.make(self.tenants)
         tiers = {"before": ("M", "N"), "after": ("R",)}
         received = {
-            tier_id: TierStanding(0.0, age, dict.fromkeys(tenant_ids, age))
+            tier_id: TierCheckpoint(0.0, age, dict.fromkeys(tenant_ids, age))
             for age, (tier_id, tenant_ids) in zip(ages, tiers.items(), strict=True)
         }
-        self.pool.scheduler.restored({BEFORE_ALL: LaneStandings(0.0, received)}, 0.0, 0.0)
+        self.pool.scheduler.restored({BEFORE_ALL: QueueCheckpoint(0.0, received)}, 0.0, 0.0)
 
     def make(self, tenants):
         options = {"fairness": FAIRNESS[self.name], "prediction": self.prediction}
@@ -189,12 +189,14 @@ def test_a_tenant_that_was_moved_while_the_gateway_was_down_is_ahead_by_as_much(
     """It was of another tier when the standings were kept, which may be gone now; or it comes back later."""
     move = Move(name, ages=ages)
     before = {"M": ages[0] + ahead, "N": ages[0]}
-    kept = LaneStandings(0.0, {"before": TierStanding(0.0, ages[0], before), "after": TierStanding(0.0, ages[1], {})})
+    kept = QueueCheckpoint(
+        0.0, {"before": TierCheckpoint(0.0, ages[0], before), "after": TierCheckpoint(0.0, ages[1], {})}
+    )
     here = [Tenant("R", tier_id="after"), *([move.mover("after")] if comes_first else [])]
     if not knows_tier:
         move.tiers = [tier for tier in move.tiers if tier.id == "after"]
     move.pool = move.make(here)
-    move.pool.scheduler.restored(worth_keeping({BEFORE_ALL: kept}), 0.0, 0.0)
+    move.pool.scheduler.restored(is_worth_keeping({BEFORE_ALL: kept}), 0.0, 0.0)
     if not comes_first:
         if ahead:
             kept = move.pool.scheduler.standings()[BEFORE_ALL].tiers["before"]
@@ -207,7 +209,7 @@ def test_a_tenant_that_was_moved_while_the_gateway_was_down_is_ahead_by_as_much(
 
 def test_a_tenant_whose_tier_was_gone_for_a_while_comes_back_to_it_as_it_was():
     move = Move("vtc")
-    kept = LaneStandings(0.0, {"gone": TierStanding(0.0, 7_200_000.0, {"M": 7_200_300.0})})
+    kept = QueueCheckpoint(0.0, {"gone": TierCheckpoint(0.0, 7_200_000.0, {"M": 7_200_300.0})})
     move.pool = move.make([Tenant("R", tier_id="after")])
     move.pool.scheduler.restored({BEFORE_ALL: kept}, 0.0, 0.0)
     move.pool.change(move.mover("gone"), Tenant("new", tier_id="gone"), tiers=[Tier("gone")])
@@ -218,7 +220,7 @@ def test_a_tenant_whose_tier_was_gone_for_a_while_comes_back_to_it_as_it_was():
 
 def test_a_checkpoint_keeps_nothing_of_a_tier_that_is_gone_once_everybody_has_moved():
     move = Move("vtc")
-    kept = LaneStandings(0.0, {"gone": TierStanding(0.0, 7_200_000.0, {"M": 7_200_300.0})})
+    kept = QueueCheckpoint(0.0, {"gone": TierCheckpoint(0.0, 7_200_000.0, {"M": 7_200_300.0})})
     move.pool = move.make([move.mover("after")])
     move.pool.scheduler.restored({BEFORE_ALL: kept}, 0.0, 0.0)
     assert "gone" not in move.pool.scheduler.standings()[BEFORE_ALL].tiers

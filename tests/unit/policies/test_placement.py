@@ -2,10 +2,10 @@
 
 import pytest
 
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.prefix_index import PrefixIndex
 from policies.placement import D2lpm, LongestPrefix, Preble, RoundRobin, TenantRoundRobin, Worker
 from policies.placement.preble import OUTPUT_TOKEN_S, OUTPUT_TOKENS_AT_FIRST, PREFILL_TOKEN_S, WINDOW_S
-from policies.prefixes import PrefixIndex
 from policies.types import BackendLoad, Request, Usage
 
 

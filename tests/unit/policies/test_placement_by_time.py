@@ -1,8 +1,8 @@
 """Placements that go by predicted time: worked examples."""
 
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.prefix_index import PrefixIndex
 from policies.placement import LargestBudget, PredictedTtft
-from policies.prefixes import PrefixIndex
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, SloEnvelope
 

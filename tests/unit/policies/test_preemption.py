@@ -1,7 +1,7 @@
 """A seat is taken back from whoever has received far more than one that waits, as long as nothing was sent."""
 
 from policies.fairness import Fifo, LeastCounterFirst
-from policies.types import BackendLoad, Dispatch, Tenant, Tier, Withdraw
+from policies.types import BackendLoad, Dispatch, Preempt, Tenant, Tier
 
 ONE_SEAT = [BackendLoad("gpu", requests_running_max=1)]
 
@@ -21,7 +21,7 @@ def far_ahead(make_pool, **options):
 def test_the_youngest_untouched_request_of_the_most_served_is_withdrawn_and_the_least_served_goes(make_pool):
     pool = far_ahead(make_pool)
     pool.send("B", "b", prompt=10)
-    assert pool.poll() == [Withdraw("a1")]
+    assert pool.poll() == [Preempt("a1")]
     pool.come_back("a1")
     assert pool.dispatched() == ["b"], "what was withdrawn does not go first"
     pool.end("b")
@@ -65,10 +65,10 @@ def test_where_it_was_too_late_the_answer_is_its_tokens_and_another_may_be_withd
     pool.send("A", "a2", prompt=10)
     pool.dispatched()
     pool.send("B", "b", prompt=10)
-    assert pool.poll() == [Withdraw("a2")], "the youngest"
+    assert pool.poll() == [Preempt("a2")], "the youngest"
     assert pool.poll() == [], "not answered yet"
     pool.emit("a2")
-    assert pool.poll() == [Withdraw("a1")]
+    assert pool.poll() == [Preempt("a1")]
 
 
 def test_a_withdrawn_request_whose_client_leaves_is_given_everything_back(make_pool):
@@ -93,7 +93,7 @@ def test_a_seat_that_the_waiting_request_may_not_have_is_not_taken_back(make_poo
     pool.send("A", "ay", prompt=10, backend_ids=frozenset("y"))
     pool.dispatched()
     pool.send("B", "b", prompt=10, backend_ids=frozenset("x"))
-    assert pool.poll() == [Withdraw("ax")]
+    assert pool.poll() == [Preempt("ax")]
 
 
 def test_a_seat_of_a_backend_that_is_gone_helps_nobody(make_pool):
@@ -134,7 +134,7 @@ def test_two_tenants_do_not_push_each_other_out_for_ever(make_pool):
     for _ in range(50):
         actions = pool.poll()
         for action in actions:
-            if isinstance(action, Withdraw):
+            if isinstance(action, Preempt):
                 pool.come_back(action.request_id)
                 withdrawn += 1
         if not actions:
@@ -155,7 +155,7 @@ def test_a_dispatch_says_whether_it_may_be_withdrawn(make_pool):
 def test_a_request_is_withdrawn_once_at_most(make_pool):
     pool = far_ahead(make_pool, preempt_service=1.0)
     pool.send("B", "b", prompt=1_000)
-    assert pool.poll() == [Withdraw("a1")]
+    assert pool.poll() == [Preempt("a1")]
     pool.come_back("a1")
     assert pool.dispatched() == ["b"]
     pool.emit("b")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import prefixes
-from policies.prefixes import PrefixIndex
+from policies.capacity import prefix_index as prefixes
+from policies.capacity.prefix_index import PrefixIndex
 from policies.types import Request
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.admission import WINDOWS, RateLimiter
-from policies.admission.window import WINDOW_S, SlidingWindow
+from policies.admission.rate_window import WINDOW_S, SlidingWindow
 from policies.prediction import LastFiveMean, NoPrediction
-from policies.queues import Queues
+from policies.queues import PoolQueues
 from policies.types import BackendLoad, Outcome, RateLimit, RateLimits, Reason, Request, Tenant, Usage
 
 ROOMY = [BackendLoad("gpu", requests_running_max=100)]
@@ -209,7 +209,7 @@ def test_what_was_admitted_in_a_minute_never_passes_the_limit_where_nothing_was_
     for number, (pause_s, prompt, output, ends_at_once) in enumerate(calls):
         now += pause_s
         request = Request(f"r{number}", "A", "m", now, prompt, output)
-        refusal = limiter.refuse(request, tenant, Queues(), now)
+        refusal = limiter.refuse(request, tenant, PoolQueues(), now)
         if refusal is not None:
             assert 0.0 <= refusal.retry_after_s <= WINDOW_S + 1e-6
             continue

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from policies.capacity import KV_RULES
-from policies.refusals import Refusals
+from policies.capacity.backend import KV_RULES
+from policies.fleet.negative_cache import NegativeCache
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, Outcome, SloEnvelope, Tenant, Tier
 
@@ -47,21 +47,21 @@ def history(make_pool, seed: int, loads=LOADS, **options) -> list[tuple[str, str
 def test_a_pool_sends_the_same_whether_it_remembers_refusals_or_not(make_pool, monkeypatch, seed, kv_rule, loads):
     remembered = history(make_pool, seed, loads, kv_rule=kv_rule)
     assert len(remembered) > 100
-    monkeypatch.setattr(Refusals, "worth_asking", lambda _self, candidates, *_needed, **_when: candidates)
+    monkeypatch.setattr(NegativeCache, "worth_asking", lambda _self, candidates, *_needed, **_when: candidates)
     assert history(make_pool, seed, loads, kv_rule=kv_rule) == remembered
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """How many backends were asked, each time that somebody looked for room."""
-    found, worth_asking = [], Refusals.worth_asking
+    found, worth_asking = [], NegativeCache.worth_asking
 
     def spied(self, *args, **when):
         worth = worth_asking(self, *args, **when)
         found.append(len(worth))
         return worth
 
-    monkeypatch.setattr(Refusals, "worth_asking", spied)
+    monkeypatch.setattr(NegativeCache, "worth_asking", spied)
     return found
 
 

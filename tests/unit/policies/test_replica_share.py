@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.capacity import BackendCapacity
+from policies.capacity.backend import BackendCapacity
 from policies.limit import FixedLimit
-from policies.types import BackendLoad, PeersUse, ReplicaShare, Request
+from policies.types import BackendLoad, PeerUse, ReplicaShare, Request
 
 GPU = BackendLoad("gpu", requests_running_max=10, kv_tokens_max=1_000)
 
@@ -16,7 +16,7 @@ def shares(replicas):
     return [ReplicaShare(replicas, number) for number in range(replicas)]
 
 
-def capacity(share, peers=PeersUse(), *, running=None, **options):  # noqa: B008 - a value
+def capacity(share, peers=PeerUse(), *, running=None, **options):  # noqa: B008 - a value
     made = BackendCapacity(replace(GPU, share=share, peers=peers), headroom_ratio_max=1.0, **options)
     for at in range(3):
         if running is not None:
@@ -39,13 +39,13 @@ def test_a_backends_seats_and_memory_are_divided():
 
 def test_what_peers_have_there_is_not_taken_for_strangers():
     """Of 9 that run 5 are the other replicas': 4 are strangers', and the rest is shared."""
-    made = [capacity(share, PeersUse(5, 200), running=9) for share in shares(3)]
+    made = [capacity(share, PeerUse(5, 200), running=9) for share in shares(3)]
     assert {each.foreign_requests for each in made} == {4}
     assert [each.sequences_max for each in made] == [2, 2, 2]
 
 
 def test_what_peers_have_there_fills_the_backend_and_slows_its_steps():
-    empty, filled = capacity(ReplicaShare(2, 0)), capacity(ReplicaShare(2, 0), PeersUse(5, 400))
+    empty, filled = capacity(ReplicaShare(2, 0)), capacity(ReplicaShare(2, 0), PeerUse(5, 400))
     assert (empty.reserved_ratio, filled.reserved_ratio) == (0.0, 0.5)
     assert filled.work._foreign_sequences == 5
 

@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
 from policies.fairness import DeficitLongestPrefix, DeficitRoundRobin, Fifo
 from policies.limit import FixedLimit
 from policies.prediction import Oracle
-from policies.share import ShareCap, TenantUse
+from policies.queueing.share_cap import ShareCap, TenantUse
 from policies.types import BackendLoad, Request, Tenant, Tier
 
 

@@ -1,8 +1,8 @@
 """What one replica may let in of a limit that others share, by what they have said."""
 
-from policies.admission import RateLimiter, Sharing
-from policies.queues import Queues
-from policies.types import LimitKind, MinuteSaid, Request, Tenant
+from policies.admission import RateLimiter, SharedRateLimits
+from policies.queues import PoolQueues
+from policies.types import LimitKind, RateWindowReport, Request, Tenant
 
 NOW = 100.0
 
@@ -11,7 +11,7 @@ class Replica:
     """One of `replicas`, named "b"; a limit of requests."""
 
     def __init__(self, limit, replicas=2):
-        self.sharing = Sharing()
+        self.sharing = SharedRateLimits()
         self.sharing.replicas = replicas
         self.limiter = RateLimiter(lambda _: 0.0, sharing=self.sharing)
         self.tenant = Tenant("A", requests_per_minute_max=limit)
@@ -21,7 +21,7 @@ class Replica:
     def ask(self):
         self.made += 1
         request = Request(f"r{self.made}", "A", "m", self.now, 1, 1)
-        refusal = self.limiter.refuse(request, self.tenant, Queues(), self.now)
+        refusal = self.limiter.refuse(request, self.tenant, PoolQueues(), self.now)
         if refusal is None:
             self.limiter.admitted(request, self.tenant, self.now)
         return refusal
@@ -44,7 +44,7 @@ class Replica:
 
 
 def said(used, claims=0.0, *, asks=True):
-    return MinuteSaid((float(used), 0.0), (float(claims), 0.0), asks)
+    return RateWindowReport((float(used), 0.0), (float(claims), 0.0), asks)
 
 
 def test_an_untouched_limit_may_be_used_in_equal_parts_before_anybody_has_met():
@@ -148,7 +148,7 @@ def test_of_two_limits_the_one_that_takes_longer_is_named():
     for now, prompt_tokens in ((0.0, 1), (30.0, 9)):
         limiter.admitted(Request(f"r{now}", "A", "m", now, prompt_tokens, 1), tenant, now)
     refusals = {
-        tokens: limiter.refuse(Request(f"q{tokens}", "A", "m", 40.0, tokens, 1), tenant, Queues(), 40.0)
+        tokens: limiter.refuse(Request(f"q{tokens}", "A", "m", 40.0, tokens, 1), tenant, PoolQueues(), 40.0)
         for tokens in (1, 9, 11)
     }
     assert {tokens: refusal.limit for tokens, refusal in refusals.items()} == {

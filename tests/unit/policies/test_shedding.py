@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from policies.admission import BoundedQueues
+from policies.envelope import first_token_due_at
 from policies.scheduler import Scheduler
-from policies.slo.envelope import first_token_due_at
 from policies.types import BackendLoad, Dispatch, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
 
 TIERS = [Tier("gold", priority=2), Tier("default"), Tier("low", priority=-1), Tier("spot", priority=-2)]

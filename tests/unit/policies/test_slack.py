@@ -7,11 +7,11 @@ from random import Random
 import pytest
 from orders import Orderly
 
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
+from policies.envelope import TTFT_S_UNSET, urgency_at
 from policies.fairness import SlackCounter, VirtualTokenCounter
 from policies.fairness.cached import LOOKUPS_MAX
 from policies.fairness.slack import SECOND_KEYS
-from policies.slo.envelope import TTFT_S_UNSET, urgency_at
 from policies.types import BackendLoad, Request, SloEnvelope, Usage
 
 

@@ -5,7 +5,7 @@ import pytest
 from policies.admission import BoundedQueues, Feasibility
 from policies.admission.feasible import OVERLOAD_S_MAX, RETRY_AFTER_S_MAX
 from policies.prediction import PREDICTION
-from policies.queues import Queues
+from policies.queues import PoolQueues
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, SloEnvelope, Tenant, Tier, Usage
 
@@ -65,7 +65,7 @@ class Rule:
     def ask(self, tier_id, ttft_s, *, given_s=None):
         targets = None if ttft_s is None else SloEnvelope(ttft_s, ttft_s_given=given_s)
         request = Request("r", "t", "m", self.now, 1, 1, envelope=targets)
-        return self.rule.refuse(request, Tenant("t", tier_id=tier_id), Queues(), self.now)
+        return self.rule.refuse(request, Tenant("t", tier_id=tier_id), PoolQueues(), self.now)
 
 
 def test_a_tier_chooses_between_refusal_and_waiting():

@@ -2,10 +2,10 @@
 
 import pytest
 
+from policies.pool.preemption import WAITED_RATIO_MAX
 from policies.prediction import PREDICTION
-from policies.preemption import WAITED_RATIO_MAX
 from policies.step_time import StepTime, StepTimeModel
-from policies.types import BackendLoad, Dispatch, SloEnvelope, Tenant, Tier, Usage, Withdraw
+from policies.types import BackendLoad, Dispatch, Preempt, SloEnvelope, Tenant, Tier, Usage
 
 STEP = StepTimeModel(base_s=0.01, token_s=0.0001)
 TIERS = (Tier("default"), Tier("chat", weight=4.0), Tier("batch", preemptible=True))
@@ -37,7 +37,7 @@ def test_before_a_request_is_late_the_youngest_of_the_preemptible_tier_goes_back
     wakeup_at = pool.scheduler.next_wakeup()
     assert wakeup_at == pytest.approx(began_at + WAITED_RATIO_MAX)
     pool.now = wakeup_at
-    assert pool.poll() == [Withdraw("B2-1")]
+    assert pool.poll() == [Preempt("B2-1")]
     assert pool.poll() == [], "not answered yet"
     charged = pool.service("B2")
     pool.come_back("B2-1")
@@ -57,7 +57,7 @@ def test_only_as_many_go_back_as_have_to_and_each_once(make_pool):
     withdrawn = []
     for _ in range(20):
         for action in pool.poll():
-            if isinstance(action, Withdraw):
+            if isinstance(action, Preempt):
                 withdrawn.append(action.request_id)
                 pool.come_back(action.request_id)
     assert withdrawn == ["B-2", "B-1"]
@@ -65,7 +65,7 @@ def test_only_as_many_go_back_as_have_to_and_each_once(make_pool):
     assert pool.dispatched() == ["B-1"]
     pool.send("C", "c3", envelope=SOON)
     pool.now += WAITED_RATIO_MAX
-    assert pool.poll() == [Withdraw("B-0")], "B-1 was taken back before"
+    assert pool.poll() == [Preempt("B-0")], "B-1 was taken back before"
 
 
 def test_a_request_that_was_sent_a_byte_keeps_its_seat(make_pool):
@@ -135,7 +135,7 @@ def test_a_flood_with_an_envelope_does_not_starve_the_tier_that_gives(make_pool)
         pool.now += WAITED_RATIO_MAX
         for _ in range(3):
             for action in pool.poll():
-                if isinstance(action, Withdraw):
+                if isinstance(action, Preempt):
                     pool.come_back(action.request_id)
                 elif isinstance(action, Dispatch):
                     running = action.request_id
@@ -151,7 +151,7 @@ def test_a_seat_that_was_taken_back_is_kept_for_whom_it_was_taken_until_that_lea
     pool.send("B", "next by order", prompt=1)
     pool.send("C", "c", envelope=SOON)
     pool.now += WAITED_RATIO_MAX
-    assert pool.poll() == [Withdraw("B-0")]
+    assert pool.poll() == [Preempt("B-0")]
     pool.scheduler.cancel("c", pool.now)
     pool.come_back("B-0")
     assert pool.dispatched() == ["B-0"]
@@ -165,7 +165,7 @@ def test_with_a_sure_model_a_seat_is_taken_when_the_forecast_says_so_and_not_for
     pool.scheduler.cancel("hopeless", pool.now)
     # What runs will go on for 100 steps of 10 ms: a second, and then some.
     pool.send("C", "c", envelope=SOON)
-    assert pool.poll() == [Withdraw("B-0")]
+    assert pool.poll() == [Preempt("B-0")]
 
 
 def test_only_what_may_go_back_is_marked(make_pool):
@@ -186,7 +186,7 @@ def test_what_was_sent_before_its_tier_became_preemptible_keeps_its_seat(make_po
     for name in ("c1", "c2"):
         pool.send("C", name, envelope=SOON)
     pool.now += WAITED_RATIO_MAX
-    assert pool.poll() == [Withdraw("after")]
+    assert pool.poll() == [Preempt("after")]
     pool.come_back("after")
     assert pool.dispatched() == ["c1"]
     assert pool.poll() == []

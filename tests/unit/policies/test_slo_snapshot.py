@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.slo.views import REQUESTS_SHOWN_MAX
+from policies.slo.slack_view import REQUESTS_SHOWN_MAX
 from policies.types import Attainment, BackendLoad, Outcome, RequestView, SloEnvelope, Tenant, Tier, Timing
 
 ENVELOPE = SloEnvelope(ttft_s=1.0, tpot_s=0.1)

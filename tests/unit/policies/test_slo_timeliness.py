@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from policies.slo.attainment import AttainmentBook, kept
-from policies.slo.envelope import slack_s, urgency_at
+from policies.envelope import slack_s, urgency_at
+from policies.slo.attainment import AttainmentCounts, met_targets
 from policies.slo.timeliness import Timeliness
 from policies.types import Attainment, Outcome, Request, SloEnvelope, Timing
 
@@ -31,8 +31,8 @@ def test_an_early_first_token_spoils_the_one_reading_and_not_the_other():
     assert timing.tpot_s == pytest.approx(0.45)
     assert timing.tpot_envelope_s == pytest.approx(0.05)
     assert timing.tokens_in_time == 2
-    assert kept(ENVELOPE, timing) == (True, False, True)
-    assert kept(ENVELOPE, timing).all
+    assert met_targets(ENVELOPE, timing) == (True, False, True)
+    assert met_targets(ENVELOPE, timing).all
 
 
 def test_readings_are_the_largest_over_all_tokens():
@@ -45,7 +45,7 @@ def test_tokens_are_late_one_by_one():
     # due at 0.5, 0.55, 0.6, 0.65 ...: of the chunk at 0.63 tokens 1 and 2 are late, 3 and 4 are not
     timing = timed((0.5, 1), (0.63, 5))
     assert (timing.tokens, timing.tokens_in_time) == (5, 3)
-    assert not kept(ENVELOPE, timing).all
+    assert not met_targets(ENVELOPE, timing).all
 
 
 def test_every_token_is_judged_as_by_the_definition_however_they_are_cut_into_chunks():
@@ -62,21 +62,21 @@ def test_every_token_is_judged_as_by_the_definition_however_they_are_cut_into_ch
 def test_a_chunk_that_ends_on_its_deadline_is_in_time():
     timing = timed(*[(0.5 + 0.05 * j, j + 1) for j in range(200)])
     assert timing.tokens_in_time == 200
-    assert kept(ENVELOPE, timing).all
+    assert met_targets(ENVELOPE, timing).all
 
 
 def test_without_a_ttft_target_the_envelope_begins_with_the_first_token():
     envelope = SloEnvelope(tpot_s=0.05)
     timing = timed((7.0, 1), (7.05, 2), (7.2, 3), envelope=envelope)
     assert timing.tokens_in_time == 2
-    assert kept(envelope, timing) == (True, False, False)
+    assert met_targets(envelope, timing) == (True, False, False)
 
 
 def test_without_a_tpot_target_only_the_first_token_has_a_deadline():
     envelope = SloEnvelope(ttft_s=0.5)
     assert timed((0.6, 1), (9.0, 4), envelope=envelope).tokens_in_time == 3
     assert timed((0.5, 1), (9.0, 4), envelope=envelope).tokens_in_time == 4
-    assert kept(envelope, timed((0.6, 4), envelope=envelope)) == (False, True, True)
+    assert met_targets(envelope, timed((0.6, 4), envelope=envelope)) == (False, True, True)
 
 
 def test_choices_are_produced_side_by_side():
@@ -95,7 +95,7 @@ def test_an_answer_that_comes_whole_is_judged_by_when_its_last_token_is_due(seco
     times.whole(10, 10.0 + seconds)
     timing = times.timing()
     assert (timing.ttft_s, timing.tokens_in_time) == (None, in_time)
-    assert kept(ENVELOPE, timing).all is (in_time == 10)
+    assert met_targets(ENVELOPE, timing).all is (in_time == 10)
 
 
 def test_slack_is_the_time_until_the_next_token_is_due():
@@ -123,7 +123,7 @@ LATE = Timing(0.9, 0.01, 0.06, 10, 4)
 
 
 def test_attainment_counts_requests_and_tokens_per_tenant_and_tier():
-    book = AttainmentBook()
+    book = AttainmentCounts()
     for tenant_id, timing in (("a", IN_TIME), ("a", LATE), ("b", IN_TIME)):
         book.ended(a_request(tenant_id=tenant_id), timing, Outcome.COMPLETED, tier_id="gold")
     book.refused(a_request(tenant_id="b"), tier_id="gold")
@@ -136,7 +136,7 @@ def test_attainment_counts_requests_and_tokens_per_tenant_and_tier():
 
 
 def test_a_failure_before_the_first_token_kept_nothing_and_a_client_that_left_then_says_nothing():
-    book = AttainmentBook()
+    book = AttainmentCounts()
     book.ended(a_request(), None, Outcome.BACKEND_FAILED, tier_id="gold")
     book.ended(a_request(), None, Outcome.CLIENT_GONE, tier_id="gold")
     book.ended(a_request(), Timing(None, None, None, 0, 0), Outcome.COMPLETED, tier_id="gold")

@@ -3,7 +3,7 @@
 import json
 from itertools import pairwise
 
-from policies.slo.urgency import PRIORITY_MAX, engine_priority
+from policies.slo.engine_priority import PRIORITY_MAX, engine_priority
 from policies.types import SloEnvelope
 
 NOW = 1_800_000_000.0

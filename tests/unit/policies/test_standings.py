@@ -4,10 +4,17 @@ from dataclasses import asdict
 
 import pytest
 
+from policies.accounts.checkpoint import (
+    BEFORE_ALL,
+    QueueCheckpoint,
+    TierCheckpoint,
+    fit_to_queues,
+    is_worth_keeping,
+    keep_levels,
+)
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.prediction import Oracle
-from policies.standings import BEFORE_ALL, LaneStandings, TierStanding, fitted, levelled, worth_keeping
 from policies.types import BackendLoad, Tenant, Tier
 
 RETURNING_S = 5.0
@@ -27,7 +34,7 @@ def serve(pool, tenant_id, prompt, *, number=0):
 def again(make_pool, before, *, standings=None, **options):
     """Another process: a pool that knows nothing but these standings."""
     pool = make_pool(**{"loads": ONE_SEAT, **options})
-    standings = worth_keeping(before.scheduler.standings()) if standings is None else standings
+    standings = is_worth_keeping(before.scheduler.standings()) if standings is None else standings
     pool.scheduler.restored(standings, pool.now, RETURNING_S)
     return pool
 
@@ -97,10 +104,10 @@ def test_who_left_while_the_old_process_drained_is_not_lifted_for_that(make_pool
         old.end(request_id)
     ended = old.scheduler.standings()
     assert (serving[BEFORE_ALL].tiers["default"].level, ended[BEFORE_ALL].tiers["default"].level) == (30, 61)
-    pool = again(make_pool, old, standings=worth_keeping(levelled(ended, serving)))
+    pool = again(make_pool, old, standings=is_worth_keeping(keep_levels(ended, serving)))
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == [61, 31, 32]
     assert order_of(pool, "ABC") == "BCBCBCAAA"
-    assert levelled(ended, {}) == ended
+    assert keep_levels(ended, {}) == ended
 
 
 @pytest.mark.parametrize("name", ["newcomer", "A"])
@@ -162,8 +169,8 @@ def test_who_would_be_lifted_anyhow_is_not_kept(make_pool):
     old = make_pool(loads=ONE_SEAT)
     for tenant_id, prompt in (("A", 10), ("B", 20), ("C", 30)):
         serve(old, tenant_id, prompt)
-    (lane,) = worth_keeping(old.scheduler.standings()).values()
-    assert lane.tiers["default"] == TierStanding(counter=60.0, level=60.0, tenants={})
+    (lane,) = is_worth_keeping(old.scheduler.standings()).values()
+    assert lane.tiers["default"] == TierCheckpoint(counter=60.0, level=60.0, tenants={})
 
 
 def test_who_is_never_lifted_is_kept(make_pool):
@@ -185,7 +192,7 @@ def test_every_order_and_placement_goes_on_from_its_own_standings(make_pool, fai
     for request_id in [each for each in old.placed() for _ in old.emit(each, 5) or [None]]:
         old.end(request_id)
     new = again(make_pool, old, placement=PLACEMENT[placement](), **options)
-    assert worth_keeping(new.scheduler.standings()) == worth_keeping(old.scheduler.standings())
+    assert is_worth_keeping(new.scheduler.standings()) == is_worth_keeping(old.scheduler.standings())
     assert len(order_of_all(new)) == 9
 
 
@@ -196,7 +203,7 @@ def order_of_all(pool):
 
 
 def lane_of(counter, **tenants):
-    return LaneStandings(counter, {"default": TierStanding(counter, 0.0, tenants)})
+    return QueueCheckpoint(counter, {"default": TierCheckpoint(counter, 0.0, tenants)})
 
 
 def test_each_backends_queue_takes_up_its_own_and_one_that_comes_later_does_too(make_pool):
@@ -212,16 +219,16 @@ def test_each_backends_queue_takes_up_its_own_and_one_that_comes_later_does_too(
 def test_queues_of_backends_become_one_by_their_sums_and_one_becomes_several_in_equal_parts():
     one = {BEFORE_ALL: lane_of(16.0, A=12.0, B=4.0)}
     several = {"x": lane_of(9.0, A=12.0), "y": lane_of(7.0, B=4.0)}
-    assert fitted(several, [BEFORE_ALL]) == one
-    assert fitted(one, ["x", "y"]) == {"x": lane_of(8.0, A=6.0, B=2.0), "y": lane_of(8.0, A=6.0, B=2.0)}
-    assert fitted(several, ["x", "z"]) == several
-    assert fitted({}, [BEFORE_ALL]) == {BEFORE_ALL: LaneStandings()}
+    assert fit_to_queues(several, [BEFORE_ALL]) == one
+    assert fit_to_queues(one, ["x", "y"]) == {"x": lane_of(8.0, A=6.0, B=2.0), "y": lane_of(8.0, A=6.0, B=2.0)}
+    assert fit_to_queues(several, ["x", "z"]) == several
+    assert fit_to_queues({}, [BEFORE_ALL]) == {BEFORE_ALL: QueueCheckpoint()}
 
 
 def test_a_tenant_that_one_queue_does_not_know_is_at_that_queues_level():
-    knows = LaneStandings(0.0, {"default": TierStanding(0.0, 1.0, {"A": 5.0})})
-    others = LaneStandings(0.0, {"default": TierStanding(0.0, 30.0, {})})
-    (lane,) = fitted({"x": knows, "y": others}, [BEFORE_ALL]).values()
+    knows = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 1.0, {"A": 5.0})})
+    others = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 30.0, {})})
+    (lane,) = fit_to_queues({"x": knows, "y": others}, [BEFORE_ALL]).values()
     assert asdict(lane.tiers["default"]) == {"counter": 0.0, "level": 31.0, "tenants": {"A": 35.0}}
 
 

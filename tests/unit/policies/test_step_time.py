@@ -10,7 +10,7 @@ import pytest
 from policies.step_time import Observation, StepTime, StepTimeLearner, StepTimeModel, fit_all
 from policies.step_time.fit import not_negative
 from policies.step_time.learner import ERRORS_KEPT
-from policies.step_time.window import AGE_MAX, KIND_ROWS_MAX, ROWS_MAX, Window
+from policies.step_time.window import AGE_MAX, KIND_ROWS_MAX, ROWS_MAX, ObservationWindow
 
 CPU = StepTimeModel(0.95e-3, 9e-6, 0.05e-6, 35e-6)
 GPU = StepTimeModel(9.9e-3, 86e-6, 0.084e-6)
@@ -204,7 +204,7 @@ def test_whose_predictions_are_off_by_more_than_a_quarter_is_not_sure(noise, is_
 
 
 def test_of_every_kind_the_latest_are_remembered_and_in_all_so_many():
-    window = Window()
+    window = ObservationWindow()
     for number in range(10 * ROWS_MAX):
         window.add((1.0, 2.0 ** (number % 40), 1.0, float(number)))
         assert len(window) == len(list(window)) <= ROWS_MAX

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
 from policies.fairness import LeastCounterFirst, VirtualTokenCounter
 from policies.prediction import ExponentialAverage, LastFiveMean
 from policies.types import BackendLoad, Request, Tenant

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.admission.window import WINDOW_S, FixedWindow, SlidingWindow
+from policies.admission.rate_window import WINDOW_S, FixedWindow, SlidingWindow
 
 
 @pytest.mark.parametrize("make", [SlidingWindow, FixedWindow])

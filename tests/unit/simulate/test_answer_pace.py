@@ -2,14 +2,14 @@
 
 import pytest
 
-from backends.simulation.pace import Pace, is_inside
+from backends.simulation.answer_pace import AnswerPace, is_inside
 from policies.types import Request, SloEnvelope
 
 ENVELOPE = SloEnvelope(ttft_s=0.5, tpot_s=0.1)
 
 
-def paced(*times: float, envelope: SloEnvelope = ENVELOPE) -> Pace:
-    pace = Pace(Request("r", "t", "m", 0.0, 1, 100, envelope=envelope))
+def paced(*times: float, envelope: SloEnvelope = ENVELOPE) -> AnswerPace:
+    pace = AnswerPace(Request("r", "t", "m", 0.0, 1, 100, envelope=envelope))
     for at in times:
         pace.emitted(1, at)
     return pace

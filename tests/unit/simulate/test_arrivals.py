@@ -5,7 +5,7 @@ import pytest
 from backends.simulation.workload import Arrival
 from gateway.simulate import arrivals
 from gateway.simulate.arrivals import Blocks, Demand, Replay
-from gateway.simulate.formats import Call
+from gateway.simulate.formats import TraceCall
 
 
 def replay(**options):
@@ -13,21 +13,21 @@ def replay(**options):
 
 
 def test_time_begins_with_the_first_call_and_runs_as_fast_as_said():
-    calls = [("a", Call(1000.0, 1, 1)), ("b", Call(1003.0, 1, 1))]
+    calls = [("a", TraceCall(1000.0, 1, 1)), ("b", TraceCall(1003.0, 1, 1))]
     assert [arrival.at_s for arrival in replay(speed=2.0).arrivals(calls)] == [0.0, 1.5]
 
 
 def test_a_call_allows_what_it_says_or_what_is_assumed_and_at_least_what_it_produced():
     calls = [
-        ("a", Call(0.0, 1, 10, output_tokens_max=20)),
-        ("a", Call(0.0, 1, 10)),
-        ("a", Call(0.0, 1, 60)),
+        ("a", TraceCall(0.0, 1, 10, output_tokens_max=20)),
+        ("a", TraceCall(0.0, 1, 10)),
+        ("a", TraceCall(0.0, 1, 60)),
     ]
     assert [arrival.output_tokens_max for arrival in replay().arrivals(calls)] == [20, 50, 60]
 
 
 def test_what_a_call_says_of_itself_arrives():
-    call = Call(0.0, 20, 1, model="m", endpoint="/v1/completions", program_id="p", uses_tools=True, patience_s=3.0)
+    call = TraceCall(0.0, 20, 1, model="m", endpoint="/v1/completions", program_id="p", uses_tools=True, patience_s=3.0)
     assert list(replay().arrivals([("a", call)])) == [
         Arrival(
             tenant_id="a",
@@ -47,28 +47,28 @@ def test_what_a_call_says_of_itself_arrives():
 def test_what_cannot_be_simulated_is_left_out_and_counted():
     played = replay(model="m")
     calls = [
-        ("a", Call(0.0, 1, 0, model="m")),
-        ("a", Call(1.0, 60, 41, model="m")),
-        ("a", Call(2.0, 1, 1, model="other")),
-        ("a", Call(3.0, 60, 40, model="m")),
+        ("a", TraceCall(0.0, 1, 0, model="m")),
+        ("a", TraceCall(1.0, 60, 41, model="m")),
+        ("a", TraceCall(2.0, 1, 1, model="other")),
+        ("a", TraceCall(3.0, 60, 40, model="m")),
     ]
     assert [arrival.at_s for arrival in played.arrivals(calls)] == [3.0]
     assert played.left_out.described() == "1 without output, 1 larger than an engine's KV cache, 1 for other models"
 
 
 def test_an_engine_without_a_prefix_cache_is_shown_no_prefixes():
-    calls = [("a", Call(0.0, 64, 1, prefix=(1, 2), prefix_block_tokens=16.0))]
+    calls = [("a", TraceCall(0.0, 64, 1, prefix=(1, 2), prefix_block_tokens=16.0))]
     assert next(replay(block_tokens=None).arrivals(calls)).prefix == ()
 
 
 def test_blocks_of_the_engine_s_size_are_its_blocks():
-    assert Blocks(16).of(Call(0.0, 40, 1, prefix=(1, 2), prefix_block_tokens=16.0)) == (1, 2)
+    assert Blocks(16).of(TraceCall(0.0, 40, 1, prefix=(1, 2), prefix_block_tokens=16.0)) == (1, 2)
 
 
 def test_a_larger_block_becomes_several_that_are_shared_together():
     blocks = Blocks(16)
-    one = blocks.of(Call(0.0, 600, 1, prefix=(5, 6), prefix_block_tokens=256.0))
-    other = blocks.of(Call(0.0, 600, 1, prefix=(5, 7), prefix_block_tokens=256.0))
+    one = blocks.of(TraceCall(0.0, 600, 1, prefix=(5, 6), prefix_block_tokens=256.0))
+    other = blocks.of(TraceCall(0.0, 600, 1, prefix=(5, 7), prefix_block_tokens=256.0))
     assert len(one) == len(set(one)) == 32
     assert one[:16] == other[:16]
     assert not set(one[16:]) & set(other[16:])
@@ -76,22 +76,22 @@ def test_a_larger_block_becomes_several_that_are_shared_together():
 
 def test_a_block_whose_size_is_estimated_is_shared_whole_whatever_the_estimate():
     blocks = Blocks(16)
-    one = blocks.of(Call(0.0, 600, 1, prefix=(5, 6), prefix_block_tokens=247.0))
-    other = blocks.of(Call(0.0, 600, 1, prefix=(5, 6), prefix_block_tokens=249.0))
+    one = blocks.of(TraceCall(0.0, 600, 1, prefix=(5, 6), prefix_block_tokens=247.0))
+    other = blocks.of(TraceCall(0.0, 600, 1, prefix=(5, 6), prefix_block_tokens=249.0))
     assert one == other
 
 
 def test_a_prefix_is_never_longer_than_its_prompt():
-    assert len(Blocks(16).of(Call(0.0, 100, 1, prefix=(5, 6), prefix_block_tokens=256.0))) == 6
+    assert len(Blocks(16).of(TraceCall(0.0, 100, 1, prefix=(5, 6), prefix_block_tokens=256.0))) == 6
 
 
 def test_sizes_of_only_so_many_blocks_are_remembered(monkeypatch):
     monkeypatch.setattr(arrivals, "REBLOCKED_MAX", 2)
     blocks = Blocks(16)
     for block, tokens in ((1, 32.0), (2, 32.0), (3, 32.0), (1, 64.0), (3, 64.0)):
-        blocks.of(Call(0.0, 999, 1, prefix=(block,), prefix_block_tokens=tokens))
-    assert len(blocks.of(Call(0.0, 999, 1, prefix=(1,), prefix_block_tokens=17.0))) == 4
-    assert len(blocks.of(Call(0.0, 999, 1, prefix=(3,), prefix_block_tokens=17.0))) == 2
+        blocks.of(TraceCall(0.0, 999, 1, prefix=(block,), prefix_block_tokens=tokens))
+    assert len(blocks.of(TraceCall(0.0, 999, 1, prefix=(1,), prefix_block_tokens=17.0))) == 4
+    assert len(blocks.of(TraceCall(0.0, 999, 1, prefix=(3,), prefix_block_tokens=17.0))) == 2
 
 
 @pytest.mark.parametrize(("often", "quietest"), [(20, "b"), (19, "c")])

@@ -3,13 +3,13 @@
 import tracemalloc
 
 from gateway.simulate.arrivals import Replay
-from gateway.simulate.formats import Call
-from gateway.simulate.run import Fleet, Policy, simulate
-from policies.cost import LinearPrice
+from gateway.simulate.formats import TraceCall
+from gateway.simulate.run import SimulatedFleet, TriedPolicy, simulate
+from policies.accounts.cost import LinearPrice
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 
-FLEET = Fleet(
+FLEET = SimulatedFleet(
     coefficients="a10g-llama2-7b",
     engines=1,
     batching="chunked-prefill",
@@ -20,11 +20,11 @@ FLEET = Fleet(
 
 def peak_bytes(calls):
     """Of a run with so many short calls, of which one in ten repeats a prompt."""
-    policy = Policy(label="vtc", make_scheduler=Scheduler, price=LinearPrice(), price_text="", promise=None)
+    policy = TriedPolicy(label="vtc", make_scheduler=Scheduler, price=LinearPrice(), price_text="", promise=None)
     trace = (
         (
             f"t{number % 20}",
-            Call(number / 5, 40 + number % 7, 2, prefix=(number % 10, number), prefix_block_tokens=16.0),
+            TraceCall(number / 5, 40 + number % 7, 2, prefix=(number % 10, number), prefix_block_tokens=16.0),
         )
         for number in range(calls)
     )

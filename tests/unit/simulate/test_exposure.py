@@ -2,12 +2,12 @@
 
 import pytest
 
-from backends.simulation.bounds import Bound
-from gateway.simulate.exposure import Exposure, Promise
-from policies.cost import LinearPrice
+from gateway.simulate.exposure import ReportedBound, RunExposure
+from policies.accounts.cost import LinearPrice
+from policies.fairness.bounds import FairnessBound
 from policies.types import Request
 
-VTC = Promise(bound=Bound(), is_capped=False)
+VTC = ReportedBound(bound=FairnessBound(), is_capped=False)
 
 
 def request(prompt, output, prefix=()):
@@ -24,7 +24,7 @@ def request(prompt, output, prefix=()):
 
 
 def exposed(*requests, kv_tokens=10, engines=1):
-    exposure = Exposure(LinearPrice(), kv_tokens=kv_tokens, engines=engines)
+    exposure = RunExposure(LinearPrice(), kv_tokens=kv_tokens, engines=engines)
     for each in requests:
         exposure.dispatched(each)
     return exposure
@@ -54,20 +54,20 @@ def test_exposure_is_of_what_was_in_flight_at_once():
 def test_a_quantum_a_cap_and_refunds_add_to_what_is_promised():
     exposure = exposed(request(100, 10, prefix=(1,)))
     u, k, capped, refunds = 20 + 90, 7, 20 + 90, 90
-    ahead = Bound(ahead="quantum_service")
-    assert exposure.promised(Promise(bound=ahead, ahead_service=k, is_capped=False)) == 2 * (u + k)
-    assert exposure.promised(Promise(bound=ahead, ahead_service=k)) == 2 * (u + k + capped)
-    given_back = Bound(ahead="quantum_service", plus_refunds=True)
-    assert exposure.promised(Promise(bound=given_back, ahead_service=k, is_capped=False)) == 2 * (u + k + refunds)
+    ahead = FairnessBound(ahead="quantum_service")
+    assert exposure.promised(ReportedBound(bound=ahead, ahead_service=k, is_capped=False)) == 2 * (u + k)
+    assert exposure.promised(ReportedBound(bound=ahead, ahead_service=k)) == 2 * (u + k + capped)
+    given_back = FairnessBound(ahead="quantum_service", plus_refunds=True)
+    assert exposure.promised(ReportedBound(bound=given_back, ahead_service=k, is_capped=False)) == 2 * (u + k + refunds)
 
 
 def test_queues_per_engine_promise_as_many_times_as_much():
     exposure = exposed(request(50, 10), kv_tokens=40, engines=4)
-    promise = Promise(bound=Bound(), ahead_service=5, is_capped=False, is_per_engine=True)
+    promise = ReportedBound(bound=FairnessBound(), ahead_service=5, is_capped=False, is_per_engine=True)
     assert exposure.promised(promise) == 2 * 4 * (50 + 5)
 
 
 def test_a_promise_that_ends_at_refunds_is_none_where_there_may_have_been_any():
-    promise = Promise(bound=Bound(until_refund=True), is_capped=False)
+    promise = ReportedBound(bound=FairnessBound(until_refund=True), is_capped=False)
     assert exposed(request(50, 10)).promised(promise) == 100
     assert exposed(request(50, 10, prefix=(1,))).promised(promise) is None

@@ -9,10 +9,10 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.recording import LoadChanged, Recorder
 from backends.simulation.workload import Arrival
-from backends.simulation.world import Steps, World
+from backends.simulation.world import KnownSteps, World
 from gateway.config import Config
 from gateway.simulate.choices import Choices
-from gateway.simulate.run import Fleet, simulate
+from gateway.simulate.run import SimulatedFleet, simulate
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 
@@ -34,7 +34,7 @@ def steps_told(entries):
 def test_the_counters_of_an_engine_teach_how_long_its_steps_take():
     entries = []
     world = World(
-        Recorder(Scheduler(tenants=[Tenant("a")]), entries.append), {"x": Engine(ENGINE)}, steps=Steps(learnt=True)
+        Recorder(Scheduler(tenants=[Tenant("a")]), entries.append), {"x": Engine(ENGINE)}, steps=KnownSteps(learnt=True)
     )
     assert list(world.run(arrivals()))
     told = steps_told(entries)
@@ -48,7 +48,9 @@ def test_the_counters_of_an_engine_teach_how_long_its_steps_take():
 def test_a_simulated_trace_is_decided_with_what_was_learnt_and_tells_how_much_of_the_bound_was_used():
     entries = []
     (policy,) = Choices(policies=("vtc",)).tried(Config(), "")
-    fleet = Fleet(coefficients=NAME, engines=2, batching="chunked-prefill", block_tokens=16, requests_running_max=64)
+    fleet = SimulatedFleet(
+        coefficients=NAME, engines=2, batching="chunked-prefill", block_tokens=16, requests_running_max=64
+    )
     watched = replace(policy, make_scheduler=lambda: Recorder(policy.make_scheduler(), entries.append))
     figures = simulate(watched, arrivals(), fleet=fleet, tenant_of=Tenant).figures
     assert all(step_time.is_sure for step_time in steps_told(entries)[-2:])

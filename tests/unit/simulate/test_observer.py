@@ -6,18 +6,18 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.books import Books
 from backends.simulation.bound_checkers import ServiceBound
-from backends.simulation.bounds import Bound
-from backends.simulation.checkers import Watch
+from backends.simulation.checkers import RunWatch
 from backends.simulation.recording import Polled, Recorder
+from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import Arrival
 from backends.simulation.world import World
-from gateway.simulate.exposure import Exposure
+from gateway.simulate.exposure import RunExposure
 from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares, jain
 from gateway.simulate.series import Timeline
-from policies.cost import LinearPrice
+from policies.accounts.cost import LinearPrice
 from policies.fairness import FAIRNESS
+from policies.fairness.bounds import FairnessBound
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 
@@ -36,15 +36,15 @@ def observed(fairness="vtc", tenants=(), seconds=40):
     """A run with an observer, and the decisions and judge of the same run."""
     tenants = {tenant.id: tenant for tenant in tenants}
     scheduler = Scheduler(fairness=FAIRNESS[fairness], wait_s_max=1e9, share_ratio_max=1.0)
-    books = Books(tenants=())
+    books = RunAccounts(tenants=())
     judge = ServiceBound(
-        books, Bound(both_wait=1e12, one_waits=1e12, until_sent=1e12)
+        books, FairnessBound(both_wait=1e12, one_waits=1e12, until_sent=1e12)
     )  # it measures, and finds no fault
     decisions = []
-    recorder = Recorder(scheduler, Watch(books, [judge, decisions.append]))
+    recorder = Recorder(scheduler, RunWatch(books, [judge, decisions.append]))
     engines = {"e": Engine(COEFFICIENTS["a10g-llama2-7b"])}
     timeline = Timeline()
-    exposure = Exposure(LinearPrice(), kv_tokens=10_000)
+    exposure = RunExposure(LinearPrice(), kv_tokens=10_000)
     observer = Observer(
         recorder,
         engines=engines,

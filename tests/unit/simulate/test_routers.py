@@ -2,17 +2,17 @@
 
 from random import Random
 
-from gateway.simulate.tables.routers import Backend, Kubernetes, PrefillBudget, RoundRobin, Router, least_request
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request
+from tests.evidence.routers import Kubernetes, PrefillBudget, RoundRobinRule, RoutedBackend, Router, least_request
 
 
 def make_request(name: str = "r", *, arrived_at: float = 0.0, tenant: str = "t") -> Request:
     return Request(name, tenant, "m", arrived_at, prompt_tokens=100, output_tokens_max=10)
 
 
-def make_backends(**waiting_and_used: tuple[int, float]) -> dict[str, Backend]:
+def make_backends(**waiting_and_used: tuple[int, float]) -> dict[str, RoutedBackend]:
     return {
-        name: Backend(BackendLoad(name, requests_waiting=waiting, kv_used_ratio=used))
+        name: RoutedBackend(BackendLoad(name, requests_waiting=waiting, kv_used_ratio=used))
         for name, (waiting, used) in waiting_and_used.items()
     }
 
@@ -22,7 +22,7 @@ def loads(*names: str) -> list[BackendLoad]:
 
 
 def test_round_robin_takes_backends_in_turn():
-    rule, backends = RoundRobin(), make_backends(b=(0, 0.0), a=(9, 0.9))
+    rule, backends = RoundRobinRule(), make_backends(b=(0, 0.0), a=(9, 0.9))
     assert [rule(make_request(), backends) for _ in range(3)] == ["a", "b", "a"]
 
 

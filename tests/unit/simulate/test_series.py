@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from gateway.simulate.series import BINS_MAX, Histogram, Timeline
+from gateway.simulate.series import BINS_MAX, LatencyHistogram, Timeline
 
 
 def test_a_series_stays_small_and_loses_nothing_however_long_the_run():
@@ -45,7 +45,7 @@ def test_spreading_past_the_last_bin_widens_all_of_them():
 def test_quantiles_are_within_one_percent():
     rng = random.Random(5)
     values = [rng.lognormvariate(0.0, 2.0) for _ in range(20_000)]
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     for value in values:
         histogram.add(value)
     cuts = statistics.quantiles(values, n=100)
@@ -55,7 +55,7 @@ def test_quantiles_are_within_one_percent():
 
 
 def test_a_distribution_rises_to_one_and_two_together_are_both():
-    one, other = Histogram(), Histogram()
+    one, other = LatencyHistogram(), LatencyHistogram()
     for latency_s in (0.0, 0.1, 0.1, 30.0):
         one.add(latency_s)
     other.add(2.0)
@@ -66,5 +66,5 @@ def test_a_distribution_rises_to_one_and_two_together_are_both():
 
 
 def test_no_latency_has_no_quantile():
-    assert Histogram().quantile(0.5) is None
-    assert Histogram().cdf() == []
+    assert LatencyHistogram().quantile(0.5) is None
+    assert LatencyHistogram().cdf() == []

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from backends.simulation.bounds import BOUNDS
 from gateway.cli import app
 from policies.fairness import FAIRNESS
+from policies.fairness.bounds import BOUNDS
 
 HOSTILE = "<script>alert(1)</script>$x_{1}$ & co"
 

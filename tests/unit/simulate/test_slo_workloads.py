@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from gateway.simulate.tables.slo_workloads import TRACES, Lengths
+from tests.evidence.slo_workloads import TRACES, Lengths
 
 PUBLISHED = {
     "burst": ((688, 1599), (237, 470)),

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gateway.simulate import traces
-from gateway.simulate.formats import Call
+from gateway.simulate.formats import TraceCall
 from gateway.simulate.tenancy import tenant_rule
 from gateway.simulate.traces import REORDER_LINES_MAX, Trace, TraceError
 
@@ -46,14 +46,14 @@ def complaint(tmp_path, text, rule=None):
 
 def test_the_csv_of_the_vtc_trace_names_its_tenants(tmp_path):
     assert read(written(tmp_path, VTC)) == [
-        ("c13", Call(0.0, 13, 199, tenant="c13")),
-        ("c2", Call(0.207938, 36, 137, tenant="c2")),
+        ("c13", TraceCall(0.0, 13, 199, tenant="c13")),
+        ("c2", TraceCall(0.207938, 36, 137, tenant="c2")),
     ]
 
 
 def test_a_csv_may_call_its_tenants_so(tmp_path):
     lines = "tenant,arrival_s,prompt_tokens,output_tokens\nx,0,1,2\n"
-    assert read(written(tmp_path, lines)) == [("x", Call(0.0, 1, 2, tenant="x"))]
+    assert read(written(tmp_path, lines)) == [("x", TraceCall(0.0, 1, 2, tenant="x"))]
 
 
 def test_the_csv_of_azure_has_times_of_day_and_tenants_by_lot(tmp_path):
@@ -82,7 +82,7 @@ def test_our_own_lines_say_everything_there_is(tmp_path):
     assert read(own(tmp_path, line)) == [
         (
             "a",
-            Call(
+            TraceCall(
                 at_s=1.5,
                 prompt_tokens=10,
                 output_tokens=20,
@@ -195,7 +195,7 @@ def test_a_trace_may_be_compressed(tmp_path):
 
 def test_a_mark_of_byte_order_before_the_header_is_no_part_of_it(tmp_path):
     text = "arrival_s,tenant,prompt_tokens,output_tokens\n0,a,1,2\n".encode("utf-8-sig")
-    assert read(written(tmp_path, text)) == [("a", Call(0.0, 1, 2, tenant="a"))]
+    assert read(written(tmp_path, text)) == [("a", TraceCall(0.0, 1, 2, tenant="a"))]
 
 
 def test_more_tenants_than_memory_is_meant_for_are_an_error(tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ def test_tenants_come_from_any_column(tmp_path):
 
 
 def test_tenants_by_lot_are_the_same_for_the_same_seed_and_as_many_as_said():
-    call = Call(0.0, 1, 1)
+    call = TraceCall(0.0, 1, 1)
 
     def draw(rule, seed):
         named = tenant_rule(rule, seed=seed)
@@ -230,7 +230,7 @@ def test_tenants_by_lot_are_the_same_for_the_same_seed_and_as_many_as_said():
 def test_calls_that_share_a_block_are_of_one_tenant():
     def named(rule, *prefixes):
         tenant = tenant_rule(rule, seed=1)
-        return [tenant({}, Call(0.0, 9999, 1, prefix=prefix)) for prefix in prefixes]
+        return [tenant({}, TraceCall(0.0, 9999, 1, prefix=prefix)) for prefix in prefixes]
 
     one, other, same, short, none = named("block:2", (0, 1), (0, 2), (0, 1, 5), (0,), ())
     assert one == same

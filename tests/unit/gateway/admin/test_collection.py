@@ -2,9 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.admin.problems import Refused
+from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.collection import etag_of, registry_answers
-from gateway.config.problems import Problem
+from gateway.config.problems import ConfigProblem
 from gateway.state.registry import ANY_THERE, NOT_THERE, AlreadyThere, DeclaredInFile, EtagMismatch, Invalid, NotFound
 
 
@@ -27,14 +27,14 @@ def test_a_change_may_be_for_what_is_not_there_or_for_another_version(given, the
     [(None, "*", "7"), (None, '"6", "7"', "7"), ('"7"', "*", "7"), ("*", None, None), ('"7"', None, None)],
 )
 def test_a_condition_that_does_not_hold_refuses_the_change(if_match, if_none_match, there):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(AdminProblem) as refused:
         etag_of(asked(if_match, if_none_match), there)
     assert refused.value.status == 412
 
 
 @pytest.mark.parametrize("given", ['"6"', 'W/"7"', "7", "", '"'])
 def test_a_change_for_another_version_is_refused_and_a_weak_one_is_another(given):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(AdminProblem) as refused:
         etag_of(asked(given), "7")
     assert refused.value.status == 412
 
@@ -44,14 +44,14 @@ def test_a_change_for_another_version_is_refused_and_a_weak_one_is_another(given
     [(NotFound(), 404), (AlreadyThere(), 409), (EtagMismatch("8"), 412), (DeclaredInFile(), 409)],
 )
 def test_what_the_registry_refuses_has_its_status(error, status):
-    with pytest.raises(Refused) as refused, registry_answers():
+    with pytest.raises(AdminProblem) as refused, registry_answers():
         raise error
     assert refused.value.status == status
 
 
 def test_what_does_not_agree_is_named_field_by_field():
-    with pytest.raises(Refused) as refused, registry_answers():
-        raise Invalid([Problem(("envelope", "ttft_ms"), "is odd"), Problem((), "there are too many")])
+    with pytest.raises(AdminProblem) as refused, registry_answers():
+        raise Invalid([ConfigProblem(("envelope", "ttft_ms"), "is odd"), ConfigProblem((), "there are too many")])
     assert [(each.field, each.reason) for each in refused.value.errors] == [
         ("body.envelope.ttft_ms", "is odd"),
         ("body", "there are too many"),

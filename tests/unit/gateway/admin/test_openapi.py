@@ -5,7 +5,7 @@ from pydantic import Field
 
 from gateway.admin.models import Fields
 from gateway.admin.openapi import document, patch_schema
-from gateway.admin.routes import Query, Reply, Role, Route
+from gateway.admin.routes import AdminAnswer, Query, Role, Route
 
 
 class Thing(Fields):
@@ -29,7 +29,7 @@ class Some(Query):
 
 
 async def nothing(_asked):
-    return Reply()
+    return AdminAnswer()
 
 
 def operation(**fields):

@@ -1,10 +1,10 @@
 import pytest
 
-from gateway.admin.routes import Reply, Role, Route, RouteTable, located
+from gateway.admin.routes import AdminAnswer, Role, Route, RouteTable, path_of
 
 
 async def nothing(_asked):
-    return Reply()
+    return AdminAnswer()
 
 
 def route(method, path):
@@ -22,7 +22,7 @@ def test_a_path_is_split_before_it_is_decoded_so_that_a_name_may_hold_a_slash():
 
 @pytest.mark.parametrize("name", ["alice", "a/b", "a b", "100%", "ä", "..", "a?b#c"])
 def test_where_a_thing_is_said_to_be_it_is_found(name):
-    assert TABLE.find("/admin/v1" + located("tenants", name))[1] == {"id": name}
+    assert TABLE.find("/admin/v1" + path_of("tenants", name))[1] == {"id": name}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from gateway.api.endpoints import (
     ENDPOINTS,
     MESSAGES,
     RESPONSES,
-    Charge,
+    ChargeRule,
     Endpoint,
 )
 from gateway.api.errors import BadRequest
@@ -326,7 +326,7 @@ def test_any_json_object_is_a_call_within_limits_or_a_bad_request(endpoint, call
         parsed = parse_call(endpoint, body, LIMITS)
     except BadRequest:
         return
-    if endpoint.charge is Charge.PROMPT:
+    if endpoint.charge is ChargeRule.PROMPT:
         assert 1 <= parsed.choices <= LIMITS.inputs_max
         assert parsed.output_tokens_max == 0
     else:

@@ -14,17 +14,22 @@ from gateway.api.endpoints import (
     RESPONSE,
     RESPONSE_CANCEL,
     RESPONSES,
-    Charge,
+    ChargeRule,
     PathTable,
     api_of,
-    listed,
+    passthrough_endpoint,
 )
 from gateway.api.errors import Api
 from gateway.api.fields import BODY_FIELDS, CACHE_SALT, HEADER_FIELDS, STREAM_INTERVAL_MAX
 
 PATHS = PathTable(ENDPOINTS)
 API = (Path(__file__).parents[4] / "docs" / "api.md").read_text(encoding="utf-8")
-QUEUED = {Charge.USAGE: "tokens", Charge.PROMPT: "prompt tokens", Charge.UNIT: "a unit", Charge.NOTHING: "nothing"}
+QUEUED = {
+    ChargeRule.USAGE: "tokens",
+    ChargeRule.PROMPT: "prompt tokens",
+    ChargeRule.UNIT: "a unit",
+    ChargeRule.NOTHING: "nothing",
+}
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, MODELS, RESPONSES])
@@ -51,15 +56,15 @@ def test_no_path_is_there_twice():
 def test_what_is_queued_can_be_read_and_what_generates_can_be_counted():
     for endpoint in ENDPOINTS:
         assert endpoint.queued == (endpoint.shape is not None)
-        if endpoint.charge is Charge.USAGE:
+        if endpoint.charge is ChargeRule.USAGE:
             assert endpoint.shape.output_fields
             assert endpoint.methods == ("POST",)
 
 
 def test_a_listed_path_is_queued_where_it_generates_and_goes_straight_where_it_does_not():
-    assert listed("/v1/x", "generation").queued
-    unit = listed("/x", "unit")
-    assert (unit.queued, unit.charge, unit.methods) == (False, Charge.UNIT, ("GET", "POST"))
+    assert passthrough_endpoint("/v1/x", "generation").queued
+    unit = passthrough_endpoint("/x", "unit")
+    assert (unit.queued, unit.charge, unit.methods) == (False, ChargeRule.UNIT, ("GET", "POST"))
 
 
 def test_errors_speak_the_api_of_their_path():

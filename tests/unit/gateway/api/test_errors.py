@@ -10,15 +10,15 @@ from gateway.api.errors import (
     INVALID_API_KEY,
     MODEL_NOT_FOUND,
     NOT_FOUND,
+    PROBLEM_OF_REASON,
     PROBLEMS,
-    REFUSALS,
     RETRY_AFTER_S_MAX,
     Api,
     BadRequest,
-    about,
-    answer,
     method_not_allowed,
-    refused,
+    problem_about,
+    problem_of,
+    write_answer,
 )
 from policies.types import Reason
 
@@ -29,7 +29,7 @@ ANTHROPIC_TYPES = {
 
 
 def error_of(problem) -> dict[str, object]:
-    error = json.loads(answer(problem, Api.OPENAI).body)["error"]
+    error = json.loads(write_answer(problem, Api.OPENAI).body)["error"]
     assert set(error) == {"message", "type", "param", "code", "reason"}
     assert error["code"] == problem.status, "as vLLM has it, whose errors pass as they are"
     assert all(isinstance(error[name], str) and error[name] for name in ("message", "type"))
@@ -37,19 +37,19 @@ def error_of(problem) -> dict[str, object]:
 
 
 def test_every_reason_has_its_row():
-    assert set(REFUSALS) == set(Reason)
+    assert set(PROBLEM_OF_REASON) == set(Reason)
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_refusal_is_an_openai_error_with_a_dropped_reason(reason):
-    refusal = refused(reason, 2.0)
+    refusal = problem_of(reason, 2.0)
     assert error_of(refusal)["reason"]
-    assert answer(refusal, Api.OPENAI).headers[DROPPED_REASON_HEADER].startswith(("rejected-", "evicted-"))
+    assert write_answer(refusal, Api.OPENAI).headers[DROPPED_REASON_HEADER].startswith(("rejected-", "evicted-"))
 
 
-@pytest.mark.parametrize("problem", [*PROBLEMS, *(refused(reason, 2.0) for reason in Reason)])
+@pytest.mark.parametrize("problem", [*PROBLEMS, *(problem_of(reason, 2.0) for reason in Reason)])
 def test_every_problem_is_an_anthropic_error_to_who_speaks_that_api(problem):
-    whole = answer(problem, Api.ANTHROPIC)
+    whole = write_answer(problem, Api.ANTHROPIC)
     body = json.loads(whole.body)
     assert (whole.status, whole.headers) == (problem.status, problem.headers)
     assert set(body) == {"type", "error"}
@@ -74,7 +74,7 @@ def test_every_problem_is_an_anthropic_error_to_who_speaks_that_api(problem):
     ],
 )
 def test_contention_is_429_and_no_capacity_is_503(reason, status, dropped):
-    refusal = refused(reason, 2.0)
+    refusal = problem_of(reason, 2.0)
     assert (refusal.status, refusal.headers[DROPPED_REASON_HEADER]) == (status, dropped)
 
 
@@ -90,11 +90,11 @@ def test_contention_is_429_and_no_capacity_is_503(reason, status, dropped):
     ],
 )
 def test_retry_after_is_whole_seconds_never_too_early_and_bounded(retry_after_s, header):
-    assert refused(Reason.QUEUE_FULL, retry_after_s).headers["retry-after"] == str(header)
+    assert problem_of(Reason.QUEUE_FULL, retry_after_s).headers["retry-after"] == str(header)
 
 
 def test_who_can_never_be_served_is_not_told_to_retry():
-    assert "retry-after" not in refused(Reason.TENANT_UNKNOWN, 5.0).headers
+    assert "retry-after" not in problem_of(Reason.TENANT_UNKNOWN, 5.0).headers
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -104,11 +104,11 @@ def test_every_problem_is_an_openai_error(problem):
 
 
 def test_a_missing_key_is_answered_with_the_scheme_to_use():
-    assert answer(INVALID_API_KEY, Api.OPENAI).headers == {"www-authenticate": "Bearer"}
+    assert write_answer(INVALID_API_KEY, Api.OPENAI).headers == {"www-authenticate": "Bearer"}
 
 
 def test_an_unknown_model_names_the_field():
-    assert error_of(about(MODEL_NOT_FOUND, "model"))["param"] == "model"
+    assert error_of(problem_about(MODEL_NOT_FOUND, "model"))["param"] == "model"
 
 
 def test_a_bad_request_keeps_its_param_and_code():

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from gateway.forwarding.kept_responses import ID_CHARS_MAX, KeptResponse, KeptResponses
+from gateway.intake.stored_responses import ID_CHARS_MAX, StoredResponse, StoredResponses
 
 
 def kept(owner, backend_id="b0"):
-    return KeptResponse(owner, backend_id, "m")
+    return StoredResponse(owner, backend_id, "m")
 
 
 def test_a_response_is_found_by_its_owner_alone():
-    responses = KeptResponses()
+    responses = StoredResponses()
     responses.made("r", kept("alice"))
     assert responses.find("r", "alice") == kept("alice")
     assert responses.find("r", "bob") is None
@@ -18,14 +18,14 @@ def test_a_response_is_found_by_its_owner_alone():
 
 
 def test_an_id_that_is_taken_does_not_change_hands():
-    responses = KeptResponses()
+    responses = StoredResponses()
     responses.made("r", kept("alice"))
     responses.made("r", kept("bob"))
     assert responses.find("r", "bob") is None
 
 
 def test_the_one_that_was_not_asked_for_longest_is_forgotten_first():
-    responses = KeptResponses(responses_max=2)
+    responses = StoredResponses(responses_max=2)
     responses.made("a", kept("alice"))
     responses.made("b", kept("alice"))
     responses.find("a", "alice")
@@ -34,13 +34,13 @@ def test_the_one_that_was_not_asked_for_longest_is_forgotten_first():
 
 
 def test_an_id_of_any_length_costs_no_memory():
-    responses = KeptResponses()
+    responses = StoredResponses()
     responses.made("x" * (ID_CHARS_MAX + 1), kept("alice"))
     assert responses.find("x" * (ID_CHARS_MAX + 1), "alice") is None
 
 
 def test_its_maker_may_make_more_of_it_and_nobody_else():
-    responses = KeptResponses()
+    responses = StoredResponses()
     responses.made("r", kept("alice"))
     for other in (kept("bob"), kept("alice", "b1")):
         responses.made("r", replace(other, context_tokens=7))

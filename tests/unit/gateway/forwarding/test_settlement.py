@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from backends.meters import AnswerKind
-from gateway.forwarding.pace import Pace
+from gateway.api.token_counts import LearntPromptTokens, OutputTokens
+from gateway.forwarding.decode_pace import DecodePace
 from gateway.forwarding.settlement import Settlement
-from gateway.intake.prompt_tokens import LearntPromptTokens, OutputTokens
 from gateway.observability.telemetry import CallTrace
 from policies.types import Usage
 
@@ -27,7 +27,7 @@ class Account:
             prompt_tokens=PROMPT_TOKENS, tenant_id="t", model="m", choices=choices, output_tokens_max=output_tokens_max
         )
         self.usages, self.learnt, self.ids = [], [], []
-        self.pace = Pace()
+        self.pace = DecodePace()
         self.prefilled = Usage(PROMPT_TOKENS, 0, 0)
         self.trace = CallTrace("/v1/x", dispatched_s=time.perf_counter() - elapsed_s)
         self.settlement = Settlement(

@@ -5,7 +5,8 @@ from ipaddress import ip_network
 import pytest
 from multidict import CIMultiDict
 
-from gateway.config.sections import Auth
+from gateway.config.key_file import KeyRecord, add_key, key_hmac, make_secret
+from gateway.config.sections import AuthSection
 from gateway.identity.auth import (
     KEY_CHARS_MAX,
     TENANT_HEADERS,
@@ -17,7 +18,6 @@ from gateway.identity.auth import (
     make_authenticator,
     tenant_keys,
 )
-from gateway.identity.key_file import KeyRecord, add_key, key_hmac, make_secret
 from gateway.identity.key_ring import KeyRing
 
 SECRET = b"0123456789abcdef"
@@ -96,7 +96,7 @@ def test_in_open_mode_another_scheme_or_an_endless_key_is_unauthorized():
 
 
 def test_keys_are_read_from_the_files_of_the_configuration(tmp_path):
-    auth = Auth(mode="keys", secret_file=tmp_path / "secret", keys_file=tmp_path / "keys")
+    auth = AuthSection(mode="keys", secret_file=tmp_path / "secret", keys_file=tmp_path / "keys")
     make_secret(auth.secret_file)
     secret = auth.secret_bytes()
     assert secret is not None
@@ -105,10 +105,10 @@ def test_keys_are_read_from_the_files_of_the_configuration(tmp_path):
 
 
 def test_an_open_gateway_without_a_secret_makes_one_up_at_every_start(tmp_path):
-    auth = Auth(secret_file=tmp_path / "none")
+    auth = AuthSection(secret_file=tmp_path / "none")
     one, two = make_authenticator(auth)[0], make_authenticator(auth)[0]
     assert one.identify(bearer("k")) != two.identify(bearer("k"))
-    configured = Auth(secret="sixteen-bytes-or-more")
+    configured = AuthSection(secret="sixteen-bytes-or-more")
     assert make_authenticator(configured)[0].identify(bearer("k")) == make_authenticator(configured)[0].identify(
         bearer("k")
     )

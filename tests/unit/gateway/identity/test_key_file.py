@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.key_file import KEY_PREFIX, add_key, key_hmac, make_secret, read_keys, revoke_key
+from gateway.config.key_file import KEY_PREFIX, add_key, key_hmac, make_secret, read_keys, revoke_key
 
 SECRET = b"0123456789abcdef"
 

@@ -8,7 +8,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.intake.prompt_tokens import (
+from gateway.api.token_counts import (
     INLINE_BYTES_MAX,
     THREAD_BYTES_MAX,
     TOKENS_PER_BYTE_MAX,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.observability.calls import MODELS_MAX, NOBODY, CallMeter
+from gateway.observability.call_counts import MODELS_MAX, NOBODY, CallMeter
 from gateway.observability.instruments import (
     TENANT_REFUSALS,
     TENANT_REQUESTS,

@@ -4,14 +4,14 @@ from math import inf
 
 import pytest
 
-from backends.simulation.bounds import BOUNDS
-from gateway.observability.service_gap import Evenness, Promise, ServiceGap, Standing, jain_index
+from gateway.observability.service_gap import Evenness, GapBound, ServiceGap, TenantService, jain_index
+from policies.fairness.bounds import BOUNDS
 
 
 def standings(*tenants):
     """(service, weight=1, spell=1, tier) by name a, b, c ..."""
     return {
-        "abcdef"[number]: Standing(
+        "abcdef"[number]: TenantService(
             each.get("tier", "t"), each.get("weight", 1.0), each["service"], each.get("spell", 1)
         )
         for number, each in enumerate(tenants)
@@ -81,9 +81,9 @@ def test_jains_index_is_1_for_equal_parts_and_a_share_of_1_where_one_has_all():
 
 def test_the_promise_is_that_of_the_documentation():
     vtc, slack, dlpm = BOUNDS["vtc"], BOUNDS["slack"], BOUNDS["dlpm"]
-    assert Promise(vtc, is_capped=False).gap_max(20_000, 1.0) == 40_000  # 2 U
-    assert Promise(slack, 500.0, is_capped=False).gap_max(20_000, 1.0) == 41_000  # 2 (U + K)
-    assert Promise(vtc).gap_max(20_000, 1.0) == 80_000  # 2 (U + G)
-    assert Promise(vtc).gap_max(20_000, 0.5) == 160_000
-    assert Promise(dlpm, 500.0, is_capped=False).gap_max(20_000, 1.0) == 81_000
-    assert Promise(vtc).gap_max(inf, 1.0) == inf
+    assert GapBound(vtc, is_capped=False).gap_max(20_000, 1.0) == 40_000  # 2 U
+    assert GapBound(slack, 500.0, is_capped=False).gap_max(20_000, 1.0) == 41_000  # 2 (U + K)
+    assert GapBound(vtc).gap_max(20_000, 1.0) == 80_000  # 2 (U + G)
+    assert GapBound(vtc).gap_max(20_000, 0.5) == 160_000
+    assert GapBound(dlpm, 500.0, is_capped=False).gap_max(20_000, 1.0) == 81_000
+    assert GapBound(vtc).gap_max(inf, 1.0) == inf

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from gateway.config.scheduling import SimulatedScheduling
-from gateway.config.sections import Queue
+from gateway.config.sections import QueueSection
 from gateway.scheduling.assembly import make_scheduler
-from policies.cost import PRICES
+from policies.accounts.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION
@@ -66,7 +66,7 @@ def test_every_scheduler_has_policies_of_its_own():
 
 
 def test_queues_and_limits_hold_as_configured():
-    scheduler = make_scheduler(SimulatedScheduling(), tenants=TENANTS, queue=Queue(tenant_requests_max=1))
+    scheduler = make_scheduler(SimulatedScheduling(), tenants=TENANTS, queue=QueueSection(tenant_requests_max=1))
     scheduler.load_changed([BackendLoad("gpu", requests_running_max=1)], 0.0)
     scheduler.submit(Request("long", "b", "m", 0.0, 1_001, 1), 0.0)
     scheduler.submit(request(1, "a", 0.0), 0.0)

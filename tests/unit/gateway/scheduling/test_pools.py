@@ -17,7 +17,7 @@ from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, PeersUse, ReplicaShare, Request, Tenant, Usage
+from policies.types import BackendLoad, PeerUse, ReplicaShare, Request, Tenant, Usage
 
 SPECS = [BackendSpec(f"gpu-{number}", f"http://gpu-{number}", pool=f"pool-{number % 2}") for number in range(4)]
 
@@ -134,7 +134,7 @@ async def test_what_other_replicas_have_at_a_backend_is_told_for_that_backend(ga
     gateway.pools.shared(share, {})
     await asyncio.sleep(0.01)
     gateway.facts.clear()
-    gateway.pools.shared(share, {"gpu-3": PeersUse(2, 50.0)})
+    gateway.pools.shared(share, {"gpu-3": PeerUse(2, 50.0)})
     await asyncio.sleep(0.01)
     ((pool, fact),) = [(pool, entry) for pool, entry in gateway.facts if isinstance(entry, Measured | LoadChanged)]
     assert (pool, fact.load.backend_id, fact.load.peers.requests) == ("pool-1", "gpu-3", 2)

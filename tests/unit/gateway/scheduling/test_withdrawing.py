@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.scheduling.dispatcher import Dispatcher, Withdrawn
+from gateway.scheduling.dispatcher import Dispatcher, Preempted
 from policies.fairness import LeastCounterFirst
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
@@ -31,7 +31,7 @@ class Calls:
             while True:
                 try:
                     return await lease.unless_withdrawn(self._send(lease, answers_first=answers_first))
-                except Withdrawn:
+                except Preempted:
                     self.withdrawals += 1
                     await lease.returned(0.0)
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.observability.telemetry import CallTrace
 from gateway.state import budgets as module
-from gateway.state.budgets import Budgets, Limits
+from gateway.state.budgets import BudgetLimits, Budgets
 from gateway.state.usage import UsageBook
 from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.sqlite import SqliteStore
@@ -63,7 +63,7 @@ async def kept(store, day, tokens, *, writer="before", tenant="alice", key="k1",
 
 
 def test_a_call_that_does_not_fit_waits_for_the_next_day_in_utc(budgets, book):
-    budgets.put(ALICE, Limits(day=100))
+    budgets.put(ALICE, BudgetLimits(day=100))
     call(budgets, book, prompt=10, output=50)
     assert budgets.spent_by("alice", "k1", 40) is None
     assert budgets.spent_by("alice", "k1", 41).wait_s == 12 * HOUR_S
@@ -71,13 +71,13 @@ def test_a_call_that_does_not_fit_waits_for_the_next_day_in_utc(budgets, book):
 
 
 def test_a_month_ends_with_its_last_day_and_goes_before_the_day(budgets, book):
-    budgets.put(ALICE, Limits(day=50, month=100))
+    budgets.put(ALICE, BudgetLimits(day=50, month=100))
     call(budgets, book, prompt=100, output=0)
     assert budgets.spent_by("alice", "", 1).wait_s == 10.5 * DAY_S
 
 
 def test_a_new_day_and_a_new_month_begin_with_nothing_spent(budgets, book, clock):
-    budgets.put(ALICE, Limits(day=100, month=100))
+    budgets.put(ALICE, BudgetLimits(day=100, month=100))
     call(budgets, book)
     clock.now_s += DAY_S
     assert used(budgets) == {("", "day"): 0, ("", "month"): 30}
@@ -88,7 +88,7 @@ def test_a_new_day_and_a_new_month_begin_with_nothing_spent(budgets, book, clock
 
 
 def test_what_is_under_way_holds_back_what_would_not_fit_beside_it(budgets, book):
-    budgets.put(ALICE, Limits(day=1_000))
+    budgets.put(ALICE, BudgetLimits(day=1_000))
     call(budgets, book, prompt=0, output=100)  # its answers have 100 tokens
     first = CallTrace("chat", tenant_id="alice", key_id="k1")
     first.reserved_tokens = budgets.reserve("alice", "k1", prompt_tokens=600, output_tokens_max=1_000)
@@ -102,8 +102,8 @@ def test_what_is_under_way_holds_back_what_would_not_fit_beside_it(budgets, book
 
 
 def test_a_key_has_a_budget_of_its_own_within_its_tenants(budgets, book):
-    budgets.put(ALICE, Limits(day=100))
-    budgets.put(("alice", "k1"), Limits(day=40))
+    budgets.put(ALICE, BudgetLimits(day=100))
+    budgets.put(("alice", "k1"), BudgetLimits(day=40))
     call(budgets, book)
     assert used(budgets) == {("", "day"): 30, ("k1", "day"): 30}
     assert budgets.spent_by("alice", "k1", 11) is not None
@@ -120,8 +120,8 @@ async def test_what_was_spent_before_the_start_counts_and_that_of_last_month_doe
     await kept(store, "2026-11-01", 100)
     await kept(store, "2026-10-31", 1_000)
     await kept(store, "2026-11-20", 5_000, tenant="bob")
-    budgets.put(ALICE, Limits(day=500, month=500))
-    budgets.put(("alice", "k2"), Limits(month=500))
+    budgets.put(ALICE, BudgetLimits(day=500, month=500))
+    budgets.put(("alice", "k2"), BudgetLimits(month=500))
     await budgets.start()
     await budgets.stop()
     assert used(budgets) == {("", "day"): 20, ("", "month"): 120, ("k2", "month"): 10}
@@ -134,7 +134,7 @@ async def test_a_budget_that_comes_later_knows_what_was_spent_and_counts_nothing
     call(budgets, book)
     await book.flush()
     call(budgets, book)  # not written yet
-    budgets.put(ALICE, Limits(day=500, month=500))
+    budgets.put(ALICE, BudgetLimits(day=500, month=500))
     assert used(budgets) == {("", "day"): 60, ("", "month"): 60}
     await budgets._read()
     assert used(budgets) == {("", "day"): 60, ("", "month"): 90}
@@ -145,7 +145,7 @@ async def test_a_budget_that_comes_later_knows_what_was_spent_and_counts_nothing
 
 async def test_what_others_have_counted_comes_from_the_store_or_from_them_and_counts_once(book, store, clock):
     budgets = Budgets(book, store, is_shared=True, clock=clock)
-    budgets.put(ALICE, Limits(day=500))
+    budgets.put(ALICE, BudgetLimits(day=500))
     await budgets._read()
     budgets.spent_elsewhere("other", {"2026-11-20": {"alice": 70, "nobody": 5}})
     assert used(budgets) == {("", "day"): 70}
@@ -163,8 +163,8 @@ async def test_what_is_told_to_others_is_what_they_count(book, store, clock):
     one = Budgets(book, store, is_shared=True, clock=clock)
     two = Budgets(UsageBook(store, clock=clock), store, is_shared=True, clock=clock)
     for each in (one, two):
-        each.put(ALICE, Limits(month=500))
-        each.put(("alice", "k1"), Limits(day=500))
+        each.put(ALICE, BudgetLimits(month=500))
+        each.put(("alice", "k1"), BudgetLimits(day=500))
     call(one, book)
     one.reserve("alice", "k1", prompt_tokens=10, output_tokens_max=5)
     spent, reserved = one.spent_here()
@@ -176,7 +176,7 @@ async def test_what_is_told_to_others_is_what_they_count(book, store, clock):
 
 async def test_a_store_that_cannot_be_read_is_read_later(budgets, store, caplog):
     await kept(store, "2026-11-20", 10)
-    budgets.put(ALICE, Limits(day=500))
+    budgets.put(ALICE, BudgetLimits(day=500))
     usage, store.usage = store.usage, _away
     await budgets._read()
     assert "cannot be read" in caplog.text
@@ -190,17 +190,17 @@ async def _away(**_):
 
 
 def test_a_budget_that_is_taken_away_binds_nobody_and_comes_back_with_what_was_spent(budgets, book):
-    budgets.put(ALICE, Limits(day=10))
+    budgets.put(ALICE, BudgetLimits(day=10))
     call(budgets, book)
     assert budgets.spent_by("alice", "", 1) is not None
-    budgets.put(ALICE, Limits())
+    budgets.put(ALICE, BudgetLimits())
     assert budgets.spent_by("alice", "", 1) is None
-    budgets.put(ALICE, Limits(day=20))
+    budgets.put(ALICE, BudgetLimits(day=20))
     assert used(budgets) == {("", "day"): 30}
 
 
 def test_cut_off_from_others_a_gateway_keeps_to_its_part_of_what_is_left(budgets, book, clock):
-    budgets.put(ALICE, Limits(day=400, month=1_000))
+    budgets.put(ALICE, BudgetLimits(day=400, month=1_000))
     call(budgets, book, prompt=100, output=0)
     budgets.reserved_elsewhere = {"alice": 250}
     for _ in range(2):

@@ -10,29 +10,29 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.metrics import EngineMetrics
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from backends.step_times import StepReport, StepTimes
-from gateway.intake.prompt_tokens import LearntPromptTokens
+from backends.step_times import ReportedStep, StepTimes
+from gateway.api.token_counts import LearntPromptTokens
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.state.kept import (
+from gateway.state.checkpoint import COUNTERS, MODELS, Checkpoint
+from gateway.state.checkpoint_documents import (
     COUNTERS_AGE_S_MAX,
     MODELS_AGE_S_MAX,
     BackendModel,
     Counters,
-    Models,
+    LearntModels,
     PoolCounters,
     UnreadableError,
-    read,
-    trimmed,
-    written,
+    read_document,
+    trim_accounts,
+    write_document,
 )
 from gateway.state.learning import Learning
-from gateway.state.memory import COUNTERS, MODELS, Memory
 from gateway.store.base import Learnt, StoreUnavailable
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
+from policies.accounts.checkpoint import BEFORE_ALL, QueueCheckpoint, TierCheckpoint
 from policies.scheduler import Scheduler
-from policies.standings import BEFORE_ALL, LaneStandings, TierStanding
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import Tenant, Usage
 
@@ -43,7 +43,7 @@ LEARNT = StepTime(StepTimeModel(1 / 3, 2e-7, 1e-300, 0.0), error_ratio=0.07, is_
 
 
 def pool_counters(at_s=NOW_S, **tenants):
-    return PoolCounters(at_s, {BEFORE_ALL: LaneStandings(1.5, {"default": TierStanding(20.0, 10.0, tenants)})})
+    return PoolCounters(at_s, {BEFORE_ALL: QueueCheckpoint(1.5, {"default": TierCheckpoint(20.0, 10.0, tenants)})})
 
 
 def model(at_s=NOW_S, **other):
@@ -59,13 +59,13 @@ async def store(tmp_path):
 
 
 async def reopened(store, now_s=NOW_S):
-    memory = Memory(store, clock=lambda: now_s)
+    memory = Checkpoint(store, clock=lambda: now_s)
     await memory.open()
     return memory
 
 
 async def keep(store, name, kept, at_s=NOW_S):
-    await store.put_learnt(Learnt(name, at_s, kept if isinstance(kept, bytes) else written(kept)))
+    await store.put_learnt(Learnt(name, at_s, kept if isinstance(kept, bytes) else write_document(kept)))
 
 
 # -- the form ------------------------------------------------------------------------------------------------
@@ -75,14 +75,14 @@ async def keep(store, name, kept, at_s=NOW_S):
     "kept",
     [
         Counters({"m": pool_counters(alice=1 / 3, bob=1e300), "n": PoolCounters(NOW_S, {})}),
-        Models({"b": model(), "c": model(configured=CONFIGURED.model)}, (("alice", "m", 0.3, 7),)),
+        LearntModels({"b": model(), "c": model(configured=CONFIGURED.model)}, (("alice", "m", 0.3, 7),)),
         Counters(),
-        Models(),
+        LearntModels(),
     ],
     ids=["counters", "models", "no counters", "no models"],
 )
 def test_what_is_written_is_read_to_the_last_bit(kept):
-    assert read(type(kept), written(kept)) == kept
+    assert read_document(type(kept), write_document(kept)) == kept
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_is_written_is_read_to_the_last_bit(kept):
 )
 async def test_what_cannot_be_read_is_named_and_left_out(store, caplog, body, words):
     with pytest.raises(UnreadableError, match=words):
-        read(Counters, body)
+        read_document(Counters, body)
     await keep(store, COUNTERS, body)
     memory = await reopened(store)
     assert memory.standings_of("m") is None
@@ -108,7 +108,7 @@ async def test_what_cannot_be_read_is_named_and_left_out(store, caplog, body, wo
 
 
 async def test_coefficients_that_no_engine_has_are_left_out(store, caplog):
-    said = orjson.loads(written(Models({"b": model()})))
+    said = orjson.loads(write_document(LearntModels({"b": model()})))
     said["backends"]["b"]["step_time"]["model"]["token_s"] = -1.0
     await keep(store, MODELS, orjson.dumps(said))
     assert (await reopened(store)).step_time_of(BackendSpec("b", URL)) is None
@@ -117,15 +117,15 @@ async def test_coefficients_that_no_engine_has_are_left_out(store, caplog):
 
 async def test_a_store_that_cannot_be_read_now_is_no_reason_not_to_start(caplog):
     nobody = RedisStore("redis://127.0.0.1:1")
-    await Memory(nobody).open()
+    await Checkpoint(nobody).open()
     assert caplog.text.count("left out: Redis") == 2
     await nobody.close()
 
 
 def test_of_too_many_accounts_those_that_are_furthest_ahead_are_kept():
     pools = {"m": pool_counters(a=11.0, b=30.0, c=12.0), "n": pool_counters(a=12.5)}
-    assert trimmed(pools, 4) is pools
-    few = trimmed(pools, 2)
+    assert trim_accounts(pools, 4) is pools
+    few = trim_accounts(pools, 2)
     assert [few[name].lanes[BEFORE_ALL].tiers["default"].tenants for name in "mn"] == [{"b": 30.0}, {"a": 12.5}]
     assert few["m"].lanes[BEFORE_ALL].level == 1.5
 
@@ -137,7 +137,7 @@ async def test_what_is_too_old_is_left_out(store):
     await keep(
         store, COUNTERS, Counters({"old": pool_counters(NOW_S - COUNTERS_AGE_S_MAX - 1), "new": pool_counters()})
     )
-    await keep(store, MODELS, Models({"old": model(NOW_S - MODELS_AGE_S_MAX - 1), "new": model()}))
+    await keep(store, MODELS, LearntModels({"old": model(NOW_S - MODELS_AGE_S_MAX - 1), "new": model()}))
     memory = await reopened(store)
     assert memory.standings_of("old") is None
     assert memory.standings_of("new") == pool_counters().lanes
@@ -146,7 +146,7 @@ async def test_what_is_too_old_is_left_out(store):
 
 
 async def test_a_model_is_of_one_backend_at_one_address_and_what_is_configured_since_goes_before_it(store):
-    await keep(store, MODELS, Models({"b": model(), "c": model(configured=CONFIGURED.model)}))
+    await keep(store, MODELS, LearntModels({"b": model(), "c": model(configured=CONFIGURED.model)}))
     memory = await reopened(store)
     other = replace(CONFIGURED, model=replace(CONFIGURED.model, base_s=9e-3))
     for spec, believed in [
@@ -169,7 +169,7 @@ def test_a_model_that_was_kept_of_another_engine_is_found_out():
     for number in range(1_200):
         requests, new = 1 + number % 16, 1 + number % 16 + (number % 7 == 0) * 200
         seconds = slow.base_s + slow.overhead_s + slow.token_s * new + slow.context_token_s * 400 * requests
-        learnt.reported([StepReport(new, 400 * requests, requests, seconds)], now=0.01 * number)
+        learnt.reported([ReportedStep(new, 400 * requests, requests, seconds)], now=0.01 * number)
         seen.append(learnt.step_time)
     assert seen[0] == LEARNT
     said = seen[-1].model.step_s(new_tokens=8, context_tokens=3_200, requests=8)
@@ -285,7 +285,7 @@ async def test_a_store_that_is_away_is_said_once_and_what_was_learnt_is_kept_whe
 
 async def test_a_model_that_is_not_sure_any_more_is_not_kept(store):
     spec = BackendSpec("b", URL, pool="m")
-    await keep(store, MODELS, Models({"b": model()}))
+    await keep(store, MODELS, LearntModels({"b": model()}))
     memory, running = await reopened(store), Running()
     memory.start(running.learning)
     running.backends.add(spec)
@@ -293,7 +293,7 @@ async def test_a_model_that_is_not_sure_any_more_is_not_kept(store):
     assert (await reopened(store)).step_time_of(spec) == LEARNT
     step_times = running.backends._backends["b"].step_times
     for number in range(400):
-        step_times.reported([StepReport(10, 100, 10, (0.1, 0.18, 0.28)[number // 16 % 3])], now=number)
+        step_times.reported([ReportedStep(10, 100, 10, (0.1, 0.18, 0.28)[number // 16 % 3])], now=number)
     assert not step_times.step_time.is_sure
     running.backends._backends["b"].metrics = EngineMetrics()
     await memory.write()

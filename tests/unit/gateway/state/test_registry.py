@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.config import Config
-from gateway.identity.key_file import KeyRecord
+from gateway.config.key_file import KeyRecord
 from gateway.state.entries import declared_by
 from gateway.state.registry import (
     AlreadyThere,

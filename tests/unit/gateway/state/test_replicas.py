@@ -3,10 +3,10 @@
 import orjson
 import pytest
 
-from gateway.state.replicas import GONE_S, MINUTE_S, Replicas
+from gateway.state.peer_exchange import GONE_S, MINUTE_S, Replicas
 from gateway.store.base import StoreUnavailable
-from gateway.store.redis_meeting import Heard, Met
-from policies.types import MinuteSaid, PeersUse, ReplicaShare
+from gateway.store.redis_exchange import ExchangeResult, PeerMessage
+from policies.types import PeerUse, RateWindowReport, ReplicaShare
 
 SPENT = {"2026-11-20": {"alice": 70}}
 
@@ -32,12 +32,14 @@ class Place:
         if self.is_away:
             raise StoreUnavailable("away")
         if said != self.said:
-            others = {other: Heard(self.now - at, each) for other, (at, each) in self.words.items() if other != name}
-            return Met(False, self.said, others)
+            others = {
+                other: PeerMessage(self.now - at, each) for other, (at, each) in self.words.items() if other != name
+            }
+            return ExchangeResult(False, self.said, others)
         if word:
             self.words[name] = self.now, word
             self.said += 1
-        return Met(True, self.said, {})
+        return ExchangeResult(True, self.said, {})
 
     async def close(self):
         pass
@@ -53,7 +55,7 @@ class Limits:
 
     def propose(self, name, heard):
         self.heard = heard
-        return {"pool": {"alice": MinuteSaid((3.0, 40.0), (1.0, 0.0), asks=True)}}
+        return {"pool": {"alice": RateWindowReport((3.0, 40.0), (1.0, 0.0), asks=True)}}
 
     def agreed(self):
         self.agreements += 1
@@ -124,7 +126,7 @@ async def test_what_is_said_is_what_the_others_understand(one, place, limits, bo
     place.words.clear()
     place.speaks("two", **orjson.loads(word))
     await one._meet()
-    assert limits.heard == {"two": {"pool": {"alice": MinuteSaid((3.0, 40.0), (1.0, 0.0), asks=True)}}}
+    assert limits.heard == {"two": {"pool": {"alice": RateWindowReport((3.0, 40.0), (1.0, 0.0), asks=True)}}}
     assert book.spent == [("w1", SPENT)]
     assert book.reserved_elsewhere == {"alice": 5}
     assert limits.shared == (2, False)
@@ -136,10 +138,10 @@ async def test_parts_go_by_who_is_there_and_are_told_when_they_change(one, place
     place.speaks("~last", backends={"gpu": [1, 50], "other": [4, 0]})
     await one._meet()
     await one._meet()
-    assert told == [(ReplicaShare(3, 1), {"gpu": PeersUse(3, 350), "other": PeersUse(4, 0)})]
+    assert told == [(ReplicaShare(3, 1), {"gpu": PeerUse(3, 350), "other": PeerUse(4, 0)})]
     place.speaks("!first", leaves=True)
     await one._meet()
-    assert told[-1] == (ReplicaShare(2, 0), {"gpu": PeersUse(1, 50), "other": PeersUse(4, 0)})
+    assert told[-1] == (ReplicaShare(2, 0), {"gpu": PeerUse(1, 50), "other": PeerUse(4, 0)})
 
 
 async def test_who_is_not_heard_of_is_gone_and_what_it_let_in_leaves_the_minute(one, place, limits, told):
@@ -151,7 +153,7 @@ async def test_who_is_not_heard_of_is_gone_and_what_it_let_in_leaves_the_minute(
     assert one.count == 1
     assert told[-1] == (ReplicaShare(1, 0), {})
     left = 1 - (GONE_S + 1) / MINUTE_S
-    assert limits.heard["two"]["pool"]["alice"] == MinuteSaid((10 * left, 200 * left), (0.0, 0.0), asks=False)
+    assert limits.heard["two"]["pool"]["alice"] == RateWindowReport((10 * left, 200 * left), (0.0, 0.0), asks=False)
     place.now += MINUTE_S
     place.words.clear()
     await one._meet()

@@ -1,0 +1,76 @@
+"""Which addresses may a backend be at, whoever named it?
+
+A backend that came by the admin API could be a name for anything that the gateway can reach and its caller cannot:
+a cloud's metadata service, the machine itself. What counts is the address that is connected to, looked at when it is
+connected to: a name that meant something else a moment ago (DNS rebinding), 0x7f.1 or ::ffff:127.0.0.1 gain nothing.
+Addresses that are never a backend's are refused within any network.
+"""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Network = IPv4Network | IPv6Network
+
+# Metadata services of clouds: link-local (169.254.169.254, fe80::/10), and AWS's over IPv6.
+NEVER: tuple[Network, ...] = tuple(
+    map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "0.0.0.0/8", "::/128", "224.0.0.0/4", "ff00::/8"))
+)
+
+
+class AddressRefusedError(OSError):
+    """The address is none that a backend may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressAllowlist:
+    """The networks that backends may be in."""
+
+    networks: tuple[Network, ...]
+
+    def allows(self, address: str) -> bool:
+        """Whether this literal address may be connected to; False for what is none."""
+        try:
+            parsed = plain(ip_address(address.partition("%")[0]))
+        except ValueError:
+            return False
+        return not _within(parsed, NEVER) and _within(parsed, self.networks)
+
+    def check(self, address: str) -> None:
+        """Raises AddressRefusedError."""
+        if not self.allows(address):
+            raise AddressRefusedError(errno.EACCES, f"{address} is not in the networks where backends may be")
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Return the addresses of this host, all of which may be connected to. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        for address in addresses:
+            self.check(address)
+        return addresses
+
+
+def plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that an IPv6 one stands for (RFC 4291, 2.5.5.2), or the address itself."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def literal(host: str) -> str | None:
+    """The address that the host is in any way of writing one (127.1, 0x7f.1); None where it is a name."""
+    try:
+        return str(ip_address(host.partition("%")[0]))
+    except ValueError:
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host))
+    except OSError:
+        return None
+
+
+def _within(address: IPv4Address | IPv6Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)

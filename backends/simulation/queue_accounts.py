@@ -1,0 +1,102 @@
+"""The books of one backend's queue, where requests wait for one backend each.
+
+Which backend a request waits for is no fact and no decision of a Scheduler's; the placement says it when the request
+arrives. So the placement is watched, and the part of a run that concerns one backend is told to books and judges of
+its own: what holds of a pool with one queue holds of each of them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from backends.simulation.recording import (
+    Entry,
+    Listener,
+    LoadChanged,
+    Measured,
+    PolicyChanged,
+    Polled,
+    Restored,
+    Spent,
+    Submitted,
+    TenantsChanged,
+)
+from backends.simulation.run_accounts import RunAccounts, require
+from policies.capacity.prefix_index import PrefixIndex
+from policies.placement.base import ArrivalPlacement, Worker
+from policies.types import Dispatch, Request, Usage
+
+
+class WatchedPlacement(ArrivalPlacement):
+    """A placement on arrival, of which is known what it answered."""
+
+    def __init__(self, placement: ArrivalPlacement) -> None:
+        self._placement = placement
+        self.reads_prefixes = placement.reads_prefixes
+        self.backend_ids: dict[str, str] = {}
+        """By request that waits or runs: the backend that it was assigned to."""
+
+    def look_up_in(self, prefixes: PrefixIndex) -> None:
+        self._placement.look_up_in(prefixes)
+
+    def assign(self, request: Request, workers: Sequence[Worker]) -> str:
+        backend_id = self.backend_ids[request.id] = self._placement.assign(request, workers)
+        return backend_id
+
+    def unassigned(self, request: Request, backend_id: str) -> None:
+        del self.backend_ids[request.id]
+        self._placement.unassigned(request, backend_id)
+
+    def dispatched(self, request: Request, backend_id: str) -> None:
+        self._placement.dispatched(request, backend_id)
+
+    def returned(self, request: Request, backend_id: str) -> None:
+        self._placement.returned(request, backend_id)
+
+    def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
+        del self.backend_ids[request.id]
+        self._placement.ended(request, backend_id, usage)
+
+    def forget(self, tenant_id: str) -> None:
+        self._placement.forget(tenant_id)
+
+
+class QueueWatcher:
+    """Tells books and judges what happens before and at one backend. What moves to another's queue is not followed:
+    backends may be slow or full, but have to stay.
+    """
+
+    def __init__(
+        self, backend_id: str, placement: WatchedPlacement, books: RunAccounts, judges: Iterable[Listener] = ()
+    ) -> None:
+        self._backend_id = backend_id
+        self._placement = placement
+        self._books = books
+        self._listeners: list[Listener] = [books, *judges]
+
+    def __call__(self, entry: Entry) -> None:
+        part = self._part(entry)
+        if part is not None:
+            for listener in self._listeners:
+                listener(part)
+
+    def _part(self, entry: Entry) -> Entry | None:
+        """The entry as far as it concerns this backend."""
+        match entry:
+            case Polled():
+                return self._polled(entry)
+            case Submitted():
+                is_here = self._placement.backend_ids.get(entry.request.id) == self._backend_id
+                return entry if is_here else None
+            case LoadChanged() | Measured() | TenantsChanged() | PolicyChanged() | Restored():
+                return entry
+            case Spent():
+                return None
+            case _:
+                return entry if entry.request_id in self._books.requests else None
+
+    def _polled(self, entry: Polled) -> Polled:
+        actions = tuple(each for each in entry.actions if each.request_id in self._books.requests)
+        for action in actions:
+            here = not isinstance(action, Dispatch) or action.backend_id == self._backend_id
+            require(here, f"{action}: it waited for {self._backend_id}")
+        return replace(entry, actions=actions)

@@ -1,0 +1,278 @@
+"""Accounts of a run, kept from what a Scheduler is told and what it decides, and from nothing it says of itself.
+
+Every request is queued, in flight or gone, and every answer is about one that is queued. A charge is the price
+of the usage that was reported: a dispatch charges the prompt as estimated, a request that came back keeps its
+charge, one that leaves the queue for good or fails before its first token gets it back.
+
+Books are fed by a Recorder. They raise ViolationError at the entry that breaks conservation; the judges in
+checkers.py read them.
+"""
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from backends.simulation.recording import (
+    Cancelled,
+    Entry,
+    Finished,
+    LoadChanged,
+    Measured,
+    Polled,
+    Progressed,
+    Returned,
+    Spent,
+    Submitted,
+    TenantsChanged,
+)
+from policies.accounts.cost import LinearPrice, Price
+from policies.types import (
+    DEFAULT_TIER,
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    Preempt,
+    Request,
+    Snapshot,
+    Tenant,
+    Tier,
+    Usage,
+)
+
+RELATIVE_TOLERANCE = 1e-9  # sums of floats in another order
+ABSOLUTE_TOLERANCE = 1e-3
+
+
+class ViolationError(AssertionError):
+    """A rule that holds for every run was broken."""
+
+
+def require(holds: object, rule: str) -> None:
+    """Raise ViolationError, which says what should have been."""
+    if not holds:
+        raise ViolationError(rule)
+
+
+@dataclass(slots=True)
+class TenantAccounts:
+    """One tenant as the facts tell it: what waits (oldest first), what runs, what it was charged and given back."""
+
+    tenant: Tenant
+    queued: OrderedDict[str, Request] = field(default_factory=OrderedDict)
+    in_flight: dict[str, Request] = field(default_factory=dict)
+    service: float = 0.0
+    given_back: float = 0.0
+
+
+@dataclass(slots=True)
+class RequestAccounts:
+    """One request that lives; without a backend it waits."""
+
+    request: Request
+    backend_id: str | None = None
+    output_tokens: int = 0
+    service: float = 0.0
+
+
+class RunAccounts:
+    """The accounts of one pool. Compare them with a Scheduler's snapshot after a poll, conclude at the end."""
+
+    def __init__(
+        self, *, tenants: Iterable[Tenant], tiers: Iterable[Tier] = (DEFAULT_TIER,), price: Price | None = None
+    ) -> None:
+        self.tenants = {tenant.id: TenantAccounts(tenant) for tenant in tenants}
+        self.tiers = {tier.id: tier for tier in tiers}
+        self.loads: dict[str, BackendLoad] = {}
+        self.held_until: dict[str, float] = {}
+        self.requests: dict[str, RequestAccounts] = {}
+        self.requests_at: Counter[str] = Counter()
+        self.sequences_at: Counter[str] = Counter()
+        self.tier_services: defaultdict[str, float] = defaultdict(float)
+        self._price = price or LinearPrice()
+        self._removed: set[str] = set()
+        self._tiers_removed: set[str] = set()
+
+    def __call__(self, entry: Entry) -> None:
+        match entry:
+            case Progressed():
+                self._progressed(entry.request_id, entry.usage)
+            case Polled():
+                self._polled(entry)
+            case Submitted():
+                self._submitted(entry.request)
+            case Finished():
+                self._finished(entry.request_id, entry.outcome)
+            case Returned():
+                self._returned(entry.request_id, entry.now + entry.hold_s)
+            case Cancelled():
+                self._cancelled(entry.request_id)
+            case Spent():
+                self._spent(entry.tenant_id, entry.usage)
+            case LoadChanged() | Measured():
+                self._load_changed(entry)
+            case TenantsChanged():
+                self._tenants_changed(entry)
+
+    def conclude(self, snapshot: Snapshot) -> None:
+        """Everything has ended: nothing is left anywhere, and every charge belongs to tokens that were used."""
+        require(not self.requests, "every request ends")
+        self.compare(snapshot)
+        require(snapshot.queued_bytes == 0, "empty queues hold no bytes")
+        for backend in snapshot.backends.values():
+            require(backend.reserved_tokens == 0, "nothing in flight reserves nothing")
+        for tenant in snapshot.tenants.values():
+            require(tenant.in_flight_tokens == 0, "nothing in flight holds no tokens")
+            require(_equal(tenant.key, tenant.counter), "nothing in flight leaves nothing outstanding")
+
+    def compare(self, snapshot: Snapshot) -> None:
+        """The Scheduler's view of itself agrees with the books. What submit refused counts until it is polled."""
+        in_flight = self.requests_at.total()
+        require(snapshot.in_flight_requests == in_flight, f"{in_flight} in flight, not {snapshot.in_flight_requests}")
+        queued = len(self.requests) - in_flight
+        require(snapshot.queued_requests == queued, f"{queued} queued, not {snapshot.queued_requests}")
+        for tenant_id in self._removed - snapshot.tenants.keys():
+            require(not self.tenants[tenant_id].in_flight, "a tenant is forgotten when its last request has ended")
+            del self.tenants[tenant_id]
+            self._removed.discard(tenant_id)
+        for tier_id in self._tiers_removed - {books.tenant.tier_id for books in self.tenants.values()}:
+            require(tier_id not in snapshot.tiers, f"{tier_id} is forgotten when its last tenant is")
+            del self.tiers[tier_id]
+            self.tier_services.pop(tier_id, None)
+            self._tiers_removed.discard(tier_id)
+        require(snapshot.tiers.keys() == self.tiers.keys(), f"the tiers are {sorted(self.tiers)}")
+        for tenant_id, books in self.tenants.items():
+            view = snapshot.tenants[tenant_id]
+            require(view.queued_requests == len(books.queued), f"{tenant_id}: {len(books.queued)} queued")
+            require(view.in_flight_requests == len(books.in_flight), f"{tenant_id}: {len(books.in_flight)} in flight")
+            require(_equal(view.service, books.service), f"{tenant_id}: charged {books.service}, not {view.service}")
+        for backend_id, backend in snapshot.backends.items():
+            running = self.requests_at[backend_id]
+            require(backend.in_flight_requests == running, f"{backend_id}: {running} in flight")
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    def _submitted(self, request: Request) -> None:
+        require(request.id not in self.requests, f"{request.id} lives once")
+        self.requests[request.id] = RequestAccounts(request)
+        if request.tenant_id in self.tenants:
+            self.tenants[request.tenant_id].queued[request.id] = request
+
+    def _progressed(self, request_id: str, usage: Usage) -> None:
+        books = self._running(request_id)
+        if books is not None:
+            books.output_tokens = usage.output_tokens
+            self._charge(books, self._price.service(*usage))
+
+    def _finished(self, request_id: str, outcome: Outcome) -> None:
+        books = self._running(request_id)
+        if books is None:
+            return
+        if outcome is Outcome.BACKEND_FAILED and not books.output_tokens:
+            self._charge(books, 0.0)
+        self._leave_backend(books)
+        del self.requests[request_id]
+
+    def _returned(self, request_id: str, held_until: float) -> None:
+        books = self._running(request_id)
+        if books is None:
+            return
+        assert books.backend_id is not None
+        if books.backend_id in self.loads:  # one that is gone is sent nothing anyhow
+            self.held_until[books.backend_id] = max(self.held_until.get(books.backend_id, 0.0), held_until)
+        self._leave_backend(books)
+        queued = self.tenants[books.request.tenant_id].queued
+        queued[request_id] = books.request
+        queued.move_to_end(request_id, last=False)
+
+    def _cancelled(self, request_id: str) -> None:
+        books = self.requests.get(request_id)
+        if books is not None and books.backend_id is None:
+            self._leave_queue(books)
+
+    def _spent(self, tenant_id: str, usage: Usage) -> None:
+        if tenant_id in self.tenants.keys() - self._removed:
+            service = self._price.service(*usage)
+            self.tenants[tenant_id].service += service
+            self.tier_services[self.tenants[tenant_id].tenant.tier_id] += service
+
+    def _load_changed(self, entry: LoadChanged | Measured) -> None:
+        if isinstance(entry, Measured):
+            self.loads[entry.load.backend_id] = entry.load
+            return
+        self.loads = {load.backend_id: load for load in entry.loads}
+        self._forget_gone_backends()
+
+    def _tenants_changed(self, entry: TenantsChanged) -> None:
+        self.tiers.update((tier.id, tier) for tier in entry.tiers)
+        for tenant in entry.changed:
+            self.tenants.setdefault(tenant.id, TenantAccounts(tenant)).tenant = tenant
+            self._removed.discard(tenant.id)
+        self._removed.update(self.tenants.keys() & entry.removed)
+        self._tiers_removed -= {tier.id for tier in entry.tiers} | {tenant.tier_id for tenant in entry.changed}
+        self._tiers_removed |= self.tiers.keys() & entry.tiers_removed
+
+    # -- decisions -------------------------------------------------------------------------------------------
+
+    def _polled(self, entry: Polled) -> None:
+        for action in entry.actions:
+            books = self.requests.get(action.request_id)
+            if isinstance(action, Preempt):
+                may_be = books is not None and books.backend_id is not None and not books.output_tokens
+                require(may_be, f"{action} is about a request that has not begun at a backend")
+                continue
+            if books is None or books.backend_id is not None:
+                raise ViolationError(f"{action} is about a request that does not wait")
+            if isinstance(action, Dispatch):
+                self._dispatched(action, books, entry.now)
+            else:
+                require(action.retry_after_s >= 0, f"{action} sends nobody into the past")
+                self._leave_queue(books)
+
+    def _dispatched(self, action: Dispatch, books: RequestAccounts, now: float) -> None:
+        load = self.loads.get(action.backend_id)
+        require(load and load.available, f"{action}: the backend is not there")
+        require(now >= self.held_until.get(action.backend_id, 0.0), f"{action}: the backend is held")
+        request = books.request
+        tenant = self.tenants[request.tenant_id]
+        tenant.in_flight[request.id] = tenant.queued.pop(request.id)
+        books.backend_id = action.backend_id
+        self.requests_at[action.backend_id] += 1
+        self.sequences_at[action.backend_id] += request.choices
+        self._charge(books, self._price.service(request.prompt_tokens, action.cached_tokens, 0))
+
+    def _leave_queue(self, books: RequestAccounts) -> None:
+        self._charge(books, 0.0)
+        del self.requests[books.request.id]
+        if books.request.tenant_id in self.tenants:
+            del self.tenants[books.request.tenant_id].queued[books.request.id]
+
+    def _leave_backend(self, books: RequestAccounts) -> None:
+        assert books.backend_id is not None
+        del self.tenants[books.request.tenant_id].in_flight[books.request.id]
+        self.requests_at[books.backend_id] -= 1
+        self.sequences_at[books.backend_id] -= books.request.choices
+        books.backend_id = None
+        self._forget_gone_backends()
+
+    def _forget_gone_backends(self) -> None:
+        """A backend that was away, and ran nothing of ours any more, comes back as a new one: not held."""
+        for backend_id in self.held_until.keys() - self.loads.keys():
+            if not self.requests_at[backend_id]:
+                del self.held_until[backend_id]
+
+    def _charge(self, books: RequestAccounts, service: float) -> None:
+        if service != books.service:
+            tenant = self.tenants[books.request.tenant_id]
+            tenant.service += service - books.service
+            self.tier_services[tenant.tenant.tier_id] += service - books.service
+            tenant.given_back += max(0.0, books.service - service)
+            books.service = service
+
+    def _running(self, request_id: str) -> RequestAccounts | None:
+        """The request if it is in flight: facts about one that ended, or waits, change nothing."""
+        books = self.requests.get(request_id)
+        return books if books is not None and books.backend_id is not None else None
+
+
+def _equal(one: float, other: float) -> bool:
+    return abs(one - other) <= ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * max(abs(one), abs(other))

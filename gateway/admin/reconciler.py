@@ -1,0 +1,269 @@
+"""What the registry says becomes true in the running gateway, at once and without harm to what runs.
+
+The registry tells what is new, different or gone, whoever changed it (this gateway's API, another replica, the file
+read anew); one method per kind takes it to those who use it. Backends are tended: one that is not wanted any more is
+retired, and forgotten when it runs nothing of ours; until then another of the same name has to wait.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar, cast
+
+from backends.address_allowlist import AddressAllowlist
+from backends.poll import tls_context_of
+from backends.pool import BackendPool
+from backends.spec import BackendSpec
+from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
+from gateway.config.files import resolve_files
+from gateway.config.scheduling import Scheduling
+from gateway.config.sections import Section, TenantSection, TierSection
+from gateway.config.step_time import read_configured_step_time
+from gateway.forwarding.attempt import BackendClient
+from gateway.handlers.handlers import RequestHandlers
+from gateway.identity.auth import Identity
+from gateway.scheduling.assembly import policy_choices
+from gateway.scheduling.pools import Pools
+from gateway.state.entries import Entry
+from gateway.state.registry import Changed, Registry
+from gateway.state.resource_kinds import ApiKey, ManagedBackend
+from policies import types as policy
+
+TEND_S = 0.1
+
+S = TypeVar("S", bound=Section)
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Keeps the data plane what the registry says. `start` it on the loop that serves, `stop` it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        front: RequestHandlers,
+        pools: Pools,
+        backends: BackendPool,
+        links: MutableMapping[str, BackendClient],
+        make_link: Callable[[BackendSpec], BackendClient],
+        tiers: MutableMapping[str, policy.Tier],
+        reach: AddressAllowlist,
+        folder: Path,
+        scheduling_of: Callable[[str], Scheduling],
+    ) -> None:
+        """`reach`: where backends may be that the file has not declared; `folder`: where relative paths begin;
+        `scheduling_of`: how a pool is scheduled.
+        """
+        self._registry = registry
+        self._front = front
+        self._pools = pools
+        self._backends = backends
+        self._links = links
+        self._make_link = make_link
+        self._tiers = tiers
+        self._reach = reach
+        self._folder = folder
+        self.scheduling_of = scheduling_of
+        self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
+        self._tier_envelopes: dict[str, policy.SloEnvelope] = {}
+        self._share = policy.ALONE
+        self._urls: dict[str, str] = {}  # of the backends that the registry has brought
+        self._faults: dict[str, str] = {}  # why a backend of the registry is not there
+        self._tending: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Make everything so, then what changes."""
+        kinds = ("tiers", "tenants", "keys", "backends", "pools")
+        self._urls = {backend_id: self._backends.spec(backend_id).url for backend_id in self._backends.backend_ids()}
+        self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
+        self._unsubscribe = self._registry.subscribe(self._changed)
+        self._tending = asyncio.create_task(self._tend(), name="tend backends")
+
+    async def stop(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._tending is not None:
+            self._tending.cancel()
+            await asyncio.gather(self._tending, return_exceptions=True)
+
+    def fault(self, backend_id: str) -> str:
+        """Why a backend that is wanted is not there, "" where it is."""
+        return self._faults.get(backend_id, "")
+
+    def scheduling_changed(self) -> None:
+        """What holds for all pools is different."""
+        for name in self._pools.dispatchers():
+            self._pool_changed(name)
+
+    def shared(self, share: policy.ReplicaShare) -> None:
+        """So much of every tenant's limit in flight is this gateway's; others have the rest."""
+        if share != self._share:
+            self._share = share
+            limited = [entry for entry in self._registry.entries("tenants") if entry.body.get("in_flight_max")]
+            self._tenants_changed([entry.name for entry in limited])
+
+    def _shared(self, tenant: policy.Tenant) -> policy.Tenant:
+        limit = tenant.in_flight_max
+        return tenant if limit is None else replace(tenant, in_flight_max=self._share.of(limit))
+
+    def _changed(self, changed: Changed) -> None:
+        names: dict[str, list[str]] = {}
+        for kind, name in sorted(changed):
+            names.setdefault(kind, []).append(name)
+        # A tier is there before its tenants, and a tenant before its keys.
+        self._tiers_changed(names.get("tiers", []))
+        self._tenants_changed(names.get("tenants", []))
+        for name in names.get("keys", []):
+            self._key_changed(name, self._registry.get("keys", name))
+        for name in names.get("pools", []):
+            self._pool_changed(name)
+        if "backends" in names:
+            self._match_backends()
+
+    def _tiers_changed(self, names: list[str]) -> None:
+        tiers, removed = [], []
+        for name in names:
+            section = _section(self._registry.get("tiers", name), TierSection)
+            if section is None and name != policy.DEFAULT_TIER.id:
+                removed.append(name)
+                self._tiers.pop(name, None)
+                self._tier_envelopes.pop(name, None)
+                continue
+            section = section or TierSection()
+            self._tiers[name] = policy_tier(name, section)
+            tiers.append(self._tiers[name])
+            _keep(self._tier_envelopes, name, section)
+        if names:
+            self._pools.tiers_changed(tiers)
+            self._pools.tiers_removed(removed)
+            self._front.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
+
+    def _tenants_changed(self, names: list[str]) -> None:
+        for name in names:
+            section = _section(self._registry.get("tenants", name), TenantSection)
+            if section is None:
+                self._tenant_envelopes.pop(name, None)
+                self._front.tenants.drop(name)
+                self._pools.forget(name)
+            else:
+                _keep(self._tenant_envelopes, name, section)
+                tenant = self._shared(policy_tenant(name, section))
+                self._front.tenants.put(tenant)
+                self._pools.tenant_changed(tenant)
+        if names:
+            self._front.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
+
+    def _key_changed(self, name: str, entry: Entry | None) -> None:
+        ring, key = self._front.keys, _section(entry, ApiKey)
+        if ring is None:
+            return  # keys are not checked
+        ring.drop(name)
+        if key is not None and key.tenant is not None and not key.revoked:
+            models = None if key.models is None else frozenset(key.models)
+            expires_at_s = None if key.expires_at is None else key.expires_at.timestamp()
+            ring.put(name, key.hmac, Identity(key.tenant, models, name), expires_at_s=expires_at_s)
+
+    def _pool_changed(self, name: str) -> None:
+        self._pools.policy_changed(name, policy_choices(self.scheduling_of(name)))
+
+    # -- backends ------------------------------------------------------------------------------------------
+
+    def _match_backends(self) -> None:
+        """Those that are wanted are there, as far as their names are free; all others leave."""
+        wanted = {entry.name: entry for entry in self._registry.entries("backends")}
+        self._faults.clear()
+        for backend_id in self._backends.backend_ids():
+            entry = wanted.get(backend_id)
+            is_ours = backend_id in self._urls
+            if is_ours and (entry is None or _backend(entry).url != self._urls[backend_id]):
+                self._backends.retire(backend_id)
+        for backend_id, entry in wanted.items():
+            self._match(backend_id, entry)
+
+    def _match(self, backend_id: str, entry: Entry) -> None:
+        section = resolve_files(_backend(entry), self._folder)
+        if self._backends.leaving(backend_id):
+            self._faults[backend_id] = "another backend of this name is leaving"
+            return
+        if backend_id not in self._links:
+            try:
+                self._add(backend_id, entry)
+            except ValueError as error:
+                log.error("backend %s: %s", backend_id, error)  # noqa: TRY400 - its text says all
+                self._faults[backend_id] = str(error)
+                return
+        self._backends.drain(backend_id, draining=section.draining)
+        spec = self._backends.spec(backend_id)
+        self._backends.resize(
+            replace(
+                spec,
+                requests_running_max=section.requests_running_max,
+                kv_tokens_max=section.kv_tokens_max,
+                step_tokens_max=section.step_tokens_max,
+                prompt_step_tokens_max=section.prompt_step_tokens_max,
+                # A file is read when its backend comes, and not again with every change of any.
+                step_time=spec.step_time if section.step_time_file is not None else read_configured_step_time(section),
+            )
+        )
+
+    def _add(self, backend_id: str, entry: Entry) -> None:
+        """Raises ValueError where it cannot be."""
+        section = resolve_files(_backend(entry), self._folder)
+        # What the file declares is the operator's own word, at whatever address.
+        reach = self._reach if entry.origin == "admin" else None
+        spec = backend_spec(section.model_copy(update={"name": backend_id}), reach)
+        if section.ca_pem is not None:
+            spec = replace(spec, tls=tls_context_of(section.ca_pem))
+        link = self._make_link(spec)
+        self._backends.add(spec)
+        self._links[backend_id] = link
+        self._urls[backend_id] = section.url
+
+    async def _tend(self) -> None:
+        stuck: set[str] = set()
+        while True:
+            await asyncio.sleep(TEND_S)
+            leaving = self._backends.leaving_ids()
+            stuck.intersection_update(leaving)
+            for backend_id in leaving:
+                try:
+                    await self._forget_if_idle(backend_id)
+                except Exception:  # whatever is wrong with one, the others have to go
+                    if backend_id not in stuck:  # tried again, but said once
+                        log.exception("backend %s: it could not be taken away", backend_id)
+                    stuck.add(backend_id)
+
+    async def _forget_if_idle(self, backend_id: str) -> None:
+        """A backend that leaves and runs nothing of ours is gone, and its name is free."""
+        upstream = self._links[backend_id].upstream
+        if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
+            return
+        await self._backends.forget(backend_id)
+        del self._links[backend_id], self._urls[backend_id]
+        try:
+            await upstream.aclose()
+        finally:
+            self._match_backends()
+
+
+def _section(entry: Entry | None, kind: type[S]) -> S | None:
+    """What the entry says, None where there is none."""
+    assert entry is None or isinstance(entry.section, kind), "an entry is of its kind"
+    return None if entry is None else cast("S", entry.section)
+
+
+def _backend(entry: Entry) -> ManagedBackend:
+    assert isinstance(entry.section, ManagedBackend), "an entry is of its kind"
+    return entry.section
+
+
+def _keep(envelopes: dict[str, policy.SloEnvelope], name: str, section: TierSection | TenantSection) -> None:
+    envelopes.pop(name, None)
+    envelope = envelope_of(section)
+    if envelope is not None:
+        envelopes[name] = envelope

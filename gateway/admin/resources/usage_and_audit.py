@@ -1,0 +1,87 @@
+"""What was used, by tenant, key, model and day; and who changed what.
+
+Usage is summed over all gateways that share the state. It is written once a second, so it may lag by as much. The
+audit log is shown as the rest of the API is: times are seconds since 1970, and what is kept of secrets is not told.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.admin import models
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.state.registry import Registry
+from gateway.store.base import Body, Store, Totals, UsageKey
+
+# Of API keys, and of the secret that theirs are made with: who has one could try secrets until one fits.
+HIDDEN = frozenset({"hmac", "fingerprint"})
+TIMES = frozenset({"created_at", "expires_at"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageAndAuditRoutes:
+    registry: Registry
+    store: Store
+    clock: Callable[[], float] = time.time
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="GET", path="/usage", role=Role.VIEWER, summary="Requests and tokens by day, tenant, key and model.",
+            run=self.usage, query=models.UsagePage, answer=models.UsageList, stored=True,
+            conflicts="There are too many rows: ask for fewer days.",
+        )  # fmt: skip
+        yield Route(
+            method="GET", path="/audit", role=Role.VIEWER, summary="Who changed what, the newest first.",
+            run=self.audit, query=models.AuditPage, answer=models.AuditList, stored=True,
+        )  # fmt: skip
+
+    async def usage(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.UsagePage = asked.query
+        today = datetime.fromtimestamp(self.clock(), UTC).date().isoformat()
+        rows = await self.store.usage(
+            first_day=query.first_day or today, last_day=query.last_day or today, tenant=query.tenant
+        )
+        totals: dict[UsageKey, Totals] = {}
+        for row in rows:  # one writer's
+            totals[row.of] = Totals(*map(sum, zip(totals.get(row.of, Totals()), row.totals, strict=True)))
+        # A cursor is where a page has ended: any text is one.
+        names = [of for of in sorted(totals) if "\n".join(of) > (query.cursor or "")]
+        shown = names[: query.limit]
+        items = [models.UsageResource.model_construct(**of._asdict(), **totals[of]._asdict()) for of in shown]
+        more = len(names) > len(shown)
+        return AdminAnswer(
+            models.UsageList.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
+        )
+
+    async def audit(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.AuditPage = asked.query
+        before = None if query.cursor is None else int(query.cursor)
+        entries = await self.registry.audit(before=before, limit=query.limit, kind=query.kind)
+        items = [
+            models.AuditResource.model_construct(
+                revision=entry.revision,
+                at=entry.at_s,
+                actor=entry.actor,
+                action=entry.action,
+                kind=entry.kind,
+                name=entry.name,
+                before=None if entry.before is None else _shown(entry.before),
+                after=None if entry.after is None else _shown(entry.after),
+            )
+            for entry in entries
+        ]
+        more = len(items) == query.limit
+        return AdminAnswer(
+            models.AuditList.model_construct(items=items, next_cursor=str(items[-1].revision) if more else None)
+        )
+
+
+def _shown(body: Body) -> dict[str, Any]:
+    """What a document was or is, as far as anybody may see it."""
+    return {
+        name: int(datetime.fromisoformat(value).timestamp()) if name in TIMES and isinstance(value, str) else value
+        for name, value in body.items()
+        if name not in HIDDEN
+    }

@@ -1,0 +1,159 @@
+"""A call that generates tokens, from its lease on: queue, send, relay, settle.
+
+A call that a backend does not take before the first byte (no connection, "the engine is busy") goes back to
+the head of its tenant's queue and waits for the next backend. From the first byte on it belongs to that backend,
+and ends in exactly one outcome.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from aiohttp import web
+
+from backends.health import Evidence
+from backends.pool import BackendPool
+from backends.upstream import UpstreamError
+from gateway.api.endpoints import Endpoint
+from gateway.api.token_counts import OutputTokens
+from gateway.forwarding.attempt import Attempt, BackendClient, BackendRejected, OptionsRejected
+from gateway.forwarding.relay import RelayResult
+from gateway.forwarding.unread_bytes import UnreadBytes
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.event_stream import HEARTBEAT, STREAMED, Heartbeat
+from gateway.intake.admission import Call, RequestAdmission
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Lease, Preempted
+from policies.types import Outcome, Tier
+
+RESENDS_MAX = 1  # of a call whose connection broke before the answer: it may be what breaks the backend
+
+
+class Generation:
+    """Answers calls that generate tokens."""
+
+    def __init__(
+        self,
+        *,
+        intake: RequestAdmission,
+        backends: BackendPool,
+        links: Mapping[str, BackendClient],
+        tiers: Mapping[str, Tier],
+        answer_headers: AnswerHeaders,
+        output_tokens: OutputTokens,
+        unread: UnreadBytes,
+        heartbeat_s: float | None = None,
+        on_answer: Callable[[str, Call, str, int], None],
+    ) -> None:
+        """`on_answer` is told of an answer that may be asked for later: its id, its call, its backend, and how many
+        tokens it and its prompt have by then. `heartbeat_s`: how long a stream waits for its head and between comments;
+        None: it waits silently, for its first event.
+        """
+        self._intake = intake
+        self._backends = backends
+        self._links = links
+        self._tiers = tiers
+        self._answer_headers = answer_headers
+        self._output_tokens = output_tokens
+        self._unread = unread
+        self._on_answer = on_answer
+        self._heartbeat_s = heartbeat_s
+        self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
+        """Raises Refused, Rejected, UpstreamError."""
+        return await self.run(request, await self._intake.take(request, endpoint, trace), trace)
+
+    async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
+        """Raises Rejected, UpstreamError."""
+        trace.request, trace.queued_s = call.request, time.perf_counter()
+        if trace.spans is not None:
+            trace.spans.queued()
+        if self._heartbeat_s is not None and call.parsed.stream and call.parsed.answer in STREAMED:
+            headers = partial(self._answer_headers.of, trace)
+            request[HEARTBEAT] = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
+        lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
+        try:
+            async with lease:
+                result = await self.send(request, call, lease, trace)
+                lease.outcome = result.outcome
+        finally:
+            if lease.backend_id:  # else it ended in the queue
+                trace.over(lease.outcome)
+        return result.response
+
+    async def send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
+        """Send the call to the backend of its lease, and to the next one while it is not taken."""
+        resends = 0
+        while True:
+            sent_at = call.dispatcher.now()
+            trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
+            self._backends.sent(lease.backend_id)
+            if trace.spans is not None:
+                trace.spans.sent(lease.backend_id, self._backends.kind(lease.backend_id).name)
+            try:
+                return await lease.unless_withdrawn(self._send(request, call, lease, trace, sent_at))
+            except Preempted:
+                if trace.spans is not None:
+                    trace.spans.came_back("withdrawn")
+                await lease.returned(0.0)
+            except BackendRejected as refusal:
+                self._report(lease.backend_id, refusal.evidence, call, sent_at)
+                if refusal.evidence is Evidence.BROKEN:
+                    resends += 1
+                    if resends > RESENDS_MAX:
+                        raise UpstreamError("the backend broke the connection before it answered") from None
+                if trace.spans is not None:
+                    trace.spans.came_back(refusal.evidence)
+                await lease.returned(refusal.hold_s)
+            except UpstreamError:
+                self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
+                raise
+
+    async def _send(
+        self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace, sent_at: float
+    ) -> RelayResult:
+        try:
+            result, evidence = await self._attempt(call, lease, trace).run(request)
+        except OptionsRejected:
+            self._backends.options_refused(lease.backend_id)
+            result, evidence = await self._attempt(call, lease, trace).run(request)
+        self.answered(call, lease, trace)
+        if result.outcome is not Outcome.CLIENT_GONE:
+            self._report(lease.backend_id, evidence, call, sent_at)
+        return result
+
+    def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
+        """So much of the call's answer is there."""
+        if trace.answer_id is not None:
+            usage = trace.usage
+            tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
+            self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
+
+    def _attempt(self, call: Call, lease: Lease, trace: CallTrace) -> Attempt:
+        backend_id = lease.backend_id
+
+        def named(answer_id: str) -> None:
+            trace.answer_id = answer_id
+            self.answered(call, lease, trace)
+
+        return Attempt(
+            call=call,
+            lease=lease,
+            trace=trace,
+            link=self._links[backend_id],
+            kind=self._backends.kind(backend_id),
+            plugin_name=self._backends.plugin_name(backend_id),
+            reads_priority=self._backends.reads_priority(backend_id),
+            tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
+            intake=self._intake,
+            answer_headers=self._answer_headers,
+            output_tokens=self._output_tokens,
+            unread=self._unread,
+            on_id=named,
+            count_now=partial(self._backends.count_now, backend_id),
+        )
+
+    def _report(self, backend_id: str, evidence: Evidence, call: Call, sent_at: float) -> None:
+        if not self.stopping:
+            self._backends.report(backend_id, evidence, sent_at=sent_at, now=call.dispatcher.now())

@@ -1,0 +1,214 @@
+"""The client side, put together: which handler is at which path, and what the handlers share.
+
+GatewayServer -> Answering -> Generation: Reception -> Intake -> Dispatcher -> Attempt
+                           -> Utilities:  Reception -> a backend at once
+                           -> Models, Version
+"""
+
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from backends.pool import BackendPool
+from gateway.api import endpoints
+from gateway.api.endpoints import ENDPOINTS, RESPONSES, ChargeRule, Endpoint, passthrough_endpoint
+from gateway.api.fields import CacheSalts
+from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
+from gateway.config import Config
+from gateway.config.jwt import TenantIssuer
+from gateway.forwarding.attempt import BackendClient
+from gateway.forwarding.background import Background
+from gateway.forwarding.retry import Generation
+from gateway.forwarding.unread_bytes import UnreadBytes
+from gateway.forwarding.utilities import Utilities
+from gateway.handlers.own_answers import ModelList, Probes, Version, no_realtime
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.cors import Cors
+from gateway.http.middleware import CallMiddleware, Run
+from gateway.http.request_ids import RequestIds
+from gateway.http.server import GatewayServer, Handler
+from gateway.identity.auth import Identity, KeysOrTokens, TrustedProxies, make_authenticator
+from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
+from gateway.intake.admission import Call, RequestAdmission
+from gateway.intake.envelopes import Envelopes
+from gateway.intake.long_bodies import LongBodies
+from gateway.intake.programs import Programs
+from gateway.intake.request_parsing import RequestParser
+from gateway.intake.stored_responses import StoredResponse, StoredResponses
+from gateway.observability.telemetry import Telemetry
+from gateway.scheduling.pools import Pools
+from gateway.state.budgets import Budgets
+from policies.types import Tier
+
+if TYPE_CHECKING:
+    from gateway.identity.tokens import Tokens
+
+
+class RequestHandlers:
+    """What clients meet."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        pools: Pools,
+        backends: BackendPool,
+        links: Mapping[str, BackendClient],
+        tiers: Mapping[str, Tier],
+        telemetry: Telemetry,
+        tokens: "Tokens[TenantIssuer, Identity] | None" = None,
+        budgets: Budgets | None = None,
+    ) -> None:
+        """`tiers` are as of now, whenever they are looked up. Raises ValueError where a secret cannot be read."""
+        self._config = config
+        self._pools = pools
+        self._backends = backends
+        self._links = links
+        self._budgets = budgets
+        listen = config.listen
+        self._names = RequestIds()
+        self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
+        self._responses, self._unread = StoredResponses(), UnreadBytes(config.limits.unread_bytes_max)
+        auth, self.keys = make_authenticator(config.auth)
+        if tokens is not None:
+            auth = KeysOrTokens(auth, tokens)
+        self.tenants = self._make_tenants()
+        self.envelopes = Envelopes(
+            tenants=config.tenant_envelopes(),
+            tiers=config.tier_envelopes(),
+            header_tpot_ratio_min=config.limits.header_tpot_ratio_min,
+        )
+        self._reception = RequestParser(
+            auth=auth,
+            proxies=TrustedProxies(config.auth.trusted_proxies),
+            tenants=self.tenants,
+            tenant_is_model=config.auth.tenant_from == "model",
+            pools=pools,
+            body_timeout_s=config.limits.body_timeout_s,
+            long_bodies=LongBodies(config.limits.body_values_max),
+        )
+        self.prompt_tokens = learnt_tokens = LearntPromptTokens()
+        exact_tokens = self._exact_tokens()
+        intake = self._make_intake(learnt_tokens, exact_tokens)
+        self._generation = Generation(
+            intake=intake,
+            backends=backends,
+            links=links,
+            tiers=tiers,
+            answer_headers=self._headers,
+            output_tokens=OutputTokens(learnt_tokens, exact_tokens),
+            unread=self._unread,
+            heartbeat_s=config.queue.heartbeat_s,
+            on_answer=self._made,
+        )
+        self._background = Background(
+            intake=intake, generation=self._generation, links=links, names=self._names, ended=telemetry.ended
+        )
+        self._utilities = self._make_utilities()
+        self._probes = Probes(pools)
+        cors = Cors(listen.allowed_origins)
+        self._answering = CallMiddleware(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
+        self.server = GatewayServer(
+            self._handlers(),
+            names=self._names,
+            cors=cors,
+            body_bytes_max=config.limits.body_bytes_max,
+            header_bytes_max=config.limits.header_bytes_max,
+        )
+
+    def lame_duck(self) -> None:
+        """Say "not ready", and close connections after their answers."""
+        self._probes.draining = self.server.closing = True
+
+    def refuse_new(self) -> None:
+        self._reception.draining = True
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether new calls are taken."""
+        return not self._reception.draining
+
+    async def stop(self) -> None:
+        """The gateway cuts its exchanges itself from now on: no evidence about backends."""
+        self._reception.draining = self._generation.stopping = True
+        await self._background.stop()
+
+    def _handlers(self) -> dict[Endpoint, Handler]:
+        """Every path there is."""
+        extra = [passthrough_endpoint(path, charge) for path, charge in self._config.endpoints.items()]
+        handlers: dict[Endpoint, Handler] = {
+            endpoints.MODELS: self._logged(
+                endpoints.MODELS, ModelList(self._reception, self._backends, self._headers).answer
+            ),
+            endpoints.VERSION: self._logged(endpoints.VERSION, Version(self._pools, self._links, self._headers).answer),
+            endpoints.HEALTH: self._probes.ready,
+            endpoints.READYZ: self._probes.ready,
+            endpoints.PING: self._probes.ready,
+            endpoints.LIVEZ: self._probes.alive,
+            endpoints.REALTIME: self._logged(endpoints.REALTIME, no_realtime),
+        }
+        for endpoint in (*ENDPOINTS, *extra):
+            if endpoint is RESPONSES:
+                handlers[endpoint] = self._logged(endpoint, self._background.answer)
+            elif endpoint.queued:
+                handlers[endpoint] = self._logged(endpoint, self._generation.answer)
+            elif endpoint.charge is ChargeRule.UNIT:
+                handlers[endpoint] = partial(self._useful, endpoint)
+        return handlers
+
+    def _logged(self, endpoint: Endpoint, run: Run) -> Handler:
+        answer = self._answering.answer
+        return lambda request, _path_id: answer(request, endpoint, run)
+
+    async def _useful(self, endpoint: Endpoint, request: web.BaseRequest, path_id: str) -> web.StreamResponse:
+        return await self._answering.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
+
+    def _make_intake(
+        self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None
+    ) -> RequestAdmission:
+        config = self._config
+        secret = config.auth.secret_bytes() or secrets.token_bytes(32)
+        return RequestAdmission(
+            reception=self._reception,
+            names=self._names,
+            pools=self._pools,
+            responses=self._responses,
+            limits=config.call_limits(),
+            envelopes=self.envelopes,
+            cache_salts=CacheSalts(config.auth.cache_isolation, secret),
+            programs=Programs(secret),
+            prompt_tokens=learnt_tokens,
+            exact_prompt_tokens=exact_tokens,
+            budgets=self._budgets,
+        )
+
+    def _make_utilities(self) -> Utilities:
+        return Utilities(
+            reception=self._reception,
+            pools=self._pools,
+            links=self._links,
+            responses=self._responses,
+            headers=self._headers,
+            unread=self._unread,
+            xargs_allowed=self._config.limits.xargs_allowed,
+        )
+
+    def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
+        self._responses.made(answer_id, StoredResponse(call.owner, backend_id, call.request.model, context_tokens))
+
+    def _make_tenants(self) -> TenantDirectory:
+        tenants, auth = self._config.policy_tenants(), self._config.auth
+        # Models are known to the backends: one that nobody has configured is a tenant like any other.
+        if auth.mode == "keys" and auth.tenant_from == "key":
+            return ConfiguredTenants(tenants)
+        return OpenTenants(tenants, open_tenants_max=auth.open_tenants_max, forget_if_idle=self._pools.forget_if_idle)
+
+    def _exact_tokens(self) -> ExactPromptTokens | None:
+        options = self._config.prompt_tokens
+        if options.ranks_file is None:
+            return None
+        ranks = read_ranks(options.ranks_file)
+        return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))

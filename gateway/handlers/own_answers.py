@@ -1,0 +1,89 @@
+"""What the gateway answers by itself: one short handler per path."""
+
+import asyncio
+from collections.abc import Mapping
+
+import orjson
+from aiohttp import web
+
+from backends.pool import BackendPool
+from gateway.api import errors
+from gateway.api.endpoints import VERSION, Endpoint
+from gateway.api.errors import WholeAnswer
+from gateway.forwarding.attempt import BackendClient
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.server import to_response
+from gateway.intake.request_parsing import ProblemError, RequestParser, problem_error
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.pools import Pools
+from policies.types import Reason
+
+VERSION_S = 10.0  # that an answer is told again
+VERSION_BYTES_MAX = 64 << 10
+
+
+class Probes:
+    """Is the gateway alive, and is it ready?"""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self.draining = False
+
+    async def alive(self, request: web.BaseRequest, path_id: str) -> web.Response:
+        return web.Response()
+
+    async def ready(self, request: web.BaseRequest, path_id: str) -> web.Response:
+        """Ready: it could send a call on. At /health and /ping too, where vLLM's clients look."""
+        return web.Response(status=503 if self.draining or not self._pools.any_available() else 200)
+
+
+async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: CallTrace) -> web.StreamResponse:
+    """A session over a WebSocket, which vLLM has for speech models. Raises ProblemError."""
+    raise ProblemError(errors.NO_REALTIME)
+
+
+class ModelList:
+    """The models of all backends as one list, as far as the caller's key may use them."""
+
+    def __init__(self, reception: RequestParser, backends: BackendPool, headers: AnswerHeaders) -> None:
+        self._reception = reception
+        self._backends = backends
+        self._headers = headers
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
+        """Raises ProblemError."""
+        identity = self._reception.identify(request, trace)
+        models = [entry for entry in self._backends.models() if identity.may_use(entry["id"])]
+        body = orjson.dumps({"object": "list", "data": models})
+        return to_response(WholeAnswer(200, body), **self._headers.of(trace))
+
+
+class Version:
+    """The version of the servers behind: clients ask for it to know what they can do. Open to all, as in vLLM, so a
+    backend is asked once in a while, however many ask here.
+    """
+
+    def __init__(self, pools: Pools, links: Mapping[str, BackendClient], headers: AnswerHeaders) -> None:
+        self._pools = pools
+        self._links = links
+        self._headers = headers
+        self._known: WholeAnswer | None = None
+        self._known_until = 0.0
+        self._asking = asyncio.Lock()
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
+        """Raises ProblemError, UpstreamError."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._known is None or now >= self._known_until:
+                self._known, self._known_until = await self._ask(), now + VERSION_S
+        return to_response(self._known, **self._headers.of(trace))
+
+    async def _ask(self) -> WholeAnswer:
+        route = self._pools.any()
+        backend_ids = self._pools.available(route[1].id) if route else []
+        if not backend_ids:
+            raise problem_error(Reason.NO_BACKEND)
+        link = self._links[backend_ids[0]]
+        async with await link.upstream.open("GET", VERSION.path, link.credentials) as exchange:
+            return WholeAnswer(exchange.status, bytes(await exchange.read(VERSION_BYTES_MAX)))

@@ -1,0 +1,93 @@
+"""Every call gets a name, exactly one answer, and a line in the log, whatever becomes of it.
+
+What answers a call raises what it cannot say itself: a refusal of the gateway (Refused), of the scheduler (Rejected),
+a failure of a backend (UpstreamError). Here they become answers in the shape of the API that was called.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import hdrs, web
+
+from backends.upstream import UpstreamError, UpstreamSilent
+from gateway.api import errors
+from gateway.api.endpoints import Endpoint
+from gateway.api.errors import Problem
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.cors import Cors
+from gateway.http.event_stream import HEARTBEAT, Heartbeat
+from gateway.http.request_ids import RequestIds
+from gateway.http.server import REQUEST_ID, to_response
+from gateway.http.slow_client import StallingConnection
+from gateway.intake.request_parsing import ProblemError
+from gateway.observability.telemetry import CallTrace, Telemetry
+from gateway.scheduling.dispatcher import Rejected
+from policies.types import Outcome
+
+CLIENT_LEFT_STATUS = 499  # nginx's, for the log: nobody receives it
+
+# Answers a call at this endpoint, or raises why not.
+Run = Callable[[web.BaseRequest, Endpoint, CallTrace], Awaitable[web.StreamResponse]]
+
+
+class CallMiddleware:
+    """Answers calls that are logged."""
+
+    def __init__(self, *, names: RequestIds, headers: AnswerHeaders, cors: Cors, telemetry: Telemetry) -> None:
+        self._names = names
+        self._headers = headers
+        self._cors = cors
+        self._telemetry = telemetry
+
+    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, run: Run) -> web.StreamResponse:
+        trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers))
+        if hdrs.ORIGIN in request.headers:
+            trace.cors = self._cors.headers(request.headers)
+        self._telemetry.begun(trace, request.method, request.headers)
+        try:
+            response = await run(request, endpoint, trace)
+        except (ProblemError, Rejected, UpstreamError) as error:
+            problem, trace.reason = _problem(error)
+            response = await self._own(request, problem, endpoint, trace)
+        except asyncio.CancelledError:  # the client left
+            trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
+            if isinstance(request.protocol, StallingConnection):
+                trace.reason = request.protocol.cut_reason or trace.reason
+            raise
+        except Exception:  # a bug of ours: the server answers it
+            trace.status = errors.INTERNAL.status
+            request[REQUEST_ID] = trace.request_id
+            raise
+        else:
+            trace.status = response.status
+            if (heartbeat := request.get(HEARTBEAT)) is not None:
+                response = await heartbeat.answered(response)
+        finally:
+            if (heartbeat := request.get(HEARTBEAT)) is not None:
+                heartbeat.cancel()
+            self._names.free(trace.request_id)
+            self._telemetry.ended(trace)
+        return response
+
+    async def _own(
+        self, request: web.BaseRequest, problem: Problem, endpoint: Endpoint, trace: CallTrace
+    ) -> web.StreamResponse:
+        trace.status = problem.status
+        heartbeat: Heartbeat | None = request.get(HEARTBEAT)
+        if heartbeat is not None:
+            error = errors.error_object(problem, endpoint.api)
+            if (begun := await heartbeat.failed(problem.message, error)) is not None:
+                return begun
+        return to_response(errors.write_answer(problem, endpoint.api), **self._headers.of(trace, problem.limit))
+
+
+def _problem(error: ProblemError | Rejected | UpstreamError) -> tuple[Problem, str | None]:
+    """What its client is told of it, and the log."""
+    match error:
+        case ProblemError():
+            return error.problem, error.reason
+        case Rejected():
+            return errors.problem_of(error.reason, error.retry_after_s, error.limit), error.reason
+        case UpstreamSilent():
+            return errors.BACKEND_TIMEOUT, str(error)
+    return errors.BACKEND_FAILED, str(error)

@@ -1,0 +1,195 @@
+"""From a call that was received to one that may be queued, or to the answer why not.
+
+Everything that can be wrong with a call is found here, before it is queued, forwarded or charged. What the
+backend alone can know (a context that is too long by its tokenizer) it says itself, and that costs nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from backends.catalog import ModelCard
+from gateway.api import errors
+from gateway.api.bodies import Body
+from gateway.api.calls import CallLimits, ParsedCall, parse_call, prompt_text
+from gateway.api.endpoints import RESPONSES, Endpoint
+from gateway.api.errors import BadRequest
+from gateway.api.fields import CACHE_SALT, CacheSalts
+from gateway.api.prompts import PREFIX_BLOCK_BYTES
+from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens
+from gateway.api.values import flag
+from gateway.http.request_ids import RequestIds
+from gateway.intake.envelopes import Envelopes
+from gateway.intake.long_bodies import LONG_BYTES
+from gateway.intake.programs import Programs
+from gateway.intake.request_parsing import ParsedRequest, ProblemError, RequestParser, problem_error
+from gateway.intake.stored_responses import StoredResponse, StoredResponses
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.pools import Pools
+from gateway.state.budgets import Budgets
+from policies.types import Reason, Request, Tenant
+
+# What a call without any limit is taken to ask for where its model's length is not known either.
+CONTEXT_TOKENS_UNKNOWN = 8192
+
+
+class Call(NamedTuple):
+    """A call that may be queued: what was read of it, whose it is, and who serves it.
+
+    `context_tokens` of its prompt are not in it: they are those of the response that it goes on from.
+    """
+
+    parsed: ParsedCall
+    request: Request
+    tenant: Tenant
+    dispatcher: Dispatcher
+    owner: str
+    background: bool = False
+    context_tokens: int = 0
+
+
+class RequestAdmission:
+    """Is it a call that may be queued, and how large is it?"""
+
+    def __init__(
+        self,
+        *,
+        reception: RequestParser,
+        names: RequestIds,
+        pools: Pools,
+        responses: StoredResponses,
+        limits: CallLimits,
+        envelopes: Envelopes,
+        cache_salts: CacheSalts,
+        programs: Programs,
+        prompt_tokens: LearntPromptTokens,
+        exact_prompt_tokens: ExactPromptTokens | None,
+        budgets: Budgets | None = None,
+    ) -> None:
+        self._reception = reception
+        self._names = names
+        self._pools = pools
+        self._responses = responses
+        self._limits = limits
+        self._envelopes = envelopes
+        self._cache_salts = cache_salts
+        self._programs = programs
+        self._prompt_tokens = prompt_tokens
+        self._exact_prompt_tokens = exact_prompt_tokens
+        self._budgets = budgets
+
+    async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
+        """Everything up to the queue, noted in the trace as it becomes known. Raises ProblemError."""
+        arrival = await self._reception.receive(request, endpoint, trace)
+        tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
+        try:
+            salt = self._salt(arrival) if self._cache_salts.any else None
+            if is_long := arrival.body_bytes >= LONG_BYTES:
+                read = self._reception.long_bodies.run
+                parsed = await read(parse_call, endpoint, arrival.body, self._limits, salt=salt)
+            else:
+                parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
+            background = endpoint is RESPONSES and _in_background(values)
+        except BadRequest as error:
+            raise ProblemError(error.problem, "bad_request") from None
+        trace.stream = parsed.stream
+        if "request_id" in values:
+            trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
+        previous = self._previous(arrival) if endpoint is RESPONSES else None
+        context_tokens = 0 if previous is None else previous.context_tokens
+        own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body, is_long=is_long)
+        prompt_tokens = context_tokens + own_tokens
+        output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
+        if self._budgets is not None:
+            self._spend(self._budgets, trace, tenant.id, prompt_tokens, output_tokens_max)
+        # What follows a context begins like nothing that is known here.
+        prefix = parsed.prefix if previous is None else ()
+        queued = Request(
+            id=trace.request_id,
+            tenant_id=tenant.id,
+            model=card.id,
+            arrived_at=arrival.dispatcher.now(),
+            prompt_tokens=prompt_tokens,
+            output_tokens_max=output_tokens_max,
+            choices=parsed.choices,
+            body_bytes=arrival.body_bytes,
+            prefix=prefix,
+            prefix_block_tokens=own_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if prefix else 0.0,
+            # Nobody waits for what is made in the background.
+            envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any and not background else None,
+            backend_ids=self._pools.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
+            program_id=self._programs.of(tenant.id, request.headers, values),
+            endpoint=endpoint.path,
+            uses_tools=parsed.uses_tools,
+        )
+        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens)
+
+    def _spend(
+        self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
+    ) -> None:
+        """Reserve what the call may use of its tenant's and its key's budgets. Raises ProblemError where it does not fit."""
+        spent = budgets.spent_by(tenant_id, trace.key_id, prompt_tokens)
+        if spent is not None:
+            raise problem_error(Reason.BUDGET_SPENT, spent.wait_s, spent.period)
+        trace.reserved_tokens = budgets.reserve(
+            tenant_id, trace.key_id, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max
+        )
+
+    def learn(self, call: Call, prompt_tokens: int) -> None:
+        """A backend has counted the prompt."""
+        if call.parsed.prompt_token_ids is None and not call.context_tokens:
+            request = call.request
+            self._prompt_tokens.observed(
+                request.tenant_id, request.model, prompt_bytes=call.parsed.prompt_bytes, prompt_tokens=prompt_tokens
+            )
+
+    def _salt(self, arrival: ParsedRequest) -> str | None:
+        tenant = arrival.tenant
+        own = arrival.body.values.get(CACHE_SALT)
+        return self._cache_salts.salt(tenant_id=tenant.id, tier_id=tenant.tier_id, own=own)
+
+    def _previous(self, arrival: ParsedRequest) -> StoredResponse | None:
+        """The response which this one goes on from, None where it goes on from none. Raises ProblemError."""
+        previous = arrival.body.values.get("previous_response_id")
+        if previous is None:
+            return None
+        kept = self._responses.find(previous, arrival.owner) if type(previous) is str else None
+        route = self._pools.find(kept.model) if kept is not None else None
+        if kept is None or route is None or route[0] is not arrival.dispatcher:  # no backend of this pool has it
+            raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "previous_response_id"))
+        return kept
+
+    async def _count(
+        self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: Body, *, is_long: bool
+    ) -> int:
+        if parsed.prompt_token_ids is not None:
+            return parsed.prompt_token_ids
+        if self._exact_prompt_tokens is not None:
+            if is_long:
+                text = await self._reception.long_bodies.run(prompt_text, endpoint, body)
+            else:
+                text = prompt_text(endpoint, body)
+            counted = await self._exact_prompt_tokens.count(text)
+            if counted is not None:
+                return counted
+        return self._prompt_tokens.estimate(tenant_id, model, parsed.prompt_bytes)
+
+
+def _in_background(values: Mapping[str, Any]) -> bool:
+    """Whether its client does not wait for it. Raises BadRequest."""
+    background = flag(values, "background")
+    if background and flag(values, "stream"):
+        # Whoever leaves such a stream leaves the backend at work, and nobody would know for how long.
+        raise BadRequest("'background' cannot be streamed here: ask for the response by its id.", param="background")
+    return background
+
+
+def _output_tokens_max(parsed: ParsedCall, card: ModelCard, prompt_tokens: int) -> int:
+    """Tokens that all choices may produce: what the call allows, as far as the context has room for it."""
+    context = card.max_model_len or CONTEXT_TOKENS_UNKNOWN
+    room = max(context - prompt_tokens // parsed.prompts, 1) * parsed.choices
+    if parsed.output_tokens_max is None:
+        return room
+    return parsed.output_tokens_max if card.max_model_len is None else min(parsed.output_tokens_max, room)

@@ -1,0 +1,166 @@
+"""From an HTTP request to who sent it, what it says, and the pool that it is for; or to the answer why not.
+
+What is asked of every call that reaches a backend, queued or not, in this order: is it known who calls (401), is the
+body here (408, 413) and what its path wants (400), is there the model (404), is there the tenant (403).
+"""
+
+import asyncio
+from functools import partial
+from typing import Final, NamedTuple
+
+from aiohttp import hdrs, web
+
+from backends.catalog import ModelCard
+from gateway.api import errors
+from gateway.api.bodies import Body, JsonBody, read_body
+from gateway.api.calls import model_of
+from gateway.api.endpoints import Endpoint
+from gateway.api.errors import BadRequest, Problem
+from gateway.http.server import body_at_hand, read_body_bytes
+from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unauthorized
+from gateway.identity.tenants import TenantDirectory
+from gateway.identity.throttle import FailureThrottle
+from gateway.intake.long_bodies import LONG_BYTES, LongBodies, TooComplexError
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.pools import Pools
+from policies.types import LimitKind, Reason, Tenant
+
+IDENTITY: Final = "identity"
+NO_BODY: Final = JsonBody(b"", {})
+
+
+class ProblemError(Exception):
+    """The gateway answers the call itself."""
+
+    def __init__(self, problem: Problem, reason: str | None = None) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+        self.reason = reason or problem.code or problem.type
+
+
+class ParsedRequest(NamedTuple):
+    """A call that has been received. `owner` is who called, whatever tenant that counts as."""
+
+    owner: str
+    body: Body
+    body_bytes: int
+    tenant: Tenant
+    dispatcher: Dispatcher
+    card: ModelCard
+
+
+class RequestParser:
+    """Who calls, what do they say, and which pool is it for?"""
+
+    def __init__(
+        self,
+        *,
+        auth: Authenticator,
+        proxies: TrustedProxies,
+        tenants: TenantDirectory,
+        tenant_is_model: bool,
+        pools: Pools,
+        body_timeout_s: float,
+        long_bodies: LongBodies,
+    ) -> None:
+        """`tenant_is_model`: calls are counted by the model or adapter that they are for, not by who sent them."""
+        self._auth = auth
+        self._proxies = proxies if proxies.any else None
+        self._tenants = tenants
+        self._tenant_is_model = tenant_is_model
+        self._pools = pools
+        self._body_timeout_s = body_timeout_s
+        self.long_bodies = long_bodies
+        self._failures = FailureThrottle()
+        self.draining = False  # nothing new is taken: the gateway is about to end
+
+    def identify(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
+        """Who calls, noted in the trace. Raises ProblemError."""
+        try:
+            named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
+            identity = named or self._auth.identify(request.headers)
+        except Unauthorized:
+            wait_s = self._failures.failed(request.remote, asyncio.get_running_loop().time())
+            if wait_s is not None:
+                raise ProblemError(errors.too_many_failures(wait_s)) from None
+            raise ProblemError(errors.INVALID_API_KEY) from None
+        trace.tenant_id, trace.key_id = identity.tenant_id, identity.key_id
+        return identity
+
+    async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
+        """A call with a body, noted in the trace as it becomes known. Raises ProblemError."""
+        identity = self.enter(request, trace)
+        data = await self._data(request)
+        try:
+            if data or not endpoint.may_be_empty:
+                content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+                if len(data) < LONG_BYTES:
+                    body = read_body(content_type, data, multipart=endpoint.multipart)
+                else:
+                    body = await self._read_long(content_type, data, multipart=endpoint.multipart)
+            else:
+                body = NO_BODY
+            model = trace.model = model_of(body.values)
+        except BadRequest as error:
+            raise ProblemError(error.problem, "bad_request") from None
+        except TooComplexError as error:
+            raise ProblemError(error.problem) from None
+        route = self._pools.any() if model is None and endpoint.may_be_empty else self._pools.find(model)
+        return self.routed(identity, body, len(data), route, trace)
+
+    def routed(
+        self,
+        identity: Identity,
+        body: Body,
+        body_bytes: int,
+        route: tuple[Dispatcher, ModelCard] | None,
+        trace: CallTrace,
+    ) -> ParsedRequest:
+        """A call whose pool has been looked for. Raises ProblemError where there is none, or no such tenant."""
+        if route is None:
+            if self._pools.may_come():
+                raise problem_error(Reason.NO_BACKEND)
+            raise ProblemError(errors.problem_about(errors.MODEL_NOT_FOUND, "model"))
+        dispatcher, card = route
+        if not identity.may_use(card.id):
+            raise ProblemError(errors.problem_about(errors.MODEL_NOT_ALLOWED, "model"))
+        tenant = self._tenants.find(card.id if self._tenant_is_model else identity.tenant_id)
+        if tenant is None:
+            raise problem_error(self._tenants.refusal)
+        trace.model, trace.tenant_id, trace.tier_id = card.id, tenant.id, tenant.tier_id
+        if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
+            trace.rate_limits = partial(dispatcher.rate_limits, tenant)
+        return ParsedRequest(identity.tenant_id, body, body_bytes, tenant, dispatcher, card)
+
+    def enter(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
+        """Who calls, while calls are taken. Raises ProblemError."""
+        if self.draining:
+            raise problem_error(Reason.DRAINING)
+        return self.identify(request, trace)
+
+    async def _read_long(self, content_type: str, data: bytes, *, multipart: bool) -> Body:
+        if not multipart:
+            data = await self.long_bodies.checked(data)
+        return await self.long_bodies.run(read_body, content_type, data, multipart=multipart)
+
+    async def _data(self, request: web.BaseRequest) -> bytes:
+        # vLLM reads none either. A thousandfold of what was sent would have to be unpacked to know its size.
+        if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:
+            raise ProblemError(errors.BODY_COMPRESSED)
+        try:
+            data = body_at_hand(request)
+            if data is not None:
+                return data
+            async with asyncio.timeout(self._body_timeout_s):
+                return await read_body_bytes(request)
+        except web.HTTPRequestEntityTooLarge:
+            raise ProblemError(errors.BODY_TOO_LARGE) from None
+        except web.RequestPayloadError:
+            raise ProblemError(errors.MALFORMED_HTTP) from None
+        except TimeoutError:
+            raise ProblemError(errors.BODY_TIMEOUT) from None
+
+
+def problem_error(reason: Reason, retry_after_s: float = 1.0, limit: LimitKind | None = None) -> ProblemError:
+    return ProblemError(errors.problem_of(reason, retry_after_s, limit), reason)

@@ -1,0 +1,235 @@
+"""What is read off the schedulers: who waits, what runs, who has received what, how even that is.
+
+A look at a thousand tenants takes milliseconds, which no call should wait for, so it is taken in slices with a turn
+of the event loop between them; it is taken every second, or less often where that would take more than a hundredth of
+the time. Nothing of it is on the path of a call.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Final
+
+from gateway.config.scheduling import Scheduling
+from gateway.observability import instruments as to
+from gateway.observability.histograms import Labels
+from gateway.observability.instruments import Family, Values
+from gateway.observability.limit_log import LimitLog, binds
+from gateway.observability.service_gap import WINDOWS_S, Evenness, GapBound, ServiceGap, TenantService
+from gateway.observability.tenant_series import OTHER, TenantSeries
+from gateway.scheduling.dispatcher import Dispatcher
+from policies.fairness.bounds import BOUNDS
+from policies.types import Attainment, BackendView, Snapshot, Tenant, TenantView
+
+SLICE_TENANTS: Final = 100
+INTERVAL_S: Final = 1.0
+TIME_RATIO_MAX: Final = 0.01  # of the event loop's time, for looking
+NOTHING: Final = Attainment()
+BY_TENANT: Final = (to.TENANT_SERVICE, *to.TENANT_SLO)  # what only grows
+
+Of = tuple[str, str]  # a pool and one of its tenants
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is seen in one look at all pools. `services` is the most that each ever had."""
+
+    seen: defaultdict[Family, Values] = field(default_factory=lambda: defaultdict(dict))
+    services: dict[Of, float] = field(default_factory=dict)
+    attained: dict[Of, Attainment] = field(default_factory=dict)
+
+
+class SchedulerMetrics:
+    """The latest look at all pools. Mutable; `seen` is replaced by the next."""
+
+    def __init__(
+        self,
+        dispatchers: Callable[[], Mapping[str, Dispatcher]],
+        *,
+        series: TenantSeries,
+        scheduling_of: Callable[[str], Scheduling],
+    ) -> None:
+        """`scheduling_of` says how a pool is scheduled now."""
+        self._dispatchers = dispatchers
+        self._series = series
+        self._scheduling_of = scheduling_of
+        self._limits = LimitLog()
+        self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
+        self._last = _Look()
+        self._charged: defaultdict[Family, Values] = defaultdict(dict)  # what only grows
+        self.seen: Mapping[Family, Values] = {}
+        self._looking = asyncio.Lock()
+        self._looked_at = float("-inf")
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            began = time.process_time()
+            await self.look()
+            await asyncio.sleep(max(INTERVAL_S, (time.process_time() - began) / TIME_RATIO_MAX))
+
+    async def look(self, age_s_max: float = 0.0) -> None:
+        """See how things stand, unless that was done so lately."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at < age_s_max:
+                return
+            look = _Look()
+            for pool, dispatcher in list(self._dispatchers().items()):
+                await self._look_at(pool, dispatcher, look)
+            now = time.monotonic()
+            self._last = look  # what is known of tenants that are gone is gone with the old one
+            self._series.looked(now)
+            look.seen[to.TENANTS][()] = self._series.known
+            look.seen[to.TENANT_SERIES][()] = self._series.shown
+            self._forget_hidden()
+            self.seen, self._looked_at = {**look.seen, **{each: dict(by) for each, by in self._charged.items()}}, now
+
+    async def _look_at(self, pool: str, dispatcher: Dispatcher, look: _Look) -> None:
+        snapshot, seen = dispatcher.snapshot(()), look.seen
+        _see_pool(pool, snapshot, seen)
+        for backend_id, backend in snapshot.backends.items():
+            _see_backend((pool, backend_id), backend, seen)
+            _see_limit((pool, backend_id), backend, snapshot, seen)
+            self._limits.see(pool, backend_id, backend, queued_requests=snapshot.queued_requests, now=snapshot.now)
+            _see_steps((pool, backend_id), backend, seen)
+        standings: dict[str, TenantService] = {}
+        for tenants in _slices(dispatcher.tenants()):
+            views = dispatcher.tenant_views([tenant.id for tenant in tenants])
+            for tenant in tenants:
+                view = views.get(tenant.id)
+                if view is not None:
+                    standings[tenant.id] = TenantService(
+                        tenant.tier_id, tenant.weight, view.service, view.waiting_spell
+                    )
+                    self._see_tenant((pool, tenant.id), view, look)
+            await asyncio.sleep(0)
+        seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
+        self._see_gap(pool, snapshot, standings, seen)
+
+    def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
+        pool, tenant_id = of
+        before = self._last.services.get(of, 0.0)
+        # It falls where something is given back: what only grows waits for it to come back.
+        received = max(0.0, view.service - before)
+        look.services[of] = before + received
+        labels = (pool, self._series.saw(tenant_id, received))
+        if received:
+            self._charge(to.TENANT_SERVICE, labels, received)
+            self._charge(to.POOL_SERVICE, (pool,), received)
+        if view.attainment.requests or view.attainment.refused:
+            look.attained[of] = view.attainment
+            self._see_attained(labels, self._last.attained.get(of, NOTHING), view.attainment)
+        for family, value in (
+            (to.TENANT_QUEUED, view.queued_requests),
+            (to.TENANT_IN_FLIGHT, view.in_flight_requests),
+            (to.TENANT_IN_FLIGHT_TOKENS, view.in_flight_tokens),
+        ):
+            by = look.seen[family]
+            by[labels] = by.get(labels, 0) + value
+
+    def _see_attained(self, labels: Labels, before: Attainment, now: Attainment) -> None:
+        """What has come to a tenant's counts: those of a label are of different tenants at different times."""
+        if now == before:
+            return
+        for (family, key, count), (_, _, counted) in zip(
+            to.TENANT_SLO.rows(labels, now), to.TENANT_SLO.rows(labels, before), strict=True
+        ):
+            self._charge(family, key, max(0, count - counted))
+
+    def _charge(self, family: Family, labels: Labels, amount: float) -> None:
+        by = self._charged[family]
+        by[labels] = by.get(labels, 0) + amount
+
+    def _see_gap(
+        self, pool: str, snapshot: Snapshot, standings: Mapping[str, TenantService], seen: Mapping[Family, Values]
+    ) -> None:
+        scheduling = self._scheduling_of(pool)
+        known = self._gaps.get(pool)
+        if known is None or known[0] != scheduling:  # what is promised is promised between changes
+            known = self._gaps[pool] = (scheduling, ServiceGap(WINDOWS_S))
+        promise = promise_of(scheduling)
+        for tier_id, evenness in known[1].observe(snapshot.now, standings).items():
+            _see_evenness((pool, tier_id), evenness, seen)
+            if promise is not None:
+                waiting = [each for each in standings.values() if each.tier_id == tier_id and each.waiting_spell]
+                weight_min = min((each.weight for each in waiting), default=1.0)
+                seen[to.POOL_GAP_BOUND][pool, tier_id] = promise.gap_max(snapshot.service_in_flight_max, weight_min)
+
+    def _forget_hidden(self) -> None:
+        """Drop what only grows of tenants that are gone, or have no series of their own any more."""
+        for by in (self._charged[family] for family in BY_TENANT):
+            for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
+                del by[labels]
+
+
+def promise_of(scheduling: Scheduling) -> GapBound | None:
+    """What the policy promises of the pool's gap; None where nothing, where calls wait for one backend each (the
+    promise is then of each queue), and where it ends whenever something is given back, which is all the time.
+    """
+    bound = BOUNDS[scheduling.fairness.policy]
+    if bound is None or bound.until_refund or scheduling.has_queues_per_backend:
+        return None
+    ahead = float(scheduling.fairness.parameters()[bound.ahead]) if bound.ahead else 0.0
+    return GapBound(bound, ahead, is_capped=scheduling.share_ratio_max < 1)
+
+
+def _slices(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
+    """In parts of SLICE_TENANTS; of those that there are now."""
+    rest = iter(list(tenants))
+    while part := list(islice(rest, SLICE_TENANTS)):
+        yield part
+
+
+def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
+    seen[to.POOL_QUEUED][(pool,)] = snapshot.queued_requests
+    seen[to.POOL_QUEUED_BYTES][(pool,)] = snapshot.queued_bytes
+    seen[to.POOL_IN_FLIGHT][(pool,)] = snapshot.in_flight_requests
+    for tier_id, attained in snapshot.attainment.items():
+        for family, labels, count in to.TIER_SLO.rows((pool, tier_id), attained):
+            seen[family][labels] = count
+
+
+def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
+    seen[to.BACKEND_UP][labels] = view.available
+    seen[to.BACKEND_IN_FLIGHT][labels] = view.in_flight_requests
+    seen[to.BACKEND_FOREIGN][labels] = view.foreign_requests
+    seen[to.BACKEND_LIMIT][labels] = view.requests_limit
+    seen[to.BACKEND_RESERVED][labels] = view.reserved_tokens
+    seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.foreign_tokens
+    if view.tokens_limit is not None:
+        seen[to.BACKEND_LIMIT_TOKENS][labels] = view.tokens_limit
+    for tier_id, reserve in view.reserves.items():
+        seen[to.BACKEND_RESERVE][*labels, tier_id] = reserve.sequences
+        seen[to.BACKEND_RESERVE_TOKENS][*labels, tier_id] = reserve.tokens
+
+
+def _see_limit(labels: Labels, view: BackendView, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
+    seen[to.BACKEND_SIZED][labels] = view.is_sized
+    if view.sequences_max is not None:
+        seen[to.BACKEND_LIMIT_SEQUENCES][labels] = view.sequences_max
+        seen[to.BACKEND_LIMIT_BINDS][labels] = binds(view, snapshot.queued_requests)
+
+
+def _see_steps(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
+    """What is believed of its steps, and what its limit makes of that, as far as anything is."""
+    believed, steps = view.step_time, view.steps
+    if believed is not None:
+        seen[to.BACKEND_STEP_ERROR][labels] = believed.error_ratio
+        seen[to.BACKEND_STEP_SURE][labels] = believed.is_sure
+        for name, seconds in asdict(believed.model).items():
+            seen[to.BACKEND_COEFFICIENT][*labels, name.removesuffix("_s")] = seconds
+    if steps is not None:
+        seen[to.BACKEND_STEP][labels] = steps.step_s
+        seen[to.BACKEND_PREFILL][labels] = steps.prefill_s
+        seen[to.BACKEND_BUDGET][labels] = steps.budget_tokens
+        if steps.step_s_max is not None:
+            seen[to.BACKEND_LIMIT_STEP][labels] = steps.step_s_max
+
+
+def _see_evenness(labels: Labels, evenness: Evenness, seen: Mapping[Family, Values]) -> None:
+    seen[to.POOL_GAP][labels] = evenness.gap
+    if evenness.jain_index is not None:
+        seen[to.POOL_JAIN][labels] = evenness.jain_index

@@ -1,0 +1,47 @@
+"""aiohttp's connection for our ports: what goes wrong is answered by the port, and not by aiohttp.
+
+aiohttp's own pages for bad HTTP and for failed handlers repeat what was sent.
+"""
+
+from typing import Protocol, runtime_checkable
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+
+
+@runtime_checkable
+class AnswersErrors(Protocol):
+    """What is answered to a request that cannot be read, or whose handler failed?"""
+
+    def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
+        """`status` is aiohttp's word for it, at least 500 where a handler failed."""
+        ...
+
+
+class ErrorConnection(RequestHandler):
+    """A connection of a server that answers errors itself. What failed is logged under the server's name."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if is_failure(status, exc):
+            self.logger.error("a handler failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the response has begun: it cannot become an error")
+        server = self._manager
+        assert isinstance(server, AnswersErrors), "a server that makes such connections answers errors"
+        response = server.answer_error(request, status, exc)
+        response.force_close()
+        return response
+
+
+def is_failure(status: int, error: BaseException | None) -> bool:
+    """Whether it is this gateway that failed: bad HTTP is the client's."""
+    return status >= 500 and not isinstance(error, HttpProcessingError)

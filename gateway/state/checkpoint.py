@@ -1,0 +1,165 @@
+"""What a gateway has learnt outlives it: taken every CHECKPOINT_S and at the end, read at the start.
+
+A process that was killed has forgotten what came after its last checkpoint. What is learnt of a pool or backend that is
+not there yet is carried on until it is, or until it is too old.
+
+All gateways that share a store write under the same names, and the newest wins. So one that is new, or has lost its
+disk, begins where another stands; one that comes back takes what is newest, which may be another's: their counters
+differ by what each has served alone, their models are of the same backends. (Where one order is kept for all, whoever
+keeps it writes the same.)
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from backends.spec import BackendSpec
+from gateway.api.token_counts import Ratio
+from gateway.state.checkpoint_documents import (
+    COUNTERS_AGE_S_MAX,
+    MODELS_AGE_S_MAX,
+    BackendModel,
+    Counters,
+    LearntModels,
+    PoolCounters,
+    UnreadableError,
+    read_document,
+    trim_accounts,
+    write_document,
+)
+from gateway.state.learning import Learning
+from gateway.store.base import Learnt, Store, StoreFull, StoreUnavailable
+from gateway.store.periodic import Periodic
+from policies.accounts.checkpoint import ServiceCheckpoint, is_worth_keeping, keep_levels
+from policies.step_time import StepTime
+
+CHECKPOINT_S = 5.0
+COUNTERS, MODELS = "counters", "models"
+TICK_S = 1e-3  # a checkpoint is newer than the one before, whatever the clock says
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", Counters, LearntModels)
+
+
+class Checkpoint:
+    """Mutable; used on one loop."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._store = store
+        self._clock = clock
+        self._pools: dict[str, PoolCounters] = {}
+        self._models: dict[str, BackendModel] = {}
+        self._ratios: Sequence[Ratio] = ()
+        self._serving: dict[str, ServiceCheckpoint] = {}  # by pool, when new calls were last taken
+        self._bodies: dict[str, bytes] = {}  # as last written
+        self._at_s = 0.0
+        self._source: Learning | None = None
+        self._complained = ""
+        self._writer = Periodic(self._try_write, CHECKPOINT_S, "keep what was learnt")
+
+    async def open(self) -> None:
+        """Read what is kept."""
+        now = self._clock()
+        counters, models = await self._read(COUNTERS, Counters), await self._read(MODELS, LearntModels)
+        if counters is not None:
+            self._pools = {name: pool for name, pool in counters.pools.items() if now - pool.at_s <= COUNTERS_AGE_S_MAX}
+        if models is not None:
+            self._models = {
+                name: model for name, model in models.backends.items() if now - model.at_s <= MODELS_AGE_S_MAX
+            }
+            self._ratios = models.tokens_per_byte
+
+    def start(self, source: Learning) -> None:
+        """Let these parts, which are new, take up what was kept; keep what they learn from now on."""
+        source.pools.remember(self.standings_of)
+        source.backends.remember(self.step_time_of)
+        source.prompt_tokens.remember(self._ratios)
+        self._source = source
+        self._writer.start()
+
+    async def stop(self) -> None:
+        """Keep what is learnt by now, and nothing more: who is sent away next is not to be lifted for it."""
+        if self._writer.is_running:
+            await self._writer.stop()
+            await self._try_write()
+
+    # -- what was kept -------------------------------------------------------------------------------------
+
+    def standings_of(self, pool: str) -> ServiceCheckpoint | None:
+        """What everybody had received in this pool, None where nothing is known."""
+        kept = self._pools.get(pool)
+        return None if kept is None else kept.lanes
+
+    def step_time_of(self, spec: BackendSpec) -> StepTime | None:
+        """What is to be believed of a backend's steps before any is seen: what was learnt at this address, unless
+        something else was configured since; then that.
+        """
+        kept = self._models.get(spec.id)
+        configured = None if spec.step_time is None else spec.step_time.model
+        if kept is None or kept.url != spec.url or kept.configured != configured:
+            return spec.step_time
+        return kept.step_time
+
+    # -- keeping -------------------------------------------------------------------------------------------
+
+    async def write(self) -> None:
+        """Keep what is different from the last time. Raises StoreUnavailable, StoreFull."""
+        assert self._source is not None, "started"
+        for name, kept in ((COUNTERS, await self._counters(self._source)), (MODELS, self._learnt(self._source))):
+            body = write_document(kept)
+            if body != self._bodies.get(name):
+                self._at_s = max(self._clock(), self._at_s + TICK_S)
+                await self._store.put_learnt(Learnt(name, self._at_s, body))
+                self._bodies[name] = body
+            await asyncio.sleep(0)  # whoever waits for the loop comes between
+
+    async def _counters(self, source: Learning) -> Counters:
+        now = self._clock()
+        for name, ask in source.standings().items():
+            standings = ask()
+            if source.is_serving():
+                self._serving[name] = standings
+            lanes = is_worth_keeping(keep_levels(standings, self._serving.get(name, {})))
+            before = self._pools.get(name)
+            if before is None or before.lanes != lanes:
+                self._pools[name] = PoolCounters(now, lanes)
+            await asyncio.sleep(0)
+        return Counters(trim_accounts(self._pools))
+
+    def _learnt(self, source: Learning) -> LearntModels:
+        now = self._clock()
+        for spec, step_time in source.step_times():
+            configured = None if spec.step_time is None else spec.step_time.model
+            before = self._models.get(spec.id)
+            model = BackendModel(now, spec.url, step_time, configured)
+            if not step_time.is_sure or step_time == spec.step_time:
+                self._models.pop(spec.id, None)
+            elif before is None or replace(before, at_s=now) != model:
+                self._models[spec.id] = model
+        return LearntModels(self._models, tuple(source.tokens_per_byte()))
+
+    async def _read(self, name: str, kind: type[K]) -> K | None:
+        try:
+            found = await self._store.learnt(name)
+            if found is None:
+                return None
+            self._at_s = max(self._at_s, found.at_s)
+            return read_document(kind, found.body)
+        except (StoreUnavailable, UnreadableError) as error:
+            log.warning("what was kept of %s is left out: %s", name, error)
+            return None
+
+    async def _try_write(self) -> None:
+        try:
+            await self.write()
+        except (StoreUnavailable, StoreFull) as error:
+            if str(error) != self._complained:  # tried again every time, but said once
+                log.warning("what was learnt is not kept: %s", error)
+            self._complained = str(error)
+        else:
+            self._complained = ""

@@ -1,0 +1,128 @@
+"""What a gateway has learnt, as it is kept over restarts: two documents of JSON, each with the version of its form.
+
+    counters   what everybody has received in each pool (policies/accounts/checkpoint.py)
+    models     how long the steps of each backend take, and how many tokens a byte of whose prompts has
+
+What cannot be read, is of a newer gateway or too old is named and left out: it is worth having, and nothing more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from heapq import nlargest
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.api.token_counts import Ratio
+from policies.accounts.checkpoint import QueueCheckpoint, ServiceCheckpoint
+from policies.step_time import StepTime, StepTimeModel
+
+VERSION = 1
+COUNTERS_AGE_S_MAX = 86_400.0  # who was served a day ago is owed nothing for it
+MODELS_AGE_S_MAX = 7 * 86_400.0
+ACCOUNTS_MAX = 50_000  # of all pools: those that are furthest ahead
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounters:
+    """What everybody had received in a pool when somebody last received anything (seconds since 1970)."""
+
+    at_s: float
+    lanes: ServiceCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """By pool."""
+
+    pools: Mapping[str, PoolCounters] = field(default_factory=dict)
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class BackendModel:
+    """What was believed of a backend's steps, and what had been configured of them: whoever configures something else
+    since knows better.
+    """
+
+    at_s: float
+    url: str
+    step_time: StepTime
+    configured: StepTimeModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LearntModels:
+    """By backend; ratios of the tenants seen last, the last one last."""
+
+    backends: Mapping[str, BackendModel] = field(default_factory=dict)
+    tokens_per_byte: tuple[Ratio, ...] = ()
+    version: int = VERSION
+
+
+K = TypeVar("K", Counters, LearntModels)
+
+_READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Counters, LearntModels)}
+
+
+class UnreadableError(Exception):
+    """It is not what was expected; the text says what is wrong."""
+
+
+def write_document(kept: Counters | LearntModels) -> bytes:
+    """Equal contents are equal bytes."""
+    return orjson.dumps(kept)
+
+
+def read_document(kind: type[K], body: bytes) -> K:
+    """What `write_document` wrote. Raises UnreadableError."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise UnreadableError(f"it is not JSON: {error}") from error
+    version = said.get("version") if isinstance(said, dict) else None
+    if type(version) is int and version > VERSION:
+        raise UnreadableError(f"it was written by a newer fairlead (version {version}, this one knows {VERSION})")
+    if type(version) is not int or version != VERSION:
+        raise UnreadableError("it is not what fairlead keeps")
+    try:
+        kept: K = _READERS[kind].validate_python(said)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise UnreadableError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+    return kept
+
+
+def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNTS_MAX) -> Mapping[str, PoolCounters]:
+    """With as many accounts as are kept: those furthest above what anybody is lifted to."""
+    tiers = [
+        ((pool, lane, tier_id), tier)
+        for pool, counters in pools.items()
+        for lane, standings in counters.lanes.items()
+        for tier_id, tier in standings.tiers.items()
+    ]
+    if sum(len(tier.tenants) for _, tier in tiers) <= accounts_max:
+        return pools
+    ahead = (
+        (counter - tier.level, (*of, tenant_id)) for of, tier in tiers for tenant_id, counter in tier.tenants.items()
+    )
+    staying = {name for _, name in nlargest(accounts_max, ahead)}
+    return {
+        pool: replace(
+            counters,
+            lanes={
+                lane: QueueCheckpoint(
+                    standings.level,
+                    {
+                        tier_id: replace(
+                            tier, tenants={t: c for t, c in tier.tenants.items() if (pool, lane, tier_id, t) in staying}
+                        )
+                        for tier_id, tier in standings.tiers.items()
+                    },
+                )
+                for lane, standings in counters.lanes.items()
+            },
+        )
+        for pool, counters in pools.items()
+    }

@@ -1,0 +1,241 @@
+"""Gateways that share limits: who is there, and what each tells the others a few times a second.
+
+Each tells what it has let in and claims of limits per minute (policies/admission/shared_limits.py), what budgets have spent,
+and what it has at the backends. Nothing on the path of a call waits for it: a call is decided by what was heard.
+
+A gateway that was not heard of for GONE_S is gone; what it let in counts until it has left the minute. While nobody can
+be met, each keeps to its fair share: limits over the number of gateways that there were.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.scheduling.shared_limits import Minutes, SharedLimits
+from gateway.state.budgets import Budgets, Spent
+from gateway.store.base import StoreUnavailable
+from gateway.store.periodic import Periodic
+from gateway.store.redis_exchange import ExchangeResult
+from policies.types import ALONE, NO_PEERS, PeerUse, RateWindowReport, ReplicaShare
+
+MEET_S = 0.2
+GONE_S = 2.0
+AWAY_S = 1.0  # without a meeting
+MINUTE_S = 60.0
+TIME_RATIO_MAX = 0.1  # of the event loop's time, for meeting
+PAUSE_S_MAX = 0.8
+TRIES_MAX = 5
+NAME_BYTES = 9
+
+log = logging.getLogger(__name__)
+
+
+class PeerExchange(Protocol):
+    """Where do gateways meet?"""
+
+    async def hear(self, name: str, said: int) -> ExchangeResult: ...
+    async def say(self, name: str, word: bytes, said: int) -> ExchangeResult: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Other:
+    """What another gateway said last."""
+
+    heard_at: float  # when it was said, by this gateway's clock
+    writer: str = ""
+    leaves: bool = False
+    minutes: Minutes = field(default_factory=dict)
+    spent: Spent = field(default_factory=dict)
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    backends: Mapping[str, PeerUse] = field(default_factory=dict)
+
+    def is_there(self, now: float) -> bool:
+        return not self.leaves and now - self.heard_at < GONE_S
+
+
+class Replicas:
+    """One gateway among others. `start` it on the loop that serves, `stop` it."""
+
+    def __init__(
+        self,
+        meeting: PeerExchange,
+        *,
+        limits: SharedLimits,
+        budgets: Budgets,
+        writer: str,
+        on_share: Callable[[ReplicaShare, Mapping[str, PeerUse]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_share` is told the part that is this gateway's of what is shared, and what others have at backends,
+        whenever either is different.
+        """
+        self._meeting = meeting
+        self._limits = limits
+        self._budgets = budgets
+        self._writer = writer
+        self._on_share = on_share
+        self._clock = clock
+        self.name = secrets.token_urlsafe(NAME_BYTES)
+        self._others: dict[str, _Other] = {}
+        self._next_at = clock()
+        self._busy_s = 0.0  # with the latest meeting
+        self._said = 0  # by all of them, as far as was heard
+        self._met_at = clock()
+        self._told: tuple[ReplicaShare, Mapping[str, PeerUse]] = (ALONE, {})
+        self._meets = Periodic(self._meet, MEET_S, "meet the other gateways")
+        self.count = 1
+        """Gateways that share the limits, as last known."""
+        self.is_cut_off = False
+
+    async def start(self) -> None:
+        self._limits.shared_by(1, is_cut_off=False)
+        await self._meet()
+        self._meets.start()
+
+    async def stop(self) -> None:
+        """Leave: the others need not wait to see it. Nor need who ends wait for a server that is known to be away."""
+        await self._meets.stop()
+        if not self.is_cut_off:
+            try:
+                await self._say(leaves=True)
+            except StoreUnavailable as error:
+                log.debug("the other gateways are not told that this one leaves: %s", error)
+        await self._meeting.close()
+
+    # -- meetings ------------------------------------------------------------------------------------------
+
+    async def _meet(self) -> None:
+        if self._clock() < self._next_at:
+            return
+        self._busy_s = 0.0
+        try:
+            is_said, why = await self._say(leaves=False), "too many say something at once"
+        except StoreUnavailable as error:
+            is_said, why = False, str(error)
+        if is_said:
+            now = self._clock()
+            if self.is_cut_off:
+                log.info("the other gateways are met again")
+                for other in self._others.values():  # they could not say anything either
+                    other.heard_at = min(now, other.heard_at + now - self._met_at)
+            self.is_cut_off, self._met_at = False, now
+            self._look()
+        elif self._clock() - self._met_at > AWAY_S and not self.is_cut_off:
+            self.is_cut_off = True
+            log.warning("the other gateways cannot be met, limits are kept to a share of 1/%d: %s", self.count, why)
+        self._limits.shared_by(self.count, is_cut_off=self.is_cut_off and self.count > 1)
+        self._budgets.cut_off(self.count if self.is_cut_off else 1)
+        self._next_at = self._clock() + min(self._busy_s / TIME_RATIO_MAX, PAUSE_S_MAX) - MEET_S
+
+    async def _say(self, *, leaves: bool) -> bool:
+        """Hear what is new until nothing is, and say what that makes of this gateway's part; whether it was said."""
+        await self._hear(await self._meeting.hear(self.name, self._said))
+        for _ in range(TRIES_MAX):
+            began = time.perf_counter()
+            word = self._word(leaves=leaves)
+            self._busy_s += time.perf_counter() - began
+            met = await self._meeting.say(self.name, word, self._said)
+            if met.taken:
+                self._said = met.said
+                self._limits.agreed()
+                return True
+            await self._hear(met)
+        return False
+
+    def _word(self, *, leaves: bool) -> bytes:
+        now = self._clock()
+        heard = {name: _minutes_at(other, now) for name, other in self._others.items()}
+        spent, reserved = self._budgets.spent_here()
+        word = {
+            "writer": self._writer,
+            "leaves": leaves,
+            "minutes": self._limits.propose(self.name, heard),
+            "spent": spent,
+            "reserved": reserved,
+            "backends": self._limits.at_backends(),
+        }
+        return orjson.dumps(word, default=tuple)  # a MinuteSaid is a named tuple
+
+    async def _hear(self, met: ExchangeResult) -> None:
+        now = self._clock()
+        for name, (age_s, word) in met.heard.items():
+            began = time.perf_counter()
+            try:
+                self._others[name] = _read(orjson.loads(word), now - age_s)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:  # another version's
+                log.debug("what another gateway says is not understood: %s", error)
+            self._busy_s += time.perf_counter() - began
+            await asyncio.sleep(0)  # a word may be of thousands of tenants
+        self._said = met.said
+
+    def _look(self) -> None:
+        """Who is there by now, and what that means for this gateway."""
+        now = self._clock()
+        self._others = {name: each for name, each in self._others.items() if now - each.heard_at < MINUTE_S}
+        there = {name: each for name, each in self._others.items() if each.is_there(now)}
+        if len(there) + 1 != self.count:
+            log.info("%d gateways share the limits", len(there) + 1)
+        self.count = len(there) + 1
+        reserved: dict[str, int] = {}
+        for each in there.values():
+            self._budgets.spent_elsewhere(each.writer, each.spent)
+            for holder, tokens in each.reserved.items():
+                reserved[holder] = reserved.get(holder, 0) + tokens
+        self._budgets.reserved_elsewhere = reserved
+        share = ReplicaShare(self.count, sorted((self.name, *there)).index(self.name)) if there else ALONE
+        told = (share, _at_backends(there.values()))
+        if told != self._told:
+            self._told = told
+            self._on_share(*told)
+
+
+def _read(word: Any, heard_at: float) -> _Other:
+    """Raises ValueError, TypeError, KeyError."""
+    return _Other(
+        heard_at,
+        writer=str(word["writer"]),
+        leaves=bool(word["leaves"]),
+        minutes={
+            pool: {
+                tenant: RateWindowReport(
+                    (float(used[0]), float(used[1])), (float(claims[0]), float(claims[1])), bool(asks)
+                )
+                for tenant, (used, claims, asks) in tenants.items()
+            }
+            for pool, tenants in word["minutes"].items()
+        },
+        spent={day: {name: int(tokens) for name, tokens in holders.items()} for day, holders in word["spent"].items()},
+        reserved={name: int(tokens) for name, tokens in word["reserved"].items()},
+        backends={backend_id: PeerUse(*map(int, use)) for backend_id, use in word["backends"].items()},
+    )
+
+
+def _minutes_at(other: _Other, now: float) -> Minutes:
+    """What it has let in and claims; of one that is gone, what may not have left the minute yet."""
+    if other.is_there(now):
+        return other.minutes
+    left = max(0.0, 1 - (now - other.heard_at) / MINUTE_S)
+    return {
+        pool: {
+            tenant: RateWindowReport((said.used[0] * left, said.used[1] * left), (0.0, 0.0), asks=False)
+            for tenant, said in tenants.items()
+        }
+        for pool, tenants in other.minutes.items()
+    }
+
+
+def _at_backends(others: Iterable[_Other]) -> dict[str, PeerUse]:
+    """What all of them have at each backend."""
+    found: dict[str, PeerUse] = {}
+    for other in others:
+        for backend_id, use in other.backends.items():
+            before = found.get(backend_id, NO_PEERS)
+            found[backend_id] = PeerUse(before.requests + use.requests, before.tokens + use.tokens)
+    return found

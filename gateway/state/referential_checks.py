@@ -1,0 +1,99 @@
+"""Do the entries agree with each other? What the file is checked for as a whole, changes are checked for one by one.
+
+Only what a change may break is looked at, so that one change costs what it touches and not what there is.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.config.problems import ConfigProblem
+from gateway.state.entries import View
+from gateway.state.resource_kinds import RESOURCE_KINDS
+from gateway.store.base import Change
+from policies.types import DEFAULT_TIER
+
+
+class _After:
+    """The view as it will be."""
+
+    def __init__(self, view: View, changes: Sequence[Change]) -> None:
+        self._view = view
+        self._changed = {(change.kind, change.name): change for change in changes}
+
+    def body(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        change = self._changed.get((kind, name))
+        if change is not None and change.body is not None:
+            return change.body
+        if change is not None:
+            return self._view.declared_body(kind, name)
+        entry = self._view.get(kind, name)
+        return None if entry is None else entry.body
+
+    def bodies(self, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        names = {*self._view.names(kind), *(name for changed, name in self._changed if changed == kind)}
+        for name in sorted(names):
+            body = self.body(kind, name)
+            if body is not None:
+                yield name, body
+
+
+def disagreements(view: View, changes: Sequence[Change]) -> Iterator[ConfigProblem]:
+    """What would be wrong after the changes; paths are in the body of the entry that is changed."""
+    after = _After(view, changes)
+    for change in changes:
+        if change.body is not None:
+            yield from _CHECKS[change.kind](after, change.name, change.body)
+        elif change.kind == "tiers":
+            yield from _tier_is_free(after, change.name)
+    created = Counter(
+        change.kind for change in changes if change.body is not None and view.get(change.kind, change.name) is None
+    )
+    for kind, count in created.items():
+        if len(view.names(kind)) + count > RESOURCE_KINDS[kind].entries_max:
+            yield ConfigProblem(
+                (), f"there are {RESOURCE_KINDS[kind].entries_max} {kind}, which is as many as there may be"
+            )
+
+
+def _tenant(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    tier = body.get("tier", DEFAULT_TIER.id)
+    if tier != DEFAULT_TIER.id and after.body("tiers", tier) is None:
+        yield ConfigProblem(("tier",), f"there is no tier '{tier}'")
+
+
+def _tier(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    if body.get("reserve_ratio") and sum(each.get("reserve_ratio", 0.0) for _, each in after.bodies("tiers")) >= 1:
+        yield ConfigProblem(("reserve_ratio",), "of all tiers together must be less than 1")
+
+
+def _tier_is_free(after: _After, name: str) -> Iterator[ConfigProblem]:
+    if name == DEFAULT_TIER.id or after.body("tiers", name) is not None:
+        return
+    tenant = next((tenant for tenant, body in after.bodies("tenants") if body.get("tier") == name), None)
+    if tenant is not None:
+        yield ConfigProblem((), f"tenants are in this tier, like '{tenant}'")
+
+
+def _key(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    tenant = body.get("tenant")
+    if tenant is not None and after.body("tenants", tenant) is None:
+        yield ConfigProblem(("tenant",), f"there is no tenant '{tenant}'")
+
+
+def _backend(_after: _After, name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    if body.get("name", name) != name:
+        yield ConfigProblem(("name",), "must be the name of the entry, or not be set")
+
+
+def _nothing(_after: _After, _name: str, _body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    return iter(())
+
+
+_CHECKS: Mapping[str, Callable[[_After, str, Mapping[str, Any]], Iterator[ConfigProblem]]] = {
+    "tenants": _tenant,
+    "tiers": _tier,
+    "keys": _key,
+    "backends": _backend,
+    "pools": _nothing,
+}

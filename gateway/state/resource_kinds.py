@@ -1,0 +1,130 @@
+"""What there is to manage: one class of body per kind, the same sections that the file is read with.
+
+A body holds the fields that were set; what is not set has its default. Secrets do not get in: of an API key there is
+the HMAC and the last four characters, of a backend's credential where to read it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from backends.poll import tls_context_of
+from gateway.config.problems import ConfigProblem, validation_problems
+from gateway.config.scheduling import PoolSettings
+from gateway.config.sections import (
+    NAME_CHARS_MAX,
+    POOL_CHARS_MAX,
+    TENANT_NAME,
+    BackendSection,
+    Count,
+    Section,
+    TenantName,
+    TenantSection,
+    TierSection,
+)
+
+CA_CHARS_MAX = 16 << 10
+KEY_MODELS_MAX = 256
+LABEL_CHARS_MAX = 256
+
+Role = Literal["viewer", "operator", "admin"]
+Hmac = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@:-]{{0,{NAME_CHARS_MAX - 1}}}")
+_POOL = re.compile(rf"[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}")
+
+
+class ManagedBackend(BackendSection):
+    """A server as in the file. `draining`: what runs there ends, and nothing new is sent. `ca_pem` is what a `ca_file`
+    holds: it goes with the rest to every gateway, and names no file of theirs.
+    """
+
+    draining: bool = False
+    ca_pem: Annotated[str, Field(max_length=CA_CHARS_MAX)] | None = None
+
+    @field_validator("ca_pem")
+    @classmethod
+    def _is_of_certificates(cls, ca_pem: str | None) -> str | None:
+        if ca_pem is not None:
+            if "PRIVATE KEY" in ca_pem:
+                raise ValueError("holds a private key, which nobody but the CA may have")
+            tls_context_of(ca_pem)
+        return ca_pem
+
+    @model_validator(mode="after")
+    def _has_one_ca(self) -> Self:
+        if self.ca_file is not None and self.ca_pem is not None:
+            raise ValueError("set only one of ca_file and ca_pem")
+        return self
+
+    @model_validator(mode="after")
+    def _holds_no_secret(self) -> Self:
+        if self.api_key is not None:
+            raise ValueError("api_key is not kept here: name where it is with api_key_file or api_key_env")
+        return self
+
+
+class ApiKey(Section):
+    """An API key: a tenant's, or with a role one for the admin API. `models` None: every model."""
+
+    hmac: Hmac
+    last_four: Annotated[str, Field(min_length=4, max_length=4)]
+    created_at: AwareDatetime
+    tenant: TenantName | None = None
+    role: Role | None = None
+    label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
+    models: Annotated[tuple[ModelName, ...], Field(max_length=KEY_MODELS_MAX)] | None = None
+    expires_at: AwareDatetime | None = None
+    revoked: bool = False
+    tokens_per_day_max: Count | None = None
+    tokens_per_month_max: Count | None = None
+
+    @model_validator(mode="after")
+    def _is_for_somebody(self) -> Self:
+        if (self.tenant is None) == (self.role is None):
+            raise ValueError("set one of tenant and role")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKind:
+    """A sort of document: what its body is, and what it may be called."""
+
+    section: type[Section]
+    name: re.Pattern[str]
+    entries_max: int
+
+
+RESOURCE_KINDS: Mapping[str, ResourceKind] = {
+    "tiers": ResourceKind(TierSection, _NAME, 1_000),
+    "tenants": ResourceKind(TenantSection, TENANT_NAME, 100_000),
+    "keys": ResourceKind(ApiKey, _NAME, 100_000),
+    "backends": ResourceKind(ManagedBackend, _NAME, 1_000),
+    "pools": ResourceKind(PoolSettings, _POOL, 1_000),
+}
+
+
+def read_body(kind: str, body: Mapping[str, Any]) -> tuple[Section | None, list[ConfigProblem]]:
+    """Return the body as its section, or all that is wrong with it."""
+    section = RESOURCE_KINDS[kind].section
+    try:
+        return section.model_validate(body), []
+    except ValidationError as error:
+        return None, validation_problems(error, section, {}, {})
+
+
+def body_to_json(section: BaseModel) -> dict[str, Any]:
+    """The fields that were set, as JSON. What is null says no more than its default."""
+    return section.model_dump(mode="json", exclude_unset=True, exclude_none=True)

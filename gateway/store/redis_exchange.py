@@ -1,0 +1,64 @@
+"""Where gateways that share a Redis meet, a few times a second: each says a word, having heard those of all others.
+
+It has a connection of its own, so that it waits for nothing that the store is doing.
+"""
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.store.base import StoreUnavailable
+from gateway.store.redis_store import TIMEOUT_S, connections
+
+KEPT_MS = 60_000  # a word; the minute of a limit
+
+
+class PeerMessage(NamedTuple):
+    """A word of another gateway, and how long ago it was said."""
+
+    age_s: float
+    word: bytes
+
+
+class ExchangeResult(NamedTuple):
+    """`taken`: it was said. Else there is news, `heard` by name. So many words were `said` by now, all in all."""
+
+    taken: bool
+    said: int
+    heard: Mapping[str, PeerMessage]
+
+
+class RedisExchange:
+    """Mutable; used on one loop."""
+
+    def __init__(
+        self, url: str, *, prefix: str = "fairlead", timeout_s: float = TIMEOUT_S, options: dict[str, Any] | None = None
+    ) -> None:
+        """As RedisStore."""
+        self._keys = [f"{{{prefix}}}:{name}" for name in ("replicas", "said")]
+        pool = connections(url, timeout_s=timeout_s, options=options or {})
+        self._redis = Redis(connection_pool=pool)
+        script = resources.files("gateway.store").joinpath("data", "meet.lua").read_text(encoding="utf-8")
+        self._script = self._redis.register_script(script)
+
+    async def hear(self, name: str, said: int) -> ExchangeResult:
+        """What is new since the first `said` words; `taken` where nothing is. Raises StoreUnavailable."""
+        return await self.say(name, b"", said)
+
+    async def say(self, name: str, word: bytes, said: int) -> ExchangeResult:
+        """Say a word in the knowledge of the first `said` words. Raises StoreUnavailable within the timeout."""
+        try:
+            taken, said, *rest = await self._script(keys=self._keys, args=[name, word, said, KEPT_MS])
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"Redis: {error or type(error).__name__}") from error
+        others = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        return ExchangeResult(
+            bool(taken), said, {other.decode(): PeerMessage(age_ms / 1000, word) for other, age_ms, word in others}
+        )
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+        await self._redis.connection_pool.aclose()

@@ -1,0 +1,123 @@
+"""How much was booked within the last minute, and when will there be room?
+
+What is booked is an amount at a time: one request, or the tokens that one reserves. A booking may be amended while
+it counts, when what it stood for turns out smaller. Two meanings of "a minute": within the last 60 s (sliding), or
+since the clock's last full minute (fixed). The sliding one admits no burst of twice the limit around a boundary.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+WINDOW_S = 60.0
+
+
+@dataclass(slots=True)
+class Booking:
+    """An amount that counts from `booked_at` on, until its window has passed."""
+
+    booked_at: float
+    amount: int
+
+
+class RateWindow(Protocol):
+    """How much of this minute is used?"""
+
+    def used(self, now: float) -> int:
+        """The sum of the amounts that count now."""
+        ...
+
+    def wait_s(self, amount: int, limit: int, now: float) -> float | None:
+        """Seconds until the amount fits under the limit if nothing else happens; None where it fits now. An amount
+        over the limit never fits: a whole window.
+        """
+        ...
+
+    def reset_s(self, now: float) -> float:
+        """Seconds until nothing that is booked now counts any more."""
+        ...
+
+    def book(self, amount: int, now: float) -> Booking: ...
+
+    def amend(self, booking: Booking, amount: int, now: float) -> None:
+        """The booking turned out to be this amount; ignored where it counts no more."""
+        ...
+
+
+class SlidingWindow:
+    """Bookings of the last 60 s. There are no more of them than units under the limit, but for empty ones."""
+
+    def __init__(self) -> None:
+        self._bookings: deque[Booking] = deque()  # oldest first
+        self._used = 0
+
+    def used(self, now: float) -> int:
+        while self._bookings and not _counts(self._bookings[0], now):
+            self._used -= self._bookings.popleft().amount
+        return self._used
+
+    def wait_s(self, amount: int, limit: int, now: float) -> float | None:
+        excess = self.used(now) + amount - limit
+        if excess <= 0:
+            return None
+        for booking in self._bookings:
+            excess -= booking.amount
+            if excess <= 0:
+                return booking.booked_at + WINDOW_S - now
+        return WINDOW_S
+
+    def reset_s(self, now: float) -> float:
+        return self._bookings[-1].booked_at + WINDOW_S - now if self.used(now) else 0.0
+
+    def book(self, amount: int, now: float) -> Booking:
+        booking = Booking(now, amount)
+        self._bookings.append(booking)
+        self._used += amount
+        return booking
+
+    def amend(self, booking: Booking, amount: int, now: float) -> None:
+        self.used(now)
+        if _counts(booking, now):
+            self._used += amount - booking.amount
+            booking.amount = amount
+
+
+class FixedWindow:
+    """Bookings since the clock's last full minute."""
+
+    def __init__(self) -> None:
+        self._minute = 0
+        self._used = 0
+
+    def used(self, now: float) -> int:
+        return self._used if _minute(now) == self._minute else 0
+
+    def wait_s(self, amount: int, limit: int, now: float) -> float | None:
+        if self.used(now) + amount <= limit:
+            return None
+        return WINDOW_S if amount > limit else WINDOW_S - now % WINDOW_S
+
+    def reset_s(self, now: float) -> float:
+        return WINDOW_S - now % WINDOW_S if self.used(now) else 0.0
+
+    def book(self, amount: int, now: float) -> Booking:
+        self._used = self.used(now) + amount
+        self._minute = _minute(now)
+        return Booking(now, amount)
+
+    def amend(self, booking: Booking, amount: int, now: float) -> None:
+        if _minute(booking.booked_at) == _minute(now):
+            self._used += amount - booking.amount
+            booking.amount = amount
+
+
+def _counts(booking: Booking, now: float) -> bool:
+    return now < booking.booked_at + WINDOW_S  # as `wait_s` says
+
+
+def _minute(at: float) -> int:
+    return int(at // WINDOW_S)
+
+
+WINDOWS: dict[str, Callable[[], RateWindow]] = {"sliding": SlidingWindow, "fixed": FixedWindow}

@@ -1,0 +1,586 @@
+"""How much may a backend hold of ours at once?
+
+What waits inside an engine is first come, first served and outside our fairness, so a backend is given no more
+than it can run: its sequences stay below `max_num_seqs`, and the KV tokens its requests will need fit its pool
+(prompt + predicted output, growing with the actual output). What they need is what all of them come to at their
+full lengths ("sum"), or what is there at the fullest moment ("peak", kv_peak.py). Blocks of a prompt that another
+running request holds too are counted once. What others send to the same backend is measured (its counts minus
+ours) and taken off. An engine that preempts says that the pool was overbooked. Where that is our doing its headroom
+shrinks at once and comes back slowly. It is where nobody else is there, and where ours have outgrown what was left to
+them when the last was let in by more than strangers have grown since: who grew more has used up the headroom, and
+more of it for us would not have kept strangers out. However often an engine preempts before another of ours is let in,
+it is one accident.
+
+What a backend has seats and memory for may still be more than it can serve in time: that is asked of a limit
+(policies/limit/).
+
+Replicas of the gateway have a part each of a backend's seats and memory, and tell each other what they have there, so
+that none takes the others' for strangers'.
+
+A tier's reserve is a part of each backend that only this tier may enter: for all others it is as if occupied.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, inf
+from types import MappingProxyType
+
+from policies.capacity.kv_peak import PeakOverTime
+from policies.capacity.reserve import NONE, FloatingReserve, Room
+from policies.limit import EngineWork, Limit, ModelLimit
+from policies.limit.latency_by_batch import TimedAnswer
+from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s
+from policies.limit.steps_view import steps_view
+from policies.reservation import Reservation
+from policies.types import BackendLoad, BackendView, Request, ReserveView
+
+KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond the pool requests would queue in the engine
+PREEMPTION_SHRINK_RATIO = 0.9
+HEADROOM_RATIO_MIN = 0.5
+HEADROOM_RECOVERY_RATIO = 0.005  # a measurement
+SERVED_WINDOW = 50  # requests whose service says how fast a backend is: two or three fillings of a small engine
+RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs where none is configured or learnt
+FOREIGN_OBSERVATIONS = 3
+HELD_MEAN_OF = 16  # requests, of how long each held its seat
+ROUNDING = 1e-9  # 0.07 of 100 seats are 7, although the product is 7.000000000000001
+NO_RESERVES: Mapping[str, float] = MappingProxyType({})
+
+KV_RULES: dict[str, type[PeakOverTime] | None] = {
+    "sum": None,  # all requests at their full lengths at once
+    "peak": PeakOverTime,
+}
+
+
+@dataclass(slots=True)
+class _Use:
+    sequences: int = 0
+    tokens: float = 0.0
+
+
+NOTHING = _Use()
+
+
+@dataclass(slots=True)
+class _SharedBlock:
+    """A prompt block that running requests hold, accounted to the tier that brought it."""
+
+    tier_id: str
+    tokens: float
+    holders: int = 0
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time of the latest fact or decision, in one place for all backends of a fleet."""
+
+    now: float = 0.0
+
+
+class BackendCapacity:
+    """One backend's books: what it holds of ours, what of others, and what still fits.
+
+    Limits change with measurements and are computed then; what fits is asked for every decision.
+    """
+
+    # As EngineWork.
+    __slots__ = (
+        "_clock", "_entitled", "_floating", "_foreign_requests", "_foreign_tokens", "_granted",
+        "_headroom_ratio", "_headroom_ratio_max", "_limit", "_peak", "_reads_time", "_reserve_ratios",
+        "_reserved_ratio", "_reserves", "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_tiers",
+        "_token_seconds", "by_end", "foreign_requests", "foreign_tokens", "held_s", "held_until", "id", "is_sized",
+        "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
+        "tokens", "tokens_limit", "tokens_max", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        load: BackendLoad,
+        headroom_ratio_max: float = KV_HEADROOM_RATIO,
+        reserve_ratios: Mapping[str, float] = NO_RESERVES,
+        *,
+        kv_rule: str = "sum",
+        limit: Limit | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.load = load
+        self.work = EngineWork()
+        self._limit = limit or ModelLimit()
+        self._reads_time = self._limit.reads_time
+        self._clock = clock or Clock()
+        rule = KV_RULES[kv_rule]
+        self._peak = rule() if rule else None
+        self._floating: dict[str, FloatingReserve] = {}
+        self.held_s = 0.0  # that a request holds its seat, in the mean of the last
+        self._rooms: dict[str, Room] = {}  # by tier, as far as it was asked for since something changed
+        self._reserved_ratio: float | None = None  # likewise
+        self.held_until = -inf  # the backend refused a request: nothing is sent before
+        self.refusing_since: float | None = None  # it has taken none since
+        self.requests = 0
+        self.sequences = 0
+        self.tokens = 0.0
+        self.speed = 1.0  # against the mean of its pool
+        self._service = self._token_seconds = 0.0
+        self._tiers: defaultdict[str, _Use] = defaultdict(_Use)
+        self._running: dict[Reservation, None] = {}
+        self.by_end: list[Reservation] | None = None
+        """The same, soonest end first; None where nobody asked since something came, went or produced more."""
+        self._shared: dict[int, _SharedBlock] = {}
+        self._shared_tokens = 0.0
+        self._headroom_ratio_max = headroom_ratio_max
+        self._headroom_ratio = headroom_ratio_max
+        self._reserve_ratios = reserve_ratios
+        self._entitled: Mapping[str, float] = NO_RESERVES
+        self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
+        self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
+        # Tokens that were left to us, and that strangers had, when we last let one in; None after a preemption.
+        self._granted: tuple[float, float] | None = None
+        self._set_limits()
+        self._set_pace(is_new=True)
+
+    @property
+    def reserved_ratio(self) -> float:
+        """How full it is, by whichever limit is nearer; as of the last that came, went or was reported."""
+        ratio = self._reserved_ratio
+        if ratio is None:
+            peers = self.load.peers
+            ratio = (self.sequences + self.foreign_requests + peers.requests) / self.sequences_limit
+            if self.tokens_limit:
+                theirs = self.foreign_tokens + peers.tokens
+                tokens = self.tokens
+                if self._peak is not None:
+                    tokens = min(tokens, self._peak.tokens_at_least() + self._shared_tokens)
+                ratio = max(ratio, (tokens + theirs) / self.tokens_limit)
+            self._reserved_ratio = ratio
+        return ratio
+
+    @property
+    def tokens_held_max(self) -> float:
+        """The most tokens that our requests will hold at once, by the pool's rule."""
+        return self.tokens if self._peak is None else min(self.tokens, self._peak.tokens() + self._shared_tokens)
+
+    @property
+    def sequences_usable(self) -> float:
+        """Sequences of ours that may run at once, by its seats and what it is allowed."""
+        return min(self.sequences_max, self._limit.sequences_max(self.work))
+
+    @property
+    def has_seat(self) -> bool:
+        """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
+        return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))
+
+    def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
+        """What a request of this prompt and (expected) output would occupy here."""
+        prefix = request.prefix if self.load.prefixes_shared else ()
+        tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        return Reservation(
+            tier_id,
+            request.choices,
+            tokens,
+            prefix,
+            request.prefix_block_tokens,
+            output_tokens,
+            0,  # produced
+            prompt_tokens,
+            0,  # cached
+            request.arrived_at,
+            request.envelope,
+        )
+
+    def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
+        """KV tokens, in whole blocks, beyond the shareable prefix: the choices share the prompt, not the output."""
+        block = self.load.kv_block_tokens
+        tail = max(0.0, prompt_tokens - len(prefix) * request.prefix_block_tokens)
+        if request.choices == 1:
+            return ceil((tail + output_tokens) / block) * block
+        output = output_tokens / request.choices
+        return (ceil((tail + output) / block) + (request.choices - 1) * ceil(output / block)) * block
+
+    def fits(self, reservation: Reservation, *, reserve_only: bool) -> bool:
+        """Whether the reservation fits beside what runs; with `reserve_only` only into its own tier's reserve."""
+        return self.has_room(reservation, reserve_only=reserve_only) and (
+            not self.sequences or self._limit.allows(self.work, reservation, self._clock.now)
+        )
+
+    def has_room(self, reservation: Reservation, *, reserve_only: bool) -> bool:
+        """Whether it has the seats and the memory for it, whatever it can serve in time."""
+        if not self.sequences:
+            return True  # an idle backend always takes one, whatever is foreign there and however large it is
+        room = self.room(reservation.tier_id)
+        if reservation.sequences > room.sequences:
+            return False
+        needed: float = reservation.tokens
+        if needed > room.tokens and (
+            self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
+        ):
+            return False
+        if reservation.prefix:
+            needed += self._unheld_tokens(reservation)
+        if reserve_only:
+            own = self.own_room(reservation.tier_id)
+            if reservation.sequences > own.sequences or needed > own.tokens:
+                return False
+        return needed <= room.tokens or self._fits_peak(reservation, needed, room)
+
+    def may_fit(self, reservation: Reservation, *, reserve_only: bool) -> bool:
+        """Whether `fits` may be true of it, whatever of its prompt is cached: what a glance tells."""
+        if not self.sequences:
+            return True
+        room = self.own_room(reservation.tier_id) if reserve_only else self.room(reservation.tier_id)
+        if reservation.sequences > room.sequences or (reservation.tokens > room.tokens and self._peak is None):
+            return False
+        return self._clock.now >= self.busy_until(reservation.first_due_at)
+
+    def busy_until(self, due_at: float) -> float:
+        """Until when it surely takes no prompt whose first token is due then; long ago: perhaps it takes one now."""
+        work = self.work
+        return work.busy_until if self._reads_time and self.sequences and work.ready_at > due_at else -inf
+
+    def opens_at(self, now: float) -> float:
+        """When time alone may make room that there is not at `now`; infinite where it does not."""
+        return self.work.opens_at(now) if self._reads_time and self.sequences else inf
+
+    def room(self, tier_id: str) -> Room:
+        """What is free beside what runs, and what is kept for other tiers."""
+        room = self._rooms.get(tier_id)
+        if room is None:
+            kept = self._kept_for_others(tier_id) if self._reserves or self._floating else NOTHING
+            tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
+            room = self._rooms[tier_id] = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
+        return room
+
+    def own_room(self, tier_id: str) -> Room:
+        """What is free of the tier's own reserve; negative where it has more than that."""
+        used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
+        sequences, tokens = reserve.sequences - used.sequences, reserve.tokens - used.tokens
+        floating = self._floats(tier_id)
+        return Room(max(sequences, floating.sequences), max(tokens, floating.tokens))
+
+    def needs(self, tier_id: str) -> Room:
+        """What was learnt that has to be free here for the tier."""
+        floating = self._floating.get(tier_id)
+        return NONE if floating is None else floating.needed(self._clock.now)
+
+    def ttft_s(self, prefill_tokens: float, *, due_at: float = inf) -> float | None:
+        """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed, and
+        which is due then; None while too little is known of the backend's steps.
+        """
+        work = self.work
+        if work.model is None or not work.is_sure:
+            return None
+        return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now, due_at=due_at)
+
+    def budget_tokens(self, window_s: float, *, due_at: float = inf) -> float | None:
+        """The prefill admission budget: as reported, or over a window of so many seconds by what runs there, for a
+        prompt whose first token is due then; None while too little is known of the backend's steps.
+        """
+        work, now = self.work, self._clock.now
+        reported = work.budget_tokens(due_at, now)
+        if reported is not None or work.model is None:
+            return reported
+        return prefill_tokens_per_s(work) * window_s - work.owed_by(due_at, now)
+
+    def seat_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
+        """Seconds until there is a seat, and memory, for so much, if requests end as often as they should in the mean.
+        With `is_full` there is none now, whatever there is room for. Only with a model.
+        """
+        if not self.sequences:
+            return 0.0
+        seats_short = sequences if is_full else self.sequences + sequences - self.sequences_max
+        tokens_short = self.tokens_held_max + tokens - self.tokens_max
+        ends = max(seats_short, tokens_short / max(1.0, self.tokens / self.sequences))
+        # As many end in the time of one answer as run.
+        return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
+
+    def room_in_steps(self, needed: Reservation) -> float:
+        """Steps until there is a seat and memory for this much, if nothing more is sent and all ends as predicted."""
+        return self._room_after(needed)[0]
+
+    def spares(self, first: Reservation, other: Reservation) -> bool:
+        """Whether the other, which has room now, may go before what has none: it will have ended by then, or is not in
+        its way. What has room, and is kept out by the limit alone, is delayed by anything.
+        """
+        room = self.room(first.tier_id)
+        if first.sequences <= room.sequences and first.tokens + self._unheld_tokens(first) <= room.tokens:
+            return False
+        steps, room = self._room_after(first)
+        if 0.0 < other.steps_left < steps:
+            return True
+        tokens = first.tokens + other.tokens + self._unheld_tokens(first) + self._unheld_tokens(other)
+        return first.sequences + other.sequences <= room.sequences and tokens <= room.tokens
+
+    def take(self, reservation: Reservation) -> None:
+        # An idle backend takes one however little is left: less headroom would not have kept it out.
+        left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
+        self._granted = left, self.foreign_tokens
+        self.requests += 1
+        self._running[reservation] = None
+        self.by_end = None
+        for block_hash in reservation.prefix:
+            block = self._shared.get(block_hash)
+            if block is None:
+                block = self._shared[block_hash] = _SharedBlock(reservation.tier_id, reservation.block_tokens)
+                self._shared_tokens += block.tokens
+                self._add(block.tier_id, 0, block.tokens)
+            block.holders += 1
+        self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
+        reservation.ran_with = self.sequences
+        self._came(reservation)
+        self.work.take(reservation, self._clock.now)
+        if self._peak is not None:
+            self._peak.add(reservation)
+
+    def resize(self, reservation: Reservation, tokens: int) -> None:
+        """The request's own tokens are now expected to be this many."""
+        self._add(reservation.tier_id, 0, tokens - reservation.tokens)
+        reservation.tokens = tokens
+        if self._peak is not None:
+            self._peak.moved(reservation)
+
+    def started(self, reservation: Reservation) -> None:
+        """The request's first token is there."""
+        self.work.started(reservation, self._clock.now)
+        if self._peak is not None:
+            self._peak.moved(reservation)
+            self._reserved_ratio = None
+
+    def computed_tokens(self, reservation: Reservation, now: float) -> float:
+        """How much of what its prompt has to have computed is, as far as that is known."""
+        return self.work.computed_tokens(reservation, now)
+
+    def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
+        """The request, which held its seat for so long, is over."""
+        self.requests -= 1
+        del self._running[reservation]
+        self.by_end = None
+        self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
+        for floating in self._floating.values():
+            is_roomy = 2 * self.sequences < self.sequences_max and 2 * self.tokens < self.tokens_max
+            floating.ended(reservation.sequences, reservation.tokens, is_roomy=is_roomy)
+        self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
+        self.work.release(reservation, self._clock.now)
+        if self._peak is not None:
+            self._peak.remove(reservation)
+        for block_hash in reservation.prefix:
+            block = self._shared[block_hash]
+            block.holders -= 1
+            if not block.holders:
+                del self._shared[block_hash]
+                self._shared_tokens -= block.tokens
+                self._add(block.tier_id, 0, -block.tokens)
+        assert self.requests >= 0, "released what was not taken"
+        if not self.requests:
+            assert not self.sequences, "an idle backend holds nothing"
+            assert not self._shared, "an idle backend holds nothing"
+            self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
+            self._tiers.clear()
+
+    @property
+    def service_rate(self) -> float | None:
+        """Service per second and reserved token, of the last requests that were served; None while too few were."""
+        return self._service / self._token_seconds if self._token_seconds > 0.0 else None
+
+    def served(self, service: float, reservation: Reservation, seconds: float) -> None:
+        """A request that was in flight here so long is about to be released, charged so much."""
+        self._service += service - self._service / SERVED_WINDOW
+        self._token_seconds += reservation.tokens * seconds - self._token_seconds / SERVED_WINDOW
+
+    def answered(self, reservation: Reservation, tokens: int, duration_s: float, *, is_streamed: bool) -> None:
+        """What is about to be released was answered in so many tokens per sequence, so long after it was sent."""
+        prompt, first, last = reservation.prefill_tokens, reservation.ran_with, self.sequences
+        answer = TimedAnswer(duration_s, prompt, tokens, is_streamed, first, last)
+        before = self._limit.sequences_max(self.work)
+        self._limit.answered(answer, self.work, seats=self.sequences_max, is_sized=self.is_sized)
+        if self._limit.sequences_max(self.work) != before:
+            self._set_limits()
+
+    def is_news(self, load: BackendLoad) -> bool:
+        """Whether this is another measurement than the last, not the same told again."""
+        return load.measured_at is None or load.measured_at != self.load.measured_at
+
+    def measured(self, load: BackendLoad, held_tokens: float) -> None:
+        """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
+        is_new = self.is_news(load)
+        if is_new:
+            self._observe(load, held_tokens)
+        self.load = load
+        self._set_limits()
+        self._set_pace(is_new=is_new)
+
+    def set_reserves(self, reserve_ratios: Mapping[str, float], entitled: Mapping[str, float]) -> None:
+        """From now on these tiers have this part of the backend to themselves. No more than what it is `entitled` to,
+        by its weight, is held for a tier by what was learnt.
+        """
+        self._reserve_ratios, self._entitled = reserve_ratios, entitled
+        self._floating = {tier_id: each for tier_id, each in self._floating.items() if tier_id in entitled}
+        self._set_limits()
+
+    def view(self) -> BackendView:
+        return BackendView(
+            available=self.load.available,
+            in_flight_requests=self.requests,
+            requests_limit=self.sequences_limit,
+            reserved_tokens=round(self.tokens_held_max),
+            tokens_limit=None if self.tokens_limit == inf else int(self.tokens_limit),
+            foreign_requests=self.foreign_requests,
+            foreign_tokens=round(self.foreign_tokens),
+            step_time=self.load.step_time,
+            steps=steps_view(self.work, self._clock.now),
+            sequences_max=None if (learnt := self._limit.sequences_max(self.work)) == inf else learnt,
+            is_sized=self.is_sized,
+            reserves=self._reserve_views(),
+        )
+
+    def _set_limits(self) -> None:
+        load = self.load
+        self._rooms.clear()
+        self._reserved_ratio = None
+        self.id = load.backend_id
+        self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
+        if self._peak is not None:
+            self._peak.measured(load.kv_block_tokens)
+        # What may run there at once, ours and others'; infinitely many tokens where the pool's size is not known.
+        self.sequences_limit = load.requests_running_max or RUNNING_MAX_UNKNOWN * load.engines
+        self.is_sized = load.requests_running_max is not None or load.kv_tokens_max is not None
+        learnt = self._limit.sequences_max(self.work)
+        if not self.is_sized and learnt < inf:
+            self.sequences_limit = max(self.sequences_limit, int(learnt) * load.share.replicas)
+        self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom_ratio
+        # The least of the last observations: a count of ours that moved between the measurement and its
+        # arrival looks like foreign load once, a foreign request stays.
+        self.foreign_requests = min(self._foreign_requests)
+        self.foreign_tokens = min(self._foreign_tokens)
+        # What may be ours: of what strangers leave, our part beside other replicas.
+        share = load.share
+        self.sequences_max = share.of(max(0, self.sequences_limit - self.foreign_requests))
+        self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens) / share.replicas
+        sequences, tokens = share.of(self.sequences_limit), self.tokens_limit / share.replicas
+        self._reserves = {
+            tier_id: _Use(ceil(ratio * sequences - ROUNDING), ratio * tokens)
+            for tier_id, ratio in self._reserve_ratios.items()
+        }
+
+    def _set_pace(self, *, is_new: bool) -> None:
+        """How fast it goes, by the latest measurement."""
+        self.work.measured(
+            self.load,
+            # Other replicas' requests take time of every step like strangers'.
+            foreign_sequences=self.foreign_requests + self.load.peers.requests,
+            foreign_tokens=self.foreign_tokens + self.load.peers.tokens,
+            now=self._clock.now,
+            is_new=is_new,
+        )
+
+    def _fits_peak(self, reservation: Reservation, needed: float, room: Room) -> bool:
+        """Whether it fits at the fullest moment, where it does not fit if all have their full lengths at once."""
+        if self._peak is None:
+            return False
+        tokens_max = self.tokens + room.tokens - self._shared_tokens - (needed - reservation.tokens)
+        if self._peak.tokens() + self._peak.own_tokens(reservation) <= tokens_max:
+            return True  # even with all that it needs at the fullest moment
+        return self._peak.tokens_with(reservation) <= tokens_max
+
+    def _room_after(self, needed: Reservation) -> tuple[float, Room]:
+        """When there will be room for what is needed, in steps from now, and what is free then."""
+        (sequences, tokens), steps = self.room(needed.tier_id), 0.0
+        wanted = needed.tokens + self._unheld_tokens(needed)
+        # What has outgrown its prediction ends next, for all that is known.
+        if self.by_end is None:
+            self.by_end = sorted(self._running, key=_steps_left)
+        for each in self.by_end:
+            if needed.sequences <= sequences and wanted <= tokens:
+                break
+            steps, sequences, tokens = each.steps_left, sequences + each.sequences, tokens + each.tokens
+        return max(0.0, steps), Room(sequences, tokens)
+
+    def _unheld_tokens(self, reservation: Reservation) -> float:
+        """Tokens of the reservation's prefix that no running request holds yet."""
+        return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
+
+    def _kept_for_others(self, tier_id: str) -> _Use:
+        """The unused part of the other tiers' reserves."""
+        kept = _Use()
+        for other_id, reserve in self._reserves.items():
+            if other_id != tier_id:
+                used = self._tiers[other_id]
+                kept.sequences += max(0, reserve.sequences - used.sequences)
+                kept.tokens += max(0.0, reserve.tokens - used.tokens)
+        for other_id in self._floating:
+            if other_id != tier_id:
+                used, reserve, free = (
+                    self._tiers[other_id],
+                    self._reserves.get(other_id, NOTHING),
+                    self._floats(other_id),
+                )
+                kept.sequences += max(0, free.sequences - max(0, reserve.sequences - used.sequences))
+                kept.tokens += max(0.0, free.tokens - max(0.0, reserve.tokens - used.tokens))
+        return kept
+
+    def _reserve_views(self) -> dict[str, ReserveView]:
+        """What is held for each tier: as the operator says, or as was learnt where that is more."""
+        held = {}
+        for tier_id in self._reserves.keys() | self._floating.keys():
+            configured, learnt = self._reserves.get(tier_id, NOTHING), self._limited(self.needs(tier_id), tier_id)
+            tokens = max(learnt.tokens, 0.0 if configured.tokens == inf else configured.tokens)
+            held[tier_id] = ReserveView(max(configured.sequences, learnt.sequences), round(tokens))
+        return held
+
+    def _floats(self, tier_id: str) -> Room:
+        """What is held free for the tier by what was learnt."""
+        floating = self._floating.get(tier_id)
+        if floating is None:
+            return NONE
+        return self._limited(floating.free(self._clock.now), tier_id)
+
+    def _limited(self, room: Room, tier_id: str) -> Room:
+        """No more of it than the tier's part of the backend by its weight."""
+        part = self._entitled.get(tier_id, 1.0)
+        return Room(min(room.sequences, int(part * self.sequences_max)), min(room.tokens, part * self.tokens_max))
+
+    def _came(self, reservation: Reservation) -> None:
+        """Learn from it what its tier needs free, if it could not have waited for a seat to turn over."""
+        envelope, tier_id = reservation.envelope, reservation.tier_id
+        if envelope is not None and envelope.ttft_s is not None and envelope.ttft_s < self.held_s:
+            floating = self._floating.get(tier_id)
+            if floating is None:
+                floating = self._floating[tier_id] = FloatingReserve()
+            floating.came(reservation.sequences, reservation.tokens, self._clock.now)
+            self._rooms.clear()
+
+    def _observe(self, load: BackendLoad, held_tokens: float) -> None:
+        if load.requests_running is not None:
+            theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences - load.peers.requests
+            self._foreign_requests.append(max(0, theirs))
+        if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
+            theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens
+            self._foreign_tokens.append(max(0.0, theirs_tokens - load.peers.tokens))
+        if load.preemptions_total is not None and self.load.preemptions_total is not None:
+            if load.preemptions_total > self.load.preemptions_total and self._has_overbooked(load):
+                self._headroom_ratio = max(self._headroom_ratio * PREEMPTION_SHRINK_RATIO, HEADROOM_RATIO_MIN)
+                self._granted = None
+            else:
+                recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
+                self._headroom_ratio = min(recovered, self._headroom_ratio_max)
+
+    def _has_overbooked(self, load: BackendLoad) -> bool:
+        """Whether a preemption is our doing, and the first one since we last let a request in."""
+        if self._granted is None:
+            return False
+        # The most of the last observations: who has just been preempted holds less than before.
+        if not max(self._foreign_requests) and not load.peers.requests:
+            return True
+        left, theirs = self._granted
+        return self.tokens_held_max - left > max(0.0, max(self._foreign_tokens) - theirs)
+
+    def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
+        self._rooms.clear()
+        self._reserved_ratio = None
+        use = self._tiers[tier_id]
+        use.sequences += sequences
+        use.tokens += tokens
+        self.sequences += sequences
+        self.tokens += tokens
+
+
+def _steps_left(reservation: Reservation) -> float:
+    return (reservation.output_tokens - reservation.produced_tokens) / reservation.sequences  # all that runs are asked

@@ -1,0 +1,195 @@
+"""Fair queueing of agents: the one that would end first if all shared the pool equally goes first. Experimental.
+
+An agent is an application of many calls (requests with one `program_id`; a request without one is an agent of its
+own). Its cost is the KV memory that its calls hold over time: p q + q (q + 1) / 2 token-iterations for a call of p
+prompt and q output tokens. Virtual time runs at M / N token-iterations per iteration, M being the pool's KV tokens
+and N the agents present, so it is what each agent would have received of an equally shared pool. An agent that
+arrives is tagged with virtual time + cost, once and for ever; the smallest tag goes first, with all that it can use.
+(Justitia, by a replica that cites its equations.) As time here is in seconds, it runs at M times the iterations per
+second.
+
+What an agent will cost is not known: it is taken to be what its tenant's agents have cost lately. One that has cost
+what it was taken to cost, and goes on, is tagged anew as if it arrived now: or an agent that never ends would keep a
+tag that virtual time has long passed, and be first for ever. It has left when it had nothing waiting or running for a
+time.
+
+Shares are those of agents, not of tenants: whose calls are many agents at a time is given many shares. A tenant gains
+nothing there by naming programs, because a call that names none is an agent already.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple, Self
+
+from policies.accounts.ledger import InFlight
+from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.heap import TenantHeap
+from policies.fairness.ranked import Ranked
+from policies.types import Request
+
+KV_TOKENS = 100_000.0  # M
+ITERATIONS_PER_S = 30.0
+IDLE_S = 10.0
+FIRST_OUTPUT_TOKENS = 256  # expected of a tenant none of whose agents has ended
+MEMORY = 4.0  # (4 * average + newest) / 5
+
+
+def call_cost(prompt_tokens: float, output_tokens: float) -> float:
+    """KV-token-iterations of one call."""
+    return prompt_tokens * output_tokens + output_tokens * (output_tokens + 1) / 2
+
+
+class _Name(NamedTuple):
+    tenant_id: str
+    program_id: str | None
+    request_id: str = ""  # of a request that is an agent of its own
+
+
+@dataclass(slots=True)
+class _Agent:
+    """An application that is present: its tag, and the ids of what it has waiting or running."""
+
+    name: _Name
+    tag: float
+    requests: set[str] = field(default_factory=set)
+    cost: float = 0.0  # of the calls that have ended
+    cost_max: float = 0.0  # at which it is tagged anew
+    leaves_at: float | None = None  # unless it goes on before
+
+
+class AgentTags(Accounts):
+    """Whose agent has the smallest tag?"""
+
+    follows_requests = True
+    is_fair = False  # an agent is given all that it can use
+
+    def __init__(
+        self,
+        *,
+        kv_tokens: float = KV_TOKENS,
+        iterations_per_s: float = ITERATIONS_PER_S,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        super().__init__()
+        self._token_iterations_per_s = kv_tokens * iterations_per_s
+        self._idle_s = idle_s
+        self._agents: dict[_Name, _Agent] = {}
+        self._costs: dict[str, float] = {}  # of an agent, lately, by tenant
+        self._leaving: list[tuple[float, int, _Agent]] = []  # by when it has been idle for long enough
+        self._numbers = count()
+        self._virtual = 0.0
+        self._virtual_at = float("-inf")
+        self._ranked = Ranked(lambda request: self._agents[_name(request)].tag)
+        self._heap: TenantHeap[Account] = TenantHeap(lambda account: self._best(account)[0])
+
+    def virtual_time(self, now: float) -> float:
+        """Token-iterations that every agent which was always present would have received by now."""
+        self._advance(now)
+        return self._virtual
+
+    def tag(self, request: Request) -> float:
+        """The tag of the agent that the request belongs to, while it is present."""
+        return self._agents[_name(request)].tag
+
+    def agent_cost(self, request: Request) -> float:
+        """What the agent whose first request this is will cost, all in all."""
+        known = self._costs.get(request.tenant_id)
+        if known is not None:
+            return known
+        return call_cost(request.prompt_tokens, min(request.output_tokens_max, FIRST_OUTPUT_TOKENS * request.choices))
+
+    def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        self._advance(now)
+        name = _name(request)
+        agent = self._agents.get(name)
+        if agent is None:
+            agent = self._agents[name] = _Agent(name, self._virtual)
+        if agent.cost >= agent.cost_max:
+            expected = self.agent_cost(request)
+            agent.tag, agent.cost_max = max(agent.tag, self._virtual) + expected, agent.cost + expected
+        agent.requests.add(request.id)
+        agent.leaves_at = None
+        rank = self._ranked.queued(request, waiting)
+        account = self._account(request.tenant_id)
+        if account.is_waiting and rank < account.entry_key:
+            self._heap.push(account, self._waiting)
+
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        self._heap.push(self._began(tenant_id, waiting), self._waiting)
+
+    def left(self, tenant_id: str) -> None:
+        self._ended(tenant_id)
+
+    def dropped(self, request: Request, now: float) -> None:
+        self._over(request, 0.0, now)
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        served = entry.usage.output_tokens if entry.service else 0
+        self._over(entry.request, call_cost(entry.usage.prompt_tokens, served), now)
+
+    def pick(self, eligible: Eligible) -> Request | None:
+        account = self._heap.first_of(lambda account: eligible(self._best(account)[1]))
+        return self._best(account)[1] if account else None
+
+    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        self._advance(now)
+        to._advance(now)
+        agents = [agent for name, agent in self._agents.items() if name.tenant_id == tenant_id]
+        cost = self._costs.get(tenant_id)
+        super().hand_over(tenant_id, to, now)
+        for agent in agents:
+            agent.tag += to._virtual - self._virtual
+            to._agents[agent.name] = agent
+            if agent.leaves_at is not None:
+                heappush(to._leaving, (agent.leaves_at, next(to._numbers), agent))
+        if cost is not None:
+            to._costs[tenant_id] = cost
+
+    def forget(self, tenant_id: str) -> None:
+        super().forget(tenant_id)
+        self._ranked.forget(tenant_id)
+        self._costs.pop(tenant_id, None)
+        for name in [name for name in self._agents if name.tenant_id == tenant_id]:
+            del self._agents[name]
+
+    def _over(self, request: Request, cost: float, now: float) -> None:
+        self._advance(now)
+        agent = self._agents.get(_name(request))
+        if agent is None:
+            return
+        agent.requests.discard(request.id)
+        agent.cost += cost
+        if not agent.requests:
+            agent.leaves_at = now + (0.0 if request.program_id is None else self._idle_s)
+            heappush(self._leaving, (agent.leaves_at, next(self._numbers), agent))
+
+    def _advance(self, now: float) -> None:
+        """Let virtual time pass until now, and agents leave on the way."""
+        while self._leaving and self._leaving[0][0] <= now:
+            leaves_at, _, agent = heappop(self._leaving)
+            if agent.leaves_at == leaves_at and self._agents.get(agent.name) is agent:
+                self._pass(leaves_at)
+                self._leave(agent)
+        self._pass(now)
+
+    def _pass(self, until: float) -> None:
+        if self._agents and until > self._virtual_at:
+            self._virtual += self._token_iterations_per_s * (until - self._virtual_at) / len(self._agents)
+        self._virtual_at = max(self._virtual_at, until)
+
+    def _leave(self, agent: _Agent) -> None:
+        del self._agents[agent.name]
+        tenant_id = agent.name.tenant_id
+        before = self._costs.get(tenant_id)
+        if agent.cost:
+            self._costs[tenant_id] = agent.cost if before is None else (MEMORY * before + agent.cost) / (MEMORY + 1)
+
+    def _best(self, account: Account) -> tuple[float, Request]:
+        return self._ranked.best(account.tenant_id, account.waiting)
+
+
+def _name(request: Request) -> _Name:
+    if request.program_id is None:
+        return _Name(request.tenant_id, None, request.id)
+    return _Name(request.tenant_id, request.program_id)

@@ -1,0 +1,456 @@
+"""What will this engine be doing from now on? What runs there, as sums that a step-time model can read.
+
+Everything is a sum or a mark that moves by one fact in constant time, whatever the number of requests: a decision
+walks backends, never requests, and a token that was predicted is not looked at.
+
+Prefill is a queue. Prompts are computed in the order in which they were sent, a chunk less one token for every decode
+in each step; so one clock of computed tokens says how far all of them are. It goes by the model, and is put
+right by first tokens: then everything up to that prompt is computed, and nothing after it.
+
+A decode reads, in the mean over its life, its prompt and half of its output. An envelope is a promise about sums of
+steps (token j is due at arrival + TTFT + j * TPOT), so it is the mean step that has to keep it.
+
+Slack is kept by a clock of steps (urgency.py); what is told with a measurement puts it right. Who still waits for his
+first token has slack too: prompts that are sent after his are computed while he decodes.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from math import ceil, inf
+
+from policies.limit.budget import ReportedBudget
+from policies.limit.deadlines import PromptsByDeadline
+from policies.limit.due_tokens import DueTokens, Stall
+from policies.limit.knee import knee_s
+from policies.limit.shared_steps import SharedSteps
+from policies.reservation import Reservation
+from policies.step_time.model import StepTime, StepTimeModel
+from policies.types import ALONE, BackendLoad
+
+# A model that was sure once limits better than none while it is in doubt: without one a flood is let in at once.
+ERROR_RATIO_KEPT = 0.5
+BUSY_STEPS = 1.0  # of prompts keep an engine busy: more would wait there
+STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
+ROUNDING_S = 1e-9
+STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
+FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; more: they are told of late, or all at once
+
+
+@dataclass(slots=True)
+class TpotTarget:
+    """What runs and was promised one time per token."""
+
+    requests: int = 0
+    sequences: int = 0
+    context_tokens: float = 0.0
+
+
+class EngineWork:
+    """One backend's running requests over time. Mutable; `now` never goes back."""
+
+    # Read and written with every fact: more than thirty attributes without slots take Python twice as long.
+    __slots__ = (
+        "_at", "_bound", "_budget", "_by_deadline", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences",
+        "_foreign_tokens", "_late_tokens", "_late_until", "_sent", "_steps",
+        "_surely_computed", "batching", "busy_until", "by_tpot", "chunk_s", "chunk_tokens",
+        "context_tokens", "decode_s", "engines", "is_sure", "knee_s", "model", "output_tokens",
+        "ready_at", "sequences", "share", "shared", "step_s_max", "step_tokens_max",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.model: StepTimeModel | None = None
+        """None while too little is known to limit anything by it."""
+        self.is_sure = False
+        """Whether anything may be promised by the model."""
+        self.batching = "vllm"
+        self.step_tokens_max = STEP_TOKENS_UNKNOWN
+        self.engines = 1
+        self.share = ALONE
+        self.sequences = 0
+        self.context_tokens = 0.0
+        self.output_tokens = 0.0
+        self._foreign_sequences = 0
+        self._foreign_tokens = 0.0
+        self.by_tpot: dict[float, TpotTarget] = {}
+        """What runs by its TPOT target, as far as that binds."""
+        self._bound: dict[Reservation, float] = {}
+        self._due = DueTokens()
+        self._late_tokens, self._late_until = inf, -inf  # of prompts, that made somebody late, in the same step
+        self._at = 0.0
+        self._steps = 0.0
+        self._computed = self._sent = 0.0  # prompt tokens, since the start of time
+        self._surely_computed = 0.0
+        self._ends: dict[Reservation, float] = {}  # where in what was sent a prompt without a first token ends
+        self.shared: SharedSteps | None = None
+        """Where no prompt gets more than a part of a step: what is not computed yet."""
+        self.decode_s = self.chunk_s = 0.0
+        self.chunk_tokens = 1
+        self.ready_at = -inf
+        """When all prompts that were sent will be computed."""
+        self.busy_until = -inf
+        """When less will be left of them than keeps the engine busy. Long ago, both, while no model says when."""
+        self.step_s_max = inf
+        """The tightest TPOT target of what runs, or the knee where nothing has one."""
+        self.knee_s = inf
+        self._dispatches = 0
+        self._budget = ReportedBudget()
+        self._by_deadline: PromptsByDeadline | None = None  # what is owed, where the engine goes by deadlines
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def take(self, reservation: Reservation, now: float) -> None:
+        """The request is sent."""
+        self._advance(now)
+        self._sent += reservation.prefill_tokens
+        self._ends[reservation] = self._sent
+        if self.shared is not None:
+            self.shared.add(reservation)
+        self._dispatches += 1
+        reservation.number = self._dispatches
+        if self._budget.tokens is not None:
+            self._budget.sent(reservation)
+        if self._by_deadline is not None:
+            self._by_deadline.add(reservation)
+        self._count(reservation, 1)
+        if reservation.envelope is not None:
+            self._bind(reservation)
+        if self.model is not None:
+            self._set_pace(self.model)
+        if reservation.envelope is not None:
+            self._note_due(reservation, now)
+
+    def started(self, reservation: Reservation, now: float) -> None:
+        """Its first token is there."""
+        self._advance(now)
+        end = self._prefilled(reservation)
+        if end is not None:
+            self._surely_computed = max(self._surely_computed, end)
+            if self._by_deadline is not None:
+                self._bound_owed(self._by_deadline)
+            elif reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences:  # it is streamed
+                self._computed = self._surely_computed
+            else:
+                self._computed = max(self._computed, end)
+            if self.model is not None:
+                self._set_pace(self.model)
+        if reservation.envelope is not None:
+            self._note_due(reservation, now)
+
+    def release(self, reservation: Reservation, now: float) -> None:
+        """It has ended, however."""
+        self._advance(now)
+        end = self._prefilled(reservation)
+        if self._by_deadline is not None:
+            self._bound_owed(self._by_deadline)
+        elif end is not None and end > self._computed:  # it will not be computed any more
+            self._computed += min(reservation.prefill_tokens, end - self._computed)
+        if reservation.envelope is not None:
+            self._unbind(reservation)
+        self._count(reservation, -1)
+        if self.model is not None:
+            self._set_pace(self.model)
+
+    def measured(
+        self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float, is_new: bool = True
+    ) -> None:
+        """The backend was measured, and runs this much for others; or that `is_new` no more, and told again."""
+        self._advance(now)
+        known: StepTime | None = load.step_time
+        self.is_sure = known is not None and known.is_sure
+        is_kept = known is not None and self.model is not None and known.error_ratio <= ERROR_RATIO_KEPT
+        if known is None or not (self.is_sure or is_kept):
+            self.model = None
+        elif self.model is None:
+            self.model, self._computed = known.model, self._sent  # what was sent before is as good as computed
+        else:
+            self.model = known.model
+        self.batching, self.engines, self.share = load.batching, load.engines, load.share
+        self._go_by_deadlines(is_on=load.batching == "fair")
+        self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
+        self._share(load.prompt_step_tokens_max)
+        self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
+        if is_new:
+            self._budget.reported(load, dispatches=self._dispatches)
+        if self.model is None:
+            self._late_until = self.ready_at = self.busy_until = -inf
+        else:
+            self.knee_s = knee_s(self.model)
+            self._set_pace(self.model)
+
+    def told(self, now: float) -> None:
+        """What all that run have produced by now is known."""
+        self._advance(now)
+        bases = ((each, tpot_s, self._due_base(each, tpot_s, now)) for each, tpot_s in self._bound.items())
+        self._due.settle((each, tpot_s, base) for each, tpot_s, base in bases if base is not None)
+
+    # -- what is asked ---------------------------------------------------------------------------------------
+
+    def owed_tokens(self, now: float) -> float:
+        """Prompt tokens that were sent and are not computed yet."""
+        self._advance(now)
+        if self._by_deadline is not None:
+            self._bound_owed(self._by_deadline)
+        return self._sent - self._computed
+
+    def owed_then(self, now: float) -> tuple[float, float]:
+        """The same, and the seconds that they take, for those who only look: it moves nothing on. Only with a model."""
+        owed, passed_s = self._sent - self._computed, max(0.0, now - self._at)
+        prefill_s = self.prefill_s(owed)
+        if passed_s >= prefill_s:
+            return 0.0, 0.0
+        return owed * (1 - passed_s / prefill_s), prefill_s - passed_s
+
+    def computed_tokens(self, reservation: Reservation, now: float) -> float:
+        """How much of what its prompt has to have computed is; all of it while no model says how fast that goes. What
+        waits is computed in the order in which it was sent. Takes time in proportion to that, and moves nothing on.
+        """
+        if self.model is None or reservation not in self._ends:
+            return reservation.prefill_tokens
+        waiting = list(self._ends)
+        before = sum(each.prefill_tokens for each in waiting[: waiting.index(reservation)])
+        computed = sum(each.prefill_tokens for each in waiting) - self.owed_then(now)[0]
+        return min(max(computed - before, 0.0), reservation.prefill_tokens)
+
+    def owed_by(self, due_at: float, now: float) -> float:
+        """The same, as far as they are computed before a prompt whose first token is due then."""
+        owed = self.owed_tokens(now)
+        return owed if self._by_deadline is None else min(owed, self._by_deadline.tokens_by(due_at))
+
+    def decode_with_s(self, reservation: Reservation) -> float:
+        """Seconds of a step in which all that runs and this one decode."""
+        model, each = self.model, 1 / self.engines  # of what is shared among the engines
+        assert model is not None
+        sequences = (self.sequences + self._foreign_sequences + reservation.sequences) * each
+        context_tokens = (self.context_tokens + self._foreign_tokens + reservation.context_tokens) * each
+        decodes_s = model.base_s + model.token_s * sequences  # written out: every engine of a pool may be asked this
+        return decodes_s + model.context_token_s * context_tokens + model.request_s * sequences
+
+    def own_tpot_s(self, reservation: Reservation) -> float:
+        """Its own TPOT target; infinite where it has none, or one that the engine could not keep for it alone."""
+        envelope = reservation.envelope
+        if envelope is None or envelope.tpot_s is None:
+            return inf
+        if self.model is None:
+            return envelope.tpot_s
+        sequences = reservation.sequences
+        alone_s = self.model.step_s(new_tokens=sequences, requests=sequences, context_tokens=reservation.context_tokens)
+        return envelope.tpot_s if alone_s <= envelope.tpot_s else inf
+
+    def budget_tokens(self, due_at: float, now: float) -> float | None:
+        """The prefill admission budget that the engine reported, less what was sent since, for a prompt whose first
+        token is due then: what is due later does not stand before it. None: it reports none.
+        """
+        prompts, budget = self._by_deadline, self._budget
+        if budget.tokens is None:
+            return None
+        if prompts is None:
+            return budget.left()
+        # The report counts all that is due at some time.
+        later = prompts.tokens_due() - prompts.tokens_by(due_at) - budget.sent_after(due_at)
+        return budget.left(due_at) + max(0.0, min(later, self.owed_tokens(now)))
+
+    @property
+    def reported_budget(self) -> float | None:
+        """The prefill admission budget as the engine reported it, less all that was sent since; None: it does not."""
+        return None if self._budget.tokens is None else self._budget.left()
+
+    def tpot_target_s(self) -> float:
+        """The tightest of what runs; infinite where nothing has one."""
+        return self.step_s_max if self.by_tpot else inf
+
+    def makes_late(self, prefill_tokens: float, now: float) -> bool:
+        """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
+        not without. Only with a model.
+        """
+        if self.is_known_late(prefill_tokens, now):
+            return True
+        if self._due.is_empty:
+            return False
+        owed = self.owed_tokens(now)
+        stall = self._stall(owed + prefill_tokens)
+        # Mostly nobody is late by the longer stall: then nobody is lost by the shorter one.
+        is_late = any(self._is_late(tpot_s, base, stall) for tpot_s, base in self._due.most_urgent()) and any(
+            self._is_late(tpot_s, base, stall)
+            for tpot_s, base in self._due.most_urgent(partial(self._is_late, stall=self._stall(owed)))
+        )
+        if is_late:
+            self._late_tokens = prefill_tokens if now >= self._late_until else min(self._late_tokens, prefill_tokens)
+            self._late_until = now + self.decode_s
+        return is_late
+
+    def is_known_late(self, prefill_tokens: float, now: float) -> bool:
+        """Whether no more made somebody late a moment ago: an engine decides anew with its next step, and no sooner."""
+        return now < self._late_until and prefill_tokens >= self._late_tokens
+
+    def opens_at(self, now: float) -> float:
+        """When it may take on a prompt that it would not at `now`; infinite where time makes no difference."""
+        if now < self.busy_until:
+            return self.busy_until
+        return self._late_until if now < self._late_until else inf
+
+    def prefill_s(self, tokens: float) -> float:
+        """Seconds until so many prompt tokens are computed: full steps, and one with the rest. Only with a model."""
+        assert self.model is not None
+        full_steps, rest = divmod(tokens, self.chunk_tokens)
+        rest_s = self.decode_s + self.model.token_s * rest / self.engines if rest else 0.0
+        return full_steps * self.chunk_s + rest_s
+
+    @property
+    def all_sequences(self) -> int:
+        """Ours and others'."""
+        return self.sequences + self._foreign_sequences
+
+    @property
+    def all_context_tokens(self) -> float:
+        """That a step reads of them."""
+        return self.context_tokens + self._foreign_tokens
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of a running sequence, its whole expected answer."""
+        return self.output_tokens / self.sequences if self.sequences else 0.0
+
+    # -- in parts --------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        passed_s = now - self._at
+        if passed_s <= 0.0:
+            return
+        self._at = now
+        if self.model is None:
+            self._computed = self._sent
+            return
+        owed = self._sent - self._computed
+        if owed > 0.0:
+            prefill_s = self.prefill_s(owed)
+            if passed_s < prefill_s:
+                self._computed += owed * passed_s / prefill_s
+                self._steps += passed_s / self.chunk_s
+                return
+            self._computed = self._sent
+            self._steps += prefill_s / self.chunk_s
+            passed_s -= prefill_s
+        self._steps += passed_s / self.decode_s
+
+    def _set_pace(self, model: StepTimeModel) -> None:
+        """How fast it goes from now on. Called with every fact, hence written for its cost."""
+        self._late_until = -inf
+        engines, sequences = self.engines, self.sequences + self._foreign_sequences
+        chunk = self.step_tokens_max * engines
+        self.chunk_tokens = max(1, chunk - sequences)
+        # Seconds of a step besides what its tokens and requests cost, on every engine.
+        read_s = model.base_s + model.context_token_s * (self.context_tokens + self._foreign_tokens) / engines
+        self.decode_s = max(STEP_S_MIN, read_s + (model.token_s + model.request_s) * max(1, sequences) / engines)
+        chunk_s = read_s + (model.token_s * max(chunk, sequences) + model.request_s * (sequences + 1)) / engines
+        self.chunk_s = max(STEP_S_MIN, chunk_s)
+        owed = self._sent - self._computed
+        self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
+        # A report of the engine knows better what it can still take on.
+        self.busy_until = -inf if self.shared is not None else self.ready_at - BUSY_STEPS * self.chunk_s
+        if self._by_deadline is not None:
+            self.ready_at = -inf  # for some prompts it is sooner than for others
+        self.step_s_max = min(self.by_tpot) if self.by_tpot else self.knee_s
+
+    def _go_by_deadlines(self, *, is_on: bool) -> None:
+        if is_on == (self._by_deadline is not None):
+            return
+        self._by_deadline = PromptsByDeadline() if is_on else None
+        if self._by_deadline is not None:
+            for reservation in self._ends:
+                self._by_deadline.add(reservation)
+
+    def _bound_owed(self, prompts: PromptsByDeadline) -> None:
+        """What is owed is no more than what has no first token, and not much less: prompts are computed one by one."""
+        owed = min(max(self._sent - self._computed, prompts.tokens - prompts.largest()), prompts.tokens)
+        self._computed = self._sent - owed
+
+    def _prefilled(self, reservation: Reservation) -> float | None:
+        """Its prompt is owed no more; where it ends in what was sent, None where that is known already."""
+        self._budget.gone(reservation)
+        end = self._ends.pop(reservation, None)
+        if end is not None and self.shared is not None:
+            self.shared.remove(reservation)
+        if end is not None and self._by_deadline is not None:
+            self._by_deadline.remove(reservation)
+        return end
+
+    def _share(self, tokens: int | None) -> None:
+        """A step computes at most so many tokens of one prompt; None: as many as it computes at all."""
+        if tokens is None or tokens >= self.step_tokens_max or self.batching != "vllm":
+            self.shared = None
+        elif self.shared is None or self.shared.share_tokens != tokens:
+            self.shared = SharedSteps(tokens, self._ends)
+
+    def _count(self, reservation: Reservation, sign: int) -> None:
+        self.sequences += sign * reservation.sequences
+        self.context_tokens += sign * reservation.context_tokens
+        self.output_tokens += sign * reservation.output_tokens
+        if not self.sequences:
+            self.context_tokens = self.output_tokens = 0.0  # what rounding may have left
+
+    def _bind(self, reservation: Reservation) -> None:
+        tpot_s = self.own_tpot_s(reservation)
+        if tpot_s < inf:
+            self._bound[reservation] = tpot_s
+            bound = self.by_tpot.get(tpot_s)
+            if bound is None:
+                bound = self.by_tpot[tpot_s] = TpotTarget()
+            bound.requests += 1
+            bound.sequences += reservation.sequences
+            bound.context_tokens += reservation.context_tokens
+
+    def _unbind(self, reservation: Reservation) -> None:
+        self._due.forget(reservation)
+        tpot_s = self._bound.pop(reservation, None)
+        if tpot_s is not None:
+            bound = self.by_tpot[tpot_s]
+            bound.requests -= 1
+            bound.sequences -= reservation.sequences
+            bound.context_tokens -= reservation.context_tokens
+            if not bound.requests:
+                del self.by_tpot[tpot_s]
+
+    def _note_due(self, reservation: Reservation, now: float) -> None:
+        """When its next token is due is known better."""
+        tpot_s = self._bound.get(reservation)
+        if tpot_s is None:
+            return
+        base = self._due_base(reservation, tpot_s, now)
+        if base is not None:
+            self._due.note(reservation, tpot_s, base)
+
+    def _due_base(self, reservation: Reservation, tpot_s: float, now: float) -> float | None:
+        """When its token of step 0 would have been due; None while nobody can say. It gets one with every step; the
+        first when its prompt is computed.
+        """
+        envelope, produced = reservation.envelope, reservation.produced_tokens // reservation.sequences
+        assert envelope is not None, "who is bound was promised something"
+        if envelope.ttft_s is not None:
+            due = reservation.arrived_at + envelope.ttft_s + produced * tpot_s
+        elif produced:
+            due = now + tpot_s  # nobody said when the first was
+        else:
+            return None
+        steps_ahead = 0
+        if not produced:
+            ahead = self._ends.get(reservation, self._computed) - self._computed
+            steps_ahead = max(0, ceil(ahead / self.chunk_tokens) - 1)
+        return due - (self._steps + steps_ahead) * tpot_s
+
+    def _stall(self, owed_tokens: float) -> Stall:
+        """What decodes have to bear while so much is computed."""
+        full_steps, rest = divmod(owed_tokens, self.chunk_tokens)
+        last = full_steps if rest else full_steps - 1
+        return Stall(
+            full_steps - 1,
+            full_steps * self.chunk_s - ROUNDING_S if full_steps else -inf,
+            max(0.0, last),
+            max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S,
+        )
+
+    def _is_late(self, tpot_s: float, base: float, stall: Stall) -> bool:
+        """Whether a request whose tokens are due from this base on gets one too late by this stall."""
+        slack_s = base + self._steps * tpot_s - self._at
+        # The last step gives the token that is due after those of all others; so does the last full one.
+        last_full, full_s, last, all_s = stall
+        return slack_s + last_full * tpot_s < full_s or slack_s + last * tpot_s < all_s

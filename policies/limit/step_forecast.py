@@ -1,0 +1,113 @@
+"""What can an engine serve in time: how many decodes, which prompt by when, and who would be late for it?
+
+One predictor per rule by which engines fill their steps (BackendLoad.batching). vLLM's own computes prompts in the
+order in which they came and lets every decode run in every step, so a step with a full chunk in it is longer
+for all of them: they pay with their slack. FairBatching lets decodes wait for prompts as long as their slack lasts, and
+what is left of it is the prefill admission budget (policies/batching/pab.py).
+"""
+
+from math import inf
+from typing import Protocol
+
+from policies.batching.pab import tokens_in
+from policies.limit.engine_work import ROUNDING_S, EngineWork
+from policies.reservation import Reservation
+
+ROUNDING = 1e-9
+FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
+
+
+class StepForecast(Protocol):
+    """What can an engine that fills its steps by this rule serve in time? Asked only of work with a model."""
+
+    def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
+        """Whether all that run keep their time per token beside it, and it keeps its own."""
+        ...
+
+    def is_full(self, work: EngineWork) -> bool:
+        """Whether the least request would be too much. Asked only where something runs."""
+        ...
+
+    def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
+        """Seconds from now until its first token, which is due then; infinite: nobody said when."""
+        ...
+
+    def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
+        """Whether somebody who runs would miss a deadline that he would keep without it."""
+        ...
+
+
+class ChunkedPrefillForecast:
+    """vLLM: every decode in every step, and the chunk that is left for prompts, first come, first served."""
+
+    def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
+        """The step with it stays within the tightest TPOT target there, or the knee where there is none."""
+        step_s_max = work.step_s_max
+        if reservation.envelope is not None and (own_s := work.own_tpot_s(reservation)) < inf:
+            step_s_max = min(work.tpot_target_s(), own_s)  # the knee is for those who were promised nothing
+        return work.decode_with_s(reservation) <= step_s_max + ROUNDING_S
+
+    def is_full(self, work: EngineWork) -> bool:
+        model = work.model
+        assert model is not None
+        return work.decode_s + (model.token_s + model.request_s) / work.engines > work.step_s_max + ROUNDING_S
+
+    def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
+        owed = work.owed_tokens(now)
+        # It joins with the next step: half a step away in the mean, and where prompts are computed part of that.
+        wait_s = work.decode_s / 2 if work.sequences and not owed else 0.0
+        return wait_s + work.prefill_s(owed + prefill_tokens)
+
+    def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
+        return work.makes_late(prefill_tokens, now)
+
+
+class FairBatchingForecast:
+    """FairBatching: decodes are put off until they are due, and prompts, the most urgent first, get that time."""
+
+    def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
+        return decode_share(work, reservation) <= 1.0 + ROUNDING
+
+    def is_full(self, work: EngineWork) -> bool:
+        model = work.model
+        assert model is not None
+        least_s = (model.token_s + model.request_s) / work.engines
+        return decode_share(work) + least_s / max(work.step_s_max, *work.by_tpot, least_s) > 1.0 + ROUNDING
+
+    def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
+        owed = work.owed_by(due_at, now) + prefill_tokens
+        least_s, speed = work.prefill_s(owed), prefill_tokens_per_s(work)
+        return max(least_s, owed / speed if speed > 0.0 else FAR_OFF_S)
+
+    def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
+        return False  # a decode that would be late goes first, and prompts by their slack
+
+
+def decode_share(work: EngineWork, reservation: Reservation | None = None) -> float:
+    """The part of the engine's time that those who run, and this one, need for their tokens if none gets one sooner
+    than it is due. Who has no target runs in every step.
+    """
+    model, own_s = work.model, inf if reservation is None else work.own_tpot_s(reservation)
+    assert model is not None
+    step_s = min(work.tpot_target_s(), own_s)
+    step_s = work.knee_s if step_s == inf else step_s
+    token_s, read_s = (model.token_s + model.request_s) / work.engines, model.context_token_s / work.engines
+    share, sequences, context_tokens = model.base_s / step_s, work.all_sequences, work.all_context_tokens
+    for tpot_s, bound in work.by_tpot.items():
+        share += (token_s * bound.sequences + read_s * bound.context_tokens) / tpot_s
+        sequences -= bound.sequences
+        context_tokens -= bound.context_tokens
+    share += (token_s * sequences + read_s * max(0.0, context_tokens)) / step_s
+    if reservation is not None:
+        own = token_s * reservation.sequences + read_s * reservation.context_tokens
+        share += own / (step_s if own_s == inf else own_s)
+    return share
+
+
+def prefill_tokens_per_s(work: EngineWork) -> float:
+    """Prompt tokens per second while decodes are put off until they are due; zero or less: they leave no time."""
+    assert work.model is not None
+    return tokens_in(work.model, 1.0 - decode_share(work)) * work.engines
+
+
+PREDICTORS: dict[str, StepForecast] = {"vllm": ChunkedPrefillForecast(), "fair": FairBatchingForecast()}

@@ -1,0 +1,75 @@
+"""Who is charged what, and in which lane's accounts?
+
+The ledger knows what a request costs; here it is charged to its tenant in the lane that it was sent from, or waits in
+again. A token within its prediction moves service from outstanding to counter, and no key: such entries are settled
+only when somebody reads the books.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from policies.accounts.ledger import Charge, InFlight, Ledger
+from policies.queueing.fair_queue import FairQueue
+from policies.queueing.fair_queues import FairQueues, QueueMove
+from policies.types import Request, Usage
+
+
+@dataclass(slots=True)
+class Accounting:
+    """The accounts of one pool, in all its lanes."""
+
+    ledger: Ledger
+    lanes: FairQueues
+    unsettled: dict[str, InFlight] = field(default_factory=dict)
+    """Entries with tokens that no account has seen yet."""
+
+    def settle(self, entry: InFlight) -> None:
+        """Bring the accounts up to what the entry has used."""
+        self.unsettled.pop(entry.request.id, None)
+        self._charge(entry, self.ledger.charge(entry, entry.usage))
+
+    def settle_all(self) -> None:
+        for entry in list(self.unsettled.values()):
+            self.settle(entry)
+
+    def ended(self, entry: InFlight, lane: FairQueue, *, is_served: bool, now: float) -> None:
+        """The entry, which was sent from this lane, is over: charge what it has used and was not charged yet."""
+        self.unsettled.pop(entry.request.id, None)
+        used = self.ledger.charge(entry, entry.usage)
+        closed = self.ledger.closed(entry, is_served=is_served)
+        charge = Charge(used.service + closed.service, used.outstanding + closed.outstanding)
+        lane.charged(entry.request.tenant_id, charge)
+        lane.ended(entry, now)
+
+    def left(self, request: Request, lane: FairQueue, now: float) -> None:
+        """A request has left this lane for good, without being dispatched."""
+        lane.first.pop(request.id, None)
+        entry = self.ledger.prepaid(request.id)
+        if entry is not None:
+            lane.charged(request.tenant_id, self.ledger.refunded(entry))
+            lane.ended(entry, now)
+        else:
+            lane.dropped(request, now)
+
+    def moved(self, request: Request, move: QueueMove, now: float) -> None:
+        """A waiting request waits in another lane: what it has prepaid it has prepaid there."""
+        if request.id in move.before.first:
+            del move.before.first[request.id]
+            move.after.first[request.id] = None
+        entry = self.ledger.prepaid(request.id)
+        if entry is not None:
+            entry.backend_id = move.after.backend_id or entry.backend_id
+            move.before.charged(request.tenant_id, Charge(-entry.service, -entry.outstanding))
+            move.after.charged(request.tenant_id, Charge(entry.service, entry.outstanding))
+            move.before.ended(replace(entry, service=0.0), now)
+        else:
+            move.before.dropped(request, now)
+
+    def spent(self, tenant_id: str, usage: Usage) -> None:
+        """The tenant used this much by a call that was never queued: nobody knows which backend did the work."""
+        service, _ = self.ledger.spent(tenant_id, usage)
+        lanes = self.lanes.all()
+        for lane in lanes:
+            lane.charged(tenant_id, Charge(service / len(lanes), 0.0))
+
+    def _charge(self, entry: InFlight, charge: Charge) -> None:
+        self.lanes.at(entry.backend_id).charged(entry.request.tenant_id, charge)

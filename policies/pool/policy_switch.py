@@ -1,0 +1,111 @@
+"""Another fairness or placement on a running pool: counters stay, everything else starts anew.
+
+The new lanes take over what every tenant and tier was charged: the sum over the old lanes, in equal parts. What is
+in flight stays outstanding, and is charged where it runs; what waits, waits in the new lanes, and what a backend did
+not take before stays prepaid. Deficits and virtual times start as if all had just been refilled: nobody has any credit
+or debt. A placement on arrival is asked again about all that waits, and hears nothing of what was sent before its time.
+
+Nobody may gain by the change, so tenants join the new orders from the least served up: VTC lifts whoever joins to the
+least among those that wait, which is then himself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from policies.accounts.checkpoint import BEFORE_ALL, ServiceCheckpoint, divide_queue, fit_to_queues, sum_queues
+from policies.accounts.ledger import Charge, InFlight, Ledger
+from policies.pool.slot_fitting import SlotFitting
+from policies.prediction import PREDICTION, Prediction
+from policies.queueing.fair_queue import FairQueue, QueuedTenant
+from policies.queueing.fair_queues import FairQueues, QueueFactory
+from policies.queues import PoolQueues
+from policies.types import PolicyChoice
+
+T = TypeVar("T")
+
+
+def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -> Callable[[], T]:
+    """What makes the policy of this choice. Raises ValueError where the table has none of this name, or it has no such
+    parameters.
+    """
+    if choice.name not in table:
+        raise ValueError(f"no policy {choice.name!r}: there are {', '.join(table)}")
+    make: Callable[..., Any] = partial(table[choice.name], **choice.parameters)
+    try:
+        make()
+    except TypeError as error:
+        raise ValueError(f"{choice.name}: {error}") from error
+    return make
+
+
+def predictors(
+    seating: SlotFitting, prediction: PolicyChoice | None, sizing: PolicyChoice | None
+) -> tuple[Prediction, Prediction]:
+    """What is to order tenants and what is to size reservations; where one did both, one goes on doing both unless
+    there is a choice of sizing. Raises ValueError as `choose_policy`.
+    """
+    predictor = choose_policy(PREDICTION, prediction)() if prediction else seating.prediction
+    sizer = predictor if seating.sizing is seating.prediction else seating.sizing
+    return predictor, choose_policy(PREDICTION, sizing)() if sizing else sizer
+
+
+def rearrange(
+    before: FairQueues,
+    after: FairQueues,
+    *,
+    ledger: Ledger,
+    queues: PoolQueues,
+    states: Mapping[str, QueuedTenant],
+    now: float,
+) -> None:
+    """Let everything that is in the old lanes be in the new, which are empty. There is a place for all that waits."""
+    _carry_counters(list(before.all()), list(after.all()))
+    for entry in ledger.in_flight.values():
+        lane = after.at(entry.backend_id)
+        lane.holds(entry)
+        _expect(lane, entry)
+    not_taken = [request_id for lane in before.all() for request_id in lane.first]
+    homes: dict[str, FairQueue] = {}
+    for request in queues.oldest_first():
+        before.leave(request, sent=False)
+        lane = homes[request.id] = after.enter(request, now)
+        lane.queued(request, now)
+        prepaid = ledger.prepaid(request.id)
+        if prepaid is not None:
+            prepaid.backend_id = lane.backend_id or prepaid.backend_id
+            _expect(lane, prepaid)
+    for request_id in not_taken:
+        homes[request_id].first[request_id] = None
+    for lane in after.all():
+        _join(lane, states.values())
+
+
+def restore(lanes: FairQueues, maker: QueueFactory, standings: ServiceCheckpoint) -> None:
+    """Let everybody go on from these standings in new lanes, and in those that the maker has yet to make."""
+    here = {lane.backend_id or BEFORE_ALL: lane for lane in lanes.all()}
+    fitting = fit_to_queues(standings, here)
+    for key, lane in here.items():
+        if key in fitting:
+            lane.restore(fitting[key], returning=True)
+    maker.restored = {key: each for key, each in fitting.items() if key not in here}
+
+
+def _carry_counters(before: Sequence[FairQueue], after: Sequence[FairQueue]) -> None:
+    part = divide_queue(sum_queues([lane.standings() for lane in before]), max(1, len(after)))
+    for lane in after:
+        lane.restore(part)
+
+
+def _expect(lane: FairQueue, entry: InFlight) -> None:
+    """What is outstanding of the entry belongs to this lane."""
+    lane.charged(entry.request.tenant_id, Charge(0.0, entry.outstanding))
+
+
+def _join(lane: FairQueue, states: Iterable[QueuedTenant]) -> None:
+    def key(state: QueuedTenant) -> tuple[float, float, str]:
+        tenant = state.tenant
+        return lane.order.tier_standing(tenant.tier_id).key, lane.key(tenant.id), tenant.id
+
+    for state in sorted(states, key=key):
+        lane.refresh(state)

@@ -1,0 +1,202 @@
+"""Who is served here: everybody's settings, and whether he may send.
+
+A limit of what a tenant has in flight holds over all lanes; a tenant that is removed is refused from then on, and
+forgotten when the last of its requests has ended. A tier that is removed is gone when its last tenant is.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from policies.accounts.ledger import Ledger
+from policies.admission import AdmissionRules
+from policies.pool.accounting import Accounting
+from policies.pool.slot_fitting import SlotFitting
+from policies.queueing.fair_queue import FairQueue, QueuedTenant
+from policies.queueing.fair_queues import FairQueues
+from policies.queues import PoolQueues
+from policies.slo.attainment import AttainmentCounts
+from policies.types import Attainment, Request, Tenant, TenantView, Tier
+
+
+@dataclass(slots=True)
+class Tenants:
+    """The tenants of one pool, kept in step with its lanes, and with whoever else remembers them."""
+
+    states: dict[str, QueuedTenant]
+    tiers: dict[str, Tier]
+    queues: PoolQueues
+    lanes: FairQueues
+    accounting: Accounting
+    seating: SlotFitting
+    gate: AdmissionRules
+    attainment: AttainmentCounts
+    noted: set[str] = field(default_factory=set)
+    """Tenants whose queue, tier or key may have changed, for whoever keeps them in order."""
+    _leaving_tiers: set[str] = field(default_factory=set)
+
+    def admitted(self, tenant_id: str) -> Tenant | None:
+        """The tenant if it is one that may come here."""
+        state = self.states.get(tenant_id)
+        return None if state is None or state.removed else state.tenant
+
+    def tier_id(self, tenant_id: str) -> str:
+        return self.states[tenant_id].tenant.tier_id
+
+    def tier(self, tenant_id: str) -> Tier:
+        return self.tiers[self.tier_id(tenant_id)]
+
+    def key(self, tenant_id: str) -> float:
+        """What the tenants of a tier are ordered by, summed over all lanes."""
+        return sum(lane.key(tenant_id) for lane in self.lanes.all())
+
+    def change(
+        self,
+        *,
+        changed: Collection[Tenant],
+        removed: Iterable[str],
+        tiers: Iterable[Tier],
+        tiers_removed: Iterable[str],
+        now: float,
+    ) -> list[Request]:
+        """Settings are others, in this order: tiers, tenants, who is gone. Returns what those have waiting, which is to
+        be refused.
+        """
+        new_tiers = {tier.id: tier for tier in tiers}
+        self.tiers |= new_tiers
+        self._leaving_tiers -= new_tiers.keys()
+        self.accounting.settle_all()  # by the weights and in the tiers that it was used in
+        self.seating.set_tiers(self.tiers.values())
+        for lane in self.lanes.all():
+            lane.order.set_tiers(new_tiers.values())
+        for tenant in changed:
+            # Where its tier has gone meanwhile somebody knows it was: it stays what it has become.
+            if tenant.tier_id in self.tiers:
+                self._changed(tenant, now)
+        waiting = [request for tenant_id in removed for request in self._removed(tenant_id)]
+        self._leaving_tiers |= self.tiers.keys() & tiers_removed
+        self._forget_tiers()
+        return waiting
+
+    def _changed(self, tenant: Tenant, now: float) -> None:
+        """The tenant is new, or has other settings."""
+        self._leaving_tiers.discard(tenant.tier_id)
+        self.noted.add(tenant.id)
+        state = self.states.get(tenant.id)
+        if state is None:
+            self.states[tenant.id] = QueuedTenant(tenant)
+            for lane in self.lanes.all():
+                lane.welcome(tenant)
+            return
+        before, state.tenant, state.removed = state.tenant, tenant, False
+        for lane in self.lanes.all():
+            lane.change(before, state, now)
+
+    def dispatched(self, tenant_id: str, lane: FairQueue) -> None:
+        """One of the tenant's requests left this lane for a backend."""
+        state = self.states[tenant_id]
+        state.in_flight += 1
+        self._refresh(state, lane)
+
+    def freed(self, tenant_id: str, lane: FairQueue) -> None:
+        """One request less of the tenant is in flight; where it came back it waits in this lane."""
+        state = self.states[tenant_id]
+        state.in_flight -= 1
+        self._refresh(state, lane)
+        self._forget_if_gone(state)
+
+    def queue_changed(self, tenant_id: str, lane: FairQueue) -> None:
+        """What the tenant has waiting in this lane has changed."""
+        state = self.states[tenant_id]
+        self._refresh(state, lane)
+        self._forget_if_gone(state)
+
+    def move_stranded(self, now: float) -> None:
+        """What waits for a backend that does not serve waits for another that does."""
+        for request in self.lanes.stranded(now):
+            move = self.lanes.move(request, now)
+            self.accounting.moved(request, move, now)
+            move.after.queued(request, now)
+            for lane in (move.before, move.after):
+                self.queue_changed(request.tenant_id, lane)
+
+    def _removed(self, tenant_id: str) -> list[Request]:
+        """The tenant is gone. Returns what it has waiting, oldest first, which is to be refused."""
+        state = self.states.get(tenant_id)
+        if state is None:
+            for lane in self.lanes.all():
+                lane.forget_absent(tenant_id)
+            return []
+        state.removed = True
+        waiting = list(self.queues.of(tenant_id).requests.values())
+        self._forget_if_gone(state)
+        return waiting
+
+    def views(
+        self,
+        ledger: Ledger,
+        tenant_ids: Iterable[str] | None,
+        *,
+        slacks_s: Mapping[str, float],
+        attainment: Callable[[str], Attainment],
+    ) -> dict[str, TenantView]:
+        """These tenants (None: all) for people and metrics; counters are the sums over all lanes."""
+        lanes = self.lanes.all()
+        views = {}
+        for tenant_id in self.states if tenant_ids is None else tenant_ids:
+            state = self.states.get(tenant_id)
+            if state is None:
+                continue
+            queue, standings = self.queues.of(tenant_id), [lane.order.standing(state.tenant) for lane in lanes]
+            views[tenant_id] = TenantView(
+                queued_requests=len(queue.requests),
+                queued_bytes=queue.body_bytes,
+                in_flight_requests=state.in_flight,
+                in_flight_tokens=sum(lane.use(tenant_id).tokens for lane in lanes),
+                service=ledger.service(tenant_id),
+                counter=sum(standing.counter for standing in standings),
+                key=sum(standing.key for standing in standings),
+                waiting_spell=state.spells if any(lane.competes(tenant_id) for lane in lanes) else 0,
+                slack_s_min=slacks_s.get(tenant_id),
+                attainment=attainment(tenant_id),
+            )
+        return views
+
+    def counter(self, tenant_id: str) -> float:
+        """The tenant's counter over all lanes."""
+        state = self.states.get(tenant_id)
+        return 0.0 if state is None else sum(lane.order.standing(state.tenant).counter for lane in self.lanes.all())
+
+    def _refresh(self, state: QueuedTenant, lane: FairQueue) -> None:
+        self.noted.add(state.tenant.id)
+        lane.refresh(state)
+        if state.tenant.in_flight_max is not None:
+            for each in self.lanes.all():
+                each.refresh(state)
+
+    def _forget_if_gone(self, state: QueuedTenant) -> None:
+        tenant = state.tenant
+        if state.removed and not state.in_flight and not self.queues.of(tenant.id).requests:
+            del self.states[tenant.id]
+            self._forget(tenant)
+            if self._leaving_tiers:
+                self._forget_tiers()
+
+    def _forget(self, tenant: Tenant) -> None:
+        """The tenant is gone, and all that it had here."""
+        for lane in self.lanes.all():
+            lane.forget(tenant)
+        self.lanes.forget(tenant.id)
+        self.accounting.ledger.forget(tenant.id)
+        self.seating.forget(tenant.id)
+        self.gate.forget(tenant.id)
+        self.attainment.forget(tenant.id)
+
+    def _forget_tiers(self) -> None:
+        """Tiers that are to leave go when nobody is of them any more."""
+        for tier_id in self._leaving_tiers - {state.tenant.tier_id for state in self.states.values()}:
+            self._leaving_tiers.discard(tier_id)
+            del self.tiers[tier_id]
+            self.seating.set_tiers(self.tiers.values())
+            for lane in self.lanes.all():
+                lane.order.remove_tier(tier_id)
+            self.attainment.forget_tier(tier_id)

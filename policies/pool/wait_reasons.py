@@ -1,0 +1,28 @@
+"""Why does this request wait? For people: no decision reads it.
+
+A poll decides all that can be decided, so after one there is a reason for everything that still waits: nobody is there
+who could serve it, its tenant's own limit, its tenant's older requests, or that there is no room for whoever is next.
+"""
+
+from collections.abc import Mapping
+
+from policies.fleet.fleet import Fleet
+from policies.queueing.fair_queue import QueuedTenant
+from policies.queues import PoolQueues
+from policies.types import Request, Wait
+
+
+def waits_for(
+    request: Request, queues: PoolQueues, tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float
+) -> Wait:
+    """The first reason of Wait that is true of a request in the queue."""
+    there = fleet.available(request)
+    if not there:
+        return Wait.NO_BACKEND
+    if not any(fleet.is_open(each.id, now) for each in there):
+        return Wait.BACKENDS_HELD
+    if not tenants[request.tenant_id].may_send:
+        return Wait.TENANT_LIMIT
+    if next(iter(queues.of(request.tenant_id).requests)) != request.id:
+        return Wait.OWN_QUEUE
+    return Wait.NO_ROOM

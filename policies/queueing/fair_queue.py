@@ -1,0 +1,303 @@
+"""One queue: who in it goes next?
+
+A pool has one lane before all its backends, or one before each of them (policies/queueing/fair_queues.py). A lane has an order of
+its own, with its own counters, and knows what its tenants have in flight from it; limits of tenants hold over all lanes
+and are told to it.
+
+Limits make a tenant eligible; tiers compete by weighted VTC; inside the tier the pool's fairness picks the request.
+What becomes of one that fits nowhere is in backfill.py.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from policies.accounts.checkpoint import QueueCheckpoint
+from policies.accounts.cost import Price
+from policies.accounts.ledger import Charge, InFlight
+from policies.fairness.tiers import TieredFairness
+from policies.fleet.fleet import BackendHold
+from policies.queueing.share_cap import ShareCap, TenantUse
+from policies.queues import TenantQueues
+from policies.types import Request, Tenant
+
+NO_USE = TenantUse()
+
+
+@dataclass(slots=True)
+class QueuedTenant:
+    """A tenant of the pool, and whether it may send."""
+
+    tenant: Tenant
+    in_flight: int = 0
+    removed: bool = False  # goes when its last request has ended
+    spells: int = 0  # times that it began to wait in a lane
+
+    @property
+    def may_send(self) -> bool:
+        limit = self.tenant.in_flight_max
+        return limit is None or self.in_flight < limit
+
+
+class FairQueue:
+    """Who goes next among those that wait here?"""
+
+    def __init__(
+        self,
+        order: TieredFairness,
+        queues: TenantQueues,
+        tenants: Mapping[str, QueuedTenant],
+        *,
+        price: Price,
+        share_ratio_max: float,
+        limits: Callable[[], tuple[float, float]],
+        output_tokens: Callable[[Request], float],
+        backend_id: str | None = None,
+    ) -> None:
+        """`limits` are the sequences and tokens that may be in flight from here, `output_tokens` what a request is
+        sized at; `backend_id` is the one backend that requests wait for here, None any.
+        """
+        self.backend_id = backend_id
+        self.order = order
+        self.queues = queues
+        self.first: dict[str, None] = {}
+        """Ids of waiting requests that go before any new choice, in this order: a backend did not take them, and they
+        were chosen and charged already, or a seat was taken back for them.
+        """
+        self.held: dict[str, BackendHold] = {}
+        """By waiting request: the backend that was held for it when it last fitted nowhere and somebody could pass."""
+        self.output_tokens = output_tokens
+        self._tenants = tenants
+        self._price = price
+        self._is_capped = share_ratio_max < 1.0
+        self._share = ShareCap(share_ratio_max, order.tier)
+        self._limits = limits
+        self._competing: set[str] = set()  # tenants that wait and may send
+        self._uses: dict[str, TenantUse] = {}  # of those with anything in flight from here
+        self._absent: dict[str, str] = {}  # the tier of their account, by tenant that has not been here yet
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here or is in flight from here."""
+        return not self._uses and not self.queues.tenant_ids()
+
+    # -- who waits -------------------------------------------------------------------------------------------
+
+    def competes(self, tenant_id: str) -> bool:
+        """Whether the tenant waits here and may send."""
+        return tenant_id in self._competing
+
+    def queued(self, request: Request, now: float) -> None:
+        """The request has joined its tenant's queue."""
+        if self.order.follows_requests:
+            waiting = self.queues.of(request.tenant_id).requests
+            self.order.queued(self.tier_id(request.tenant_id), request, waiting, now)
+
+    def dropped(self, request: Request, now: float) -> None:
+        """The request has left its tenant's queue here for good without ever being sent."""
+        if self.order.follows_requests:
+            self.order.dropped(self.tier_id(request.tenant_id), request, now)
+
+    def refresh(self, state: QueuedTenant) -> None:
+        """Bring the order up to what the tenant's queue, requests in flight and limits now say."""
+        tenant = state.tenant
+        requests = self.queues.of(tenant.id).requests
+        # A tenant at its in-flight limit is not in the queue as far as fairness goes: it is lifted like one that
+        # was away, or it would save up credit that nobody else could use.
+        if requests and state.may_send:
+            if tenant.id not in self._competing:
+                self._competing.add(tenant.id)
+                state.spells += 1
+                self.order.joined(tenant.tier_id, tenant.id, requests)
+        elif tenant.id in self._competing:
+            self._leave(tenant)
+        self._share.set_active(tenant, active=bool(requests) or tenant.id in self._uses)
+
+    def change(self, before: Tenant, state: QueuedTenant, now: float) -> None:
+        """The tenant is another than before."""
+        tenant = state.tenant
+        self._share.set_active(before, active=False)
+        if before.tier_id != tenant.tier_id:
+            if tenant.id in self._competing:
+                self._leave(before)
+            self.order.moved(before, tenant, now)
+            for request in self.queues.of(tenant.id).requests.values():
+                self.queued(request, now)
+        else:
+            self.order.reweighed(before, tenant)
+        self.refresh(state)
+
+    def forget(self, tenant: Tenant) -> None:
+        self.order.forget(tenant.tier_id, tenant.id)
+
+    # -- who has received what -------------------------------------------------------------------------------
+
+    def standings(self) -> QueueCheckpoint:
+        """What everybody has received here, also who has not come back yet."""
+        return self.order.standings()
+
+    def restore(self, standings: QueueCheckpoint, *, returning: bool = False) -> None:
+        """Nobody has waited here yet: everybody goes on from these. With `returning` nobody is lifted for being away,
+        until the order is told otherwise.
+        """
+        self.order.begin_at(standings, returning=returning)
+        for tier_id, tier in standings.tiers.items():
+            for tenant_id in tier.tenants:
+                self.forget_absent(tenant_id)  # it had moved in one of the lanes that these are the sum of
+                self._absent[tenant_id] = tier_id
+        for tenant_id in self._absent.keys() & self._tenants.keys():
+            self.welcome(self._tenants[tenant_id].tenant)
+
+    def welcome(self, tenant: Tenant) -> None:
+        """The tenant is new here, or back, perhaps in another tier than it was."""
+        tier_id = self._absent.pop(tenant.id, tenant.tier_id)
+        if tier_id != tenant.tier_id:
+            # Nothing of it waits or runs: nothing of what it takes along depends on the time.
+            self.order.moved(replace(tenant, tier_id=tier_id), tenant, -inf)
+
+    def forget_absent(self, tenant_id: str) -> None:
+        """A tenant that has not come back will not."""
+        if tenant_id in self._absent:
+            self.order.forget(self._absent.pop(tenant_id), tenant_id)
+
+    # -- what is in flight from here -------------------------------------------------------------------------
+
+    def use(self, tenant_id: str) -> TenantUse:
+        return self._uses.get(tenant_id, NO_USE)
+
+    def charged(self, tenant_id: str, charge: Charge) -> None:
+        self.order.charged(self._tenants[tenant_id].tenant, charge)
+
+    def opened(self, entry: InFlight, charge: Charge) -> None:
+        """The entry was dispatched from here, for this charge."""
+        tenant = self._tenants[entry.request.tenant_id].tenant
+        entry.weight = tenant.weight
+        self.holds(entry)
+        if self.order.follows_requests:
+            self.order.dispatched(tenant.tier_id, entry)
+        self.order.charged(tenant, charge)
+
+    def holds(self, entry: InFlight) -> None:
+        """The entry counts as in flight from here."""
+        tenant_id = entry.request.tenant_id
+        use = self._uses.get(tenant_id)
+        if use is None:
+            use = self._uses[tenant_id] = TenantUse()
+        use.requests += 1
+        self._count(use, entry, entry.reservation.sequences, entry.reservation.tokens)
+
+    def resized(self, entry: InFlight, tokens: int) -> None:
+        """The entry's reservation is about to become this many tokens."""
+        self._count(self._uses[entry.request.tenant_id], entry, 0, tokens - entry.reservation.tokens)
+
+    def closed(self, entry: InFlight) -> None:
+        """The entry is not in flight any more."""
+        tenant_id = entry.request.tenant_id
+        use = self._uses[tenant_id]
+        use.requests -= 1
+        self._count(use, entry, -entry.reservation.sequences, -entry.reservation.tokens)
+        if not use.requests:
+            assert not use.sequences, "nothing in flight is no sequence"
+            del self._uses[tenant_id]
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        """What was sent from here is over, or is another lane's from now on."""
+        if self.order.follows_requests:
+            self.order.ended(self.tier_id(entry.request.tenant_id), entry, now)
+
+    def tier_id(self, tenant_id: str) -> str:
+        return self._tenants[tenant_id].tenant.tier_id
+
+    def key(self, tenant_id: str) -> float:
+        """What the tenant has received and is predicted to receive yet from here, over its weight."""
+        return self.order.standing(self._tenants[tenant_id].tenant).key
+
+    def share_ratio(self, tenant: Tenant) -> float:
+        """The part of what is sent from here that the tenant's weight entitles it to, while all that are here stay."""
+        return self._share.ratio_if_active(tenant)
+
+    def lead_service(self, tenant: Tenant) -> float:
+        """Service by which the tenant is ahead of who is next in its tier; 0.0 where that is itself, or nobody."""
+        request = self.order.pick(tenant.tier_id, any_request)
+        if request is None:
+            return 0.0
+        return max(0.0, -self.order.lag(tenant, self._tenants[request.tenant_id].tenant))
+
+    # -- who goes next ---------------------------------------------------------------------------------------
+
+    def next(self, blocked: Collection[str], may_go: Callable[[Request], bool]) -> tuple[str, Request] | None:
+        """The request that is next, and its tier, among the tiers that are not blocked and requests that may go."""
+        first = self._pick(blocked, may_go)
+        if first is None or not self.order.is_fair or self.order.waiting == 1 or self._is_within_share(first[1]):
+            return first
+        # Where everybody who waits is over his share the rest of the room is for whoever is next.
+        other = self._pick(blocked, lambda request: may_go(request) and self._is_within_share(request))
+        if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):
+            return first
+        # He may be of another tier, and pass over somebody there too.
+        next_to_him = self.order.pick(other[0], may_go)
+        assert next_to_him is not None, "he is one whom it may pick"
+        return other if self._may_be_passed(next_to_him.tenant_id, other[1].tenant_id) else first
+
+    def may_pass(self, tenant_id: str, other_id: str, hold: BackendHold | None) -> bool:
+        """Whether the one may go before the other, which this backend is held for: ahead of it by no more than what
+        was in flight there and, where there is a cap on shares, what it has in flight itself can turn out to be worth.
+        """
+        lead = -self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        if lead <= 0.0:
+            return True
+        worth = 0.0 if hold is None else self._worth(hold.requests, hold.tokens)
+        if self._is_capped:
+            use = self.use(tenant_id)
+            worth += self._worth(use.requests, use.tokens)
+        return lead <= worth
+
+    def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
+        """Every tier that waits, the next first, and the request that is next in it, whether or not it fits."""
+        blocked: set[str] = set()
+        while (choice := self._pick(blocked, any_request)) is not None:
+            yield choice
+            blocked.add(choice[0])
+
+    def _pick(self, blocked: Collection[str], eligible: Callable[[Request], bool]) -> tuple[str, Request] | None:
+        order = self.order
+        if blocked and len(blocked) == len(order.tiers()):
+            return None
+        while (tier_id := order.pick_tier(blocked)) is not None:
+            request = order.pick(tier_id, eligible)
+            if request is not None:
+                return tier_id, request
+            blocked = {*blocked, tier_id}
+        return None
+
+    def _is_within_share(self, request: Request) -> bool:
+        use = self._uses.get(request.tenant_id)
+        if use is None:
+            return True
+        tenant, output_tokens = self._tenants[request.tenant_id].tenant, self.output_tokens(request)
+        return self._share.allows(tenant, use, request, output_tokens=output_tokens, limits=self._limits())
+
+    def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
+        """Whether the one is behind the other by no more than the tokens that it has reserved can turn out to be."""
+        lag = self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        use = self.use(tenant_id)
+        return lag <= self._worth(use.requests, use.tokens)
+
+    def _worth(self, requests: int, tokens: float) -> float:
+        """What so many requests of so many tokens cost if all of them are outputs (the w_q * M of VTC's U)."""
+        return requests and self._price.service(0, 0, tokens / requests) * requests
+
+    def _count(self, use: TenantUse, entry: InFlight, sequences: int, tokens: int) -> None:
+        speed = entry.speed if self.backend_id is None else 1.0
+        use.sequences += sequences
+        use.tokens += tokens
+        use.share_sequences += sequences * speed
+        use.share_tokens += tokens * speed
+
+    def _leave(self, tenant: Tenant) -> None:
+        self._competing.discard(tenant.id)
+        self.order.left(tenant.tier_id, tenant.id)
+
+
+def any_request(request: Request) -> bool:  # noqa: ARG001
+    return True

@@ -1,0 +1,310 @@
+"""Where does a request wait: before all backends, or before one of them?
+
+With a late placement there is one lane, and whoever is next in it goes to whichever backend has room. With a placement
+on arrival there is one lane per backend, each with its own order and counters: what one backend's tenants receive
+there is fair, and the pool's bound is as many times as large as there are backends.
+
+What waits for a backend that is not there any more, or has refused for too long, is assigned again where there is
+another. Counters of a lane stay as long as its backend is known or anything waits or runs there.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from policies.accounts.checkpoint import BEFORE_ALL, QueueCheckpoint
+from policies.accounts.cost import Price
+from policies.accounts.ledger import InFlight
+from policies.capacity.backend import BackendCapacity
+from policies.capacity.prefix_index import PrefixIndex
+from policies.fairness import Fairness
+from policies.fairness.base import CachedBlocks, Changes
+from policies.fairness.tiers import TieredFairness
+from policies.fleet.fleet import Fleet
+from policies.placement import ArrivalPlacement, Placement, Worker
+from policies.queueing.fair_queue import FairQueue, QueuedTenant
+from policies.queues import PoolQueues, TenantQueues
+from policies.types import Request, Tier
+
+
+class QueueMove(NamedTuple):
+    """A request waited in one lane and now waits in another."""
+
+    before: FairQueue
+    after: FairQueue
+
+
+class FairQueues(Protocol):
+    """Which lane does a request wait in? The answers of the single lane are the defaults."""
+
+    def all(self) -> Collection[FairQueue]:
+        """Every lane, in a fixed order."""
+        ...
+
+    def at(self, backend_id: str) -> FairQueue:
+        """The lane that what is in flight at this backend was sent from."""
+        ...
+
+    def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
+        """Of each lane that may send to any of these backends, those that it may."""
+        ...
+
+    def enter(self, request: Request, now: float) -> FairQueue:
+        """A request that arrived waits from now on, in this lane. It `has_place`."""
+        ...
+
+    def enter_again(self, entry: InFlight) -> FairQueue:
+        """A request came back: it waits again, before all of its tenant's."""
+        ...
+
+    def leave(self, request: Request, *, sent: bool) -> FairQueue:
+        """The request waits no more: it was sent from this lane, or is gone."""
+        ...
+
+    def ended(self, entry: InFlight) -> None:
+        """What was sent has ended."""
+        return
+
+    def backends_changed(self) -> None:
+        """There are other backends, or more is known of all of them."""
+        self.release_holds()
+
+    def release_holds(self) -> None:
+        """More is known of a backend: another than the one that is held may have room sooner."""
+        for lane in self.all():
+            lane.held.clear()
+
+    def stranded(self, now: float) -> Sequence[Request]:
+        """What waits for a backend that does not serve although another would, oldest first."""
+        return ()
+
+    def running(self) -> Collection[str]:
+        """Ids of what was sent from here and has not ended, as far as the placement was told."""
+        return ()
+
+    def has_place(self, request: Request) -> bool:
+        """Whether there is a lane that the request may wait in, if its backend is available or not."""
+        return True
+
+    def move(self, request: Request, now: float) -> QueueMove:
+        """Assign a stranded request again."""
+        ...
+
+    def forget(self, tenant_id: str) -> None:
+        """The tenant is gone."""
+        return
+
+    def standings(self) -> dict[str, QueueCheckpoint]:
+        """What everybody has received in every lane."""
+        return {lane.backend_id or BEFORE_ALL: lane.standings() for lane in self.all()}
+
+    def all_returned(self) -> None:
+        """Who has not come back by now was away."""
+        for lane in self.all():
+            lane.order.all_returned()
+
+
+class SharedQueue(FairQueues):
+    """One lane before all backends, over the pool's own queues."""
+
+    def __init__(self, lane: FairQueue) -> None:
+        self._lane = lane
+        self._all = (lane,)
+
+    def all(self) -> Collection[FairQueue]:
+        return self._all
+
+    def at(self, backend_id: str) -> FairQueue:
+        return self._lane
+
+    def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
+        return ((self._lane, backends),) if backends else ()
+
+    def enter(self, request: Request, now: float) -> FairQueue:
+        return self._lane
+
+    def enter_again(self, entry: InFlight) -> FairQueue:
+        return self._lane
+
+    def leave(self, request: Request, *, sent: bool) -> FairQueue:
+        self._lane.held.pop(request.id, None)
+        return self._lane
+
+    def move(self, request: Request, now: float) -> QueueMove:
+        raise AssertionError("nothing is stranded before all backends")
+
+
+class QueuePerBackend(FairQueues):
+    """One lane per backend; the placement says which when a request arrives."""
+
+    def __init__(
+        self,
+        placement: ArrivalPlacement,
+        fleet: Fleet,
+        make_lane: Callable[[str], FairQueue],
+        running: Collection[str] = (),
+    ) -> None:
+        """`running` are ids of requests that the placement knows as sent already."""
+        self._placement = placement
+        self._running = set(running)
+        self._fleet = fleet
+        self._make_lane = make_lane
+        self._lanes: dict[str, FairQueue] = {}
+        self._queued: dict[str, int] = {}  # requests that wait, by lane
+        self._backend_ids: dict[str, str] = {}  # by waiting request
+        self.backends_changed()
+
+    def all(self) -> Collection[FairQueue]:
+        return self._lanes.values()
+
+    def at(self, backend_id: str) -> FairQueue:
+        return self._lanes[backend_id]
+
+    def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
+        return [(self._lanes[each.id], [each]) for each in backends if self._queued[each.id]]
+
+    def enter(self, request: Request, now: float) -> FairQueue:
+        fleet = self._fleet
+        backends = fleet.serving(request, now) or fleet.available(request) or fleet.known(request)
+        backend_id = self._assign(request, backends)
+        self._wait(request, backend_id).queues.add(request)
+        return self._lanes[backend_id]
+
+    def enter_again(self, entry: InFlight) -> FairQueue:
+        request = entry.request
+        if request.id in self._running:
+            self._running.discard(request.id)
+            self._placement.returned(request, entry.backend_id)
+        else:  # it was sent before the time of this placement
+            self._assign(request, [each for each in self._fleet.known(request) if each.id == entry.backend_id])
+        lane = self._wait(request, entry.backend_id)
+        lane.queues.add_first(request)
+        return lane
+
+    def leave(self, request: Request, *, sent: bool) -> FairQueue:
+        backend_id = self._backend_ids.pop(request.id)
+        self._queued[backend_id] -= 1
+        if sent:
+            self._running.add(request.id)
+            self._placement.dispatched(request, backend_id)
+        else:
+            self._placement.unassigned(request, backend_id)
+        lane = self._lanes[backend_id]
+        lane.held.pop(request.id, None)
+        lane.queues.take(request)
+        return lane
+
+    def ended(self, entry: InFlight) -> None:
+        if entry.request.id in self._running:
+            self._running.discard(entry.request.id)
+            self._placement.ended(entry.request, entry.backend_id, entry.usage)
+
+    def running(self) -> Collection[str]:
+        return self._running
+
+    def has_place(self, request: Request) -> bool:
+        return bool(self._fleet.known(request))
+
+    def backends_changed(self) -> None:
+        super().backends_changed()
+        known = self._fleet.backend_ids()
+        for backend_id in known:
+            if backend_id not in self._lanes:
+                self._lanes[backend_id] = self._make_lane(backend_id)
+                self._queued[backend_id] = 0
+        for backend_id in [each for each, lane in self._lanes.items() if each not in known and lane.is_empty]:
+            del self._lanes[backend_id], self._queued[backend_id]
+
+    def stranded(self, now: float) -> Sequence[Request]:
+        waiting = [
+            request
+            for backend_id, lane in self._lanes.items()
+            if self._queued[backend_id] and not self._fleet.serves(backend_id, now)
+            for tenant_id in lane.queues.tenant_ids()
+            for request in lane.queues.of(tenant_id).requests.values()
+            if self._fleet.serving(request, now)
+        ]
+        return sorted(waiting, key=lambda request: (request.arrived_at, request.id))
+
+    def move(self, request: Request, now: float) -> QueueMove:
+        before = self.leave(request, sent=False)
+        backend_id = self._assign(request, self._fleet.serving(request, now))
+        self._wait(request, backend_id).queues.add_back(request)
+        return QueueMove(before, self._lanes[backend_id])
+
+    def forget(self, tenant_id: str) -> None:
+        self._placement.forget(tenant_id)
+
+    def _assign(self, request: Request, backends: Sequence[BackendCapacity]) -> str:
+        workers = [Worker(each, self._queued[each.id]) for each in backends]
+        backend_id = self._placement.assign(request, workers)
+        assert any(worker.id == backend_id for worker in workers), (
+            "a request is assigned to a backend that may serve it"
+        )
+        return backend_id
+
+    def _wait(self, request: Request, backend_id: str) -> FairQueue:
+        self._backend_ids[request.id] = backend_id
+        self._queued[backend_id] += 1
+        return self._lanes[backend_id]
+
+
+@dataclass(slots=True)
+class QueueFactory:
+    """What every lane of a pool is made of."""
+
+    make_order: Callable[[], Fairness]
+    tiers: Mapping[str, Tier]
+    tenants: Mapping[str, QueuedTenant]
+    fleet: Fleet
+    prefixes: PrefixIndex
+    price: Price
+    share_ratio_max: float
+    output_tokens: Callable[[Request], float]
+    noted: set[str] = field(default_factory=set)
+    """Tenants whose keys may have changed, for whoever keeps them in order."""
+    restored: dict[str, QueueCheckpoint] = field(default_factory=dict)
+    """What everybody had received before backends that are not there yet."""
+
+    def lanes(
+        self, placement: Placement | ArrivalPlacement, queues: PoolQueues, running: Collection[str] = ()
+    ) -> FairQueues:
+        """The lanes that this placement needs, over the pool's queues; `running` are ids that it knows as sent."""
+        if placement.reads_prefixes:
+            placement.look_up_in(self.prefixes)
+        if isinstance(placement, ArrivalPlacement):
+            return QueuePerBackend(placement, self.fleet, self._lane_before, running)
+        self.restored = {}  # of lanes that there will not be
+        longest = self.prefixes.longest
+        return SharedQueue(
+            self._lane(queues, self.fleet.limits, lambda request: longest(request)[0], self.prefixes.changes)
+        )
+
+    def _lane_before(self, backend_id: str) -> FairQueue:
+        """A lane before one backend, with queues of its own."""
+        cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
+        changes = partial(self.prefixes.changes, backend_id=backend_id)
+        lane = self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, changes, backend_id)
+        if backend_id in self.restored:
+            lane.restore(self.restored.pop(backend_id))
+        return lane
+
+    def _lane(
+        self,
+        queues: TenantQueues,
+        limits: Callable[[], tuple[float, float]],
+        cached_blocks: CachedBlocks,
+        cached_changes: Changes,
+        backend_id: str | None = None,
+    ) -> FairQueue:
+        return FairQueue(
+            TieredFairness(self.make_order, self.tiers.values(), cached_blocks, cached_changes, self.noted),
+            queues,
+            self.tenants,
+            price=self.price,
+            share_ratio_max=self.share_ratio_max,
+            limits=limits,
+            output_tokens=self.output_tokens,
+            backend_id=backend_id,
+        )

@@ -1,0 +1,124 @@
+"""If this request were let in now, when would it have its first token?
+
+It waits for what is sent before it, in the order in which it will really be served, and then for its prompt. Before it
+go its own tenant's requests; meanwhile all others get their shares, and where the tenant is ahead of who is next
+they catch up first. That is fluid, and never more than all that waits. What has to end before there is room for
+so much is the fleet's to say, by the model of its steps (Fleet.forecasts).
+
+A queue that holds only what has arrived since the last decision is no queue: most of it may go at once.
+
+All backends are asked now and then which of them are promising, and only those in between: a decision has to be
+quick, and a forecast is not so exact that a better one could be missed in so short a time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from policies.accounts.cost import Price
+from policies.fleet.fleet import Fleet, WorkAhead
+from policies.queueing.fair_queues import FairQueues
+from policies.queues import PoolQueues
+from policies.types import Request, Tenant
+
+SCAN_S = 0.05  # a few steps
+PROMISING_MAX = 3
+NEXT = WorkAhead(0.0, 0.0)
+
+
+class BackendScan(NamedTuple):
+    """What all backends that serve said: which of them are promising (none: not all of them are known), how many they
+    are, and how long an answer is in the mean. It holds until this time.
+    """
+
+    until: float
+    backend_ids: tuple[str, ...] = ()
+    serving: int = 1
+    mean_output_tokens: float = 0.0
+
+
+NOTHING_KNOWN = BackendScan(float("-inf"))
+
+
+@dataclass(slots=True)
+class Forecaster:
+    """What waits, what runs, and what that means for one more. `output_tokens` is what a request is sized at."""
+
+    queues: PoolQueues
+    fleet: Fleet
+    price: Price
+    output_tokens: Callable[[Request], float]
+    lanes: FairQueues
+    _stuck_tiers: frozenset[str] = frozenset()
+    _is_asked: bool = False
+    _scan: BackendScan = NOTHING_KNOWN
+
+    def polled(self) -> None:
+        """What waits now did not find room."""
+        if not self._is_asked:
+            return
+        restricted = len(self.queues.restricted)  # waits for some backends, and says nothing of all of them
+        if len(self.queues) > restricted:
+            self._stuck_tiers = frozenset().union(*(lane.order.waiting_tiers() for lane in self.lanes.all()))
+        else:
+            self._stuck_tiers = frozenset()
+
+    def ttft_s(self, request: Request, tenant: Tenant, now: float) -> float | None:
+        """Seconds from now until the first token of a request that arrives now; None where nobody can be sure."""
+        self._is_asked = True  # from now on it is worth following
+        output_tokens = self.output_tokens(request)
+        scan = self._scanned(request, now, output_tokens)
+        return self._forecast_s(request, now, output_tokens, scan, self._ahead(request, tenant, output_tokens, scan))
+
+    def next_ttft_s(self, request: Request, now: float) -> float | None:
+        """The same of a request that goes next, and for which there is no room now."""
+        output_tokens = self.output_tokens(request)
+        return self._forecast_s(request, now, output_tokens, self._scanned(request, now, output_tokens), NEXT)
+
+    def is_hopeless(self, request: Request, due_at: float, now: float) -> bool:
+        """Whether no backend could give the first token by this time, if it had nothing else to do."""
+        left_s = due_at - now
+        if left_s <= 0.0:
+            return True
+        if self._scan.backend_ids and request.backend_ids is None:
+            promising_s = self.fleet.least_ttft_s(request, now, self._scan.backend_ids)
+            if promising_s is not None and promising_s <= left_s:
+                return False
+        return (self.fleet.least_ttft_s(request, now) or 0.0) > left_s
+
+    def _scanned(self, request: Request, now: float, output_tokens: float) -> BackendScan:
+        """What is known of all backends that will do for the request."""
+        if now < self._scan.until and request.backend_ids is None:
+            return self._scan
+        fleet, serving = self.fleet, len(self.fleet.serving(request, now))
+        forecasts = fleet.forecasts(request, now, output_tokens=output_tokens)
+        best = sorted(forecasts)[:PROMISING_MAX] if len(forecasts) == serving else []
+        backend_ids = tuple(forecast.backend_id for forecast in best)
+        scan = BackendScan(now + SCAN_S, backend_ids, max(1, serving), fleet.mean_output_tokens())
+        if request.backend_ids is None:
+            self._scan = scan
+        return scan
+
+    def _forecast_s(
+        self, request: Request, now: float, output_tokens: float, scan: BackendScan, ahead: WorkAhead | None
+    ) -> float | None:
+        if not scan.backend_ids:
+            return None
+        forecasts = self.fleet.forecasts(request, now, output_tokens=output_tokens, ahead=ahead, among=scan.backend_ids)
+        return min(forecasts).ttft_s if forecasts else None
+
+    def _ahead(self, request: Request, tenant: Tenant, output_tokens: float, scan: BackendScan) -> WorkAhead | None:
+        """What is sent before the request to each backend; None where it may go at once, as far as its tier goes."""
+        queues, waiting = self.queues, len(self.queues)
+        if tenant.tier_id not in self._stuck_tiers or not waiting:
+            return None
+        queue = queues.of(tenant.id)
+        own_tokens = queue.prompt_tokens + len(queue.requests) * output_tokens
+        leads = [(lane.lead_service(tenant), number, lane) for number, lane in enumerate(self.lanes.all())]
+        lead_service, _, lane = min(leads)
+        price = self.price.service(request.prompt_tokens, 0, output_tokens)
+        lead_tokens = lead_service * (request.prompt_tokens + output_tokens) / price if price else 0.0
+        tokens = (own_tokens + lead_tokens) / lane.share_ratio(tenant)
+        all_tokens = queues.prompt_tokens + waiting * scan.mean_output_tokens
+        ratio = min(1.0, tokens / max(1.0, all_tokens)) / scan.serving
+        return WorkAhead(ratio * waiting, ratio * all_tokens)

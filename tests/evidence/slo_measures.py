@@ -1,0 +1,78 @@
+"""The figures of the FairBatching paper, measured on the records of a run.
+
+A request counts where all of its tokens were in time: its first by the TTFT target, every other one by the envelope
+(backends/simulation/answer_pace.py has both readings of time per output token). A refused request was not in time.
+"""
+
+from collections.abc import Callable, Iterable
+from math import inf, prod
+
+from backends.simulation.answer_pace import is_inside
+from backends.simulation.fairness_metric import RequestRecord
+from tests.evidence.measures import quantile
+from tests.evidence.slo_pool import SloOutcome
+
+MS = 1000.0
+
+
+def effective_per_s(outcome: SloOutcome, tenants: Iterable[str] | None = None) -> float:
+    """Requests in time, of these tenants or all, per second of asking."""
+    return sum(in_time(outcome, record) for record in _of(outcome, tenants)) / outcome.asks_s
+
+
+def attainment(outcome: SloOutcome, tenants: Iterable[str] | None = None) -> float:
+    """The part of what was asked for that was in time."""
+    asked = _of(outcome, tenants)
+    return sum(in_time(outcome, record) for record in asked) / max(len(asked), 1)
+
+
+def strict_attainment(outcome: SloOutcome) -> float:
+    """The same, where no token may have been longer on average since the first one than the TPOT target."""
+    return sum(
+        in_time(outcome, each) and (each.tpot_s or 0.0) <= (outcome.envelopes[each.tenant_id].tpot_s or inf)
+        for each in outcome.records
+    ) / len(outcome.records)
+
+
+def ttft_ms(outcome: SloOutcome, ratio: float) -> float:
+    """Of those that were served."""
+    return quantile([record.first_token_latency_s for record in outcome.records], ratio) * MS
+
+
+def tpot_ms(outcome: SloOutcome, ratio: float) -> float:
+    """Since the first token came."""
+    return quantile([record.tpot_s for record in outcome.records], ratio) * MS
+
+
+def tpot_envelope_ms(outcome: SloOutcome, ratio: float) -> float:
+    """Since the first token was due, or came if that was later."""
+    return quantile([record.tpot_envelope_s for record in outcome.records], ratio) * MS
+
+
+def refused_ratio(outcome: SloOutcome) -> float:
+    return sum(record.refused is not None for record in outcome.records) / len(outcome.records)
+
+
+def in_time(outcome: SloOutcome, record: RequestRecord) -> bool:
+    return record.served and is_inside(
+        outcome.envelopes[record.tenant_id],
+        ttft_s=record.first_token_latency_s,
+        tpot_envelope_s=record.tpot_envelope_s,
+    )
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return prod(values) ** (1 / len(values))
+
+
+def ratio_of(measure: Callable[[SloOutcome], float]) -> Callable[[SloOutcome, SloOutcome], float]:
+    """The measure of one over that of another; infinite over nothing."""
+    return lambda one, other: measure(one) / measure(other) if measure(other) else inf
+
+
+def _of(outcome: SloOutcome, tenants: Iterable[str] | None) -> list[RequestRecord]:
+    if tenants is None:
+        return list(outcome.records)
+    names = frozenset(tenants)
+    return [record for record in outcome.records if record.tenant_id in names]
