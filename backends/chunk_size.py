@@ -89,8 +89,8 @@ class ChunkSize:
         if stretch.steps < STEPS_MIN or stretch.tokens < SCRAPES_MIN * stretch.tokens_max:
             return
         are_several = DECODES_MIN * stretch.steps <= stretch.decoded
-        have_seats = 100 * stretch.decoded <= DECODES_PERCENT_MAX * engine.running_max * stretch.steps
-        if are_several and have_seats and stretch.decoded <= stretch.tokens <= TOKENS_MAX * stretch.steps:
+        have_slots = 100 * stretch.decoded <= DECODES_PERCENT_MAX * engine.running_max * stretch.steps
+        if are_several and have_slots and stretch.decoded <= stretch.tokens <= TOKENS_MAX * stretch.steps:
             engine.found.append(stretch.tokens // stretch.steps)
         engine.stretch = _Stretch()
 

@@ -41,22 +41,22 @@ class Poller:
     def start(self) -> None:
         self._started = True
 
-    def _session(self, reach: AddressAllowlist | None) -> aiohttp.ClientSession:
-        session = self._sessions.get(reach)
+    def _session(self, address_allowlist: AddressAllowlist | None) -> aiohttp.ClientSession:
+        session = self._sessions.get(address_allowlist)
         if session is None:
-            session = self._sessions[reach] = self._make_session(reach)
+            session = self._sessions[address_allowlist] = self._make_session(address_allowlist)
         return session
 
-    def _make_session(self, reach: AddressAllowlist | None) -> aiohttp.ClientSession:
+    def _make_session(self, address_allowlist: AddressAllowlist | None) -> aiohttp.ClientSession:
         def checked(address: AddrInfoType) -> socket.socket:
-            assert reach is not None, "only where there is something to check"
-            reach.check(str(address[4][0]))
+            assert address_allowlist is not None, "only where there is something to check"
+            address_allowlist.check(str(address[4][0]))
             return socket.socket(address[0], address[1], address[2])
 
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
             # Whatever the host is called or was resolved to before, this is the address that is connected to.
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=None if reach is None else checked),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=None if address_allowlist is None else checked),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity"},
             auto_decompress=False,
@@ -72,7 +72,7 @@ class Poller:
         assert self._started, "asked before start"
         tls = spec.tls if spec.tls is not None else True
         try:
-            async with self._session(spec.reach).get(
+            async with self._session(spec.address_allowlist).get(
                 spec.url + path, headers=spec.headers, allow_redirects=False, ssl=tls
             ) as response:
                 if not 200 <= response.status < 300:

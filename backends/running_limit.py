@@ -46,7 +46,7 @@ class RunningLimit:
             return
         if self._limit is not None and running > self._limit:
             self._limit = self._peak = None
-        if not self._waits_for_a_seat(metrics):
+        if not self._waits_for_a_slot(metrics):
             self._peak = None
         elif running == self._limit:
             self._probe_at, self._peak = now + PROBE_S, None
@@ -56,7 +56,7 @@ class RunningLimit:
             self._limit, self._probe_at, self._peak = running, now + PROBE_S, None
 
     @staticmethod
-    def _waits_for_a_seat(metrics: EngineMetrics) -> bool:
+    def _waits_for_a_slot(metrics: EngineMetrics) -> bool:
         waiting = metrics.requests_waiting_for_capacity
         if waiting is None:
             waiting = metrics.requests_waiting

@@ -17,7 +17,7 @@ class BackendSpec:
     `kind` is a name in KINDS, None: it is found out. `tls` says whom an https backend is believed to be signed by,
     None: whomever the system trusts. `step_time` is what is believed of its steps before any is seen, and
     `step_tokens_max` the most tokens that one computes (--max-num-batched-tokens), `prompt_step_tokens_max` of one
-    prompt (--long-prefill-token-threshold). `reach` says at which addresses it may be, None: at any.
+    prompt (--long-prefill-token-threshold). `address_allowlist` says at which addresses it may be, None: at any.
     """
 
     id: str
@@ -32,4 +32,4 @@ class BackendSpec:
     step_tokens_max: int | None = None
     prompt_step_tokens_max: int | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
-    reach: AddressAllowlist | None = None
+    address_allowlist: AddressAllowlist | None = None

@@ -53,9 +53,9 @@ class Upstream:
         idle_connections_max: int,
         silence_s_max: float,
         ssl_context: ssl.SSLContext | None = None,
-        reach: AddressAllowlist | None = None,
+        address_allowlist: AddressAllowlist | None = None,
     ) -> None:
-        """`reach`: the addresses it may be at, looked at for every connection; None: any."""
+        """`address_allowlist`: the addresses it may be at, looked at for every connection; None: any."""
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
             raise ValueError(f"not a backend's URL: {url!r} (want http[s]://host[:port][/path])")
@@ -63,7 +63,7 @@ class Upstream:
         self._path = parts.path.rstrip("/")
         self._host_line = f"host: {parts.netloc}"
         self._ssl = (ssl_context or ssl.create_default_context()) if parts.scheme == "https" else None
-        self._reach = reach
+        self._address_allowlist = address_allowlist
         self._connect_timeout_s = connect_timeout_s
         self._idle_s_max = idle_s_max
         self._idle_connections_max = idle_connections_max
@@ -157,7 +157,11 @@ class Upstream:
 
     async def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
         """Raises what `create_connection` raises; of a host with many addresses, for the last that was tried."""
-        hosts = [self._host] if self._reach is None else await self._reach.addresses(self._host, self._port)
+        hosts = (
+            [self._host]
+            if self._address_allowlist is None
+            else await self._address_allowlist.addresses(self._host, self._port)
+        )
         server_hostname = self._host if self._ssl is not None else None
         for host in hosts[:-1]:
             with suppress(OSError):

@@ -86,7 +86,7 @@ class Gateway:
         self._management = None if store is None else Management(config, store)
         self._wrap_scheduler = wrap_scheduler or (lambda _pool, scheduler: scheduler)
         self._engine: EngineServer | None = None
-        self._links: dict[str, BackendClient] = {}
+        self._backend_clients: dict[str, BackendClient] = {}
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
@@ -119,7 +119,7 @@ class Gateway:
             times=times,
         )
         self.pools.watch(self.backends)
-        self._links = {spec.id: self._make_link(spec) for spec in specs}
+        self._backend_clients = {spec.id: self._make_backend_client(spec) for spec in specs}
         self._tracing = _make_tracing(config)
         self.metrics = self._make_metrics()
         meters: list[CallObserver] = [self.metrics.calls]
@@ -129,26 +129,26 @@ class Gateway:
             meters += [self._management.usage, budgets]  # what was used is counted before its reservation ends
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
-        self._front = RequestHandlers(
+        self._handlers = RequestHandlers(
             config,
             pools=self.pools,
             backends=self.backends,
-            links=self._links,
+            backend_clients=self._backend_clients,
             tiers=self._tiers,
             telemetry=telemetry,
             tokens=self._tokens,
             budgets=budgets,
         )
         listen = config.listen
-        self._listener = Listener(self._front.server, listen.host, listen.port, listen.tls, stop_s_max=STOP_S_MAX)
+        self._listener = Listener(self._handlers.server, listen.host, listen.port, listen.tls, stop_s_max=STOP_S_MAX)
         if self._management is not None:
             self._management.begin(
                 Running(
-                    self._front,
+                    self._handlers,
                     self.pools,
                     self.backends,
-                    self._links,
-                    make_link=self._make_link,
+                    self._backend_clients,
+                    make_backend_client=self._make_backend_client,
                     tiers=self._tiers,
                     shared_limits=self._shared_limits,
                 )
@@ -171,9 +171,9 @@ class Gateway:
     async def drain(self) -> None:
         """Say "not ready" but serve for a while; then refuse what is new and let what runs end."""
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
-        self._front.lame_duck()
+        self._handlers.lame_duck()
         await asyncio.sleep(shutdown.lame_duck_s)
-        self._front.refuse_new()
+        self._handlers.refuse_new()
         give_up_at = loop.time() + shutdown.drain_s
         while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - many may be the last to end
             await asyncio.sleep(DRAIN_POLL_S)
@@ -185,11 +185,11 @@ class Gateway:
             await self._management.stop()
         if self._listener is not None:
             await self.metrics.stop()
-            await self._front.stop()
+            await self._handlers.stop()
             await self.backends.stop()
             self.pools.close()
-            for link in self._links.values():
-                await link.upstream.aclose()
+            for backend_client in self._backend_clients.values():
+                await backend_client.upstream.aclose()
             await self._listener.stop()
         if self._tokens is not None:
             await self._tokens.stop()
@@ -212,10 +212,10 @@ class Gateway:
             idle_connections_max=IDLE_CONNECTIONS_MAX,
             silence_s_max=self._config.limits.answer_silence_s_max,
             ssl_context=spec.tls,
-            reach=spec.reach,
+            address_allowlist=spec.address_allowlist,
         )
 
-    def _make_link(self, spec: BackendSpec) -> BackendClient:
+    def _make_backend_client(self, spec: BackendSpec) -> BackendClient:
         pace = DecodePace(partial(self.backends.decoded, spec.id))
         return BackendClient(self._make_upstream(spec), spec.headers, pace=pace)
 
@@ -233,7 +233,7 @@ class Gateway:
         logs = {"access": self._access_log, "trace": self._trace_log}
         lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
         spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
-        cut: Values = {(reason,): number for reason, number in self._front.server.cuts.items()}
+        cut: Values = {(reason,): number for reason, number in self._handlers.server.cuts.items()}
         return {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, **self._replicas()}
 
     def _replicas(self) -> dict[Family, Values]:

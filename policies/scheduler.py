@@ -103,13 +103,15 @@ class Scheduler:
         self._fleet = Fleet(headroom_ratio_max, kv_rule, limit)
         self._prefixes = PrefixIndex()
         prediction = prediction or TenantQuantile()
-        self._seating = SlotFitting(self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction)
-        self._seating.set_tiers(self._tiers.values())
-        expected_output = self._seating.sizing.predict
+        self._slot_fitting = SlotFitting(
+            self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction
+        )
+        self._slot_fitting.set_tiers(self._tiers.values())
+        expected_output = self._slot_fitting.sizing.predict
         rules = (BoundedQueues(), RateLimiter(expected_output)) if admission is None else admission
         self._ledger = Ledger(price or LinearPrice())
         states = {tenant.id: QueuedTenant(tenant) for tenant in tenants}
-        self._maker = QueueFactory(
+        self._queue_factory = QueueFactory(
             make_order=fairness,
             tiers=self._tiers,
             tenants=states,
@@ -120,21 +122,33 @@ class Scheduler:
             output_tokens=expected_output,
             noted=(noted := set[str]()),
         )
-        self._lanes = self._arrange(placement or LeastReserved())
-        self._outlook = Forecaster(self._queues, self._fleet, self._ledger.price, expected_output, self._lanes)
-        feasible = Feasibility(tiers=self._tiers, ttft_s=self._outlook.ttft_s, is_hopeless=self._outlook.is_hopeless)
-        self._gate = AdmissionRules((*rules, feasible), self._queues)
-        self._accounting = Accounting(self._ledger, self._lanes)
+        self._fair_queues = self._arrange(placement or LeastReserved())
+        self._forecaster = Forecaster(self._queues, self._fleet, self._ledger.price, expected_output, self._fair_queues)
+        feasible = Feasibility(
+            tiers=self._tiers, ttft_s=self._forecaster.ttft_s, is_hopeless=self._forecaster.is_hopeless
+        )
+        self._admission_rules = AdmissionRules((*rules, feasible), self._queues)
+        self._accounting = Accounting(self._ledger, self._fair_queues)
         self._unsettled = self._accounting.unsettled
         book = self._attainment = AttainmentCounts()
         self._tenants = Tenants(
-            states, self._tiers, self._queues, self._lanes, self._accounting, self._seating, self._gate, book, noted
+            states,
+            self._tiers,
+            self._queues,
+            self._fair_queues,
+            self._accounting,
+            self._slot_fitting,
+            self._admission_rules,
+            book,
+            noted,
         )
-        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._outlook)
+        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._forecaster)
         self._shedding = Shedding(self._queues, self._tiers, self._tenants.tier, self._tenants.key, noted)
-        patience = QueueTimeout(wait_s_max, self._tenants.tier)
+        queue_timeout = QueueTimeout(wait_s_max, self._tenants.tier)
         self._outage = Outage(backend_wait_s_max)
-        self._door = PoolAdmission(self._tenants, self._fleet, self._gate, self._shedding, patience, book, self._outage)
+        self._admission = PoolAdmission(
+            self._tenants, self._fleet, self._admission_rules, self._shedding, queue_timeout, book, self._outage
+        )
         self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
@@ -153,16 +167,16 @@ class Scheduler:
         self._rounds = ()
         if now >= self._returned_at:
             self._returned_at = inf
-            self._lanes.all_returned()
-        refusal = self._door.refusal(request, now, partial(self._refuse, reason=Reason.SHED, now=now))
+            self._fair_queues.all_returned()
+        refusal = self._admission.refusal(request, now, partial(self._refuse, reason=Reason.SHED, now=now))
         if refusal is not None:
             self._refused.append(refusal)
             return
-        self._queues.append(request, self._door.patience.ends_at(request))
+        self._queues.append(request, self._admission.queue_timeout.ends_at(request))
         self._outage.queued(request, now)
-        lane = self._lanes.enter(request, now)
-        lane.queued(request, now)
-        self._tenants.queue_changed(request.tenant_id, lane)
+        fair_queue = self._fair_queues.enter(request, now)
+        fair_queue.queued(request, now)
+        self._tenants.queue_changed(request.tenant_id, fair_queue)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         """A dispatched request has used this much so far. Facts about a request that ended are ignored."""
@@ -197,12 +211,12 @@ class Scheduler:
             )
         prompt, _, output = entry.usage
         is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
-        self._seating.observed(entry, outcome)
-        self._gate.settled(request_id, is_served * (prompt + output), now)
-        lane = self._lanes.at(entry.backend_id)
-        self._accounting.ended(entry, lane, is_served=is_served, now=now)
-        self._lanes.ended(entry)
-        self._freed(entry, lane, now)
+        self._slot_fitting.observed(entry, outcome)
+        self._admission_rules.settled(request_id, is_served * (prompt + output), now)
+        fair_queue = self._fair_queues.at(entry.backend_id)
+        self._accounting.ended(entry, fair_queue, is_served=is_served, now=now)
+        self._fair_queues.ended(entry)
+        self._freed(entry, fair_queue, now)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         """The backend did not take a dispatched request, or gave it back: it waits again at its tenant's head,
@@ -213,14 +227,14 @@ class Scheduler:
             return
         self._accounting.settle(entry)
         self._ledger.returned(entry)
-        self._queues.prepend(entry.request, self._door.patience.ends_at(entry.request))
+        self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request))
         self._outage.queued(entry.request, now)
-        lane = self._lanes.enter_again(entry)
-        if hold_s or not entry.is_withdrawn:  # a backend may refuse what it was just asked to give back
-            lane.first[request_id] = None
+        fair_queue = self._fair_queues.enter_again(entry)
+        if hold_s or not entry.is_preempted:  # a backend may refuse what it was just asked to give back
+            fair_queue.first[request_id] = None
             self._fleet.refused(entry.backend_id, now, hold_s)
-        lane.queued(entry.request, now)
-        self._freed(entry, lane, now)
+        fair_queue.queued(entry.request, now)
+        self._freed(entry, fair_queue, now)
         self._find_homes(now)
 
     def cancel(self, request_id: str, now: float) -> None:
@@ -234,15 +248,15 @@ class Scheduler:
         tenant = self._tenants.admitted(tenant_id)
         if tenant is not None:
             self._accounting.spent(tenant_id, usage)
-            self._gate.spent(tenant, usage.prompt_tokens + usage.output_tokens, now)
+            self._admission_rules.spent(tenant, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
         self._rounds = ()
         self._fleet.live(loads, self._ledger.at, now)
         self._note_outage(now)
-        self._lanes.backends_changed()
-        if self._seating.reads_prefixes:
+        self._fair_queues.backends_changed()
+        if self._slot_fitting.reads_prefixes:
             self._prefixes.retain(self._fleet.backend_ids())
             for load in loads:
                 self._prefixes.resized(load.backend_id, load.kv_tokens_max)
@@ -254,14 +268,14 @@ class Scheduler:
         """
         self._rounds = ()
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
-        if self._seating.reads_prefixes:
+        if self._slot_fitting.reads_prefixes:
             self._prefixes.resized(load.backend_id, load.kv_tokens_max)
         if is_other:
             self._note_outage(now)
-            self._lanes.backends_changed()
+            self._fair_queues.backends_changed()
             self._find_homes(now)
         else:
-            self._lanes.release_holds()
+            self._fair_queues.release_holds()
             self._tenants.move_stranded(now)
 
     def tenants_changed(
@@ -299,33 +313,33 @@ class Scheduler:
         stay (switching.py); a predictor begins to learn. Raises ValueError for a policy or a parameter that does not
         exist; nothing has changed then.
         """
-        seating, maker = self._seating, self._maker
+        slot_fitting, maker = self._slot_fitting, self._queue_factory
         make_order = choose_policy(FAIRNESS, fairness) if fairness else maker.make_order
         place = choose_policy(PLACEMENT, placement)() if placement else self._placement
-        predictor, sizer = predictors(seating, prediction, sizing)
+        predictor, sizer = predictors(slot_fitting, prediction, sizing)
         self._accounting.settle_all()
-        seating.predict_by(predictor, sizer)
+        slot_fitting.predict_by(predictor, sizer)
         maker.make_order, maker.output_tokens = make_order, sizer.predict
-        before, running = self._lanes, () if placement else self._lanes.running()
+        before, running = self._fair_queues, () if placement else self._fair_queues.running()
         after = self._arrange(place, running)
         for request in [each for each in self._queues.oldest_first() if not after.has_place(each)]:
             self._refuse(request, Reason.NO_BACKEND, now)
         states = self._tenants.states
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
         self._follow(after)
-        self._outlook.output_tokens = sizer.predict
+        self._forecaster.output_tokens = sizer.predict
         self._shedding.keys_changed()
 
-    def restored(self, standings: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
+    def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
         """Everybody goes on from these standings, whatever was charged here. Told while nothing waits or runs, when the
         backends are known. Who comes in the next `returning_s` seconds was not away.
         """
         assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
-        self._maker.restored = {}
+        self._queue_factory.restored = {}
         self._shedding.keys_changed()
-        lanes = self._arrange(self._placement)
-        restore(lanes, self._maker, standings)
-        self._follow(lanes)
+        fair_queues = self._arrange(self._placement)
+        restore(fair_queues, self._queue_factory, checkpoint)
+        self._follow(fair_queues)
         self._returned_at = now + returning_s
 
     # -- decisions -----------------------------------------------------------------------------------------
@@ -338,32 +352,32 @@ class Scheduler:
             self._accounting.settle_all()
         rounds = self._rounds if self._is_cut_short and now == self._polled_at else ()
         self._polled_at, self._rounds = now, ()
-        if len(self._lanes.all()) == 1:  # otherwise a key is a sum over lanes, and asked for when it is needed
+        if len(self._fair_queues.all()) == 1:  # otherwise a key is a sum over lanes, and asked for when it is needed
             self._shedding.settle()
         actions, self._refused = self._refused, []
         actions_max = len(actions) + self._decisions_max
         while len(actions) < actions_max and (request := self._queues.pop_expired(now)) is not None:
             self._left(request, now)
-            actions.append(self._door.expired(request, now))
+            actions.append(self._admission.expired(request, now))
         while len(actions) < actions_max and (request := self._outage.ended(self._queues, now)) is not None:
             self._queues.remove(request.id)
             self._left(request, now)
-            actions.append(self._door.reject(request, Reason.NO_BACKEND, now))
+            actions.append(self._admission.reject(request, Reason.NO_BACKEND, now))
         if self._queues:
             if not rounds:
-                fleet, unreserved = self._fleet, self._seating.unreserved
+                fleet, unreserved = self._fleet, self._slot_fitting.unreserved
                 rounds = [
-                    (lane, BackfillRound(now, lane, candidates, fleet, unreserved))
-                    for lane, candidates in self._lanes.candidates(fleet.open_at(now))
+                    (fair_queue, BackfillRound(now, fair_queue, candidates, fleet, unreserved))
+                    for fair_queue, candidates in self._fair_queues.candidates(fleet.open_at(now))
                 ]
-            for lane, this_round in rounds:
-                self._dispatch_from(lane, this_round, actions, actions_max)
+            for fair_queue, this_round in rounds:
+                self._dispatch_from(fair_queue, this_round, actions, actions_max)
         self._is_cut_short = len(actions) >= actions_max
         self._rounds = rounds if self._is_cut_short else ()
         if not self._is_cut_short:
             if self._queues and self._preemption.is_on:
-                actions += self._preemption.withdrawn(self._lanes, now)
-            self._outlook.polled()
+                actions += self._preemption.preempted(self._fair_queues, now)
+            self._forecaster.polled()
         assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
         return actions
 
@@ -402,7 +416,7 @@ class Scheduler:
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         """The tenant's limits per minute as they stand; none for a tenant that is not here."""
         state = self._tenants.states.get(tenant_id)
-        return RateLimits() if state is None else self._gate.limits(state.tenant, now)
+        return RateLimits() if state is None else self._admission_rules.limits(state.tenant, now)
 
     def counter(self, tenant_id: str) -> float:
         """What the tenant has received by its accounts, lifts included, over its weight; 0 where it is not here."""
@@ -421,61 +435,61 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         return None if entry is None else self._fleet.prefilled(entry, now)
 
-    def standings(self) -> ServiceCheckpoint:
+    def checkpoint(self) -> ServiceCheckpoint:
         """What to tell the next scheduler of this pool as `restored`; takes time in proportion to the tenants."""
         self._accounting.settle_all()
-        return self._lanes.standings() | self._maker.restored
+        return self._fair_queues.checkpoint() | self._queue_factory.restored
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
     def _dispatch_from(
-        self, lane: FairQueue, this_round: BackfillRound, actions: list[Action], actions_max: int
+        self, fair_queue: FairQueue, this_round: BackfillRound, actions: list[Action], actions_max: int
     ) -> None:
         """Dispatch until nobody who may go next fits, or there are so many actions."""
         # Requests that came back were chosen and charged already: they go before any new choice.
-        for request_id in list(lane.first):
+        for request_id in list(fair_queue.first):
             request = self._queues.get(request_id)
             tier_id = self._tenants.tier_id(request.tenant_id)
-            is_next = lane.competes(request.tenant_id) and tier_id not in this_round.blocked
+            is_next = fair_queue.competes(request.tenant_id) and tier_id not in this_round.blocked
             if is_next and this_round.candidates and len(actions) < actions_max:
-                self._dispatch(lane, tier_id, request, this_round, actions)
+                self._dispatch(fair_queue, tier_id, request, this_round, actions)
         while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
-            self._dispatch(lane, *choice, this_round, actions)
+            self._dispatch(fair_queue, *choice, this_round, actions)
 
     def _dispatch(
-        self, lane: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
+        self, fair_queue: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
     ) -> None:
         """Send the request, if it has a place."""
-        entry = self._seating.seat(request, tier_id, this_round)
+        entry = self._slot_fitting.slot(request, tier_id, this_round)
         if entry is None:
             return
-        lane.opened(entry, self._ledger.opened(entry))
+        fair_queue.opened(entry, self._ledger.opened(entry))
         self._queues.remove(request.id)
-        self._lanes.leave(request, sent=True)
-        lane.first.pop(request.id, None)
-        self._gate.dispatched(request, this_round.now)
-        self._tenants.dispatched(request.tenant_id, lane)
+        self._fair_queues.leave(request, sent=True)
+        fair_queue.first.pop(request.id, None)
+        self._admission_rules.dispatched(request, this_round.now)
+        self._tenants.dispatched(request.tenant_id, fair_queue)
         quiet_tokens = 0.0 if self._hears_all else min(entry.expected_output, entry.sized_output)
-        may_be_withdrawn = self._preemption.is_on and self._preemption.may_withdraw(request)
-        if may_be_withdrawn:
+        may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
+        if may_be_preempted:
             self._preemption.sent(entry)
         cached, number = entry.usage.cached_tokens, entry.reservation.number
-        actions.append(Dispatch(request.id, entry.backend_id, quiet_tokens, cached, may_be_withdrawn, number))
+        actions.append(Dispatch(request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number))
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
     def _left(self, request: Request, now: float) -> None:
         """A request has left the queue for good, without being dispatched."""
         self._rounds = ()
-        lane = self._lanes.leave(request, sent=False)
-        self._gate.settled(request.id, 0, now)
-        self._accounting.left(request, lane, now)
-        self._tenants.queue_changed(request.tenant_id, lane)
+        fair_queue = self._fair_queues.leave(request, sent=False)
+        self._admission_rules.settled(request.id, 0, now)
+        self._accounting.left(request, fair_queue, now)
+        self._tenants.queue_changed(request.tenant_id, fair_queue)
 
     def _refuse(self, request: Request, reason: Reason, now: float) -> None:
         """Refuse a request that waits."""
         self._queues.remove(request.id)
-        self._refused.append(self._door.reject(request, reason, now))
+        self._refused.append(self._admission.reject(request, reason, now))
         self._left(request, now)
 
     def _note_outage(self, now: float) -> None:
@@ -499,23 +513,23 @@ class Scheduler:
         entry.usage, entry.reservation.produced_tokens = usage, usage[2]
         self._fleet.progressed(entry)
         if entry.first_token_at is None and usage[2]:
-            entry.first_token_at, entry.is_withdrawn = now, False
+            entry.first_token_at, entry.is_preempted = now, False
             self._fleet.took(entry)
             self._preemption.settled(entry.request.id)
 
-    def _freed(self, entry: InFlight, lane: FairQueue, now: float) -> None:
+    def _freed(self, entry: InFlight, fair_queue: FairQueue, now: float) -> None:
         """The entry, which was sent from this lane, is not in flight any more."""
         self._rounds = ()
         self._fleet.release(entry, now)
         self._preemption.settled(entry.request.id)
-        lane.closed(entry)
-        self._tenants.freed(entry.request.tenant_id, lane)
+        fair_queue.closed(entry)
+        self._tenants.freed(entry.request.tenant_id, fair_queue)
 
     def _resize(self, entry: InFlight) -> None:
         """Fit the entry's reservation to the prompt as reported and to an output that outgrew its prediction."""
         tokens = self._fleet.tokens_needed(entry)
         if tokens != entry.reservation.tokens:
-            self._lanes.at(entry.backend_id).resized(entry, tokens)
+            self._fair_queues.at(entry.backend_id).resized(entry, tokens)
             self._fleet.resize(entry, tokens)
 
     # -- what the parts are made of ------------------------------------------------------------------------
@@ -524,14 +538,16 @@ class Scheduler:
         """Make the lanes of this placement, which knows of these requests that they were sent."""
         self._placement = placement
         # Where a request waits for one backend there is nothing to choose any more.
-        self._seating.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
-        order = self._maker.make_order()  # one to look at
+        self._slot_fitting.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
+        order = self._queue_factory.make_order()  # one to look at
         self._reads_counters = order.reads_counters
         self._hears_all = order.reads_counters or self._fleet.reads_progress
-        self._seating.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
-        return self._maker.lanes(placement, self._queues, running)
+        self._slot_fitting.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
+        return self._queue_factory.fair_queues(placement, self._queues, running)
 
-    def _follow(self, lanes: FairQueues) -> None:
+    def _follow(self, fair_queues: FairQueues) -> None:
         """These are the lanes from now on."""
-        self._lanes = self._tenants.lanes = self._accounting.lanes = self._outlook.lanes = lanes
+        self._fair_queues = self._tenants.fair_queues = self._accounting.fair_queues = self._forecaster.fair_queues = (
+            fair_queues
+        )
         self._rounds = ()

@@ -245,7 +245,7 @@ class Dispatch:
 
     Up to `quiet_tokens` of output no decision depends on how many have passed: the scheduler may be told of them
     late, as long as it is before anybody reads its books. `cached_tokens` of the prompt are believed to be in the
-    backend's prefix cache; until the backend reports, they are charged as such. A request that `may_be_withdrawn` may
+    backend's prefix cache; until the backend reports, they are charged as such. A request that `may_be_preempted` may
     be asked for back until its client has been sent something. It is the `number`-th that this backend is sent.
     """
 
@@ -253,7 +253,7 @@ class Dispatch:
     backend_id: str
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
-    may_be_withdrawn: bool = False
+    may_be_preempted: bool = False
     number: int = 0
 
 

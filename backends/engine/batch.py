@@ -34,11 +34,11 @@ class Batch:
 class Batching(Protocol):
     """Which tokens does the next step compute?"""
 
-    def form(self, seats: Slots, now: float) -> Batch:
+    def form(self, slots: Slots, now: float) -> Batch:
         """Admit, preempt and schedule; an empty batch means that nothing can run."""
         ...
 
-    def decodes_ahead(self, seats: Slots) -> float:
+    def decodes_ahead(self, slots: Slots) -> float:
         """How many steps would do nothing but decode all that run, while nobody comes or goes and memory lasts."""
         ...
 
@@ -47,23 +47,23 @@ class Batching(Protocol):
         ...
 
 
-def take(seats: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max: int) -> None:
+def take(slots: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max: int) -> None:
     """Let a sequence compute so many tokens in this step of `tokens_max`, if it runs still, preempting from the end of
     the waiting order while there is no room. One that is its own victim is not taken; whoever is left alone fits.
     """
-    grow = seats.memory.grow
+    grow = slots.memory.grow
     while sequence.running:
         scheduled = min(tokens, tokens_max - batch.new_tokens)
         if grow(sequence, scheduled):
             batch.add(sequence, scheduled)
             return
-        preempt_last(seats, batch)
+        preempt_last(slots, batch)
 
 
-def preempt_last(seats: Slots, batch: Batch) -> None:
+def preempt_last(slots: Slots, batch: Batch) -> None:
     """Preempt the last of those who run, in the waiting order, whether or not this step has it."""
-    victim = seats.waiting.victim(seats.running)
+    victim = slots.waiting.victim(slots.running)
     if victim.scheduled:
         batch.drop(victim)
-    seats.preempt(victim)
+    slots.preempt(victim)
     batch.preempted.append(victim)

@@ -39,31 +39,31 @@ class SeparatePrefill:
     def for_pool(cls, kv_tokens_max: int) -> Self:
         return cls(prefill_tokens_max=max(kv_tokens_max // 6, 3072))
 
-    def form(self, seats: Slots, now: float) -> Batch:
-        if not seats.running or self._decode_steps >= self.decode_steps_min:
-            batch = self._prefill(seats)
+    def form(self, slots: Slots, now: float) -> Batch:
+        if not slots.running or self._decode_steps >= self.decode_steps_min:
+            batch = self._prefill(slots)
             if batch.sequences:
                 self._decode_steps = 0
                 return batch
         self._decode_steps += 1
-        return _decode_all(seats)
+        return _decode_all(slots)
 
-    def decodes_ahead(self, seats: Slots) -> float:
-        return max(0, self.decode_steps_min - self._decode_steps) if seats.has_candidate else inf
+    def decodes_ahead(self, slots: Slots) -> float:
+        return max(0, self.decode_steps_min - self._decode_steps) if slots.has_candidate else inf
 
     def decoded(self, steps: int) -> None:
         self._decode_steps += steps
 
-    def _prefill(self, seats: Slots) -> Batch:
+    def _prefill(self, slots: Slots) -> Batch:
         batch = Batch(prefill_alone=True)
         prompt_tokens = 0
-        while (head := seats.waiting.peek()) is not None:
+        while (head := slots.waiting.peek()) is not None:
             prompt_tokens += head.present
             if batch.sequences and prompt_tokens > self.prefill_tokens_max:
                 break
-            if seats.admit() is None:
+            if slots.admit() is None:
                 break
-            grown = seats.memory.grow(head, head.missing)
+            grown = slots.memory.grow(head, head.missing)
             assert grown, "what was admitted can be prefilled"
             batch.add(head, head.missing)
         return batch
@@ -75,14 +75,14 @@ class ChunkedPrefill:
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
         self.tokens_max = tokens_max
 
-    def form(self, seats: Slots, now: float) -> Batch:
+    def form(self, slots: Slots, now: float) -> Batch:
         batch = Batch()
-        _schedule(seats, batch, tuple(seats.running), self.tokens_max)
-        _admit(seats, batch, self.tokens_max)
+        _schedule(slots, batch, tuple(slots.running), self.tokens_max)
+        _admit(slots, batch, self.tokens_max)
         return batch
 
-    def decodes_ahead(self, seats: Slots) -> float:
-        return _decodes_ahead(seats, self.tokens_max)
+    def decodes_ahead(self, slots: Slots) -> float:
+        return _decodes_ahead(slots, self.tokens_max)
 
     def decoded(self, steps: int) -> None: ...
 
@@ -98,17 +98,17 @@ class Sarathi:
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
         self.tokens_max = tokens_max
 
-    def form(self, seats: Slots, now: float) -> Batch:
+    def form(self, slots: Slots, now: float) -> Batch:
         batch = Batch()
-        decodes = [sequence for sequence in seats.running if sequence.missing == 1]
-        prefills = [sequence for sequence in seats.running if sequence.missing > 1]
-        _schedule(seats, batch, decodes, self.tokens_max)
-        _schedule(seats, batch, prefills, self.tokens_max)
-        _admit(seats, batch, self.tokens_max, whole=True)
+        decodes = [sequence for sequence in slots.running if sequence.missing == 1]
+        prefills = [sequence for sequence in slots.running if sequence.missing > 1]
+        _schedule(slots, batch, decodes, self.tokens_max)
+        _schedule(slots, batch, prefills, self.tokens_max)
+        _admit(slots, batch, self.tokens_max, whole=True)
         return batch
 
-    def decodes_ahead(self, seats: Slots) -> float:
-        return _decodes_ahead(seats, self.tokens_max)
+    def decodes_ahead(self, slots: Slots) -> float:
+        return _decodes_ahead(slots, self.tokens_max)
 
     def decoded(self, steps: int) -> None: ...
 
@@ -124,35 +124,35 @@ BATCHING: dict[str, Callable[[StepCoefficients, int, int], Batching]] = {
 }
 
 
-def _decodes_ahead(seats: Slots, tokens_max: int) -> float:
-    return 0 if seats.has_candidate or len(seats.running) > tokens_max else inf
+def _decodes_ahead(slots: Slots, tokens_max: int) -> float:
+    return 0 if slots.has_candidate or len(slots.running) > tokens_max else inf
 
 
-def _decode_all(seats: Slots) -> Batch:
+def _decode_all(slots: Slots) -> Batch:
     batch = Batch()
-    _schedule(seats, batch, tuple(seats.running), tokens_max=len(seats.running))
+    _schedule(slots, batch, tuple(slots.running), tokens_max=len(slots.running))
     return batch
 
 
-def _schedule(seats: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
+def _schedule(slots: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
     """Take these, which run, in order, up to `tokens_max` in all."""
     for sequence in sequences:
         if batch.new_tokens >= tokens_max:
             break
-        take(seats, batch, sequence, sequence.present - sequence.computed, tokens_max)
+        take(slots, batch, sequence, sequence.present - sequence.computed, tokens_max)
 
 
-def _admit(seats: Slots, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
+def _admit(slots: Slots, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
     """Take from the queue what fits into the batch and the pool, in order; nothing in a step that preempted.
 
     With `whole` a prompt that is cut takes room for all of itself.
     """
     while not batch.preempted and batch.new_tokens < tokens_max:
-        sequence = seats.admit()
+        sequence = slots.admit()
         if sequence is None:
             break
         tokens = min(sequence.missing, tokens_max - batch.new_tokens)
-        reserved = not whole or seats.memory.reserve(sequence, sequence.missing)
-        grown = reserved and seats.memory.grow(sequence, tokens)
+        reserved = not whole or slots.memory.reserve(sequence, sequence.missing)
+        grown = reserved and slots.memory.grow(sequence, tokens)
         assert grown, "what was admitted can be prefilled"
         batch.add(sequence, tokens)

@@ -89,7 +89,7 @@ class Engine:
         self.block_tokens = block_tokens
         blocks_max = self.kv_tokens_max // block_tokens
         self._batching = ChunkedPrefill() if batching is None else batching
-        self._seats = Slots(
+        self._slots = Slots(
             memory=BlockMemory(blocks_max=blocks_max, block_tokens=block_tokens) if memory is None else memory,
             order=ORDERS["fcfs"]() if order is None else order,
             requests_running_max=requests_running_max,
@@ -111,13 +111,13 @@ class Engine:
             raise ValueError(f"request {request.id!r} is already in flight")
         if request.prompt_tokens < 1 or request.output_tokens < 1:
             raise ValueError(f"request {request.id!r} needs at least one prompt token and one output token")
-        if not self._seats.memory.fits_alone(request):
+        if not self._slots.memory.fits_alone(request):
             tokens = request.prompt_tokens + request.output_tokens
             raise ValueError(f"request {request.id!r} of {tokens} tokens exceeds the KV pool")
         sequence = Sequence(request, now, self._submitted)
         self._submitted += 1
         self._sequences[request.id] = sequence
-        self._seats.waiting.push(sequence)
+        self._slots.waiting.push(sequence)
 
     def abort(self, request_id: str) -> bool:
         """Drop a request; its room and its seat are free at once. False if it is not in flight."""
@@ -125,9 +125,9 @@ class Engine:
         if sequence is None:
             return False
         if sequence.running:
-            self._seats.leave(sequence)
+            self._slots.leave(sequence)
         else:
-            self._seats.waiting.remove(sequence)
+            self._slots.waiting.remove(sequence)
         return True
 
     def step_begin(self, now: float) -> StepPlan | None:
@@ -135,7 +135,7 @@ class Engine:
         assert self._step is None, "one step at a time"
         if not self._sequences:
             return None
-        batch = self._batching.form(self._seats, now)
+        batch = self._batching.form(self._slots, now)
         assert batch.sequences, "an engine with work makes progress"
         plan = StepPlan(
             begun_at=now,
@@ -154,7 +154,7 @@ class Engine:
         not like that. Equal, to the last bit of the clock, to as many calls of step_begin and step_end.
         """
         assert self._step is None, "one step at a time"
-        running = self._seats.running
+        running = self._slots.running
         steps = self._decodes_ahead(running)
         count, new_tokens = 0, len(running)
         context_tokens = sum([sequence.computed for sequence in running]) + new_tokens
@@ -170,7 +170,7 @@ class Engine:
         if not count:
             return None
         for sequence in running:
-            grown = self._seats.memory.grow(sequence, count)
+            grown = self._slots.memory.grow(sequence, count)
             assert grown, "memory said so"
             sequence.computed += count
             sequence.present += count
@@ -183,12 +183,12 @@ class Engine:
 
     def _decodes_ahead(self, running: list[Sequence]) -> float:
         """Steps before the next one that has more to tell."""
-        steps = self._batching.decodes_ahead(self._seats) if running else 0
+        steps = self._batching.decodes_ahead(self._slots) if running else 0
         for sequence in running:
             if sequence.present - sequence.computed != 1 or not sequence.emitted:  # the end of a prompt, maybe
                 return 0
             steps = min(steps, sequence.request.output_tokens - sequence.emitted - 1)
-        return steps and min(steps, self._seats.memory.decodes_ahead(running))
+        return steps and min(steps, self._slots.memory.decodes_ahead(running))
 
     def step_end(self) -> StepResult:
         """Collect what the step produced. What was aborted meanwhile produced nothing."""
@@ -215,12 +215,12 @@ class Engine:
             if sequence.emitted == request.output_tokens:
                 finished.append(request.id)
                 del self._sequences[request.id]
-                self._seats.leave(sequence)
+                self._slots.leave(sequence)
         self._steps_total += 1
         self._new_tokens_total += plan.new_tokens
         self._prompt_tokens_total += prompt_tokens
         self._emitted_tokens_total += len(emitted)
-        assert len(self._seats.running) + len(self._seats.waiting) == len(self._sequences)
+        assert len(self._slots.running) + len(self._slots.waiting) == len(self._sequences)
         return StepResult(plan, tuple(emitted), tuple(finished), prefilled, prompt_tokens)
 
     def prefill_budget(self, now: float, envelope: SloEnvelope) -> float:
@@ -228,14 +228,14 @@ class Engine:
         return prefill_budget(self._sequences.values(), self.coefficients.step_time_model(), envelope, now)
 
     def snapshot(self) -> EngineSnapshot:
-        seats = self._seats
+        slots = self._slots
         return EngineSnapshot(
-            requests_running=len(seats.running),
-            requests_waiting=len(seats.waiting),
-            kv_used_ratio=seats.memory.used_ratio,
-            preemptions_total=seats.preemptions_total,
-            prefix_queries_total=seats.prefix_queries_total,
-            prefix_hits_total=seats.prefix_hits_total,
+            requests_running=len(slots.running),
+            requests_waiting=len(slots.waiting),
+            kv_used_ratio=slots.memory.used_ratio,
+            preemptions_total=slots.preemptions_total,
+            prefix_queries_total=slots.prefix_queries_total,
+            prefix_hits_total=slots.prefix_hits_total,
             steps_total=self._steps_total,
             new_tokens_total=self._new_tokens_total,
             prompt_tokens_total=self._prompt_tokens_total,

@@ -30,18 +30,18 @@ class FairBatching:
         self.model = model
         self.tokens_max = tokens_max
 
-    def form(self, seats: Slots, now: float) -> Batch:
+    def form(self, slots: Slots, now: float) -> Batch:
         batch = Batch()
-        self._make_room(seats, batch)
-        self._fill(seats, batch, now, () if batch.preempted else tuple(islice(seats.waiting, OFFERED_MAX)))
-        while not batch.sequences and seats.running:  # all that were chosen had no room
-            self._fill(seats, batch, now, ())
+        self._make_room(slots, batch)
+        self._fill(slots, batch, now, () if batch.preempted else tuple(islice(slots.waiting, OFFERED_MAX)))
+        while not batch.sequences and slots.running:  # all that were chosen had no room
+            self._fill(slots, batch, now, ())
         return batch
 
-    def decodes_ahead(self, seats: Slots) -> float:
+    def decodes_ahead(self, slots: Slots) -> float:
         """While all that run fit a step of the least TPOT target, all of them run."""
-        running = seats.running
-        if seats.has_candidate or len(running) > self.tokens_max:
+        running = slots.running
+        if slots.has_candidate or len(running) > self.tokens_max:
             return 0
         tpot_s = min(_tpot_s(sequence) for sequence in running)
         if tpot_s == inf:
@@ -55,28 +55,28 @@ class FairBatching:
 
     def decoded(self, steps: int) -> None: ...
 
-    def _fill(self, seats: Slots, batch: Batch, now: float, waiting: Iterable[Sequence]) -> None:
-        decodes = [_decode(each, now) for each in seats.running if _is_decode(each)]
-        prefills = [_prefill(each, now) for each in seats.running if not _is_decode(each)]
+    def _fill(self, slots: Slots, batch: Batch, now: float, waiting: Iterable[Sequence]) -> None:
+        decodes = [_decode(each, now) for each in slots.running if _is_decode(each)]
+        prefills = [_prefill(each, now) for each in slots.running if not _is_decode(each)]
         prefills += [_prefill(each, now) for each in waiting]
         offered, is_full = frozenset(waiting), False
         for sequence, tokens in form_batch(decodes, prefills, model=self.model, tokens_max=self.tokens_max).items():
             if sequence in offered:
-                is_full = is_full or not _seated(seats, sequence)
-            take(seats, batch, sequence, min(tokens, sequence.missing), self.tokens_max)
+                is_full = is_full or not _in_slot(slots, sequence)
+            take(slots, batch, sequence, min(tokens, sequence.missing), self.tokens_max)
 
-    def _make_room(self, seats: Slots, batch: Batch) -> None:
+    def _make_room(self, slots: Slots, batch: Batch) -> None:
         """For the next token of everybody who runs."""
-        for sequence in tuple(seats.running):
-            while sequence.running and not seats.memory.reserve(sequence, sequence.missing):
-                preempt_last(seats, batch)
+        for sequence in tuple(slots.running):
+            while sequence.running and not slots.memory.reserve(sequence, sequence.missing):
+                preempt_last(slots, batch)
 
 
-def _seated(seats: Slots, sequence: Sequence) -> bool:
+def _in_slot(slots: Slots, sequence: Sequence) -> bool:
     """Whether there was a seat and room for one that waits."""
-    if not seats.admit_this(sequence):
+    if not slots.admit_this(sequence):
         return False
-    reserved = seats.memory.reserve(sequence, sequence.missing)
+    reserved = slots.memory.reserve(sequence, sequence.missing)
     assert reserved, "what was admitted can be prefilled"
     return True
 

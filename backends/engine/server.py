@@ -25,29 +25,29 @@ STOP_S_MAX = 0.05
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 
 
-def make_app(face: EngineApi) -> web.Application:
+def make_app(api: EngineApi) -> web.Application:
     """Routes of a vLLM server. Whatever else is asked gets its 404 or 405."""
-    app = web.Application(middlewares=[_authenticate(face.options.api_key), _errors], client_max_size=BODY_BYTES_MAX)
+    app = web.Application(middlewares=[_authenticate(api.options.api_key), _errors], client_max_size=BODY_BYTES_MAX)
     app.add_routes(
         [
-            web.post("/v1/chat/completions", face.chat),
-            web.post("/v1/chat/completions/batch", face.batch),
-            web.post("/v1/completions", face.completion),
-            web.post("/v1/responses", face.response),
-            web.get("/v1/responses/{id}", face.stored_response, allow_head=False),
-            web.post("/v1/responses/{id}/cancel", face.cancel_response),
-            web.post("/v1/messages", face.message),
-            web.post("/v1/messages/count_tokens", face.count_tokens),
-            web.post("/v1/embeddings", face.embedding),
-            web.post("/tokenize", face.tokenize),
-            web.post("/detokenize", face.detokenize),
-            web.get("/v1/models", face.models, allow_head=False),
-            web.get("/health", face.healthy, allow_head=False),
-            web.get("/ping", face.healthy, allow_head=False),
-            web.post("/ping", face.healthy),
-            web.get("/version", face.version, allow_head=False),
-            web.get("/load", face.load, allow_head=False),
-            web.get("/metrics", face.metrics, allow_head=False),
+            web.post("/v1/chat/completions", api.chat),
+            web.post("/v1/chat/completions/batch", api.batch),
+            web.post("/v1/completions", api.completion),
+            web.post("/v1/responses", api.response),
+            web.get("/v1/responses/{id}", api.stored_response, allow_head=False),
+            web.post("/v1/responses/{id}/cancel", api.cancel_response),
+            web.post("/v1/messages", api.message),
+            web.post("/v1/messages/count_tokens", api.count_tokens),
+            web.post("/v1/embeddings", api.embedding),
+            web.post("/tokenize", api.tokenize),
+            web.post("/detokenize", api.detokenize),
+            web.get("/v1/models", api.models, allow_head=False),
+            web.get("/health", api.healthy, allow_head=False),
+            web.get("/ping", api.healthy, allow_head=False),
+            web.post("/ping", api.healthy),
+            web.get("/version", api.version, allow_head=False),
+            web.get("/load", api.load, allow_head=False),
+            web.get("/metrics", api.metrics, allow_head=False),
         ]
     )
     return app
@@ -59,13 +59,13 @@ class EngineServer:
     def __init__(self, options: EngineOptions | None = None) -> None:
         self._options = options or EngineOptions()
         self._runner: web.AppRunner | None = None
-        self._face: EngineApi | None = None
+        self._api: EngineApi | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve, and say where: the URL without a slash at its end. OSError: the port is taken."""
-        self._face = EngineApi(self._options)
+        self._api = EngineApi(self._options)
         self._runner = web.AppRunner(
-            make_app(self._face),
+            make_app(self._api),
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
@@ -78,15 +78,15 @@ class EngineServer:
 
     async def stop(self) -> None:
         """Close all connections, whatever they are in the middle of."""
-        if self._face is None or self._runner is None:
+        if self._api is None or self._runner is None:
             return
-        await self._face.stop()
+        await self._api.stop()
         await self._runner.cleanup()
 
     def snapshots(self) -> list[EngineSnapshot]:
         """Look at the engines of a started server."""
-        assert self._face is not None, "start the server first"
-        return self._face.serving.snapshots()
+        assert self._api is not None, "start the server first"
+        return self._api.serving.snapshots()
 
 
 def _authenticate(api_key: str | None) -> Middleware:

@@ -45,8 +45,8 @@ class Exposure:
     prompt may have been estimated too short.
     """
 
-    def __init__(self, books: RunAccounts, *, price: Price = LINEAR, prompt_error_tokens: int = 0) -> None:
-        self._books = books
+    def __init__(self, accounts: RunAccounts, *, price: Price = LINEAR, prompt_error_tokens: int = 0) -> None:
+        self._accounts = accounts
         self._price = price
         self._prompt_error_tokens = prompt_error_tokens
         self.tiers: defaultdict[str, Exposed] = defaultdict(Exposed)
@@ -61,24 +61,24 @@ class Exposure:
         tiers: defaultdict[str, Exposed] = defaultdict(Exposed)
         among, service = Exposed(), 0.0
         at_backend: defaultdict[str, float] = defaultdict(float)
-        for books in self._books.requests.values():
-            if books.backend_id is None and not books.service:
+        for accounts in self._accounts.requests.values():
+            if accounts.backend_id is None and not accounts.service:
                 continue
-            tenant = self._books.tenants[books.request.tenant_id].tenant
-            tier, open_ = tiers[tenant.tier_id], self._open(books)
+            tenant = self._accounts.tenants[accounts.request.tenant_id].tenant
+            tier, open_ = tiers[tenant.tier_id], self._open(accounts)
             service += open_
             tier.open += open_ / tenant.weight
-            tier.refundable += 0.0 if books.output_tokens else books.service / tenant.weight
-            among.open += open_ / self._books.tiers[tenant.tier_id].weight
-            if books.backend_id is not None:
-                at_backend[books.backend_id] += self._worth([books.request])
-        if len(self._books.loads) > 1:
+            tier.refundable += 0.0 if accounts.output_tokens else accounts.service / tenant.weight
+            among.open += open_ / self._accounts.tiers[tenant.tier_id].weight
+            if accounts.backend_id is not None:
+                at_backend[accounts.backend_id] += self._worth([accounts.request])
+        if len(self._accounts.loads) > 1:
             held = max(at_backend.values(), default=0.0)
         else:
-            held = max((self._worth([books.request]) for books in self._books.requests.values()), default=0.0)
-        for each in self._books.tenants.values():
+            held = max((self._worth([accounts.request]) for accounts in self._accounts.requests.values()), default=0.0)
+        for each in self._accounts.tenants.values():
             worth, tier = self._worth(each.in_flight.values()), tiers[each.tenant.tier_id]
-            weight, tier_weight = each.tenant.weight, self._books.tiers[each.tenant.tier_id].weight
+            weight, tier_weight = each.tenant.weight, self._accounts.tiers[each.tenant.tier_id].weight
             tier.grow(Exposed(share=worth / weight, held=held / weight))
             among.grow(Exposed(share=worth / tier_weight, held=held / tier_weight))
         for tier_id, exposed in tiers.items():
@@ -86,11 +86,11 @@ class Exposure:
         self.among_tiers.grow(among)
         self.service = max(self.service, service)
 
-    def _open(self, books: RequestAccounts) -> float:
-        request = books.request
+    def _open(self, accounts: RequestAccounts) -> float:
+        request = accounts.request
         prompt_tokens = request.prompt_tokens + self._prompt_error_tokens
         whole = self._price.service(prompt_tokens, 0, request.output_tokens_max)
-        return whole - books.service if books.output_tokens else whole
+        return whole - accounts.service if accounts.output_tokens else whole
 
     def _worth(self, requests: Collection[Request]) -> float:
         """All tokens that these may have in flight, as outputs."""
@@ -131,7 +131,7 @@ class ServiceBound:
 
     def __init__(
         self,
-        books: RunAccounts,
+        accounts: RunAccounts,
         bound: FairnessBound,
         *,
         ahead_service: float = 0.0,
@@ -139,7 +139,7 @@ class ServiceBound:
         exposure: Exposure | None = None,
         every_s: float = 0.0,
     ) -> None:
-        self._books = books
+        self._accounts = accounts
         self._bound = bound
         self._ahead_service = ahead_service
         self._is_capped = is_capped
@@ -150,7 +150,7 @@ class ServiceBound:
         self._tiers: dict[Pair, _Span] = {}
         self._arrivals: dict[str, _Arrival] = {}  # by request that waits
         self._given_back: dict[str, float] = {}
-        self.exposure = Exposure(books) if exposure is None else exposure
+        self.exposure = Exposure(accounts) if exposure is None else exposure
         self.spread_max = 0.0
         """The largest difference of two tenants that both waited, in service over weight."""
         self.used_ratio_max = 0.0
@@ -181,18 +181,18 @@ class ServiceBound:
 
     def _arrived(self, entry: Submitted) -> None:
         request = entry.request
-        tenants = self._books.tenants
-        books = tenants.get(request.tenant_id)
-        if books is None or len(books.queued) > 1 or books.in_flight or not _is_owed(books):
+        tenants = self._accounts.tenants
+        accounts = tenants.get(request.tenant_id)
+        if accounts is None or len(accounts.queued) > 1 or accounts.in_flight or not _is_owed(accounts):
             return
-        services = {other_id: other.service for other_id, other in tenants.items() if _same_tier(other, books)}
+        services = {other_id: other.service for other_id, other in tenants.items() if _same_tier(other, accounts)}
         self._arrivals[request.id] = _Arrival(request.tenant_id, services)
 
     def _forget_what_ended(self) -> None:
         if not self._one_waits and not self._tiers:
             return
-        tenants = self._books.tenants
-        waiting = {tenant_id for tenant_id, books in tenants.items() if _waits(books)}
+        tenants = self._accounts.tenants
+        waiting = {tenant_id for tenant_id, accounts in tenants.items() if _waits(accounts)}
         self._both_wait = {pair: span for pair, span in self._both_wait.items() if waiting.issuperset(pair)}
         self._one_waits = {pair: span for pair, span in self._one_waits.items() if pair[1] in waiting}
         tiers = {tenants[tenant_id].tenant.tier_id for tenant_id in waiting}
@@ -201,9 +201,9 @@ class ServiceBound:
             self._end_at_refunds()
 
     def _end_at_refunds(self) -> None:
-        for tenant_id, books in self._books.tenants.items():
-            if books.given_back != self._given_back.get(tenant_id, 0.0):
-                self._given_back[tenant_id] = books.given_back
+        for tenant_id, accounts in self._accounts.tenants.items():
+            if accounts.given_back != self._given_back.get(tenant_id, 0.0):
+                self._given_back[tenant_id] = accounts.given_back
                 for spans in (self._both_wait, self._one_waits):
                     for pair in [pair for pair in spans if tenant_id in pair]:
                         del spans[pair]
@@ -211,8 +211,8 @@ class ServiceBound:
     # -- promises --------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        tenants = self._books.tenants
-        waiting = [books for books in tenants.values() if _waits(books)]
+        tenants = self._accounts.tenants
+        waiting = [accounts for accounts in tenants.values() if _waits(accounts)]
         for one, other in combinations(waiting, 2):
             if _same_tier(one, other):
                 span = _looked(self._both_wait, one, other)
@@ -224,15 +224,15 @@ class ServiceBound:
                 if one is not other and _same_tier(one, other):
                     rise = _looked(self._one_waits, one, other).rise
                     self._require(rise, self._bound.one_waits, other, f"{_names(one, other)}, which waits, differ")
-        self._judge_tiers({books.tenant.tier_id for books in waiting})
+        self._judge_tiers({accounts.tenant.tier_id for accounts in waiting})
         for request_id, arrival in list(self._arrivals.items()):
             self._judge_arrival(request_id, arrival)
 
     def _judge_tiers(self, tier_ids: set[str]) -> None:
-        if any(tier.reserve_ratio for tier in self._books.tiers.values()):
+        if any(tier.reserve_ratio for tier in self._accounts.tiers.values()):
             return
         for pair in combinations(sorted(tier_ids), 2):
-            one, other = (self._books.tier_services[each] / self._books.tiers[each].weight for each in pair)
+            one, other = (self._accounts.tier_services[each] / self._accounts.tiers[each].weight for each in pair)
             ahead = one - other
             span = self._tiers.setdefault(pair, _Span(ahead, ahead))
             span.look(ahead)
@@ -243,12 +243,12 @@ class ServiceBound:
         """Judged while its tenant is sent nothing, and once more when it is: an order may send another of its requests
         before this one.
         """
-        books, tenants = self._books.requests.get(request_id), self._books.tenants
-        if books is None:
+        accounts, tenants = self._accounts.requests.get(request_id), self._accounts.tenants
+        if accounts is None:
             del self._arrivals[request_id]
             return
         own = tenants[arrival.tenant_id]
-        if books.backend_id is not None or own.service > arrival.services[own.tenant.id]:
+        if accounts.backend_id is not None or own.service > arrival.services[own.tenant.id]:
             del self._arrivals[request_id]
         received, weights = 0.0, 0.0
         for tenant_id, before in arrival.services.items():
@@ -259,8 +259,8 @@ class ServiceBound:
         promised = self._bound.until_sent * weights * self.allowed(tier_id) + self.exposure.service
         self._within(received, promised, f"{request_id} of {arrival.tenant_id} waits while others receive more")
 
-    def _require(self, difference: float, multiple: float, books: TenantAccounts, what: str) -> None:
-        self._within(difference, multiple * self.allowed(books.tenant.tier_id), what)
+    def _require(self, difference: float, multiple: float, accounts: TenantAccounts, what: str) -> None:
+        self._within(difference, multiple * self.allowed(accounts.tenant.tier_id), what)
 
     def _within(self, amount: float, promised: float, what: str) -> None:
         if promised:
@@ -280,12 +280,12 @@ def _looked(spans: dict[Pair, _Span], one: TenantAccounts, other: TenantAccounts
     return span
 
 
-def _waits(books: TenantAccounts) -> bool:
-    return bool(books.queued) and _is_owed(books)
+def _waits(accounts: TenantAccounts) -> bool:
+    return bool(accounts.queued) and _is_owed(accounts)
 
 
-def _is_owed(books: TenantAccounts) -> bool:
-    return books.tenant.in_flight_max is None
+def _is_owed(accounts: TenantAccounts) -> bool:
+    return accounts.tenant.in_flight_max is None
 
 
 def _same_tier(one: TenantAccounts, other: TenantAccounts) -> bool:

@@ -20,9 +20,9 @@ NOTHING_HELD = ReserveView(0, 0)
 class RunWatch:
     """Books and judges over one Scheduler: give it to a Recorder as its listener."""
 
-    def __init__(self, books: RunAccounts, judges: Iterable[Listener] = ()) -> None:
-        self.books = books
-        self._listeners: list[Listener] = [books, *judges]
+    def __init__(self, accounts: RunAccounts, judges: Iterable[Listener] = ()) -> None:
+        self.accounts = accounts
+        self._listeners: list[Listener] = [accounts, *judges]
 
     def __call__(self, entry: Entry) -> None:
         for listener in self._listeners:
@@ -36,8 +36,8 @@ class InFlightLimits:
     what comes after: they are judged when something is dispatched.
     """
 
-    def __init__(self, books: RunAccounts) -> None:
-        self._books = books
+    def __init__(self, accounts: RunAccounts) -> None:
+        self._accounts = accounts
 
     def __call__(self, entry: Entry) -> None:
         if not isinstance(entry, Polled):
@@ -45,18 +45,18 @@ class InFlightLimits:
         for action in entry.actions:
             if isinstance(action, Dispatch):
                 self._judge_backend(action.backend_id)
-                self._judge_tenant(self._books.requests[action.request_id].request.tenant_id)
+                self._judge_tenant(self._accounts.requests[action.request_id].request.tenant_id)
 
     def _judge_backend(self, backend_id: str) -> None:
-        limit = self._books.loads[backend_id].requests_running_max
-        within = limit is None or self._books.sequences_at[backend_id] <= limit
-        alone = self._books.requests_at[backend_id] == 1
+        limit = self._accounts.loads[backend_id].requests_running_max
+        within = limit is None or self._accounts.sequences_at[backend_id] <= limit
+        alone = self._accounts.requests_at[backend_id] == 1
         require(within or alone, f"{backend_id} runs {limit} sequences at most")
 
     def _judge_tenant(self, tenant_id: str) -> None:
-        books = self._books.tenants[tenant_id]
-        limit = books.tenant.in_flight_max
-        require(limit is None or len(books.in_flight) <= limit, f"{tenant_id} has {limit} in flight at most")
+        accounts = self._accounts.tenants[tenant_id]
+        limit = accounts.tenant.in_flight_max
+        require(limit is None or len(accounts.in_flight) <= limit, f"{tenant_id} has {limit} in flight at most")
 
 
 class WorkConservation:
@@ -71,14 +71,14 @@ class WorkConservation:
 
     def __init__(
         self,
-        books: RunAccounts,
+        accounts: RunAccounts,
         scheduler: SchedulerProtocol,
         *,
         any_request: bool = False,
         waits_for: Mapping[str, str] = ANYWHERE,
         every_s: float = 0.0,
     ) -> None:
-        self._books = books
+        self._accounts = accounts
         self._scheduler = scheduler
         self._any_request = any_request
         self._waits_for = waits_for
@@ -92,48 +92,50 @@ class WorkConservation:
         if wakeup_at is not None and wakeup_at <= entry.now:
             return  # the next poll goes on
         self._judged_at = entry.now
-        eligible = [books for books in self._books.tenants.values() if books.queued and not _at_limit(books)]
+        eligible = [
+            accounts for accounts in self._accounts.tenants.values() if accounts.queued and not _at_limit(accounts)
+        ]
         if not eligible:
             return
         for backend_id, view in self._scheduler.snapshot(entry.now).backends.items():
             if self._open(backend_id, entry.now):
-                choices = [request for books in eligible for request in self._choices(books, backend_id)]
+                choices = [request for accounts in eligible for request in self._choices(accounts, backend_id)]
                 stuck = any(not self._surely_fits(request, backend_id, view) for request in choices)
                 require(stuck or not choices, f"{choices[:1]} waits although it fits {backend_id}, at {entry.now}")
 
-    def _choices(self, books: TenantAccounts, backend_id: str) -> list[Request]:
+    def _choices(self, accounts: TenantAccounts, backend_id: str) -> list[Request]:
         """What of the tenant's may have been chosen for this backend: nothing where it may have been passed over for a
         request that others have to take.
         """
         waits_for = self._waits_for
-        queue = [each for each in books.queued.values() if waits_for.get(each.id, backend_id) == backend_id]
-        came_back = [each for each in queue if self._books.requests[each.id].service]
+        queue = [each for each in accounts.queued.values() if waits_for.get(each.id, backend_id) == backend_id]
+        came_back = [each for each in queue if self._accounts.requests[each.id].service]
         choices = queue if self._any_request else queue[:1]
         if any(each.backend_ids is not None and backend_id not in each.backend_ids for each in choices):
             return []
         return came_back + choices
 
     def _open(self, backend_id: str, now: float) -> bool:
-        load = self._books.loads.get(backend_id)
-        return load is not None and load.available and now >= self._books.held_until.get(backend_id, 0.0)
+        load = self._accounts.loads.get(backend_id)
+        return load is not None and load.available and now >= self._accounts.held_until.get(backend_id, 0.0)
 
     def _surely_fits(self, request: Request, backend_id: str, backend: BackendView) -> bool:
-        if not self._books.requests_at[backend_id]:
+        if not self._accounts.requests_at[backend_id]:
             return True
-        tier_id = self._books.tenants[request.tenant_id].tenant.tier_id
+        tier_id = self._accounts.tenants[request.tenant_id].tenant.tier_id
         # What the operator says, or what was learnt: not more than this is free for others.
-        others = [tier for tier in self._books.tiers.values() if tier.id != tier_id]
+        others = [tier for tier in self._accounts.tiers.values() if tier.id != tier_id]
         held_for = [backend.reserves.get(tier.id, NOTHING_HELD) for tier in others]
         kept = sum(
             max(ceil(tier.reserve_ratio * backend.requests_limit), reserve.sequences)
             for tier, reserve in zip(others, held_for, strict=True)
         )
-        sequences = self._books.sequences_at[backend_id] + backend.foreign_requests + kept + request.choices
+        sequences = self._accounts.sequences_at[backend_id] + backend.foreign_requests + kept + request.choices
         if sequences > backend.requests_limit:
             return False
         if backend.tokens_limit is None:
             return True
-        rounding = self._books.loads[backend_id].kv_block_tokens * request.choices + 1
+        rounding = self._accounts.loads[backend_id].kv_block_tokens * request.choices + 1
         needed = request.prompt_tokens + request.output_tokens_max + rounding
         held = (
             backend.reserved_tokens
@@ -146,6 +148,6 @@ class WorkConservation:
         return held + needed <= backend.tokens_limit
 
 
-def _at_limit(books: TenantAccounts) -> bool:
-    limit = books.tenant.in_flight_max
-    return limit is not None and len(books.in_flight) >= limit
+def _at_limit(accounts: TenantAccounts) -> bool:
+    limit = accounts.tenant.in_flight_max
+    return limit is not None and len(accounts.in_flight) >= limit

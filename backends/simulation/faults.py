@@ -90,8 +90,8 @@ class FaultyWorld(World):
     def _die(self, backend_id: str, now: float) -> None:
         self._dead.add(backend_id)
         for call in [call for call in self._in_flight.values() if _is_at(call, backend_id)]:
-            assert call.seat is not None
-            call.seat.engine.abort(call.request.id)
+            assert call.slot is not None
+            call.slot.engine.abort(call.request.id)
             if call.emitted:
                 self._finish(call, Outcome.BACKEND_FAILED, now)
                 self._end(call, total_latency_s=None)
@@ -101,28 +101,28 @@ class FaultyWorld(World):
     def _is_missed(self, backend_id: str, now: float) -> None:
         """It is not in the live set any more."""
         if backend_id in self._dead:
-            self._seats.pop(backend_id)
-            self._report([self._load(seat) for seat in self._seats.values()], now)
+            self._slots.pop(backend_id)
+            self._report([self._load(slot) for slot in self._slots.values()], now)
 
     def _return(self, backend_id: str, now: float) -> None:
         self._dead.discard(backend_id)
-        self._seats[backend_id] = Slot(backend_id, self._make_engine())
-        self._report([self._load(seat) for seat in self._seats.values()], now)
+        self._slots[backend_id] = Slot(backend_id, self._make_engine())
+        self._report([self._load(slot) for slot in self._slots.values()], now)
 
     def _slow(self, fault: EngineSlows, now: float) -> None:
-        seat = self._seats.get(fault.backend_id)
-        if seat is not None:
-            self._at(fault.until_s, partial(self._recover, seat.engine, seat.engine.coefficients))
-            seat.engine.coefficients = _slowed(seat.engine.coefficients, fault.factor)
+        slot = self._slots.get(fault.backend_id)
+        if slot is not None:
+            self._at(fault.until_s, partial(self._recover, slot.engine, slot.engine.coefficients))
+            slot.engine.coefficients = _slowed(slot.engine.coefficients, fault.factor)
 
     def _recover(self, engine: Engine, coefficients: StepCoefficients, now: float) -> None:
         engine.coefficients = coefficients
 
-    def _dispatch(self, call: SimulatedCall, seat: Slot, now: float) -> None:
-        if seat.backend_id not in self._dead:
-            super()._dispatch(call, seat, now)
+    def _dispatch(self, call: SimulatedCall, slot: Slot, now: float) -> None:
+        if slot.backend_id not in self._dead:
+            super()._dispatch(call, slot, now)
             return
-        call.seat = seat
+        call.slot = slot
         self._in_flight[call.request.id] = call
         self._at(now, partial(self._refuse, call))
 
@@ -132,7 +132,7 @@ class FaultyWorld(World):
 
     def _come_back(self, call: SimulatedCall, now: float) -> None:
         """The call waits again, and its engine is left alone for a while."""
-        call.seat, call.cached_tokens = None, 0
+        call.slot, call.cached_tokens = None, 0
         del self._in_flight[call.request.id]
         self._scheduler.returned(call.request.id, now, REFUSED_HOLD_S)
         self._is_poll_due = True
@@ -152,11 +152,11 @@ class FaultyWorld(World):
 
     def _report_late(self, loads: Sequence[BackendLoad], now: float) -> None:
         arrived = {load.backend_id: load for load in loads}
-        super()._report([arrived.get(seat.backend_id) or self._load(seat) for seat in self._seats.values()], now)
+        super()._report([arrived.get(slot.backend_id) or self._load(slot) for slot in self._slots.values()], now)
 
 
 def _is_at(call: SimulatedCall, backend_id: str) -> bool:
-    return call.seat is not None and call.seat.backend_id == backend_id
+    return call.slot is not None and call.slot.backend_id == backend_id
 
 
 def _slowed(coefficients: StepCoefficients, factor: float) -> StepCoefficients:

@@ -66,12 +66,12 @@ class QueueWatcher:
     """
 
     def __init__(
-        self, backend_id: str, placement: WatchedPlacement, books: RunAccounts, judges: Iterable[Listener] = ()
+        self, backend_id: str, placement: WatchedPlacement, accounts: RunAccounts, judges: Iterable[Listener] = ()
     ) -> None:
         self._backend_id = backend_id
         self._placement = placement
-        self._books = books
-        self._listeners: list[Listener] = [books, *judges]
+        self._accounts = accounts
+        self._listeners: list[Listener] = [accounts, *judges]
 
     def __call__(self, entry: Entry) -> None:
         part = self._part(entry)
@@ -92,10 +92,10 @@ class QueueWatcher:
             case Spent():
                 return None
             case _:
-                return entry if entry.request_id in self._books.requests else None
+                return entry if entry.request_id in self._accounts.requests else None
 
     def _polled(self, entry: Polled) -> Polled:
-        actions = tuple(each for each in entry.actions if each.request_id in self._books.requests)
+        actions = tuple(each for each in entry.actions if each.request_id in self._accounts.requests)
         for action in actions:
             here = not isinstance(action, Dispatch) or action.backend_id == self._backend_id
             require(here, f"{action}: it waited for {self._backend_id}")

@@ -82,8 +82,8 @@ class SchedulerProtocol(MinimalScheduler, Protocol):
         tiers_removed: Iterable[str] = (),
         now: float,
     ) -> None: ...
-    def restored(self, standings: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None: ...
-    def standings(self) -> ServiceCheckpoint: ...
+    def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None: ...
+    def checkpoint(self) -> ServiceCheckpoint: ...
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
     def counter(self, tenant_id: str) -> float: ...
     def waits_for(self, request_id: str, now: float) -> Wait | None: ...
@@ -216,12 +216,12 @@ class PolicyChanged:
 @dataclass(frozen=True, slots=True)
 class Restored:
     now: float
-    standings: ServiceCheckpoint
+    checkpoint: ServiceCheckpoint
     returning_s: float
     call: Literal["restored"] = "restored"
 
     def tell(self, scheduler: SchedulerProtocol) -> None:
-        scheduler.restored(self.standings, self.now, self.returning_s)
+        scheduler.restored(self.checkpoint, self.now, self.returning_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +312,8 @@ class Recorder:
     ) -> None:
         self._record(PolicyChanged(now, fairness, prediction, sizing, placement))
 
-    def restored(self, standings: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
-        self._record(Restored(now, standings, returning_s))
+    def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
+        self._record(Restored(now, checkpoint, returning_s))
 
     def poll(self, now: float) -> list[Action]:
         actions = self._scheduler.poll(now)
@@ -329,8 +329,8 @@ class Recorder:
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         return self._scheduler.rate_limits(tenant_id, now)
 
-    def standings(self) -> ServiceCheckpoint:
-        return self._scheduler.standings()
+    def checkpoint(self) -> ServiceCheckpoint:
+        return self._scheduler.checkpoint()
 
     def counter(self, tenant_id: str) -> float:
         return self._scheduler.counter(tenant_id)

@@ -134,17 +134,21 @@ class RunAccounts:
             require(not self.tenants[tenant_id].in_flight, "a tenant is forgotten when its last request has ended")
             del self.tenants[tenant_id]
             self._removed.discard(tenant_id)
-        for tier_id in self._tiers_removed - {books.tenant.tier_id for books in self.tenants.values()}:
+        for tier_id in self._tiers_removed - {accounts.tenant.tier_id for accounts in self.tenants.values()}:
             require(tier_id not in snapshot.tiers, f"{tier_id} is forgotten when its last tenant is")
             del self.tiers[tier_id]
             self.tier_services.pop(tier_id, None)
             self._tiers_removed.discard(tier_id)
         require(snapshot.tiers.keys() == self.tiers.keys(), f"the tiers are {sorted(self.tiers)}")
-        for tenant_id, books in self.tenants.items():
+        for tenant_id, accounts in self.tenants.items():
             view = snapshot.tenants[tenant_id]
-            require(view.queued_requests == len(books.queued), f"{tenant_id}: {len(books.queued)} queued")
-            require(view.in_flight_requests == len(books.in_flight), f"{tenant_id}: {len(books.in_flight)} in flight")
-            require(_equal(view.service, books.service), f"{tenant_id}: charged {books.service}, not {view.service}")
+            require(view.queued_requests == len(accounts.queued), f"{tenant_id}: {len(accounts.queued)} queued")
+            require(
+                view.in_flight_requests == len(accounts.in_flight), f"{tenant_id}: {len(accounts.in_flight)} in flight"
+            )
+            require(
+                _equal(view.service, accounts.service), f"{tenant_id}: charged {accounts.service}, not {view.service}"
+            )
         for backend_id, backend in snapshot.backends.items():
             running = self.requests_at[backend_id]
             require(backend.in_flight_requests == running, f"{backend_id}: {running} in flight")
@@ -158,36 +162,36 @@ class RunAccounts:
             self.tenants[request.tenant_id].queued[request.id] = request
 
     def _progressed(self, request_id: str, usage: Usage) -> None:
-        books = self._running(request_id)
-        if books is not None:
-            books.output_tokens = usage.output_tokens
-            self._charge(books, self._price.service(*usage))
+        accounts = self._running(request_id)
+        if accounts is not None:
+            accounts.output_tokens = usage.output_tokens
+            self._charge(accounts, self._price.service(*usage))
 
     def _finished(self, request_id: str, outcome: Outcome) -> None:
-        books = self._running(request_id)
-        if books is None:
+        accounts = self._running(request_id)
+        if accounts is None:
             return
-        if outcome is Outcome.BACKEND_FAILED and not books.output_tokens:
-            self._charge(books, 0.0)
-        self._leave_backend(books)
+        if outcome is Outcome.BACKEND_FAILED and not accounts.output_tokens:
+            self._charge(accounts, 0.0)
+        self._leave_backend(accounts)
         del self.requests[request_id]
 
     def _returned(self, request_id: str, held_until: float) -> None:
-        books = self._running(request_id)
-        if books is None:
+        accounts = self._running(request_id)
+        if accounts is None:
             return
-        assert books.backend_id is not None
-        if books.backend_id in self.loads:  # one that is gone is sent nothing anyhow
-            self.held_until[books.backend_id] = max(self.held_until.get(books.backend_id, 0.0), held_until)
-        self._leave_backend(books)
-        queued = self.tenants[books.request.tenant_id].queued
-        queued[request_id] = books.request
+        assert accounts.backend_id is not None
+        if accounts.backend_id in self.loads:  # one that is gone is sent nothing anyhow
+            self.held_until[accounts.backend_id] = max(self.held_until.get(accounts.backend_id, 0.0), held_until)
+        self._leave_backend(accounts)
+        queued = self.tenants[accounts.request.tenant_id].queued
+        queued[request_id] = accounts.request
         queued.move_to_end(request_id, last=False)
 
     def _cancelled(self, request_id: str) -> None:
-        books = self.requests.get(request_id)
-        if books is not None and books.backend_id is None:
-            self._leave_queue(books)
+        accounts = self.requests.get(request_id)
+        if accounts is not None and accounts.backend_id is None:
+            self._leave_queue(accounts)
 
     def _spent(self, tenant_id: str, usage: Usage) -> None:
         if tenant_id in self.tenants.keys() - self._removed:
@@ -215,43 +219,43 @@ class RunAccounts:
 
     def _polled(self, entry: Polled) -> None:
         for action in entry.actions:
-            books = self.requests.get(action.request_id)
+            accounts = self.requests.get(action.request_id)
             if isinstance(action, Preempt):
-                may_be = books is not None and books.backend_id is not None and not books.output_tokens
+                may_be = accounts is not None and accounts.backend_id is not None and not accounts.output_tokens
                 require(may_be, f"{action} is about a request that has not begun at a backend")
                 continue
-            if books is None or books.backend_id is not None:
+            if accounts is None or accounts.backend_id is not None:
                 raise ViolationError(f"{action} is about a request that does not wait")
             if isinstance(action, Dispatch):
-                self._dispatched(action, books, entry.now)
+                self._dispatched(action, accounts, entry.now)
             else:
                 require(action.retry_after_s >= 0, f"{action} sends nobody into the past")
-                self._leave_queue(books)
+                self._leave_queue(accounts)
 
-    def _dispatched(self, action: Dispatch, books: RequestAccounts, now: float) -> None:
+    def _dispatched(self, action: Dispatch, accounts: RequestAccounts, now: float) -> None:
         load = self.loads.get(action.backend_id)
         require(load and load.available, f"{action}: the backend is not there")
         require(now >= self.held_until.get(action.backend_id, 0.0), f"{action}: the backend is held")
-        request = books.request
+        request = accounts.request
         tenant = self.tenants[request.tenant_id]
         tenant.in_flight[request.id] = tenant.queued.pop(request.id)
-        books.backend_id = action.backend_id
+        accounts.backend_id = action.backend_id
         self.requests_at[action.backend_id] += 1
         self.sequences_at[action.backend_id] += request.choices
-        self._charge(books, self._price.service(request.prompt_tokens, action.cached_tokens, 0))
+        self._charge(accounts, self._price.service(request.prompt_tokens, action.cached_tokens, 0))
 
-    def _leave_queue(self, books: RequestAccounts) -> None:
-        self._charge(books, 0.0)
-        del self.requests[books.request.id]
-        if books.request.tenant_id in self.tenants:
-            del self.tenants[books.request.tenant_id].queued[books.request.id]
+    def _leave_queue(self, accounts: RequestAccounts) -> None:
+        self._charge(accounts, 0.0)
+        del self.requests[accounts.request.id]
+        if accounts.request.tenant_id in self.tenants:
+            del self.tenants[accounts.request.tenant_id].queued[accounts.request.id]
 
-    def _leave_backend(self, books: RequestAccounts) -> None:
-        assert books.backend_id is not None
-        del self.tenants[books.request.tenant_id].in_flight[books.request.id]
-        self.requests_at[books.backend_id] -= 1
-        self.sequences_at[books.backend_id] -= books.request.choices
-        books.backend_id = None
+    def _leave_backend(self, accounts: RequestAccounts) -> None:
+        assert accounts.backend_id is not None
+        del self.tenants[accounts.request.tenant_id].in_flight[accounts.request.id]
+        self.requests_at[accounts.backend_id] -= 1
+        self.sequences_at[accounts.backend_id] -= accounts.request.choices
+        accounts.backend_id = None
         self._forget_gone_backends()
 
     def _forget_gone_backends(self) -> None:
@@ -260,18 +264,18 @@ class RunAccounts:
             if not self.requests_at[backend_id]:
                 del self.held_until[backend_id]
 
-    def _charge(self, books: RequestAccounts, service: float) -> None:
-        if service != books.service:
-            tenant = self.tenants[books.request.tenant_id]
-            tenant.service += service - books.service
-            self.tier_services[tenant.tenant.tier_id] += service - books.service
-            tenant.given_back += max(0.0, books.service - service)
-            books.service = service
+    def _charge(self, accounts: RequestAccounts, service: float) -> None:
+        if service != accounts.service:
+            tenant = self.tenants[accounts.request.tenant_id]
+            tenant.service += service - accounts.service
+            self.tier_services[tenant.tenant.tier_id] += service - accounts.service
+            tenant.given_back += max(0.0, accounts.service - service)
+            accounts.service = service
 
     def _running(self, request_id: str) -> RequestAccounts | None:
         """The request if it is in flight: facts about one that ended, or waits, change nothing."""
-        books = self.requests.get(request_id)
-        return books if books is not None and books.backend_id is not None else None
+        accounts = self.requests.get(request_id)
+        return accounts if accounts is not None and accounts.backend_id is not None else None
 
 
 def _equal(one: float, other: float) -> bool:

@@ -43,7 +43,7 @@ class SimulatedCall:
 
     request: Request
     arrival: Arrival
-    seat: "Slot | None" = None
+    slot: "Slot | None" = None
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     emitted: int = 0
@@ -95,7 +95,7 @@ class World:
         self._requests_running_max = requests_running_max
         self._metrics_every_s = metrics_every_s
         self._steps = steps or KnownSteps()
-        self._seats = {
+        self._slots = {
             backend_id: Slot(backend_id, engine, ScrapedSteps(backend_id, engine) if self._steps.learnt else None)
             for backend_id, engine in engines.items()
         }
@@ -171,19 +171,19 @@ class World:
         call = self._calls.get(request_id)
         if call is None:
             return
-        if call.seat is None:
+        if call.slot is None:
             self._scheduler.cancel(request_id, now)
             self._is_poll_due = True
         else:
-            call.seat.engine.abort(request_id)
+            call.slot.engine.abort(request_id)
             self._finish(call, Outcome.CLIENT_GONE, now)
         self._end(call, total_latency_s=None)
 
-    def _end_step(self, seat: Slot, now: float) -> None:
-        report = seat.engine.step_end()
-        if seat.scrapes is not None:
-            seat.scrapes.ended(report)
-        seat.plan = None
+    def _end_step(self, slot: Slot, now: float) -> None:
+        report = slot.engine.step_end()
+        if slot.scrapes is not None:
+            slot.scrapes.ended(report)
+        slot.plan = None
         in_flight = self._in_flight
         for request_id in report.emitted:
             call = in_flight[request_id]
@@ -219,10 +219,10 @@ class World:
     def _measure(self, now: float) -> None:
         for call in self._in_flight.values():
             self._tell(call, now)
-        for seat in self._seats.values():
-            if seat.scrapes is not None:
-                seat.scrapes.scraped(now)
-        self._report([self._load(seat) for seat in self._seats.values()], now)
+        for slot in self._slots.values():
+            if slot.scrapes is not None:
+                slot.scrapes.scraped(now)
+        self._report([self._load(slot) for slot in self._slots.values()], now)
         if self._calls or self._upcoming is not None:
             self._at(now + self._metrics_every_s, self._measure)
 
@@ -237,19 +237,19 @@ class World:
             # What was told once is asked about again only when the scheduler's decisions may depend on it.
             if call.emitted > call.quiet_tokens or not call.told:
                 self._tell(call, now)
-        withdrawn: list[SimulatedCall] = []
+        preempted: list[SimulatedCall] = []
         for action in self._poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
                 call.quiet_tokens = action.quiet_tokens
-                self._dispatch(call, self._seats[action.backend_id], now)
+                self._dispatch(call, self._slots[action.backend_id], now)
             elif isinstance(action, Reject):
                 self._end(call, total_latency_s=None, refused=action.reason)
             elif not call.emitted:
-                withdrawn.append(call)
-        for call in withdrawn:
-            self._withdraw(call, now)
-        if withdrawn:
+                preempted.append(call)
+        for call in preempted:
+            self._preempt(call, now)
+        if preempted:
             self._decide(now)  # whose place it was for
             return
         self._is_poll_due = False
@@ -265,8 +265,8 @@ class World:
             if wakeup_at is None or wakeup_at > now:
                 return
 
-    def _dispatch(self, call: SimulatedCall, seat: Slot, now: float) -> None:
-        call.seat = seat
+    def _dispatch(self, call: SimulatedCall, slot: Slot, now: float) -> None:
+        call.slot = slot
         self._in_flight[call.request.id] = call
         request = EngineRequest(
             id=call.request.id,
@@ -277,35 +277,35 @@ class World:
             envelope=call.request.envelope,
             arrived_at=call.request.arrived_at,
         )
-        seat.engine.submit(request, now)
+        slot.engine.submit(request, now)
 
-    def _withdraw(self, call: SimulatedCall, now: float) -> None:
-        assert call.seat is not None
-        call.seat.engine.abort(call.request.id)
-        call.seat, call.cached_tokens = None, 0
+    def _preempt(self, call: SimulatedCall, now: float) -> None:
+        assert call.slot is not None
+        call.slot.engine.abort(call.request.id)
+        call.slot, call.cached_tokens = None, 0
         del self._in_flight[call.request.id]
         self._scheduler.returned(call.request.id, now)
 
     def _begin_steps(self, now: float) -> None:
-        for seat in self._seats.values():
-            if seat.plan is not None:
+        for slot in self._slots.values():
+            if slot.plan is not None:
                 continue
-            began_at = self._leap(seat, now)
-            seat.plan = seat.engine.step_begin(began_at)
-            if seat.plan is not None:
-                seat.step_s = seat.plan.duration_s
-                self._at(began_at + seat.plan.duration_s, partial(self._end_step, seat))
+            began_at = self._leap(slot, now)
+            slot.plan = slot.engine.step_begin(began_at)
+            if slot.plan is not None:
+                slot.step_s = slot.plan.duration_s
+                self._at(began_at + slot.plan.duration_s, partial(self._end_step, slot))
 
-    def _leap(self, seat: Slot, now: float) -> float:
+    def _leap(self, slot: Slot, now: float) -> float:
         """Let the engine do what nobody will look at; the time at which it goes on."""
         before = self._next_instant() or inf
-        if before - now < seat.step_s:
+        if before - now < slot.step_s:
             return now  # something happens before the step is over: nothing to look for
-        leap = seat.engine.leap(now, before)
+        leap = slot.engine.leap(now, before)
         if leap is None:
             return now
-        if seat.scrapes is not None:
-            seat.scrapes.leapt(leap)
+        if slot.scrapes is not None:
+            slot.scrapes.leapt(leap)
         for request_id in leap.emitted:
             call = self._in_flight[request_id]
             call.emitted += leap.steps
@@ -331,18 +331,18 @@ class World:
         )
 
     def _block_tokens(self) -> float:
-        return float(next(iter(self._seats.values())).engine.block_tokens)
+        return float(next(iter(self._slots.values())).engine.block_tokens)
 
-    def _load(self, seat: Slot) -> BackendLoad:
+    def _load(self, slot: Slot) -> BackendLoad:
         """What the gateway would know of this engine from its configuration and from /metrics."""
-        gauges = seat.engine.snapshot()
+        gauges = slot.engine.snapshot()
         tokens_max, step_time = self._steps.tokens_max, self._steps.time
-        if seat.scrapes is not None:
-            tokens_max, step_time = seat.scrapes.tokens_max, seat.scrapes.step_time
+        if slot.scrapes is not None:
+            tokens_max, step_time = slot.scrapes.tokens_max, slot.scrapes.step_time
         return BackendLoad(
-            backend_id=seat.backend_id,
-            kv_tokens_max=seat.engine.kv_tokens_max,
-            kv_block_tokens=seat.engine.block_tokens,
+            backend_id=slot.backend_id,
+            kv_tokens_max=slot.engine.kv_tokens_max,
+            kv_block_tokens=slot.engine.block_tokens,
             requests_running_max=self._requests_running_max,
             requests_running=gauges.requests_running,
             requests_waiting=gauges.requests_waiting,

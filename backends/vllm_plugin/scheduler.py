@@ -47,7 +47,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         options = read_options(os.environ)
         if self.policy != SchedulingPolicy.FCFS:
             options = replace(options, order=self.policy.value)
-        self._clerk = EngineAccounts(options, time.monotonic, lambda each: self._glance(self.requests[each]))
+        self._accounts = EngineAccounts(options, time.monotonic, lambda each: self._glance(self.requests[each]))
         self._granted: dict[str, int] | None = None  # of this step; None: whatever vLLM gives
         self._queue_changed = False
         self._turned_away_at_blocks = -1  # free blocks, with which the head of the queue found no room
@@ -58,13 +58,13 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         if self.requests.get(request.request_id) is request:  # else it is one more input of a session
             extra_args = None if request.sampling_params is None else request.sampling_params.extra_args
             arrived_s_ago = max(0.0, time.time() - request.arrival_time)
-            self._clerk.arrived(
+            self._accounts.arrived(
                 request.request_id, extra_args, arrived_s_ago=arrived_s_ago, prompt_tokens=request.num_prompt_tokens
             )
             self._queue_changed = True
 
     def schedule(self, throttle_prefills: bool = False) -> Any:  # noqa: FBT001, FBT002 - vLLM's signature
-        starts_at = self._clerk.begin_step()
+        starts_at = self._accounts.begin_step()
         waiting = self._order_waiting()
         self._granted = self._grants(waiting, starts_at)
         output = super().schedule(throttle_prefills)
@@ -72,7 +72,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         self._granted = None
         scheduled = output.num_scheduled_tokens
         if scheduled:
-            self._clerk.scheduled(
+            self._accounts.scheduled(
                 id(output),
                 starts_at,
                 new_tokens=output.total_num_scheduled_tokens,
@@ -82,16 +82,16 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         for new in output.scheduled_new_reqs:
             request = self.requests[new.req_id]
             if not request.num_preemptions:
-                self._clerk.begun(new.req_id, request.num_prompt_tokens - new.num_computed_tokens)
+                self._accounts.begun(new.req_id, request.num_prompt_tokens - new.num_computed_tokens)
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        now = self._clerk.ended(id(scheduler_output))
+        now = self._accounts.ended(id(scheduler_output))
         touched = list(self._with_entries(scheduler_output.num_scheduled_tokens))
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for request, entry in touched:
-            self._clerk.produced(request.request_id, entry, request.num_output_tokens, now)
-        self._clerk.rest(
+            self._accounts.produced(request.request_id, entry, request.num_output_tokens, now)
+        self._accounts.rest(
             is_idle=not self.get_num_unfinished_requests(),
             prompts_wait=bool(self.waiting) or any(each.is_prefill_chunk for each in self.running),
             slack_s=min((self._slack_s(each, now) for each in self.running), default=inf),
@@ -100,12 +100,12 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
         stats = super().make_stats(*args, **kwargs)
-        if stats is not None and (steps := self._clerk.untold(is_idle=not self.running)):
+        if stats is not None and (steps := self._accounts.untold(is_idle=not self.running)):
             stats.waiting_lora_adapters[carried(steps, self._state())] = 0
         return stats
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        self._clerk.forget(request.request_id)
+        self._accounts.forget(request.request_id)
         return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -136,7 +136,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         return [*self.kv_holding_waiting, *waiting]
 
     def _ordered(self, waiting: list[Request]) -> list[Request]:
-        tenants = self._clerk.tenants
+        tenants = self._accounts.tenants
         if tenants is None:
             # Due times of those that wait stand still: who is ahead of whom changes when somebody comes.
             return sorted(waiting, key=lambda each: self._slack_s(each, 0.0)) if self._queue_changed else waiting
@@ -149,22 +149,22 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         """Who of those that wait is next by the order of tenants: as many as this step can begin. Those that wait for
         more than their turn, which vLLM passes over, are beside these.
         """
-        seats = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         chosen: list[Request] = []
         tokens = 0
         choices = tenants.choices()
-        while seats > 0 and tokens < self.max_num_scheduled_tokens and (name := next(choices, None)) is not None:
+        while slots > 0 and tokens < self.max_num_scheduled_tokens and (name := next(choices, None)) is not None:
             request = waiting.get(name)
             if request is None:  # it holds memory already, and goes first
                 continue
             chosen.append(request)
             if not self._is_blocked_waiting_status(request.status):
-                seats -= 1
+                slots -= 1
                 tokens += request.num_prompt_tokens
         return chosen
 
     def _grants(self, waiting: Sequence[Request], now: float) -> dict[str, int] | None:
-        if not self._clerk.promised:
+        if not self._accounts.promised:
             return None
         decodes: list[Decode[str]] = []
         prefills: list[Prefill[str]] = []
@@ -179,7 +179,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
                 tpot_s = entry.promise.tpot_s
                 decodes.append(Decode(request.request_id, slack_s, tpot_s, computed + wanted, wanted))
         prefills += self._seatable(waiting, now)
-        return self._clerk.divide(decodes, prefills, tokens_max=self.max_num_scheduled_tokens)
+        return self._accounts.divide(decodes, prefills, tokens_max=self.max_num_scheduled_tokens)
 
     def _seatable(self, waiting: Sequence[Request], now: float) -> Iterator[Prefill[str]]:
         """Who may begin in this step, by the order of the queue: the head, and as many as then have room.
@@ -191,11 +191,11 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         if blocks <= self._turned_away_at_blocks:
             return
         self._turned_away_at_blocks = -1
-        seats = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
-        ranked = self._clerk.tenants is not None or self.policy != SchedulingPolicy.FCFS
+        slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        ranked = self._accounts.tenants is not None or self.policy != SchedulingPolicy.FCFS
         tokens = 0
         for rank, request in enumerate(waiting):
-            if rank >= seats or tokens >= self.max_num_scheduled_tokens:
+            if rank >= slots or tokens >= self.max_num_scheduled_tokens:
                 return
             if self._is_blocked_waiting_status(request.status):
                 continue
@@ -234,21 +234,21 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
 
     def _with_entries(self, request_ids: Any) -> Iterator[tuple[Request, RequestAccount]]:
         for each in request_ids:
-            request, entry = self.requests.get(each), self._clerk.entries.get(each)
+            request, entry = self.requests.get(each), self._accounts.entries.get(each)
             if request is not None and entry is not None:
                 yield request, entry
 
     def _slack_s(self, request: Request, now: float) -> float:
-        entry = self._clerk.entries.get(request.request_id)
+        entry = self._accounts.entries.get(request.request_id)
         return inf if entry is None else entry.slack_s(request.num_output_tokens + request.num_output_placeholders, now)
 
     def _state(self) -> EngineState:
         pool = self.kv_cache_manager.block_pool
         running, waiting = self.get_request_counts()
-        step_time = self._clerk.step_time
+        step_time = self._accounts.step_time
         budget = self._budget() or (None, None, None)
         return EngineState(
-            dispatches=self._clerk.dispatches,
+            dispatches=self._accounts.dispatches,
             running=running,
             waiting=waiting,
             kv_blocks=pool.num_gpu_blocks,
@@ -266,7 +266,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         )
 
     def _budget(self) -> tuple[float, float, float] | None:
-        now = self._clerk.now()
+        now = self._accounts.now()
         decodes = [
             DueDecode(self._slack_s(each, now), each.num_computed_tokens)
             for each in self.running
@@ -279,4 +279,4 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
             for each in (*begun, *self.waiting)
             if self._slack_s(each, now) < inf
         )
-        return self._clerk.budget(decodes, owed_tokens=owed_tokens)
+        return self._accounts.budget(decodes, owed_tokens=owed_tokens)

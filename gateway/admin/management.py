@@ -24,7 +24,7 @@ from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.shared_limits import SharedLimits
-from gateway.state.assembly import make_meeting
+from gateway.state.assembly import make_peer_exchange
 from gateway.state.budgets import BUDGETED, BudgetLimits, Budgets, limits_of
 from gateway.state.checkpoint import Checkpoint
 from gateway.state.declaration import Declaration
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 class Running:
     """The parts of a gateway that a change reaches."""
 
-    front: RequestHandlers
+    handlers: RequestHandlers
     pools: Pools
     backends: BackendPool
-    links: MutableMapping[str, BackendClient]
-    make_link: Callable[[BackendSpec], BackendClient]
+    backend_clients: MutableMapping[str, BackendClient]
+    make_backend_client: Callable[[BackendSpec], BackendClient]
     tiers: MutableMapping[str, Tier]
     shared_limits: SharedLimits
 
@@ -71,7 +71,7 @@ class Management:
         self.replicas: Replicas | None = None  # where gateways share their state
         self._is_open = False
         self._fingerprint_check: FingerprintCheck | None = None
-        self._in_force: Reconciler | None = None
+        self._reconciler: Reconciler | None = None
         self._port: AdminPort | None = None
         self._running: Running | None = None
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
@@ -114,21 +114,23 @@ class Management:
         """Put everything in force in these parts, and what changes."""
         self._running = running
         if self._memory is not None:
-            front = running.front
-            self._memory.start(Learning(running.pools, running.backends, front.prompt_tokens, lambda: front.is_serving))
-        self._in_force = Reconciler(
+            handlers = running.handlers
+            self._memory.start(
+                Learning(running.pools, running.backends, handlers.prompt_tokens, lambda: handlers.is_serving)
+            )
+        self._reconciler = Reconciler(
             self.registry,
-            front=running.front,
+            handlers=running.handlers,
             pools=running.pools,
             backends=running.backends,
-            links=running.links,
-            make_link=running.make_link,
+            backend_clients=running.backend_clients,
+            make_backend_client=running.make_backend_client,
             tiers=running.tiers,
-            reach=self._reach(),
+            address_allowlist=self._address_allowlist(),
             folder=self._config.folder,
             scheduling_of=self.scheduling_of,
         )
-        self._in_force.start()
+        self._reconciler.start()
         self._searches = [
             asyncio.create_task(source.watch(partial(self._found, number)))
             for number, source in enumerate(self._sources)
@@ -136,12 +138,12 @@ class Management:
 
     async def meet(self) -> None:
         """Know of the other gateways before anything is served, if they can be met."""
-        meeting, running = make_meeting(self._config.state), self._running
-        if meeting is None:
+        peer_exchange, running = make_peer_exchange(self._config.state), self._running
+        if peer_exchange is None:
             return
         assert running is not None, "begun before it meets"
         self.replicas = Replicas(
-            meeting,
+            peer_exchange,
             limits=running.shared_limits,
             budgets=self.budgets,
             writer=self.usage.writer,
@@ -151,18 +153,18 @@ class Management:
 
     def _shared(self, share: ReplicaShare, peers: Mapping[str, PeerUse]) -> None:
         assert self._running is not None, "begun before it meets"
-        assert self._in_force is not None, "begun before it meets"
-        self._in_force.shared(share)
+        assert self._reconciler is not None, "begun before it meets"
+        self._reconciler.shared(share)
         self._running.pools.shared(share, peers)
 
     def reload(self, config: Config) -> None:
         """The file says this now: what can be is put in force, the rest is said. Raises ValueError."""
-        assert self._in_force is not None, "begun before it serves"
+        assert self._reconciler is not None, "begun before it serves"
         before = self._declaration.config.scheduling
         late = self._declaration.read_anew(config)
         self.registry.redeclare(self._declaration.declared())
         if config.scheduling != before:
-            self._in_force.scheduling_changed()
+            self._reconciler.scheduling_changed()
         if late:
             log.warning("the configuration is in force, but for what waits for the next start: %s", ", ".join(late))
         else:
@@ -193,7 +195,7 @@ class Management:
         if not admin.enabled:
             return None
         assert self._running is not None, "begun before it serves"
-        assert self._in_force is not None, "begun before it serves"
+        assert self._reconciler is not None, "begun before it serves"
         secret = auth.secret_bytes()
         assert secret is not None, "made when it was opened"
         parts = Parts(
@@ -202,9 +204,9 @@ class Management:
             pools=self._running.pools,
             budgets=self.budgets,
             backends=self._running.backends,
-            in_force=self._in_force,
-            reach=self._reach(),
-            tenant_keys=self._running.front.keys,
+            in_force=self._reconciler,
+            address_allowlist=self._address_allowlist(),
+            tenant_keys=self._running.handlers.keys,
             clock=asyncio.get_running_loop().time,
         )
         self._tokens = Tokens(self._config.jwt.admin, caller_of)
@@ -223,8 +225,8 @@ class Management:
         await asyncio.gather(*self._searches, return_exceptions=True)
         if self._port is not None:
             await self._port.stop()
-        if self._in_force is not None:
-            await self._in_force.stop()
+        if self._reconciler is not None:
+            await self._reconciler.stop()
         if self._tokens is not None:
             await self._tokens.stop()
 
@@ -237,5 +239,5 @@ class Management:
             await self.usage.stop()
             await self.registry.stop()
 
-    def _reach(self) -> AddressAllowlist:
+    def _address_allowlist(self) -> AddressAllowlist:
         return AddressAllowlist(self._config.admin.backend_networks)

@@ -46,7 +46,7 @@ class Parts:
     budgets: Budgets
     backends: BackendPool
     in_force: Reconciler
-    reach: AddressAllowlist
+    address_allowlist: AddressAllowlist
     tenant_keys: KeyRing[Identity] | None
     clock: Callable[[], float]
 
@@ -103,7 +103,11 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
         *tenants.routes(registry),
         *KeyRoutes(registry=registry, hmac_hex=hmac_hex, checks_tenants=parts.tenant_keys is not None).routes(),
         *BackendRoutes(
-            registry=registry, backends=parts.backends, pools=parts.pools, in_force=parts.in_force, reach=parts.reach
+            registry=registry,
+            backends=parts.backends,
+            pools=parts.pools,
+            in_force=parts.in_force,
+            address_allowlist=parts.address_allowlist,
         ).routes(),
         *PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force).routes(),
         *LiveRoutes(registry=registry, pools=parts.pools, budgets=parts.budgets, clock=parts.clock).routes(),

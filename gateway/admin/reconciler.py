@@ -45,27 +45,27 @@ class Reconciler:
         self,
         registry: Registry,
         *,
-        front: RequestHandlers,
+        handlers: RequestHandlers,
         pools: Pools,
         backends: BackendPool,
-        links: MutableMapping[str, BackendClient],
-        make_link: Callable[[BackendSpec], BackendClient],
+        backend_clients: MutableMapping[str, BackendClient],
+        make_backend_client: Callable[[BackendSpec], BackendClient],
         tiers: MutableMapping[str, policy.Tier],
-        reach: AddressAllowlist,
+        address_allowlist: AddressAllowlist,
         folder: Path,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
-        """`reach`: where backends may be that the file has not declared; `folder`: where relative paths begin;
+        """`address_allowlist`: where backends may be that the file has not declared; `folder`: where relative paths begin;
         `scheduling_of`: how a pool is scheduled.
         """
         self._registry = registry
-        self._front = front
+        self._handlers = handlers
         self._pools = pools
         self._backends = backends
-        self._links = links
-        self._make_link = make_link
+        self._backend_clients = backend_clients
+        self._make_backend_client = make_backend_client
         self._tiers = tiers
-        self._reach = reach
+        self._address_allowlist = address_allowlist
         self._folder = folder
         self.scheduling_of = scheduling_of
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
@@ -141,25 +141,25 @@ class Reconciler:
         if names:
             self._pools.tiers_changed(tiers)
             self._pools.tiers_removed(removed)
-            self._front.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
+            self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
     def _tenants_changed(self, names: list[str]) -> None:
         for name in names:
             section = _section(self._registry.get("tenants", name), TenantSection)
             if section is None:
                 self._tenant_envelopes.pop(name, None)
-                self._front.tenants.drop(name)
+                self._handlers.tenants.drop(name)
                 self._pools.forget(name)
             else:
                 _keep(self._tenant_envelopes, name, section)
                 tenant = self._shared(policy_tenant(name, section))
-                self._front.tenants.put(tenant)
+                self._handlers.tenants.put(tenant)
                 self._pools.tenant_changed(tenant)
         if names:
-            self._front.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
+            self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
     def _key_changed(self, name: str, entry: Entry | None) -> None:
-        ring, key = self._front.keys, _section(entry, ApiKey)
+        ring, key = self._handlers.keys, _section(entry, ApiKey)
         if ring is None:
             return  # keys are not checked
         ring.drop(name)
@@ -190,7 +190,7 @@ class Reconciler:
         if self._backends.leaving(backend_id):
             self._faults[backend_id] = "another backend of this name is leaving"
             return
-        if backend_id not in self._links:
+        if backend_id not in self._backend_clients:
             try:
                 self._add(backend_id, entry)
             except ValueError as error:
@@ -215,13 +215,13 @@ class Reconciler:
         """Raises ValueError where it cannot be."""
         section = resolve_files(_backend(entry), self._folder)
         # What the file declares is the operator's own word, at whatever address.
-        reach = self._reach if entry.origin == "admin" else None
-        spec = backend_spec(section.model_copy(update={"name": backend_id}), reach)
+        address_allowlist = self._address_allowlist if entry.origin == "admin" else None
+        spec = backend_spec(section.model_copy(update={"name": backend_id}), address_allowlist)
         if section.ca_pem is not None:
             spec = replace(spec, tls=tls_context_of(section.ca_pem))
-        link = self._make_link(spec)
+        backend_client = self._make_backend_client(spec)
         self._backends.add(spec)
-        self._links[backend_id] = link
+        self._backend_clients[backend_id] = backend_client
         self._urls[backend_id] = section.url
 
     async def _tend(self) -> None:
@@ -240,11 +240,11 @@ class Reconciler:
 
     async def _forget_if_idle(self, backend_id: str) -> None:
         """A backend that leaves and runs nothing of ours is gone, and its name is free."""
-        upstream = self._links[backend_id].upstream
+        upstream = self._backend_clients[backend_id].upstream
         if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
             return
         await self._backends.forget(backend_id)
-        del self._links[backend_id], self._urls[backend_id]
+        del self._backend_clients[backend_id], self._urls[backend_id]
         try:
             await upstream.aclose()
         finally:

@@ -54,14 +54,14 @@ class Child:
 
 @asynccontextmanager
 async def gateway(
-    spec: BackendSpec, weights: Mapping[str, float], *, api_key: str | None, seats: int | None = None
+    spec: BackendSpec, weights: Mapping[str, float], *, api_key: str | None, slots: int | None = None
 ) -> AsyncIterator[Child]:
-    """A gateway in front of this server, for tenants of these weights; ended with the block. `seats`: how many requests
+    """A gateway in front of this server, for tenants of these weights; ended with the block. `slots`: how many requests
     it sends there at once, None: as it finds out. Raises CalibrationError where it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as name:
         folder = Path(name)
-        keys = _configure(folder, spec, weights, seats, has_key=api_key is not None)
+        keys = _configure(folder, spec, weights, slots, has_key=api_key is not None)
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("FAIRLEAD_")}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway.cli", "serve", "--config", str(folder / "fairlead.yaml"),
@@ -80,15 +80,15 @@ async def gateway(
 
 
 def _configure(
-    folder: Path, spec: BackendSpec, weights: Mapping[str, float], seats: int | None, *, has_key: bool
+    folder: Path, spec: BackendSpec, weights: Mapping[str, float], slots: int | None, *, has_key: bool
 ) -> dict[str, str]:
     """Write the configuration and the keys; return the key of each tenant."""
     secret, keys_file = secrets.token_urlsafe(32), folder / "fairlead.keys"
     backend: dict[str, Any] = {"name": "backend", "url": spec.url}
     if has_key:
         backend["api_key_env"] = KEY_VARIABLE
-    if seats is not None:
-        backend["requests_running_max"] = seats
+    if slots is not None:
+        backend["requests_running_max"] = slots
     settings = {
         "listen": {"host": "127.0.0.1", "port": 0},
         "backends": [backend],

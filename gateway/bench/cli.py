@@ -27,7 +27,7 @@ def bench(
     api_key: ApiKey = None,
     seconds: Seconds = 30.0,
     tenants: Tenants = 4,
-    seats: Seats = 8,
+    slots: Seats = 8,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a gateway costs in front of a server, and how it shares that server among tenants.
@@ -45,7 +45,7 @@ def bench(
 
     try:
         spec = spec_of(url, None if api_key is None else SecretStr(api_key))
-        plan = run.Plan(spec=spec, api_key=api_key, model=model, seconds=seconds, tenants=tenants, seats=seats)
+        plan = run.Plan(spec=spec, api_key=api_key, model=model, seconds=seconds, tenants=tenants, slots=slots)
         with bar.progress_bar() as tell:
             found = asyncio.run(run.bench(plan, lambda part, stage: tell(part, stage, "")))
     except (CalibrationError, OSError) as error:

@@ -95,14 +95,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`seats`: what the gateway sends to the server at once while tenants compete."""
+    """`slots`: what the gateway sends to the server at once while tenants compete."""
 
     spec: BackendSpec
     api_key: str | None
     model: str | None  # None: the first that it serves
     seconds: float
     tenants: int
-    seats: int
+    slots: int
 
 
 async def bench(plan: Plan, tell: Tell) -> Found:
@@ -174,13 +174,13 @@ class _Lab:
         plan = self._plan
         weights = {f"tenant-{number}": float(number) for number in range(1, plan.tenants + 1)}
         self._tell(self._part(), "starting a gateway for tenants")
-        async with gateway(plan.spec, weights, api_key=plan.api_key, seats=plan.seats) as child:
+        async with gateway(plan.spec, weights, api_key=plan.api_key, slots=plan.slots) as child:
             seconds = plan.seconds * PARTS["shares"]
             tallies = {name: _Tally(time.monotonic() + seconds * WARM_UP) for name in weights}
             workers = [
                 self._keep_calling(self._through(child, name), (PROMPTS, ANSWERS)[number % 2], tally)
                 for number, (name, tally) in enumerate(tallies.items())
-                for _ in range(WAITING * plan.seats)
+                for _ in range(WAITING * plan.slots)
             ]
             await self._for(seconds, f"{plan.tenants} tenants who want more than there is", workers)
         total, measured_s = sum(tally.service for tally in tallies.values()), seconds * (1.0 - WARM_UP)

@@ -210,8 +210,8 @@ def envelope_of(each: TierSection | TenantSection) -> policy.SloEnvelope | None:
     return None if envelope == policy.SloEnvelope() else envelope
 
 
-def backend_spec(backend: BackendSection, reach: AddressAllowlist | None = None) -> BackendSpec:
-    """The backend with its credentials; `reach` says where it may be. Raises ValueError where they cannot be read."""
+def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | None = None) -> BackendSpec:
+    """The backend with its credentials; `address_allowlist` says where it may be. Raises ValueError where they cannot be read."""
     key = backend.credential()
     return BackendSpec(
         id=backend.id,
@@ -226,7 +226,7 @@ def backend_spec(backend: BackendSection, reach: AddressAllowlist | None = None)
         prompt_step_tokens_max=backend.prompt_step_tokens_max,
         reads_priority=None if backend.scheduling_policy is None else backend.scheduling_policy == "priority",
         tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
-        reach=reach,
+        address_allowlist=address_allowlist,
     )
 
 

@@ -71,12 +71,12 @@ class Attempt:
         call: Call,
         lease: Lease,
         trace: CallTrace,
-        link: BackendClient,
+        backend_client: BackendClient,
         kind: BackendKind,
         plugin_name: str | None,
         reads_priority: bool,
         tier: Tier,
-        intake: RequestAdmission,
+        request_admission: RequestAdmission,
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
         unread: UnreadBytes,
@@ -91,7 +91,7 @@ class Attempt:
         self._call = call
         self._lease = lease
         self._trace = trace
-        self._link = link
+        self._backend_client = backend_client
         self._kind = kind
         self._plugin_name = plugin_name
         self._reads_priority = reads_priority
@@ -105,7 +105,13 @@ class Attempt:
         self._meter: StreamMeter | None = None  # of a stream that has begun
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
-            intake=intake, output_tokens=output_tokens, pace=link.pace, call=call, lease=lease, trace=trace, on_id=on_id
+            request_admission=request_admission,
+            output_tokens=output_tokens,
+            pace=backend_client.pace,
+            call=call,
+            lease=lease,
+            trace=trace,
+            on_id=on_id,
         )
 
     async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
@@ -119,7 +125,7 @@ class Attempt:
                 result = await self._relay_body(exchange)
         except asyncio.CancelledError:
             # What the scheduler takes back was in vain, and a refusal costs nothing.
-            if not self._lease.is_withdrawn and (exchange is None or exchange.status < 400):
+            if not self._lease.is_preempted and (exchange is None or exchange.status < 400):
                 if exchange is not None:
                     exchange.release()
                 await self._left()
@@ -134,17 +140,17 @@ class Attempt:
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
     async def _open(self, request: web.BaseRequest) -> HttpExchange:
-        parsed, link = self._call.parsed, self._link
+        parsed, backend_client = self._call.parsed, self._backend_client
         headers = upstream_headers(
             request.headers,
             request_id=self._trace.request_id,
             content_type=parsed.body.content_type,
-            credentials=link.credentials,
+            credentials=backend_client.credentials,
             priority=self._priority(),
         )
         self._trace.propagate(headers)
         try:
-            return await link.upstream.open("POST", self._trace.endpoint, headers, self._body())
+            return await backend_client.upstream.open("POST", self._trace.endpoint, headers, self._body())
         except ConnectFailed:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
         except UpstreamClosed as error:
@@ -244,7 +250,7 @@ class Attempt:
                 prompts=parsed.prompts,
                 nulls_usage=self._kind.nulls_usage,
                 tokens_per_byte=self._output_tokens.tokens_per_byte(request.tenant_id, request.model),
-                remembered=self._link.remembered,
+                remembered=self._backend_client.remembered,
                 on_text=uncounted.append if self._output_tokens.is_exact else None,
                 on_id=self._on_id,
             )

@@ -45,17 +45,17 @@ class Background:
     def __init__(
         self,
         *,
-        intake: RequestAdmission,
+        request_admission: RequestAdmission,
         generation: Generation,
-        links: Mapping[str, BackendClient],
+        backend_clients: Mapping[str, BackendClient],
         names: RequestIds,
         ended: Callable[[CallTrace], None],
         poll_s: float = POLL_S,
     ) -> None:
         """`ended` is told of every response that was followed to its end."""
-        self._intake = intake
+        self._request_admission = request_admission
         self._generation = generation
-        self._links = links
+        self._backend_clients = backend_clients
         self._names = names
         self._ended = ended
         self._poll_s = poll_s
@@ -63,7 +63,7 @@ class Background:
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
         """Raises Refused, Rejected, UpstreamError."""
-        call = await self._intake.take(request, endpoint, trace)
+        call = await self._request_admission.take(request, endpoint, trace)
         if not call.background:
             return await self._generation.run(request, call, trace)
         # Its client may give its name away again as soon as it has its answer.
@@ -124,7 +124,7 @@ class Background:
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_S_MAX):
                 body = await self._asked(response, RESPONSE_CANCEL)
-        response.told(body, link=self._links[response.lease.backend_id])
+        response.told(body, backend_client=self._backend_clients[response.lease.backend_id])
 
     def _ended_alone(self, trace: CallTrace) -> None:
         """The line of the call is in the log, for its client left: this is the one of what was made all the same."""
@@ -147,16 +147,18 @@ class Background:
             late = time.perf_counter() >= ends_at
             body = await self._asked(response, RESPONSE_CANCEL if late else RESPONSE)
             failures = failures + 1 if body is None else 0
-            if response.told(body, link=self._links[response.lease.backend_id]):
+            if response.told(body, backend_client=self._backend_clients[response.lease.backend_id]):
                 return
         response.lease.outcome = Outcome.BACKEND_FAILED
 
     async def _asked(self, response: "_Running", endpoint: Endpoint) -> dict[str, Any] | None:
         """What the backend says of the response, None where it says nothing."""
-        link = self._links[response.lease.backend_id]
-        headers = {**link.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
+        backend_client = self._backend_clients[response.lease.backend_id]
+        headers = {**backend_client.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
         try:
-            async with await link.upstream.open(endpoint.methods[0], endpoint.target(response.id), headers) as exchange:
+            async with await backend_client.upstream.open(
+                endpoint.methods[0], endpoint.target(response.id), headers
+            ) as exchange:
                 body = await read_answer(await exchange.read(ANSWER_BYTES_MAX), ("status", "usage"))
         except UpstreamError:
             return None
@@ -175,13 +177,13 @@ class _Running:
         trace.reserved_tokens, trace.usage = 0, None  # it is the response that holds and uses them now
         self._started_s = time.perf_counter()
 
-    def told(self, body: dict[str, Any] | None, *, link: BackendClient) -> bool:
+    def told(self, body: dict[str, Any] | None, *, backend_client: BackendClient) -> bool:
         """Account for what the backend says; whether that was the last of it."""
         status = None if body is None else body.get("status")
         usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)
         if usage is None:
             prompt = self.lease.prefilled()
-            produced = link.pace.tokens_after(time.perf_counter() - self._started_s)
+            produced = backend_client.pace.tokens_after(time.perf_counter() - self._started_s)
             is_decoded = prompt.prompt_tokens >= self.call.request.prompt_tokens
             most = is_decoded * self.call.request.output_tokens_max
             usage = prompt._replace(output_tokens=int(min(produced, most)))

@@ -35,9 +35,9 @@ class Generation:
     def __init__(
         self,
         *,
-        intake: RequestAdmission,
+        request_admission: RequestAdmission,
         backends: BackendPool,
-        links: Mapping[str, BackendClient],
+        backend_clients: Mapping[str, BackendClient],
         tiers: Mapping[str, Tier],
         answer_headers: AnswerHeaders,
         output_tokens: OutputTokens,
@@ -49,9 +49,9 @@ class Generation:
         tokens it and its prompt have by then. `heartbeat_s`: how long a stream waits for its head and between comments;
         None: it waits silently, for its first event.
         """
-        self._intake = intake
+        self._request_admission = request_admission
         self._backends = backends
-        self._links = links
+        self._backend_clients = backend_clients
         self._tiers = tiers
         self._answer_headers = answer_headers
         self._output_tokens = output_tokens
@@ -62,7 +62,7 @@ class Generation:
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
         """Raises Refused, Rejected, UpstreamError."""
-        return await self.run(request, await self._intake.take(request, endpoint, trace), trace)
+        return await self.run(request, await self._request_admission.take(request, endpoint, trace), trace)
 
     async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
         """Raises Rejected, UpstreamError."""
@@ -92,7 +92,7 @@ class Generation:
             if trace.spans is not None:
                 trace.spans.sent(lease.backend_id, self._backends.kind(lease.backend_id).name)
             try:
-                return await lease.unless_withdrawn(self._send(request, call, lease, trace, sent_at))
+                return await lease.unless_preempted(self._send(request, call, lease, trace, sent_at))
             except Preempted:
                 if trace.spans is not None:
                     trace.spans.came_back("withdrawn")
@@ -141,12 +141,12 @@ class Generation:
             call=call,
             lease=lease,
             trace=trace,
-            link=self._links[backend_id],
+            backend_client=self._backend_clients[backend_id],
             kind=self._backends.kind(backend_id),
             plugin_name=self._backends.plugin_name(backend_id),
             reads_priority=self._backends.reads_priority(backend_id),
             tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
-            intake=self._intake,
+            request_admission=self._request_admission,
             answer_headers=self._answer_headers,
             output_tokens=self._output_tokens,
             unread=self._unread,

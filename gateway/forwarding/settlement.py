@@ -29,12 +29,22 @@ _MEMBERS = ("usage", "id", "meta")
 class Settlement:
     """The account of one call with one backend."""
 
-    __slots__ = ("_call", "_intake", "_learnt", "_lease", "_on_id", "_output_tokens", "_pace", "_trace", "_unread_s")
+    __slots__ = (
+        "_call",
+        "_learnt",
+        "_lease",
+        "_on_id",
+        "_output_tokens",
+        "_pace",
+        "_request_admission",
+        "_trace",
+        "_unread_s",
+    )
 
     def __init__(
         self,
         *,
-        intake: RequestAdmission,
+        request_admission: RequestAdmission,
         output_tokens: OutputTokens,
         pace: DecodePace,
         call: Call,
@@ -42,7 +52,7 @@ class Settlement:
         trace: CallTrace,
         on_id: Callable[[str], None],
     ) -> None:
-        self._intake = intake
+        self._request_admission = request_admission
         self._output_tokens = output_tokens
         self._pace = pace
         self._call = call
@@ -56,7 +66,7 @@ class Settlement:
         """Cumulative usage; returns how many output tokens there are when it has to be told again."""
         if not self._learnt and reported.prompt_tokens:
             self._learnt = True
-            self._intake.learn(self._call, reported.prompt_tokens)
+            self._request_admission.learn(self._call, reported.prompt_tokens)
         return self._tell(self.true(reported))
 
     def true(self, usage: Usage) -> Usage:

@@ -41,17 +41,17 @@ class Utilities:
     def __init__(
         self,
         *,
-        reception: RequestParser,
+        request_parser: RequestParser,
         pools: Pools,
-        links: Mapping[str, BackendClient],
+        backend_clients: Mapping[str, BackendClient],
         responses: StoredResponses,
         headers: AnswerHeaders,
         unread: UnreadBytes,
         xargs_allowed: frozenset[str] | None = None,
     ) -> None:
-        self._reception = reception
+        self._request_parser = request_parser
         self._pools = pools
-        self._links = links
+        self._backend_clients = backend_clients
         self._responses = responses
         self._headers = headers
         self._unread = unread
@@ -66,7 +66,7 @@ class Utilities:
         if endpoint in (RESPONSE, RESPONSE_CANCEL):
             arrival, backend_ids = self._of_kept(request, trace, path_id)
         else:
-            arrival = await self._reception.receive(request, endpoint, trace)
+            arrival = await self._request_parser.receive(request, endpoint, trace)
             backend_ids = self._well(arrival)
         tenant = arrival.tenant
         self._admit(arrival)
@@ -82,11 +82,11 @@ class Utilities:
         """A response belongs to whom it was made for, and is where it was made: also while the gateway drains, which
         waits for what is in the background so that it can be asked for.
         """
-        identity = self._reception.identify(request, trace)
+        identity = self._request_parser.identify(request, trace)
         kept = self._responses.find(response_id, identity.tenant_id)
-        if kept is None or kept.backend_id not in self._links:  # it went with its backend
+        if kept is None or kept.backend_id not in self._backend_clients:  # it went with its backend
             raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "response_id"))
-        arrival = self._reception.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
+        arrival = self._request_parser.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
         return arrival, [kept.backend_id]
 
     def _well(self, arrival: ParsedRequest) -> list[str]:
@@ -124,19 +124,19 @@ class Utilities:
         changed = changes(arrival.body.values, salted=False, xargs_allowed=self._xargs_allowed)
         body = arrival.body.upstream(changed, None)
         for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
-            link = self._links.get(backend_id)
-            if link is None:  # taken away while another was asked
+            backend_client = self._backend_clients.get(backend_id)
+            if backend_client is None:  # taken away while another was asked
                 continue
             trace.backend_id = backend_id
             headers = upstream_headers(
                 request.headers,
                 request_id=trace.request_id,
                 content_type=body.content_type,
-                credentials=link.credentials,
+                credentials=backend_client.credentials,
             )
             trace.propagate(headers)
             try:
-                return await link.upstream.open(
+                return await backend_client.upstream.open(
                     request.method, target, headers, body.asking(usage=False, continuous=False)
                 )
             except (ConnectFailed, UpstreamClosed) as error:

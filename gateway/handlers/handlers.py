@@ -56,7 +56,7 @@ class RequestHandlers:
         *,
         pools: Pools,
         backends: BackendPool,
-        links: Mapping[str, BackendClient],
+        backend_clients: Mapping[str, BackendClient],
         tiers: Mapping[str, Tier],
         telemetry: Telemetry,
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
@@ -66,7 +66,7 @@ class RequestHandlers:
         self._config = config
         self._pools = pools
         self._backends = backends
-        self._links = links
+        self._backend_clients = backend_clients
         self._budgets = budgets
         listen = config.listen
         self._names = RequestIds()
@@ -81,7 +81,7 @@ class RequestHandlers:
             tiers=config.tier_envelopes(),
             header_tpot_ratio_min=config.limits.header_tpot_ratio_min,
         )
-        self._reception = RequestParser(
+        self._request_parser = RequestParser(
             auth=auth,
             proxies=TrustedProxies(config.auth.trusted_proxies),
             tenants=self.tenants,
@@ -92,11 +92,11 @@ class RequestHandlers:
         )
         self.prompt_tokens = learnt_tokens = LearntPromptTokens()
         exact_tokens = self._exact_tokens()
-        intake = self._make_intake(learnt_tokens, exact_tokens)
+        request_admission = self._make_request_admission(learnt_tokens, exact_tokens)
         self._generation = Generation(
-            intake=intake,
+            request_admission=request_admission,
             backends=backends,
-            links=links,
+            backend_clients=backend_clients,
             tiers=tiers,
             answer_headers=self._headers,
             output_tokens=OutputTokens(learnt_tokens, exact_tokens),
@@ -105,7 +105,11 @@ class RequestHandlers:
             on_answer=self._made,
         )
         self._background = Background(
-            intake=intake, generation=self._generation, links=links, names=self._names, ended=telemetry.ended
+            request_admission=request_admission,
+            generation=self._generation,
+            backend_clients=backend_clients,
+            names=self._names,
+            ended=telemetry.ended,
         )
         self._utilities = self._make_utilities()
         self._probes = Probes(pools)
@@ -124,16 +128,16 @@ class RequestHandlers:
         self._probes.draining = self.server.closing = True
 
     def refuse_new(self) -> None:
-        self._reception.draining = True
+        self._request_parser.draining = True
 
     @property
     def is_serving(self) -> bool:
         """Whether new calls are taken."""
-        return not self._reception.draining
+        return not self._request_parser.draining
 
     async def stop(self) -> None:
         """The gateway cuts its exchanges itself from now on: no evidence about backends."""
-        self._reception.draining = self._generation.stopping = True
+        self._request_parser.draining = self._generation.stopping = True
         await self._background.stop()
 
     def _handlers(self) -> dict[Endpoint, Handler]:
@@ -141,9 +145,11 @@ class RequestHandlers:
         extra = [passthrough_endpoint(path, charge) for path, charge in self._config.endpoints.items()]
         handlers: dict[Endpoint, Handler] = {
             endpoints.MODELS: self._logged(
-                endpoints.MODELS, ModelList(self._reception, self._backends, self._headers).answer
+                endpoints.MODELS, ModelList(self._request_parser, self._backends, self._headers).answer
             ),
-            endpoints.VERSION: self._logged(endpoints.VERSION, Version(self._pools, self._links, self._headers).answer),
+            endpoints.VERSION: self._logged(
+                endpoints.VERSION, Version(self._pools, self._backend_clients, self._headers).answer
+            ),
             endpoints.HEALTH: self._probes.ready,
             endpoints.READYZ: self._probes.ready,
             endpoints.PING: self._probes.ready,
@@ -166,13 +172,13 @@ class RequestHandlers:
     async def _useful(self, endpoint: Endpoint, request: web.BaseRequest, path_id: str) -> web.StreamResponse:
         return await self._answering.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
 
-    def _make_intake(
+    def _make_request_admission(
         self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None
     ) -> RequestAdmission:
         config = self._config
         secret = config.auth.secret_bytes() or secrets.token_bytes(32)
         return RequestAdmission(
-            reception=self._reception,
+            request_parser=self._request_parser,
             names=self._names,
             pools=self._pools,
             responses=self._responses,
@@ -187,9 +193,9 @@ class RequestHandlers:
 
     def _make_utilities(self) -> Utilities:
         return Utilities(
-            reception=self._reception,
+            request_parser=self._request_parser,
             pools=self._pools,
-            links=self._links,
+            backend_clients=self._backend_clients,
             responses=self._responses,
             headers=self._headers,
             unread=self._unread,

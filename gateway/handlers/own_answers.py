@@ -45,14 +45,14 @@ async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: Ca
 class ModelList:
     """The models of all backends as one list, as far as the caller's key may use them."""
 
-    def __init__(self, reception: RequestParser, backends: BackendPool, headers: AnswerHeaders) -> None:
-        self._reception = reception
+    def __init__(self, request_parser: RequestParser, backends: BackendPool, headers: AnswerHeaders) -> None:
+        self._request_parser = request_parser
         self._backends = backends
         self._headers = headers
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
         """Raises ProblemError."""
-        identity = self._reception.identify(request, trace)
+        identity = self._request_parser.identify(request, trace)
         models = [entry for entry in self._backends.models() if identity.may_use(entry["id"])]
         body = orjson.dumps({"object": "list", "data": models})
         return to_response(WholeAnswer(200, body), **self._headers.of(trace))
@@ -63,9 +63,9 @@ class Version:
     backend is asked once in a while, however many ask here.
     """
 
-    def __init__(self, pools: Pools, links: Mapping[str, BackendClient], headers: AnswerHeaders) -> None:
+    def __init__(self, pools: Pools, backend_clients: Mapping[str, BackendClient], headers: AnswerHeaders) -> None:
         self._pools = pools
-        self._links = links
+        self._backend_clients = backend_clients
         self._headers = headers
         self._known: WholeAnswer | None = None
         self._known_until = 0.0
@@ -84,6 +84,6 @@ class Version:
         backend_ids = self._pools.available(route[1].id) if route else []
         if not backend_ids:
             raise problem_error(Reason.NO_BACKEND)
-        link = self._links[backend_ids[0]]
-        async with await link.upstream.open("GET", VERSION.path, link.credentials) as exchange:
+        backend_client = self._backend_clients[backend_ids[0]]
+        async with await backend_client.upstream.open("GET", VERSION.path, backend_client.credentials) as exchange:
             return WholeAnswer(exchange.status, bytes(await exchange.read(VERSION_BYTES_MAX)))

@@ -56,7 +56,7 @@ class RequestAdmission:
     def __init__(
         self,
         *,
-        reception: RequestParser,
+        request_parser: RequestParser,
         names: RequestIds,
         pools: Pools,
         responses: StoredResponses,
@@ -68,7 +68,7 @@ class RequestAdmission:
         exact_prompt_tokens: ExactPromptTokens | None,
         budgets: Budgets | None = None,
     ) -> None:
-        self._reception = reception
+        self._request_parser = request_parser
         self._names = names
         self._pools = pools
         self._responses = responses
@@ -82,12 +82,12 @@ class RequestAdmission:
 
     async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
         """Everything up to the queue, noted in the trace as it becomes known. Raises ProblemError."""
-        arrival = await self._reception.receive(request, endpoint, trace)
+        arrival = await self._request_parser.receive(request, endpoint, trace)
         tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
             salt = self._salt(arrival) if self._cache_salts.any else None
             if is_long := arrival.body_bytes >= LONG_BYTES:
-                read = self._reception.long_bodies.run
+                read = self._request_parser.long_bodies.run
                 parsed = await read(parse_call, endpoint, arrival.body, self._limits, salt=salt)
             else:
                 parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
@@ -168,7 +168,7 @@ class RequestAdmission:
             return parsed.prompt_token_ids
         if self._exact_prompt_tokens is not None:
             if is_long:
-                text = await self._reception.long_bodies.run(prompt_text, endpoint, body)
+                text = await self._request_parser.long_bodies.run(prompt_text, endpoint, body)
             else:
                 text = prompt_text(endpoint, body)
             counted = await self._exact_prompt_tokens.count(text)

@@ -151,14 +151,14 @@ class Dispatcher:
         """These tiers are gone: each with the last of its tenants."""
         self._scheduler.tenants_changed(tiers_removed=tier_ids, now=self.now())
 
-    def restored(self, standings: ServiceCheckpoint) -> None:
+    def restored(self, checkpoint: ServiceCheckpoint) -> None:
         """Everybody goes on from these. Told before anybody comes."""
-        self._scheduler.restored(standings, self.now())
+        self._scheduler.restored(checkpoint, self.now())
 
-    def standings(self) -> ServiceCheckpoint:
+    def checkpoint(self) -> ServiceCheckpoint:
         """What everybody has received by now, to be restored in another process."""
         self._tell_all_usages()
-        return self._scheduler.standings()
+        return self._scheduler.checkpoint()
 
     def forget(self, tenant_id: str) -> None:
         """The tenant is gone; what it has queued is refused."""
@@ -318,7 +318,7 @@ class Dispatcher:
         self._tell_usages()
         for action in self._scheduler.poll(now):
             if isinstance(action, Preempt):
-                self._leases[action.request_id].withdraw()
+                self._leases[action.request_id].preempt()
                 continue
             decided = self._waiting.pop(action.request_id, None)
             assert decided is not None, "only what waits is decided"
@@ -383,7 +383,7 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_withdrawn", "may_be_withdrawn", "number", "outcome",
+        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_preempted", "may_be_preempted", "number", "outcome",
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
@@ -393,8 +393,8 @@ class Lease:
         self._trued_up = False
         self._sender: asyncio.Task[object] | None = None  # while the request can be taken back
         self.request = request
-        self.may_be_withdrawn = False
-        self.is_withdrawn = False  # the scheduler is taking it back
+        self.may_be_preempted = False
+        self.is_preempted = False  # the scheduler is taking it back
         self.backend_id = ""
         self.number = 0  # of those that the backend was sent
         self.quiet_tokens = 0.0
@@ -439,19 +439,19 @@ class Lease:
         """Its prompt as far as its backend has probably got with it by now."""
         return self._dispatcher.prefilled(self.request.id)
 
-    def unless_withdrawn(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    def unless_preempted(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """What `sending` returns. Raises Preempted, having cancelled it, where the request is taken back before
         `answering` is called; it is to be returned then.
         """
-        return self._watched(sending) if self.may_be_withdrawn else sending
+        return self._watched(sending) if self.may_be_preempted else sending
 
     async def _watched(self, sending: Coroutine[Any, Any, T]) -> T:
-        self._sender, self.is_withdrawn = asyncio.current_task(), False
+        self._sender, self.is_preempted = asyncio.current_task(), False
         try:
             return await sending
         except asyncio.CancelledError:
             # The client may have left at the same time: then it is the client's leaving.
-            if self.is_withdrawn and self._sender is not None and self._sender.uncancel() == 0:
+            if self.is_preempted and self._sender is not None and self._sender.uncancel() == 0:
                 raise Preempted from None
             raise
         finally:
@@ -459,13 +459,13 @@ class Lease:
 
     def answering(self) -> None:
         """The client is about to be sent something: from now on it is too late to take the request back."""
-        if not self.is_withdrawn:
+        if not self.is_preempted:
             self._sender = None
 
-    def withdraw(self) -> None:
+    def preempt(self) -> None:
         """Take the request back, if it is not too late."""
-        if self._sender is not None and not self.is_withdrawn:
-            self.is_withdrawn = True
+        if self._sender is not None and not self.is_preempted:
+            self.is_preempted = True
             self._sender.cancel()
 
     async def returned(self, hold_s: float) -> None:
@@ -476,7 +476,7 @@ class Lease:
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
         self.number = decision.number
-        self.may_be_withdrawn = decision.may_be_withdrawn
+        self.may_be_preempted = decision.may_be_preempted
 
 
 NO_LEASES: Mapping[str, Lease] = {}

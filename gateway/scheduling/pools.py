@@ -40,7 +40,7 @@ class Pools:
         self._is_other = False  # what there is, and for whom, may be different
         self._tiers: dict[str, Tier] = {}  # that were told since the start
         self._tiers_removed: set[str] = set()
-        self._standings_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
+        self._checkpoint_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
         self._share: ReplicaShare = ALONE  # of what backends can hold
         self._peers: Mapping[str, PeerUse] = {}  # by backend
         # By model, as asked for since the last news.
@@ -51,9 +51,9 @@ class Pools:
         """Follow these backends; `changed` and `load_changed` are to be called when there is news of them."""
         self._backends = backends
 
-    def remember(self, standings_of: Callable[[str], ServiceCheckpoint | None]) -> None:
+    def remember(self, checkpoint_of: Callable[[str], ServiceCheckpoint | None]) -> None:
         """A pool begins with what everybody had received there, where that is known."""
-        self._standings_of = standings_of
+        self._checkpoint_of = checkpoint_of
 
     def changed(self) -> None:
         """There are other backends, or they serve other models."""
@@ -237,7 +237,7 @@ class Pools:
                 dispatcher.tiers_changed(list(self._tiers.values()))
             dispatcher.tiers_removed(self._tiers_removed)  # which the file may have declared at the start
             dispatcher.load_changed(self._loads_of(pool))
-            standings = self._standings_of(pool)
-            if standings is not None:
-                dispatcher.restored(standings)
+            checkpoint = self._checkpoint_of(pool)
+            if checkpoint is not None:
+                dispatcher.restored(checkpoint)
         return dispatcher

@@ -37,7 +37,7 @@ def _file(state: StateSection, config_file: Path | None) -> Path | None:
     return state.file or (None if config_file is None else config_file.parent / FILE_NAME)
 
 
-def make_meeting(state: StateSection) -> RedisExchange | None:
+def make_peer_exchange(state: StateSection) -> RedisExchange | None:
     """Where gateways that share their state meet; None where they do not. Raises ValueError where a password cannot be
     read.
     """

@@ -227,7 +227,7 @@ class Budgets:
 
     # -- for people ----------------------------------------------------------------------------------------
 
-    def standings(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
+    def checkpoint(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
         """Every budget of so many holders as it stands, by holder, those behind `after`."""
         holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
         return [standing for holder in holders for standing in self._standings(holder)]

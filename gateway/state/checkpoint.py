@@ -76,7 +76,7 @@ class Checkpoint:
 
     def start(self, source: Learning) -> None:
         """Let these parts, which are new, take up what was kept; keep what they learn from now on."""
-        source.pools.remember(self.standings_of)
+        source.pools.remember(self.checkpoint_of)
         source.backends.remember(self.step_time_of)
         source.prompt_tokens.remember(self._ratios)
         self._source = source
@@ -90,10 +90,10 @@ class Checkpoint:
 
     # -- what was kept -------------------------------------------------------------------------------------
 
-    def standings_of(self, pool: str) -> ServiceCheckpoint | None:
+    def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
         """What everybody had received in this pool, None where nothing is known."""
         kept = self._pools.get(pool)
-        return None if kept is None else kept.lanes
+        return None if kept is None else kept.fair_queues
 
     def step_time_of(self, spec: BackendSpec) -> StepTime | None:
         """What is to be believed of a backend's steps before any is seen: what was learnt at this address, unless
@@ -120,14 +120,14 @@ class Checkpoint:
 
     async def _counters(self, source: Learning) -> Counters:
         now = self._clock()
-        for name, ask in source.standings().items():
-            standings = ask()
+        for name, ask in source.checkpoint().items():
+            checkpoint = ask()
             if source.is_serving():
-                self._serving[name] = standings
-            lanes = is_worth_keeping(keep_levels(standings, self._serving.get(name, {})))
+                self._serving[name] = checkpoint
+            fair_queues = is_worth_keeping(keep_levels(checkpoint, self._serving.get(name, {})))
             before = self._pools.get(name)
-            if before is None or before.lanes != lanes:
-                self._pools[name] = PoolCounters(now, lanes)
+            if before is None or before.fair_queues != fair_queues:
+                self._pools[name] = PoolCounters(now, fair_queues)
             await asyncio.sleep(0)
         return Counters(trim_accounts(self._pools))
 

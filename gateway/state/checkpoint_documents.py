@@ -29,7 +29,7 @@ class PoolCounters:
     """What everybody had received in a pool when somebody last received anything (seconds since 1970)."""
 
     at_s: float
-    lanes: ServiceCheckpoint
+    fair_queues: ServiceCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ def read_document(kind: type[K], body: bytes) -> K:
 def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNTS_MAX) -> Mapping[str, PoolCounters]:
     """With as many accounts as are kept: those furthest above what anybody is lifted to."""
     tiers = [
-        ((pool, lane, tier_id), tier)
+        ((pool, fair_queue, tier_id), tier)
         for pool, counters in pools.items()
-        for lane, standings in counters.lanes.items()
-        for tier_id, tier in standings.tiers.items()
+        for fair_queue, checkpoint in counters.fair_queues.items()
+        for tier_id, tier in checkpoint.tiers.items()
     ]
     if sum(len(tier.tenants) for _, tier in tiers) <= accounts_max:
         return pools
@@ -111,17 +111,20 @@ def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNT
     return {
         pool: replace(
             counters,
-            lanes={
-                lane: QueueCheckpoint(
-                    standings.level,
+            fair_queues={
+                fair_queue: QueueCheckpoint(
+                    checkpoint.level,
                     {
                         tier_id: replace(
-                            tier, tenants={t: c for t, c in tier.tenants.items() if (pool, lane, tier_id, t) in staying}
+                            tier,
+                            tenants={
+                                t: c for t, c in tier.tenants.items() if (pool, fair_queue, tier_id, t) in staying
+                            },
                         )
-                        for tier_id, tier in standings.tiers.items()
+                        for tier_id, tier in checkpoint.tiers.items()
                     },
                 )
-                for lane, standings in counters.lanes.items()
+                for fair_queue, checkpoint in counters.fair_queues.items()
             },
         )
         for pool, counters in pools.items()

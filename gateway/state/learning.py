@@ -20,9 +20,9 @@ class Learning:
     prompt_tokens: LearntPromptTokens
     is_serving: Callable[[], bool]
 
-    def standings(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
+    def checkpoint(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
         """How to ask every pool what everybody has received."""
-        return {name: dispatcher.standings for name, dispatcher in self.pools.dispatchers().items()}
+        return {name: dispatcher.checkpoint for name, dispatcher in self.pools.dispatchers().items()}
 
     def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
         """What is believed of the steps of every backend, of which anything is."""

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 class PeerExchange(Protocol):
     """Where do gateways meet?"""
 
-    async def hear(self, name: str, said: int) -> ExchangeResult: ...
-    async def say(self, name: str, word: bytes, said: int) -> ExchangeResult: ...
+    async def receive_from(self, name: str, said: int) -> ExchangeResult: ...
+    async def publish(self, name: str, word: bytes, said: int) -> ExchangeResult: ...
     async def close(self) -> None: ...
 
 
@@ -65,7 +65,7 @@ class Replicas:
 
     def __init__(
         self,
-        meeting: PeerExchange,
+        peer_exchange: PeerExchange,
         *,
         limits: SharedLimits,
         budgets: Budgets,
@@ -76,7 +76,7 @@ class Replicas:
         """`on_share` is told the part that is this gateway's of what is shared, and what others have at backends,
         whenever either is different.
         """
-        self._meeting = meeting
+        self._peer_exchange = peer_exchange
         self._limits = limits
         self._budgets = budgets
         self._writer = writer
@@ -104,10 +104,10 @@ class Replicas:
         await self._meets.stop()
         if not self.is_cut_off:
             try:
-                await self._say(leaves=True)
+                await self._publish(leaves=True)
             except StoreUnavailable as error:
                 log.debug("the other gateways are not told that this one leaves: %s", error)
-        await self._meeting.close()
+        await self._peer_exchange.close()
 
     # -- meetings ------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Replicas:
             return
         self._busy_s = 0.0
         try:
-            is_said, why = await self._say(leaves=False), "too many say something at once"
+            is_said, why = await self._publish(leaves=False), "too many say something at once"
         except StoreUnavailable as error:
             is_said, why = False, str(error)
         if is_said:
@@ -134,19 +134,19 @@ class Replicas:
         self._budgets.cut_off(self.count if self.is_cut_off else 1)
         self._next_at = self._clock() + min(self._busy_s / TIME_RATIO_MAX, PAUSE_S_MAX) - MEET_S
 
-    async def _say(self, *, leaves: bool) -> bool:
+    async def _publish(self, *, leaves: bool) -> bool:
         """Hear what is new until nothing is, and say what that makes of this gateway's part; whether it was said."""
-        await self._hear(await self._meeting.hear(self.name, self._said))
+        await self._receive(await self._peer_exchange.receive_from(self.name, self._said))
         for _ in range(TRIES_MAX):
             began = time.perf_counter()
             word = self._word(leaves=leaves)
             self._busy_s += time.perf_counter() - began
-            met = await self._meeting.say(self.name, word, self._said)
+            met = await self._peer_exchange.publish(self.name, word, self._said)
             if met.taken:
                 self._said = met.said
                 self._limits.agreed()
                 return True
-            await self._hear(met)
+            await self._receive(met)
         return False
 
     def _word(self, *, leaves: bool) -> bytes:
@@ -163,7 +163,7 @@ class Replicas:
         }
         return orjson.dumps(word, default=tuple)  # a MinuteSaid is a named tuple
 
-    async def _hear(self, met: ExchangeResult) -> None:
+    async def _receive(self, met: ExchangeResult) -> None:
         now = self._clock()
         for name, (age_s, word) in met.heard.items():
             began = time.perf_counter()

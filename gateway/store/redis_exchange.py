@@ -44,11 +44,11 @@ class RedisExchange:
         script = resources.files("gateway.store").joinpath("data", "meet.lua").read_text(encoding="utf-8")
         self._script = self._redis.register_script(script)
 
-    async def hear(self, name: str, said: int) -> ExchangeResult:
+    async def receive_from(self, name: str, said: int) -> ExchangeResult:
         """What is new since the first `said` words; `taken` where nothing is. Raises StoreUnavailable."""
-        return await self.say(name, b"", said)
+        return await self.publish(name, b"", said)
 
-    async def say(self, name: str, word: bytes, said: int) -> ExchangeResult:
+    async def publish(self, name: str, word: bytes, said: int) -> ExchangeResult:
         """Say a word in the knowledge of the first `said` words. Raises StoreUnavailable within the timeout."""
         try:
             taken, said, *rest = await self._script(keys=self._keys, args=[name, word, said, KEPT_MS])

@@ -47,61 +47,65 @@ ServiceCheckpoint = Mapping[str, QueueCheckpoint]
 NOTHING_RECEIVED = TierCheckpoint()
 
 
-def is_worth_keeping(standings: ServiceCheckpoint) -> ServiceCheckpoint:
+def is_worth_keeping(checkpoint: ServiceCheckpoint) -> ServiceCheckpoint:
     """Without the tenants that would be lifted to the level of their tier."""
     return {
-        lane: replace(
-            of_lane, tiers={tier_id: replace(tier, tenants=_above(tier)) for tier_id, tier in of_lane.tiers.items()}
+        fair_queue: replace(
+            of_fair_queue,
+            tiers={tier_id: replace(tier, tenants=_above(tier)) for tier_id, tier in of_fair_queue.tiers.items()},
         )
-        for lane, of_lane in standings.items()
+        for fair_queue, of_fair_queue in checkpoint.items()
     }
 
 
-def keep_levels(standings: ServiceCheckpoint, earlier: ServiceCheckpoint) -> ServiceCheckpoint:
+def keep_levels(checkpoint: ServiceCheckpoint, earlier: ServiceCheckpoint) -> ServiceCheckpoint:
     """With levels no higher than earlier: nobody is to be lifted for having left since then."""
     return {
-        lane: QueueCheckpoint(
-            min(of_lane.level, earlier[lane].level),
+        fair_queue: QueueCheckpoint(
+            min(of_fair_queue.level, earlier[fair_queue].level),
             {
-                tier_id: replace(tier, level=min(tier.level, earlier[lane].tiers.get(tier_id, tier).level))
-                for tier_id, tier in of_lane.tiers.items()
+                tier_id: replace(tier, level=min(tier.level, earlier[fair_queue].tiers.get(tier_id, tier).level))
+                for tier_id, tier in of_fair_queue.tiers.items()
             },
         )
-        if lane in earlier
-        else of_lane
-        for lane, of_lane in standings.items()
+        if fair_queue in earlier
+        else of_fair_queue
+        for fair_queue, of_fair_queue in checkpoint.items()
     }
 
 
-def fit_to_queues(standings: ServiceCheckpoint, lanes: Collection[str]) -> ServiceCheckpoint:
+def fit_to_queues(checkpoint: ServiceCheckpoint, fair_queues: Collection[str]) -> ServiceCheckpoint:
     """The standings for a pool that has these lanes: from many to one they are summed, from one they are shared out in
     equal parts; each of many keeps its own, also where its backend is not there yet.
     """
-    if BEFORE_ALL in lanes and standings.keys() != {BEFORE_ALL}:
-        return {BEFORE_ALL: sum_queues(list(standings.values()))}
-    if BEFORE_ALL in standings and BEFORE_ALL not in lanes:
-        return dict.fromkeys(lanes, divide_queue(standings[BEFORE_ALL], max(1, len(lanes))))
-    return standings
+    if BEFORE_ALL in fair_queues and checkpoint.keys() != {BEFORE_ALL}:
+        return {BEFORE_ALL: sum_queues(list(checkpoint.values()))}
+    if BEFORE_ALL in checkpoint and BEFORE_ALL not in fair_queues:
+        return dict.fromkeys(fair_queues, divide_queue(checkpoint[BEFORE_ALL], max(1, len(fair_queues))))
+    return checkpoint
 
 
-def sum_queues(lanes: Sequence[QueueCheckpoint]) -> QueueCheckpoint:
+def sum_queues(fair_queues: Sequence[QueueCheckpoint]) -> QueueCheckpoint:
     """What everybody has received in all of them."""
-    tier_ids = _keys(lane.tiers for lane in lanes)
+    tier_ids = _keys(fair_queue.tiers for fair_queue in fair_queues)
     return QueueCheckpoint(
-        level=sum(lane.level for lane in lanes),
-        tiers={tier_id: _summed([lane.tiers.get(tier_id, NOTHING_RECEIVED) for lane in lanes]) for tier_id in tier_ids},
+        level=sum(fair_queue.level for fair_queue in fair_queues),
+        tiers={
+            tier_id: _summed([fair_queue.tiers.get(tier_id, NOTHING_RECEIVED) for fair_queue in fair_queues])
+            for tier_id in tier_ids
+        },
     )
 
 
-def divide_queue(lane: QueueCheckpoint, parts: int) -> QueueCheckpoint:
+def divide_queue(fair_queue: QueueCheckpoint, parts: int) -> QueueCheckpoint:
     """An equal part of everything."""
     tiers = {
         tier_id: TierCheckpoint(
             tier.counter / parts, tier.level / parts, {each: counter / parts for each, counter in tier.tenants.items()}
         )
-        for tier_id, tier in lane.tiers.items()
+        for tier_id, tier in fair_queue.tiers.items()
     }
-    return QueueCheckpoint(lane.level / parts, tiers)
+    return QueueCheckpoint(fair_queue.level / parts, tiers)
 
 
 def _summed(tiers: Sequence[TierCheckpoint]) -> TierCheckpoint:

@@ -41,7 +41,7 @@ class InFlight:
     utilisation: float = 0.0  # how full its backend was then, 1.0: full
     speed: float = 1.0  # of its backend then, 1.0: as the mean of all
     first_token_at: float | None = None
-    is_withdrawn: bool = False  # its backend was asked to give it back, and has not answered
+    is_preempted: bool = False  # its backend was asked to give it back, and has not answered
     is_prepaid: bool = False  # it was dispatched before and came back
     service: float = 0.0  # charged so far
     outstanding: float = 0.0  # service its predicted, unproduced output will cost

@@ -165,7 +165,7 @@ class BackendCapacity:
         return min(self.sequences_max, self._limit.sequences_max(self.work))
 
     @property
-    def has_seat(self) -> bool:
+    def has_slot(self) -> bool:
         """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
         return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))
 
@@ -280,15 +280,15 @@ class BackendCapacity:
             return reported
         return prefill_tokens_per_s(work) * window_s - work.owed_by(due_at, now)
 
-    def seat_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
+    def slot_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
         """Seconds until there is a seat, and memory, for so much, if requests end as often as they should in the mean.
         With `is_full` there is none now, whatever there is room for. Only with a model.
         """
         if not self.sequences:
             return 0.0
-        seats_short = sequences if is_full else self.sequences + sequences - self.sequences_max
+        slots_short = sequences if is_full else self.sequences + sequences - self.sequences_max
         tokens_short = self.tokens_held_max + tokens - self.tokens_max
-        ends = max(seats_short, tokens_short / max(1.0, self.tokens / self.sequences))
+        ends = max(slots_short, tokens_short / max(1.0, self.tokens / self.sequences))
         # As many end in the time of one answer as run.
         return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
 
@@ -390,7 +390,7 @@ class BackendCapacity:
         prompt, first, last = reservation.prefill_tokens, reservation.ran_with, self.sequences
         answer = TimedAnswer(duration_s, prompt, tokens, is_streamed, first, last)
         before = self._limit.sequences_max(self.work)
-        self._limit.answered(answer, self.work, seats=self.sequences_max, is_sized=self.is_sized)
+        self._limit.answered(answer, self.work, slots=self.sequences_max, is_sized=self.is_sized)
         if self._limit.sequences_max(self.work) != before:
             self._set_limits()
 

@@ -123,24 +123,24 @@ class TieredFairness:
     def standing(self, tenant: Tenant) -> ServiceRecord:
         return self._orders[tenant.tier_id].standing(tenant.id)
 
-    def tier_standing(self, tier_id: str) -> ServiceRecord:
+    def tier_checkpoint(self, tier_id: str) -> ServiceRecord:
         return self._tier_order.standing(tier_id)
 
-    def standings(self) -> QueueCheckpoint:
+    def checkpoint(self) -> QueueCheckpoint:
         """What all tiers and tenants have received; takes time in proportion to them."""
         tiers = {
-            tier_id: TierCheckpoint(self.tier_standing(tier_id).counter, order.level(), order.received())
+            tier_id: TierCheckpoint(self.tier_checkpoint(tier_id).counter, order.level(), order.received())
             for tier_id, order in self._orders.items()
             if tier_id in self._tiers or order.received()
         }
         return QueueCheckpoint(self._tier_order.level(), tiers)
 
-    def begin_at(self, standings: QueueCheckpoint, *, returning: bool) -> None:
+    def begin_at(self, checkpoint: QueueCheckpoint, *, returning: bool) -> None:
         """Nobody has waited here yet: so much have the tiers and their tenants received, and so far is lifted the first
         to join, or with `returning` whoever joins until `all_returned`. Some of the tiers may not be here yet.
         """
-        self._tier_order.begin_at(standings.level, returning=returning)
-        for tier_id, tier in standings.tiers.items():
+        self._tier_order.begin_at(checkpoint.level, returning=returning)
+        for tier_id, tier in checkpoint.tiers.items():
             if tier_id in self._tiers or tier.tenants:
                 self._tier_order.adopt(tier_id, ServiceRecord(tier.counter))
                 order = self._order(tier_id)
@@ -157,7 +157,7 @@ class TieredFairness:
         """Service by which the tenant is behind the other, or its tier behind the other's tier."""
         if tenant.tier_id == other.tier_id:
             return self._orders[tenant.tier_id].lag(tenant.id, other.id) * tenant.weight
-        lag = self.tier_standing(other.tier_id).key - self.tier_standing(tenant.tier_id).key
+        lag = self.tier_checkpoint(other.tier_id).key - self.tier_checkpoint(tenant.tier_id).key
         return lag * self._tiers[tenant.tier_id].weight
 
     def reweighed(self, before: Tenant, after: Tenant) -> None:

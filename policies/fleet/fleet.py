@@ -66,7 +66,7 @@ class Fleet:
         self._usable: dict[str, tuple[float, float]] = {}  # by backend, as last measured: sequences and KV tokens
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
-        self.with_seat: set[str] = set()
+        self.with_slot: set[str] = set()
         """Ids of the backends that are there and have a seat."""
         self._open: list[BackendCapacity] | None = None  # these, as far as they were asked for since they changed
         self._refusals = NegativeCache()
@@ -82,7 +82,7 @@ class Fleet:
         self._retired = self._backends.keys() - {load.backend_id for load in loads}
         for backend_id in sorted(self._retired):
             self._retire(self._backends[backend_id])
-            self.with_seat.discard(backend_id)
+            self.with_slot.discard(backend_id)
             self._usable.pop(backend_id, None)
         self._open = None
         self._set_layout()
@@ -145,7 +145,9 @@ class Fleet:
         """The backends that may be sent something now and have a seat for it."""
         self._clock.now = now
         return (
-            [each for each in self._seated() if now >= each.held_until] if now < self._held_until else self._seated()[:]
+            [each for each in self._in_slot() if now >= each.held_until]
+            if now < self._held_until
+            else self._in_slot()[:]
         )
 
     def is_open(self, backend_id: str, now: float) -> bool:
@@ -159,7 +161,7 @@ class Fleet:
         if now < self._held_until:
             held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
             opening = min(held, default=inf)
-        opening = min([opening, *[capacity.opens_at(now) for capacity in self._seated()]])
+        opening = min([opening, *[capacity.opens_at(now) for capacity in self._in_slot()]])
         return None if opening == inf else opening
 
     def refused(self, backend_id: str, now: float, hold_s: float) -> None:
@@ -191,7 +193,7 @@ class Fleet:
         part = min(1.0, computed / reservation.prefill_tokens)
         return Usage(cached + round((prompt - cached) * part), cached, 0)
 
-    def seat(
+    def slot(
         self,
         request: Request,
         tier_id: str,
@@ -228,7 +230,7 @@ class Fleet:
             reservation.cached_tokens = self.cached_tokens(request, chosen.id)
         chosen.take(reservation)
         self._requests += 1
-        self._seats_changed(chosen)
+        self._slots_changed(chosen)
         return chosen, reservation
 
     def soonest(
@@ -275,10 +277,10 @@ class Fleet:
         self._clock.now = now
         due_at, found = due_no_later(request), []
         for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
-            seat_in_s = self._seat_in_s(capacity, request, output_tokens, ahead)
+            slot_in_s = self._slot_in_s(capacity, request, output_tokens, ahead)
             ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id), due_at=due_at)
             if ttft_s is not None:
-                found.append(TtftForecast(max(seat_in_s, 0.0) + ttft_s, capacity.id))
+                found.append(TtftForecast(max(slot_in_s, 0.0) + ttft_s, capacity.id))
         return sorted(found, key=lambda forecast: forecast.backend_id)
 
     def predicted_ttft_s(self, request: Request, now: float, *, output_tokens: float) -> float | None:
@@ -329,7 +331,7 @@ class Fleet:
         self._requests -= 1
         if capacity.id in self._retired:
             self._retire(capacity)
-        self._seats_changed(capacity)
+        self._slots_changed(capacity)
 
     def limits(self) -> tuple[float, float]:
         """Sequences and KV tokens that we may have in flight at all available backends together, each times the speed
@@ -371,7 +373,7 @@ class Fleet:
             capacity.set_reserves(self._reserve_ratios, self._entitled)
         else:  # what is told again says nothing of what is held now
             capacity.measured(load, self._told(capacity, in_flight) if capacity.is_news(load) else 0)
-        self._seats_changed(capacity)
+        self._slots_changed(capacity)
         usable = (capacity.sequences_usable, capacity.tokens_max)
         self._usable[capacity.id] = usable if load.available else NOTHING_USABLE
         return capacity
@@ -417,15 +419,15 @@ class Fleet:
     def _serving_among(self, backend_ids: Collection[str], now: float) -> list[BackendCapacity]:
         return [self._backends[each] for each in backend_ids if self.serves(each, now)]
 
-    def _seat_in_s(
+    def _slot_in_s(
         self, capacity: BackendCapacity, request: Request, output_tokens: float, ahead: WorkAhead | None
     ) -> float:
         tokens = request.prompt_tokens + output_tokens
         if capacity.work.model is None:
             return 0.0
         if ahead is None:
-            return capacity.seat_in_s(request.choices, tokens)
-        return capacity.seat_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
+            return capacity.slot_in_s(request.choices, tokens)
+        return capacity.slot_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
 
     def _fits(
         self,
@@ -458,18 +460,18 @@ class Fleet:
 
         return fits
 
-    def _seated(self) -> list[BackendCapacity]:
+    def _in_slot(self) -> list[BackendCapacity]:
         """The backends that are there and have a seat."""
         if self._open is None:
-            self._open = [each for each in self._backends.values() if each.id in self.with_seat]
+            self._open = [each for each in self._backends.values() if each.id in self.with_slot]
         return self._open
 
-    def _seats_changed(self, capacity: BackendCapacity) -> None:
+    def _slots_changed(self, capacity: BackendCapacity) -> None:
         self._refusals.changed(capacity.id)
-        has_seat = capacity.load.available and capacity.has_seat
-        if has_seat != (capacity.id in self.with_seat):
+        has_slot = capacity.load.available and capacity.has_slot
+        if has_slot != (capacity.id in self.with_slot):
             self._open = None
-            (self.with_seat.add if has_seat else self.with_seat.discard)(capacity.id)
+            (self.with_slot.add if has_slot else self.with_slot.discard)(capacity.id)
 
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)

@@ -103,7 +103,7 @@ class LatencyLimit:
         self._others: set[Kind] = set()  # that came since
         self._strange = 0  # answers of these, less those of those
 
-    def answered(self, answer: TimedAnswer, *, seats: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, *, slots: float, is_sized: bool) -> None:
         """One has ended, of a backend with so many seats for ours: said of it or, where it is not `is_sized`, assumed
         while nothing better is known.
         """
@@ -116,7 +116,7 @@ class LatencyLimit:
             self._settling -= 1
         elif ran_with is not None:
             self._observe(answer, ran_with)
-            allowed = min(seats, self.sequences_max)
+            allowed = min(slots, self.sequences_max)
             self._answers += 1
             self._bound += allowed - 1 <= ran_with <= allowed
             self._look_for_trial(ran_with, allowed, is_sized=is_sized)

@@ -46,7 +46,7 @@ class Limit(Protocol):
         """The most sequences that it allows there; infinite where that depends on what they ask for, or is all."""
         ...
 
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
         """One has ended, of a backend with so many seats for ours, which it is known to have where it `is_sized`."""
         ...
 
@@ -65,7 +65,7 @@ class RoomOnly:
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return True
 
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
         """Nothing is learnt."""
 
 
@@ -108,9 +108,9 @@ class ModelLimit:
     def sequences_max(self, work: EngineWork) -> float:
         return self._gap.sequences_max if work.model is None else inf
 
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, seats: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
         if work.model is None:
-            self._gap.answered(answer, seats=seats, is_sized=is_sized)
+            self._gap.answered(answer, slots=slots, is_sized=is_sized)
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:

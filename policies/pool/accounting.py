@@ -18,7 +18,7 @@ class Accounting:
     """The accounts of one pool, in all its lanes."""
 
     ledger: Ledger
-    lanes: FairQueues
+    fair_queues: FairQueues
     unsettled: dict[str, InFlight] = field(default_factory=dict)
     """Entries with tokens that no account has seen yet."""
 
@@ -31,24 +31,24 @@ class Accounting:
         for entry in list(self.unsettled.values()):
             self.settle(entry)
 
-    def ended(self, entry: InFlight, lane: FairQueue, *, is_served: bool, now: float) -> None:
+    def ended(self, entry: InFlight, fair_queue: FairQueue, *, is_served: bool, now: float) -> None:
         """The entry, which was sent from this lane, is over: charge what it has used and was not charged yet."""
         self.unsettled.pop(entry.request.id, None)
         used = self.ledger.charge(entry, entry.usage)
         closed = self.ledger.closed(entry, is_served=is_served)
         charge = Charge(used.service + closed.service, used.outstanding + closed.outstanding)
-        lane.charged(entry.request.tenant_id, charge)
-        lane.ended(entry, now)
+        fair_queue.charged(entry.request.tenant_id, charge)
+        fair_queue.ended(entry, now)
 
-    def left(self, request: Request, lane: FairQueue, now: float) -> None:
+    def left(self, request: Request, fair_queue: FairQueue, now: float) -> None:
         """A request has left this lane for good, without being dispatched."""
-        lane.first.pop(request.id, None)
+        fair_queue.first.pop(request.id, None)
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
-            lane.charged(request.tenant_id, self.ledger.refunded(entry))
-            lane.ended(entry, now)
+            fair_queue.charged(request.tenant_id, self.ledger.refunded(entry))
+            fair_queue.ended(entry, now)
         else:
-            lane.dropped(request, now)
+            fair_queue.dropped(request, now)
 
     def moved(self, request: Request, move: QueueMove, now: float) -> None:
         """A waiting request waits in another lane: what it has prepaid it has prepaid there."""
@@ -67,9 +67,9 @@ class Accounting:
     def spent(self, tenant_id: str, usage: Usage) -> None:
         """The tenant used this much by a call that was never queued: nobody knows which backend did the work."""
         service, _ = self.ledger.spent(tenant_id, usage)
-        lanes = self.lanes.all()
-        for lane in lanes:
-            lane.charged(tenant_id, Charge(service / len(lanes), 0.0))
+        fair_queues = self.fair_queues.all()
+        for fair_queue in fair_queues:
+            fair_queue.charged(tenant_id, Charge(service / len(fair_queues), 0.0))
 
     def _charge(self, entry: InFlight, charge: Charge) -> None:
-        self.lanes.at(entry.backend_id).charged(entry.request.tenant_id, charge)
+        self.fair_queues.at(entry.backend_id).charged(entry.request.tenant_id, charge)

@@ -24,9 +24,9 @@ class PoolAdmission:
 
     tenants: Tenants
     fleet: Fleet
-    gate: AdmissionRules
+    admission_rules: AdmissionRules
     shedding: Shedding
-    patience: QueueTimeout
+    queue_timeout: QueueTimeout
     attainment: AttainmentCounts
     outage: Outage
 
@@ -39,28 +39,28 @@ class PoolAdmission:
             return self.reject(request, Reason.TENANT_UNKNOWN, now)
         if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
             return self.reject(request, Reason.NO_BACKEND, now)
-        refusal = self.gate.refuse(request, tenant, now)
+        refusal = self.admission_rules.refuse(request, tenant, now)
         for _ in range(SHED_MAX):
             is_full = refusal is not None and refusal.reason is Reason.QUEUE_FULL
             victim = self.shedding.victim(request, now) if is_full else None
             if victim is None:
                 break
             shed(victim)
-            refusal = self.gate.refuse(request, tenant, now)
+            refusal = self.admission_rules.refuse(request, tenant, now)
         return self._noted(request, refusal) if refusal is not None else None
 
     def reject(self, request: Request, reason: Reason, now: float) -> Reject:
         """The refusal of a request that waits no more, or never did, for this reason."""
-        return self._noted(request, self.gate.reject(request, reason, now))
+        return self._noted(request, self.admission_rules.reject(request, reason, now))
 
     def expired(self, request: Request, now: float) -> Reject:
         """The refusal of a request that has waited long enough."""
         is_served = self.fleet.is_available(request.backend_ids)
-        return self.reject(request, self.patience.reason(request, now) if is_served else Reason.NO_BACKEND, now)
+        return self.reject(request, self.queue_timeout.reason(request, now) if is_served else Reason.NO_BACKEND, now)
 
     def _may_wait_for_backend(self, request: Request) -> bool:
         """Where others serve, what waits for some alone would keep back what its tenant sends after it."""
-        return self.outage.is_waited_out and self.tenants.lanes.has_place(request)
+        return self.outage.is_waited_out and self.tenants.fair_queues.has_place(request)
 
     def _noted(self, request: Request, refusal: Reject) -> Reject:
         if request.envelope is not None and request.tenant_id in self.tenants.states:

@@ -38,19 +38,37 @@ class BackfillRound:
     """The backends that have room in one poll, and which requests wait for them in vain."""
 
     __slots__ = (
-        "_asked_for", "_closed", "_fleet", "_held", "_held_for", "_is_settled", "_lane", "_passed", "_passed_over",
-        "_too_far", "_unreserved", "blocked", "candidates", "is_closed", "now",
+        "_asked_for",
+        "_closed",
+        "_fair_queue",
+        "_fleet",
+        "_held",
+        "_held_for",
+        "_is_settled",
+        "_passed",
+        "_passed_over",
+        "_too_far",
+        "_unreserved",
+        "blocked",
+        "candidates",
+        "is_closed",
+        "now",
     )  # fmt: skip
 
     def __init__(
-        self, now: float, lane: FairQueue, candidates: list[BackendCapacity], fleet: Fleet, unreserved: frozenset[str]
+        self,
+        now: float,
+        fair_queue: FairQueue,
+        candidates: list[BackendCapacity],
+        fleet: Fleet,
+        unreserved: frozenset[str],
     ) -> None:
         """`unreserved` are the tiers without a reserve."""
         self.now = now
         self.candidates = Candidates(candidates)
         self.blocked: set[str] = set()  # tiers to which all candidates are closed
         self.is_closed = False  # all of them are, to these and perhaps not to all
-        self._lane = lane
+        self._fair_queue = fair_queue
         self._fleet = fleet
         self._unreserved = unreserved
         self._closed: dict[str, frozenset[str]] = {}  # backend id -> tiers to which it is closed besides
@@ -64,7 +82,7 @@ class BackfillRound:
 
     def next(self) -> tuple[str, Request] | None:
         """The request that is next, and its tier."""
-        return self._lane.next(self.blocked, self._may_go if self._passed_over else any_request)
+        return self._fair_queue.next(self.blocked, self._may_go if self._passed_over else any_request)
 
     def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
         """The candidates that the request may go to."""
@@ -99,7 +117,7 @@ class BackfillRound:
             return True
         if capacity.fits(reservation, reserve_only=True):
             return True  # into what the operator, or what was learnt, holds free for its tier
-        return not self._lane.use(request.tenant_id).requests and capacity.spares(held.needed, reservation)
+        return not self._fair_queue.use(request.tenant_id).requests and capacity.spares(held.needed, reservation)
 
     def found_none(self, tier_id: str, request: Request) -> None:
         """The request has no place in this round, or none that it may take before others."""
@@ -109,7 +127,7 @@ class BackfillRound:
             return
         passed = PassedOver(tier_id, request)
         self._passed_over.add(request.tenant_id)
-        if self.is_closed or not self._lane.order.is_fair or len(self._passed) >= PASSED_MAX:
+        if self.is_closed or not self._fair_queue.order.is_fair or len(self._passed) >= PASSED_MAX:
             self._close(passed)
         else:
             self._passed[request.tenant_id] = passed
@@ -143,20 +161,24 @@ class BackfillRound:
                 self._hold_for(passed)
 
     def _hold_for(self, passed: PassedOver) -> None:
-        lane, fleet, request = self._lane, self._fleet, passed.request
-        hold = lane.held.get(request.id)
+        fair_queue, fleet, request = self._fair_queue, self._fleet, passed.request
+        hold = fair_queue.held.get(request.id)
         if hold is None or hold.backend_id in self._held or not fleet.is_open(hold.backend_id, self.now):
-            hold = fleet.soonest(request, passed.tier_id, lane.output_tokens(request), besides=self._held, now=self.now)
+            hold = fleet.soonest(
+                request, passed.tier_id, fair_queue.output_tokens(request), besides=self._held, now=self.now
+            )
             if hold is None:
                 return  # every backend is held for somebody who goes before
-            lane.held[request.id] = hold
+            fair_queue.held[request.id] = hold
         self._held[hold.backend_id] = hold
         self._held_for[request.id] = hold
 
     def _first_not_to_pass(self, request: Request) -> PassedOver | None:
         """The first of those who are passed whom the request's tenant is too far ahead of."""
-        lane = self._lane
+        fair_queue = self._fair_queue
         for passed in self._passed.values():
-            if not lane.may_pass(request.tenant_id, passed.request.tenant_id, self._held_for.get(passed.request.id)):
+            if not fair_queue.may_pass(
+                request.tenant_id, passed.request.tenant_id, self._held_for.get(passed.request.id)
+            ):
                 return passed
         return None

@@ -40,13 +40,13 @@ def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -
 
 
 def predictors(
-    seating: SlotFitting, prediction: PolicyChoice | None, sizing: PolicyChoice | None
+    slot_fitting: SlotFitting, prediction: PolicyChoice | None, sizing: PolicyChoice | None
 ) -> tuple[Prediction, Prediction]:
     """What is to order tenants and what is to size reservations; where one did both, one goes on doing both unless
     there is a choice of sizing. Raises ValueError as `choose_policy`.
     """
-    predictor = choose_policy(PREDICTION, prediction)() if prediction else seating.prediction
-    sizer = predictor if seating.sizing is seating.prediction else seating.sizing
+    predictor = choose_policy(PREDICTION, prediction)() if prediction else slot_fitting.prediction
+    sizer = predictor if slot_fitting.sizing is slot_fitting.prediction else slot_fitting.sizing
     return predictor, choose_policy(PREDICTION, sizing)() if sizing else sizer
 
 
@@ -62,50 +62,50 @@ def rearrange(
     """Let everything that is in the old lanes be in the new, which are empty. There is a place for all that waits."""
     _carry_counters(list(before.all()), list(after.all()))
     for entry in ledger.in_flight.values():
-        lane = after.at(entry.backend_id)
-        lane.holds(entry)
-        _expect(lane, entry)
-    not_taken = [request_id for lane in before.all() for request_id in lane.first]
+        fair_queue = after.at(entry.backend_id)
+        fair_queue.holds(entry)
+        _expect(fair_queue, entry)
+    not_taken = [request_id for fair_queue in before.all() for request_id in fair_queue.first]
     homes: dict[str, FairQueue] = {}
     for request in queues.oldest_first():
         before.leave(request, sent=False)
-        lane = homes[request.id] = after.enter(request, now)
-        lane.queued(request, now)
+        fair_queue = homes[request.id] = after.enter(request, now)
+        fair_queue.queued(request, now)
         prepaid = ledger.prepaid(request.id)
         if prepaid is not None:
-            prepaid.backend_id = lane.backend_id or prepaid.backend_id
-            _expect(lane, prepaid)
+            prepaid.backend_id = fair_queue.backend_id or prepaid.backend_id
+            _expect(fair_queue, prepaid)
     for request_id in not_taken:
         homes[request_id].first[request_id] = None
-    for lane in after.all():
-        _join(lane, states.values())
+    for fair_queue in after.all():
+        _join(fair_queue, states.values())
 
 
-def restore(lanes: FairQueues, maker: QueueFactory, standings: ServiceCheckpoint) -> None:
+def restore(fair_queues: FairQueues, maker: QueueFactory, checkpoint: ServiceCheckpoint) -> None:
     """Let everybody go on from these standings in new lanes, and in those that the maker has yet to make."""
-    here = {lane.backend_id or BEFORE_ALL: lane for lane in lanes.all()}
-    fitting = fit_to_queues(standings, here)
-    for key, lane in here.items():
+    here = {fair_queue.backend_id or BEFORE_ALL: fair_queue for fair_queue in fair_queues.all()}
+    fitting = fit_to_queues(checkpoint, here)
+    for key, fair_queue in here.items():
         if key in fitting:
-            lane.restore(fitting[key], returning=True)
+            fair_queue.restore(fitting[key], returning=True)
     maker.restored = {key: each for key, each in fitting.items() if key not in here}
 
 
 def _carry_counters(before: Sequence[FairQueue], after: Sequence[FairQueue]) -> None:
-    part = divide_queue(sum_queues([lane.standings() for lane in before]), max(1, len(after)))
-    for lane in after:
-        lane.restore(part)
+    part = divide_queue(sum_queues([fair_queue.checkpoint() for fair_queue in before]), max(1, len(after)))
+    for fair_queue in after:
+        fair_queue.restore(part)
 
 
-def _expect(lane: FairQueue, entry: InFlight) -> None:
+def _expect(fair_queue: FairQueue, entry: InFlight) -> None:
     """What is outstanding of the entry belongs to this lane."""
-    lane.charged(entry.request.tenant_id, Charge(0.0, entry.outstanding))
+    fair_queue.charged(entry.request.tenant_id, Charge(0.0, entry.outstanding))
 
 
-def _join(lane: FairQueue, states: Iterable[QueuedTenant]) -> None:
+def _join(fair_queue: FairQueue, states: Iterable[QueuedTenant]) -> None:
     def key(state: QueuedTenant) -> tuple[float, float, str]:
         tenant = state.tenant
-        return lane.order.tier_standing(tenant.tier_id).key, lane.key(tenant.id), tenant.id
+        return fair_queue.order.tier_checkpoint(tenant.tier_id).key, fair_queue.key(tenant.id), tenant.id
 
     for state in sorted(states, key=key):
-        lane.refresh(state)
+        fair_queue.refresh(state)

@@ -42,7 +42,7 @@ class Preemption:
     tiers: Mapping[str, Tier]
     fleet: Fleet
     tier: Callable[[str], Tier]
-    outlook: Forecaster
+    forecaster: Forecaster
     wakeup_at: float | None = field(default=None, init=False)
     """When somebody who waits will have waited too long."""
     is_on: bool = field(default=False, init=False)
@@ -56,7 +56,7 @@ class Preemption:
         """There are other tiers, or they are others than they were."""
         self.is_on = self.service_min is not None or any(tier.preemptible for tier in self.tiers.values())
 
-    def may_withdraw(self, request: Request) -> bool:
+    def may_preempt(self, request: Request) -> bool:
         """Whether this request, if it is sent now, may be taken back."""
         return self.service_min is not None or self.tier(request.tenant_id).preemptible
 
@@ -69,41 +69,42 @@ class Preemption:
         """The request has produced a token, or is not at its backend any more: it cannot be taken back."""
         self._untouched.pop(request_id, None)
 
-    def withdrawn(self, lanes: FairQueues, now: float) -> Iterator[Preempt]:
+    def preempted(self, fair_queues: FairQueues, now: float) -> Iterator[Preempt]:
         """At most one request from each lane, where backends may be sent something now."""
         self.wakeup_at = None
         running: dict[FairQueue, list[InFlight]] = {}
         for entry in self._untouched.values():
             if self.fleet.is_open(entry.backend_id, now):
-                running.setdefault(lanes.at(entry.backend_id), []).append(entry)
-        for lane, entries in running.items():
-            if any(entry.is_withdrawn for entry in entries):
+                running.setdefault(fair_queues.at(entry.backend_id), []).append(entry)
+        for fair_queue, entries in running.items():
+            if any(entry.is_preempted for entry in entries):
                 continue  # what was asked for back has not come yet
-            victim = self._for_envelope(lane, entries, now) or self._for_service(lane, entries)
+            victim = self._for_envelope(fair_queue, entries, now) or self._for_service(fair_queue, entries)
             if victim is not None:
-                victim.is_withdrawn = True
+                victim.is_preempted = True
                 yield Preempt(victim.request.id)
 
-    def _for_service(self, lane: FairQueue, entries: list[InFlight]) -> InFlight | None:
-        if self.service_min is None or not lane.order.is_fair:
+    def _for_service(self, fair_queue: FairQueue, entries: list[InFlight]) -> InFlight | None:
+        if self.service_min is None or not fair_queue.order.is_fair:
             return None
-        for tier_id, request in lane.next_of_tiers():
-            key_min = lane.key(request.tenant_id) + self.service_min
+        for tier_id, request in fair_queue.next_of_tiers():
+            key_min = fair_queue.key(request.tenant_id) + self.service_min
             ahead = [
                 entry
                 for entry in _of_use(entries, request)
-                if lane.tier_id(entry.request.tenant_id) == tier_id and lane.key(entry.request.tenant_id) > key_min
+                if fair_queue.tier_id(entry.request.tenant_id) == tier_id
+                and fair_queue.key(entry.request.tenant_id) > key_min
             ]
             if ahead:  # the youngest of whoever is furthest ahead
-                return max(ahead, key=lambda each: (lane.key(each.request.tenant_id), *_youth(each)))
+                return max(ahead, key=lambda each: (fair_queue.key(each.request.tenant_id), *_youth(each)))
         return None
 
-    def _for_envelope(self, lane: FairQueue, entries: list[InFlight], now: float) -> InFlight | None:
-        waiting = (choice for choice in lane.next_of_tiers() if not self.tiers[choice[0]].preemptible)
+    def _for_envelope(self, fair_queue: FairQueue, entries: list[InFlight], now: float) -> InFlight | None:
+        waiting = (choice for choice in fair_queue.next_of_tiers() if not self.tiers[choice[0]].preemptible)
         tier_id, request = next(waiting, ("", None))
-        if request is None or request.id in lane.first:
+        if request is None or request.id in fair_queue.first:
             return None
-        victims = [each for each in _of_use(entries, request) if self._gives(lane, each, tier_id)]
+        victims = [each for each in _of_use(entries, request) if self._gives(fair_queue, each, tier_id)]
         if not victims:
             return None
         late_at = self._late_at(request, now)
@@ -112,15 +113,15 @@ class Preemption:
         if now < late_at - RECHECK_S:
             self.wakeup_at = late_at if self.wakeup_at is None else min(self.wakeup_at, late_at)
             return None
-        lane.first[request.id] = None
+        fair_queue.first[request.id] = None
         return max(victims, key=_youth)
 
-    def _gives(self, lane: FairQueue, entry: InFlight, tier_id: str) -> bool:
+    def _gives(self, fair_queue: FairQueue, entry: InFlight, tier_id: str) -> bool:
         """Whether the entry is of a preemptible tier that this one is not too far ahead of."""
         tier = self.tier(entry.request.tenant_id)
         if not tier.preemptible:
             return False
-        lead = lane.order.tier_standing(tier_id).key - lane.order.tier_standing(tier.id).key
+        lead = fair_queue.order.tier_checkpoint(tier_id).key - fair_queue.order.tier_checkpoint(tier.id).key
         return lead <= (entry.service + entry.outstanding) / tier.weight
 
     def _late_at(self, request: Request, now: float) -> float | None:
@@ -128,9 +129,9 @@ class Preemption:
         even a seat would not save it.
         """
         due_at = first_token_due_at(request)
-        if due_at is None or self.outlook.is_hopeless(request, due_at, now):
+        if due_at is None or self.forecaster.is_hopeless(request, due_at, now):
             return None
-        forecast_s = self.outlook.next_ttft_s(request, now)
+        forecast_s = self.forecaster.next_ttft_s(request, now)
         if forecast_s is None:
             return request.arrived_at + (due_at - request.arrived_at) * WAITED_RATIO_MAX
         return due_at - forecast_s

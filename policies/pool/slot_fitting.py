@@ -51,11 +51,11 @@ class SlotFitting:
         self._fleet.set_reserves(tiers)
         self.unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
 
-    def seat(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
+    def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
         """Reserve the request's place where placement says; None where it has to wait."""
         sized = self.sizing.predict(request)
         expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
-        seat = self._fleet.seat(
+        slot = self._fleet.slot(
             request,
             tier_id,
             this_round.open_to(tier_id, request),
@@ -65,11 +65,11 @@ class SlotFitting:
             may_enter=partial(this_round.may_enter, request) if this_round.is_anyone_passed else None,
             placement=self.placement,
         )
-        if seat is None:
+        if slot is None:
             this_round.found_none(tier_id, request)
             return None
-        backend, reservation = seat
-        if backend.id not in self._fleet.with_seat:
+        backend, reservation = slot
+        if backend.id not in self._fleet.with_slot:
             this_round.candidates.gone(backend)
         else:
             this_round.candidates.filled(backend)

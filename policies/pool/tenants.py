@@ -25,10 +25,10 @@ class Tenants:
     states: dict[str, QueuedTenant]
     tiers: dict[str, Tier]
     queues: PoolQueues
-    lanes: FairQueues
+    fair_queues: FairQueues
     accounting: Accounting
-    seating: SlotFitting
-    gate: AdmissionRules
+    slot_fitting: SlotFitting
+    admission_rules: AdmissionRules
     attainment: AttainmentCounts
     noted: set[str] = field(default_factory=set)
     """Tenants whose queue, tier or key may have changed, for whoever keeps them in order."""
@@ -47,7 +47,7 @@ class Tenants:
 
     def key(self, tenant_id: str) -> float:
         """What the tenants of a tier are ordered by, summed over all lanes."""
-        return sum(lane.key(tenant_id) for lane in self.lanes.all())
+        return sum(fair_queue.key(tenant_id) for fair_queue in self.fair_queues.all())
 
     def change(
         self,
@@ -65,9 +65,9 @@ class Tenants:
         self.tiers |= new_tiers
         self._leaving_tiers -= new_tiers.keys()
         self.accounting.settle_all()  # by the weights and in the tiers that it was used in
-        self.seating.set_tiers(self.tiers.values())
-        for lane in self.lanes.all():
-            lane.order.set_tiers(new_tiers.values())
+        self.slot_fitting.set_tiers(self.tiers.values())
+        for fair_queue in self.fair_queues.all():
+            fair_queue.order.set_tiers(new_tiers.values())
         for tenant in changed:
             # Where its tier has gone meanwhile somebody knows it was: it stays what it has become.
             if tenant.tier_id in self.tiers:
@@ -84,47 +84,47 @@ class Tenants:
         state = self.states.get(tenant.id)
         if state is None:
             self.states[tenant.id] = QueuedTenant(tenant)
-            for lane in self.lanes.all():
-                lane.welcome(tenant)
+            for fair_queue in self.fair_queues.all():
+                fair_queue.welcome(tenant)
             return
         before, state.tenant, state.removed = state.tenant, tenant, False
-        for lane in self.lanes.all():
-            lane.change(before, state, now)
+        for fair_queue in self.fair_queues.all():
+            fair_queue.change(before, state, now)
 
-    def dispatched(self, tenant_id: str, lane: FairQueue) -> None:
+    def dispatched(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """One of the tenant's requests left this lane for a backend."""
         state = self.states[tenant_id]
         state.in_flight += 1
-        self._refresh(state, lane)
+        self._refresh(state, fair_queue)
 
-    def freed(self, tenant_id: str, lane: FairQueue) -> None:
+    def freed(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """One request less of the tenant is in flight; where it came back it waits in this lane."""
         state = self.states[tenant_id]
         state.in_flight -= 1
-        self._refresh(state, lane)
+        self._refresh(state, fair_queue)
         self._forget_if_gone(state)
 
-    def queue_changed(self, tenant_id: str, lane: FairQueue) -> None:
+    def queue_changed(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """What the tenant has waiting in this lane has changed."""
         state = self.states[tenant_id]
-        self._refresh(state, lane)
+        self._refresh(state, fair_queue)
         self._forget_if_gone(state)
 
     def move_stranded(self, now: float) -> None:
         """What waits for a backend that does not serve waits for another that does."""
-        for request in self.lanes.stranded(now):
-            move = self.lanes.move(request, now)
+        for request in self.fair_queues.stranded(now):
+            move = self.fair_queues.move(request, now)
             self.accounting.moved(request, move, now)
             move.after.queued(request, now)
-            for lane in (move.before, move.after):
-                self.queue_changed(request.tenant_id, lane)
+            for fair_queue in (move.before, move.after):
+                self.queue_changed(request.tenant_id, fair_queue)
 
     def _removed(self, tenant_id: str) -> list[Request]:
         """The tenant is gone. Returns what it has waiting, oldest first, which is to be refused."""
         state = self.states.get(tenant_id)
         if state is None:
-            for lane in self.lanes.all():
-                lane.forget_absent(tenant_id)
+            for fair_queue in self.fair_queues.all():
+                fair_queue.forget_absent(tenant_id)
             return []
         state.removed = True
         waiting = list(self.queues.of(tenant_id).requests.values())
@@ -140,22 +140,25 @@ class Tenants:
         attainment: Callable[[str], Attainment],
     ) -> dict[str, TenantView]:
         """These tenants (None: all) for people and metrics; counters are the sums over all lanes."""
-        lanes = self.lanes.all()
+        fair_queues = self.fair_queues.all()
         views = {}
         for tenant_id in self.states if tenant_ids is None else tenant_ids:
             state = self.states.get(tenant_id)
             if state is None:
                 continue
-            queue, standings = self.queues.of(tenant_id), [lane.order.standing(state.tenant) for lane in lanes]
+            queue, checkpoint = (
+                self.queues.of(tenant_id),
+                [fair_queue.order.standing(state.tenant) for fair_queue in fair_queues],
+            )
             views[tenant_id] = TenantView(
                 queued_requests=len(queue.requests),
                 queued_bytes=queue.body_bytes,
                 in_flight_requests=state.in_flight,
-                in_flight_tokens=sum(lane.use(tenant_id).tokens for lane in lanes),
+                in_flight_tokens=sum(fair_queue.use(tenant_id).tokens for fair_queue in fair_queues),
                 service=ledger.service(tenant_id),
-                counter=sum(standing.counter for standing in standings),
-                key=sum(standing.key for standing in standings),
-                waiting_spell=state.spells if any(lane.competes(tenant_id) for lane in lanes) else 0,
+                counter=sum(standing.counter for standing in checkpoint),
+                key=sum(standing.key for standing in checkpoint),
+                waiting_spell=state.spells if any(fair_queue.competes(tenant_id) for fair_queue in fair_queues) else 0,
                 slack_s_min=slacks_s.get(tenant_id),
                 attainment=attainment(tenant_id),
             )
@@ -164,13 +167,17 @@ class Tenants:
     def counter(self, tenant_id: str) -> float:
         """The tenant's counter over all lanes."""
         state = self.states.get(tenant_id)
-        return 0.0 if state is None else sum(lane.order.standing(state.tenant).counter for lane in self.lanes.all())
+        return (
+            0.0
+            if state is None
+            else sum(fair_queue.order.standing(state.tenant).counter for fair_queue in self.fair_queues.all())
+        )
 
-    def _refresh(self, state: QueuedTenant, lane: FairQueue) -> None:
+    def _refresh(self, state: QueuedTenant, fair_queue: FairQueue) -> None:
         self.noted.add(state.tenant.id)
-        lane.refresh(state)
+        fair_queue.refresh(state)
         if state.tenant.in_flight_max is not None:
-            for each in self.lanes.all():
+            for each in self.fair_queues.all():
                 each.refresh(state)
 
     def _forget_if_gone(self, state: QueuedTenant) -> None:
@@ -183,12 +190,12 @@ class Tenants:
 
     def _forget(self, tenant: Tenant) -> None:
         """The tenant is gone, and all that it had here."""
-        for lane in self.lanes.all():
-            lane.forget(tenant)
-        self.lanes.forget(tenant.id)
+        for fair_queue in self.fair_queues.all():
+            fair_queue.forget(tenant)
+        self.fair_queues.forget(tenant.id)
         self.accounting.ledger.forget(tenant.id)
-        self.seating.forget(tenant.id)
-        self.gate.forget(tenant.id)
+        self.slot_fitting.forget(tenant.id)
+        self.admission_rules.forget(tenant.id)
         self.attainment.forget(tenant.id)
 
     def _forget_tiers(self) -> None:
@@ -196,7 +203,7 @@ class Tenants:
         for tier_id in self._leaving_tiers - {state.tenant.tier_id for state in self.states.values()}:
             self._leaving_tiers.discard(tier_id)
             del self.tiers[tier_id]
-            self.seating.set_tiers(self.tiers.values())
-            for lane in self.lanes.all():
-                lane.order.remove_tier(tier_id)
+            self.slot_fitting.set_tiers(self.tiers.values())
+            for fair_queue in self.fair_queues.all():
+                fair_queue.order.remove_tier(tier_id)
             self.attainment.forget_tier(tier_id)

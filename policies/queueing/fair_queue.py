@@ -132,16 +132,16 @@ class FairQueue:
 
     # -- who has received what -------------------------------------------------------------------------------
 
-    def standings(self) -> QueueCheckpoint:
+    def checkpoint(self) -> QueueCheckpoint:
         """What everybody has received here, also who has not come back yet."""
-        return self.order.standings()
+        return self.order.checkpoint()
 
-    def restore(self, standings: QueueCheckpoint, *, returning: bool = False) -> None:
+    def restore(self, checkpoint: QueueCheckpoint, *, returning: bool = False) -> None:
         """Nobody has waited here yet: everybody goes on from these. With `returning` nobody is lifted for being away,
         until the order is told otherwise.
         """
-        self.order.begin_at(standings, returning=returning)
-        for tier_id, tier in standings.tiers.items():
+        self.order.begin_at(checkpoint, returning=returning)
+        for tier_id, tier in checkpoint.tiers.items():
             for tenant_id in tier.tenants:
                 self.forget_absent(tenant_id)  # it had moved in one of the lanes that these are the sum of
                 self._absent[tenant_id] = tier_id

@@ -72,8 +72,8 @@ class FairQueues(Protocol):
 
     def release_holds(self) -> None:
         """More is known of a backend: another than the one that is held may have room sooner."""
-        for lane in self.all():
-            lane.held.clear()
+        for fair_queue in self.all():
+            fair_queue.held.clear()
 
     def stranded(self, now: float) -> Sequence[Request]:
         """What waits for a backend that does not serve although another would, oldest first."""
@@ -95,41 +95,41 @@ class FairQueues(Protocol):
         """The tenant is gone."""
         return
 
-    def standings(self) -> dict[str, QueueCheckpoint]:
+    def checkpoint(self) -> dict[str, QueueCheckpoint]:
         """What everybody has received in every lane."""
-        return {lane.backend_id or BEFORE_ALL: lane.standings() for lane in self.all()}
+        return {fair_queue.backend_id or BEFORE_ALL: fair_queue.checkpoint() for fair_queue in self.all()}
 
     def all_returned(self) -> None:
         """Who has not come back by now was away."""
-        for lane in self.all():
-            lane.order.all_returned()
+        for fair_queue in self.all():
+            fair_queue.order.all_returned()
 
 
 class SharedQueue(FairQueues):
     """One lane before all backends, over the pool's own queues."""
 
-    def __init__(self, lane: FairQueue) -> None:
-        self._lane = lane
-        self._all = (lane,)
+    def __init__(self, fair_queue: FairQueue) -> None:
+        self._fair_queue = fair_queue
+        self._all = (fair_queue,)
 
     def all(self) -> Collection[FairQueue]:
         return self._all
 
     def at(self, backend_id: str) -> FairQueue:
-        return self._lane
+        return self._fair_queue
 
     def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
-        return ((self._lane, backends),) if backends else ()
+        return ((self._fair_queue, backends),) if backends else ()
 
     def enter(self, request: Request, now: float) -> FairQueue:
-        return self._lane
+        return self._fair_queue
 
     def enter_again(self, entry: InFlight) -> FairQueue:
-        return self._lane
+        return self._fair_queue
 
     def leave(self, request: Request, *, sent: bool) -> FairQueue:
-        self._lane.held.pop(request.id, None)
-        return self._lane
+        self._fair_queue.held.pop(request.id, None)
+        return self._fair_queue
 
     def move(self, request: Request, now: float) -> QueueMove:
         raise AssertionError("nothing is stranded before all backends")
@@ -142,34 +142,34 @@ class QueuePerBackend(FairQueues):
         self,
         placement: ArrivalPlacement,
         fleet: Fleet,
-        make_lane: Callable[[str], FairQueue],
+        make_fair_queue: Callable[[str], FairQueue],
         running: Collection[str] = (),
     ) -> None:
         """`running` are ids of requests that the placement knows as sent already."""
         self._placement = placement
         self._running = set(running)
         self._fleet = fleet
-        self._make_lane = make_lane
-        self._lanes: dict[str, FairQueue] = {}
+        self._make_fair_queue = make_fair_queue
+        self._fair_queues: dict[str, FairQueue] = {}
         self._queued: dict[str, int] = {}  # requests that wait, by lane
         self._backend_ids: dict[str, str] = {}  # by waiting request
         self.backends_changed()
 
     def all(self) -> Collection[FairQueue]:
-        return self._lanes.values()
+        return self._fair_queues.values()
 
     def at(self, backend_id: str) -> FairQueue:
-        return self._lanes[backend_id]
+        return self._fair_queues[backend_id]
 
     def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
-        return [(self._lanes[each.id], [each]) for each in backends if self._queued[each.id]]
+        return [(self._fair_queues[each.id], [each]) for each in backends if self._queued[each.id]]
 
     def enter(self, request: Request, now: float) -> FairQueue:
         fleet = self._fleet
         backends = fleet.serving(request, now) or fleet.available(request) or fleet.known(request)
         backend_id = self._assign(request, backends)
         self._wait(request, backend_id).queues.add(request)
-        return self._lanes[backend_id]
+        return self._fair_queues[backend_id]
 
     def enter_again(self, entry: InFlight) -> FairQueue:
         request = entry.request
@@ -178,9 +178,9 @@ class QueuePerBackend(FairQueues):
             self._placement.returned(request, entry.backend_id)
         else:  # it was sent before the time of this placement
             self._assign(request, [each for each in self._fleet.known(request) if each.id == entry.backend_id])
-        lane = self._wait(request, entry.backend_id)
-        lane.queues.add_first(request)
-        return lane
+        fair_queue = self._wait(request, entry.backend_id)
+        fair_queue.queues.add_first(request)
+        return fair_queue
 
     def leave(self, request: Request, *, sent: bool) -> FairQueue:
         backend_id = self._backend_ids.pop(request.id)
@@ -190,10 +190,10 @@ class QueuePerBackend(FairQueues):
             self._placement.dispatched(request, backend_id)
         else:
             self._placement.unassigned(request, backend_id)
-        lane = self._lanes[backend_id]
-        lane.held.pop(request.id, None)
-        lane.queues.take(request)
-        return lane
+        fair_queue = self._fair_queues[backend_id]
+        fair_queue.held.pop(request.id, None)
+        fair_queue.queues.take(request)
+        return fair_queue
 
     def ended(self, entry: InFlight) -> None:
         if entry.request.id in self._running:
@@ -210,19 +210,21 @@ class QueuePerBackend(FairQueues):
         super().backends_changed()
         known = self._fleet.backend_ids()
         for backend_id in known:
-            if backend_id not in self._lanes:
-                self._lanes[backend_id] = self._make_lane(backend_id)
+            if backend_id not in self._fair_queues:
+                self._fair_queues[backend_id] = self._make_fair_queue(backend_id)
                 self._queued[backend_id] = 0
-        for backend_id in [each for each, lane in self._lanes.items() if each not in known and lane.is_empty]:
-            del self._lanes[backend_id], self._queued[backend_id]
+        for backend_id in [
+            each for each, fair_queue in self._fair_queues.items() if each not in known and fair_queue.is_empty
+        ]:
+            del self._fair_queues[backend_id], self._queued[backend_id]
 
     def stranded(self, now: float) -> Sequence[Request]:
         waiting = [
             request
-            for backend_id, lane in self._lanes.items()
+            for backend_id, fair_queue in self._fair_queues.items()
             if self._queued[backend_id] and not self._fleet.serves(backend_id, now)
-            for tenant_id in lane.queues.tenant_ids()
-            for request in lane.queues.of(tenant_id).requests.values()
+            for tenant_id in fair_queue.queues.tenant_ids()
+            for request in fair_queue.queues.of(tenant_id).requests.values()
             if self._fleet.serving(request, now)
         ]
         return sorted(waiting, key=lambda request: (request.arrived_at, request.id))
@@ -231,7 +233,7 @@ class QueuePerBackend(FairQueues):
         before = self.leave(request, sent=False)
         backend_id = self._assign(request, self._fleet.serving(request, now))
         self._wait(request, backend_id).queues.add_back(request)
-        return QueueMove(before, self._lanes[backend_id])
+        return QueueMove(before, self._fair_queues[backend_id])
 
     def forget(self, tenant_id: str) -> None:
         self._placement.forget(tenant_id)
@@ -247,7 +249,7 @@ class QueuePerBackend(FairQueues):
     def _wait(self, request: Request, backend_id: str) -> FairQueue:
         self._backend_ids[request.id] = backend_id
         self._queued[backend_id] += 1
-        return self._lanes[backend_id]
+        return self._fair_queues[backend_id]
 
 
 @dataclass(slots=True)
@@ -267,30 +269,32 @@ class QueueFactory:
     restored: dict[str, QueueCheckpoint] = field(default_factory=dict)
     """What everybody had received before backends that are not there yet."""
 
-    def lanes(
+    def fair_queues(
         self, placement: Placement | ArrivalPlacement, queues: PoolQueues, running: Collection[str] = ()
     ) -> FairQueues:
         """The lanes that this placement needs, over the pool's queues; `running` are ids that it knows as sent."""
         if placement.reads_prefixes:
             placement.look_up_in(self.prefixes)
         if isinstance(placement, ArrivalPlacement):
-            return QueuePerBackend(placement, self.fleet, self._lane_before, running)
+            return QueuePerBackend(placement, self.fleet, self._queue_before, running)
         self.restored = {}  # of lanes that there will not be
         longest = self.prefixes.longest
         return SharedQueue(
-            self._lane(queues, self.fleet.limits, lambda request: longest(request)[0], self.prefixes.changes)
+            self._fair_queue(queues, self.fleet.limits, lambda request: longest(request)[0], self.prefixes.changes)
         )
 
-    def _lane_before(self, backend_id: str) -> FairQueue:
+    def _queue_before(self, backend_id: str) -> FairQueue:
         """A lane before one backend, with queues of its own."""
         cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
         changes = partial(self.prefixes.changes, backend_id=backend_id)
-        lane = self._lane(TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, changes, backend_id)
+        fair_queue = self._fair_queue(
+            TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, changes, backend_id
+        )
         if backend_id in self.restored:
-            lane.restore(self.restored.pop(backend_id))
-        return lane
+            fair_queue.restore(self.restored.pop(backend_id))
+        return fair_queue
 
-    def _lane(
+    def _fair_queue(
         self,
         queues: TenantQueues,
         limits: Callable[[], tuple[float, float]],

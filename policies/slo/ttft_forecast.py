@@ -48,7 +48,7 @@ class Forecaster:
     fleet: Fleet
     price: Price
     output_tokens: Callable[[Request], float]
-    lanes: FairQueues
+    fair_queues: FairQueues
     _stuck_tiers: frozenset[str] = frozenset()
     _is_asked: bool = False
     _scan: BackendScan = NOTHING_KNOWN
@@ -59,7 +59,9 @@ class Forecaster:
             return
         restricted = len(self.queues.restricted)  # waits for some backends, and says nothing of all of them
         if len(self.queues) > restricted:
-            self._stuck_tiers = frozenset().union(*(lane.order.waiting_tiers() for lane in self.lanes.all()))
+            self._stuck_tiers = frozenset().union(
+                *(fair_queue.order.waiting_tiers() for fair_queue in self.fair_queues.all())
+            )
         else:
             self._stuck_tiers = frozenset()
 
@@ -114,11 +116,14 @@ class Forecaster:
             return None
         queue = queues.of(tenant.id)
         own_tokens = queue.prompt_tokens + len(queue.requests) * output_tokens
-        leads = [(lane.lead_service(tenant), number, lane) for number, lane in enumerate(self.lanes.all())]
-        lead_service, _, lane = min(leads)
+        leads = [
+            (fair_queue.lead_service(tenant), number, fair_queue)
+            for number, fair_queue in enumerate(self.fair_queues.all())
+        ]
+        lead_service, _, fair_queue = min(leads)
         price = self.price.service(request.prompt_tokens, 0, output_tokens)
         lead_tokens = lead_service * (request.prompt_tokens + output_tokens) / price if price else 0.0
-        tokens = (own_tokens + lead_tokens) / lane.share_ratio(tenant)
+        tokens = (own_tokens + lead_tokens) / fair_queue.share_ratio(tenant)
         all_tokens = queues.prompt_tokens + waiting * scan.mean_output_tokens
         ratio = min(1.0, tokens / max(1.0, all_tokens)) / scan.serving
         return WorkAhead(ratio * waiting, ratio * all_tokens)

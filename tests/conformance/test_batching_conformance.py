@@ -18,12 +18,12 @@ every_batching = pytest.mark.parametrize("make", BATCHING.values(), ids=BATCHING
 requests = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=12)
 
 
-def make_engine(make, *, seats: int = 5) -> Engine:
+def make_engine(make, *, slots: int = 5) -> Engine:
     return Engine(
         TINY,
         kv_tokens_max=POOL_TOKENS,
         block_tokens=BLOCK_TOKENS,
-        requests_running_max=seats,
+        requests_running_max=slots,
         batching=make(TINY, POOL_TOKENS, STEP_TOKENS),
     )
 
@@ -78,7 +78,7 @@ def test_equal_engines_compute_equal_steps(make, sizes):
 
 @every_batching
 def test_with_one_seat_requests_are_served_in_the_order_of_arrival(make):
-    engine = make_engine(make, seats=1)
+    engine = make_engine(make, slots=1)
     submit_all(engine, [(10, 2, 0), (1, 1, 0), (30, 3, 0)])
     finished = [request_id for _, report in steps(engine) for request_id in report.finished]
     assert finished == ["r0", "r1", "r2"]

@@ -27,9 +27,9 @@ def make_capacity(
     fill: list[int] | None = None,
     step_time: StepTime | None = None,
 ):
-    seats, tokens = size
+    slots, tokens = size
     capacity = BackendCapacity(
-        BackendLoad(f"gpu-{number}", requests_running_max=seats, kv_tokens_max=tokens, step_time=step_time)
+        BackendLoad(f"gpu-{number}", requests_running_max=slots, kv_tokens_max=tokens, step_time=step_time)
     )
     for prompt in fill or []:
         capacity.take(capacity.reservation(REQUEST, "default", prompt_tokens=prompt, output_tokens=0.0))

@@ -117,8 +117,8 @@ async def test_a_deleted_tenants_queue_is_answered_403_and_what_runs_goes_on(api
 @pytest.mark.parametrize("placement", ["round-robin", "preble", "d2lpm"])
 async def test_a_deleted_tenants_calls_are_answered_403_where_they_wait_for_one_backend_too(tmp_path, placement):
     async with engine(**SLOW) as server:
-        one_seat = {"name": "b0", "url": server.url, "requests_running_max": 1}
-        async with admin(tmp_path, one_seat, scheduling={"placement": placement}) as api:
+        one_slot = {"name": "b0", "url": server.url, "requests_running_max": 1}
+        async with admin(tmp_path, one_slot, scheduling={"placement": placement}) as api:
             await api.post("/tenants", {"id": "alice"})
             key = bearer(await api.key_for("alice"))
             calls = [asyncio.ensure_future(api.rig.post(call(max_tokens=40), headers=key)) for _ in range(3)]
@@ -155,8 +155,8 @@ async def test_a_weight_that_is_changed_decides_between_those_that_wait_already(
         return await answer()(reader, writer)
 
     async with scripted(act) as backend:
-        one_seat = {"name": "gpu", "url": backend.url, "requests_running_max": 1}
-        async with admin(tmp_path, one_seat, scheduling={"prediction": "none"}) as api:
+        one_slot = {"name": "gpu", "url": backend.url, "requests_running_max": 1}
+        async with admin(tmp_path, one_slot, scheduling={"prediction": "none"}) as api:
             calls = []
             for name in ("gold", "iron"):
                 await api.post("/tiers", {"id": name})

@@ -41,7 +41,7 @@ async def test_what_is_added_and_who_gets_what_is_measured_before_a_real_port(mo
     monkeypatch.setattr(run, "ANSWERS", Shape(prompt_words=16, output_tokens=16))
     stages = []
     async with engine() as url:
-        found = await run.bench(plan(url, seats=4), lambda part, stage: stages.append((part, stage)))
+        found = await run.bench(plan(url, slots=4), lambda part, stage: stages.append((part, stage)))
     assert (found.model, found.is_whole, found.failed_calls) == ("embedded", True, 0), found.failure
     for compared in (found.request, found.first_token, found.token):
         assert compared.direct.samples == compared.gateway.samples > 0

@@ -60,7 +60,7 @@ async def test_an_engine_that_is_full_is_tried_again_until_it_takes_the_call():
     async with gateway_and_engine(max_num_queued_reqs=2) as (rig, server):
         replies = await asyncio.gather(*(rig.post(call(max_tokens=20)) for _ in range(8)))
         assert [reply.status for reply in replies] == [200] * 8
-        assert server._face.serving.rejections["max_num_queued_reqs"] > 0
+        assert server._api.serving.rejections["max_num_queued_reqs"] > 0
         prompt = replies[0].json["usage"]["prompt_tokens"]
         assert rig.service() == 8 * (prompt + 40)
         assert set(states(rig).values()) == {"healthy"}
@@ -77,7 +77,7 @@ async def test_a_call_put_back_keeps_its_deadline():
 
 async def test_a_refused_connection_puts_the_call_to_another_backend_and_charges_once():
     async with scripted() as dying, scripted() as well, gateway(dying, well, health={"idle_s": 30}) as rig:
-        rig.gateway._links["b0"].upstream._port = free_port()  # it has gone, and no poll has seen it yet
+        rig.gateway._backend_clients["b0"].upstream._port = free_port()  # it has gone, and no poll has seen it yet
         replies = await asyncio.gather(*(rig.post() for _ in range(4)))
         assert [reply.status for reply in replies] == [200] * 4
         assert rig.service() == 4 * CHARGE

@@ -27,7 +27,7 @@ def tenants(tmp_path):
     return make
 
 
-def seats(server, count):
+def slots(server, count):
     return {"name": "b0", "url": server.url, "requests_running_max": count}
 
 
@@ -50,7 +50,7 @@ async def ttft_s(rig, headers) -> float:
 async def chats_beside_a_flood(scheduling, tenants) -> float:
     """Median time to the first token of a tenant that chats while another keeps 120 calls in the queue."""
     config, headers = tenants(chat={}, flood={})
-    async with engine() as server, gateway(seats(server, 8), **config, scheduling=scheduling) as rig:
+    async with engine() as server, gateway(slots(server, 8), **config, scheduling=scheduling) as rig:
         flood = [asyncio.create_task(rig.post(call(max_tokens=100), headers=headers["flood"])) for _ in range(120)]
         await until(lambda: rig.tenant("flood") and rig.tenant("flood").queued_requests > 80)
         times = []
@@ -69,7 +69,7 @@ async def test_a_chat_is_served_soon_beside_a_flood_under_vtc_and_late_under_fif
 @pytest.mark.parametrize("weight", [1, 3])
 async def test_tenants_that_both_wait_are_served_by_their_weights(tenants, weight):
     config, headers = tenants(one={}, other={"weight": weight})
-    async with engine() as server, gateway(seats(server, 8), **config) as rig:
+    async with engine() as server, gateway(slots(server, 8), **config) as rig:
         calls = [
             asyncio.create_task(rig.post(call(max_tokens=40), headers=headers[name]))
             for _ in range(150)
@@ -87,7 +87,7 @@ async def test_tenants_that_both_wait_are_served_by_their_weights(tenants, weigh
 async def test_a_tiers_share_does_not_depend_on_how_many_tenants_it_has(tenants):
     config, headers = tenants(lone={"tier": "gold"}, a={"tier": "silver"}, b={"tier": "silver"}, c={"tier": "silver"})
     tiers = {"gold": {"weight": 1}, "silver": {"weight": 1}}
-    async with engine() as server, gateway(seats(server, 8), **config, tiers=tiers) as rig:
+    async with engine() as server, gateway(slots(server, 8), **config, tiers=tiers) as rig:
         calls = [
             asyncio.create_task(rig.post(call(max_tokens=40), headers=headers[name]))
             for _ in range(120)
@@ -104,7 +104,7 @@ async def test_a_tiers_share_does_not_depend_on_how_many_tenants_it_has(tenants)
 async def test_a_reserve_keeps_seats_that_only_its_tier_may_take(tenants):
     config, headers = tenants(chat={"tier": "interactive"}, batch={"tier": "batch"})
     tiers = {"interactive": {"reserve_ratio": 0.25}, "batch": {}}
-    async with engine(speed=0.1) as server, gateway(seats(server, 8), **config, tiers=tiers) as rig:
+    async with engine(speed=0.1) as server, gateway(slots(server, 8), **config, tiers=tiers) as rig:
         # Answers of half a minute: no seat becomes free while this test runs.
         batch = [asyncio.create_task(rig.post(call(max_tokens=3000), headers=headers["batch"])) for _ in range(20)]
         await until(lambda: rig.snapshot().in_flight_requests == 6)
@@ -119,7 +119,7 @@ async def test_a_reserve_keeps_seats_that_only_its_tier_may_take(tenants):
 
 async def test_a_tenants_in_flight_limit_holds_it_back_and_nobody_else(tenants):
     config, headers = tenants(limited={"in_flight_max": 2}, free={})
-    async with engine(speed=0.3) as server, gateway(seats(server, 16), **config) as rig:
+    async with engine(speed=0.3) as server, gateway(slots(server, 16), **config) as rig:
         calls = [
             asyncio.create_task(rig.post(call(max_tokens=20), headers=headers[name]))
             for name in headers
@@ -135,7 +135,7 @@ async def test_a_tenants_in_flight_limit_holds_it_back_and_nobody_else(tenants):
 
 
 async def test_one_tenant_alone_may_use_the_whole_engine(tenants):
-    async with engine(speed=0.2) as server, gateway(seats(server, 8)) as rig:
+    async with engine(speed=0.2) as server, gateway(slots(server, 8)) as rig:
         calls = [asyncio.create_task(rig.post(call(max_tokens=20))) for _ in range(12)]
         await until(lambda: running(server) == 8)
         assert {(await task).status for task in calls} == {200}

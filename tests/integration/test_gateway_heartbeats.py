@@ -69,7 +69,7 @@ def beating(*backends, tmp_path=None, **config):
     return gateway(*backends, queue=queue, **log, **config)
 
 
-def seat(server):
+def slot(server):
     return {"name": "b0", "url": server.url, "requests_running_max": 1}
 
 
@@ -117,7 +117,7 @@ async def test_a_stream_that_waits_in_the_queue_gets_its_head_and_comments_and_t
     held = Held(answer())
     async with (
         scripted(STREAM, held) as backend,
-        beating(seat(backend)) as rig,
+        beating(slot(backend)) as rig,
         wire(rig) as first,
         wire(rig) as second,
     ):
@@ -142,7 +142,7 @@ async def test_a_long_prompt_is_waited_for_with_comments():
 async def test_a_refusal_after_the_head_is_an_event_of_its_api_and_a_status_in_the_log(path, tmp_path):
     async with (
         scripted(fall_silent) as backend,
-        beating(seat(backend), tmp_path=tmp_path, queue={"wait_s_max": 4 * EVERY_S}) as rig,
+        beating(slot(backend), tmp_path=tmp_path, queue={"wait_s_max": 4 * EVERY_S}) as rig,
         wire(rig) as first,
         wire(rig) as second,
     ):
@@ -224,7 +224,7 @@ async def test_a_stream_that_breaks_after_head_and_token_ends_as_any_other():
 
 @pytest.mark.parametrize("waits_at", ["queue", "backend"])
 async def test_a_client_that_leaves_after_the_head_leaves_nothing(waits_at, tmp_path):
-    async with engine(speed=0.0001) as server, beating(seat(server), tmp_path=tmp_path) as rig, wire(rig) as first:
+    async with engine(speed=0.0001) as server, beating(slot(server), tmp_path=tmp_path) as rig, wire(rig) as first:
         if waits_at == "queue":
             first.send(http(call(max_tokens=1000)))
             await until(lambda: running(server))
@@ -281,7 +281,7 @@ async def test_a_client_of_http_1_0_gets_comments_and_the_end_of_its_connection(
 async def test_a_gateway_that_shuts_down_tells_streams_that_wait_in_an_event():
     async with (
         scripted(fall_silent) as backend,
-        beating(seat(backend), shutdown={"lame_duck_s": 0.0, "drain_s": 0.2}) as rig,
+        beating(slot(backend), shutdown={"lame_duck_s": 0.0, "drain_s": 0.2}) as rig,
         wire(rig) as first,
         wire(rig) as second,
     ):

@@ -167,7 +167,7 @@ async def play(case, body):
             connection.send(http(body))
             reply = await connection.reply()
             del backend.script[:]
-            (upstream,) = [link.upstream for link in rig.gateway._links.values()]
+            (upstream,) = [backend_client.upstream for backend_client in rig.gateway._backend_clients.values()]
             if case.reused:
                 assert upstream.idle_connections == 1
             else:

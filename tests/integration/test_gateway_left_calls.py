@@ -125,7 +125,7 @@ async def test_service_usage_and_budgets_tell_one_story_however_clients_leave(tm
             {"name": "faulty", "url": faulty.url, "requests_running_max": 2},
         ) as api,
     ):
-        api.rig.gateway._front._background._poll_s = 0.05
+        api.rig.gateway._handlers._background._poll_s = 0.05
         key = await tenant_with_budgets(api)
 
         async def live():

@@ -62,7 +62,9 @@ async def test_calls_whole_and_streamed_go_over_tls_and_not_without(authority, t
         with pytest.raises(aiohttp.ClientError):
             await rig.session.post(rig.url.replace("https", "http") + CHAT, json=call())
         # As without TLS: a client that takes nothing is known as one at the same mark.
-        connections = [each for each in rig.gateway._front.server.connections if isinstance(each, StallingConnection)]
+        connections = [
+            each for each in rig.gateway._handlers.server.connections if isinstance(each, StallingConnection)
+        ]
         assert {each.transport.get_write_buffer_limits()[1] for each in connections} == {WAITING_BYTES_MAX}
 
 

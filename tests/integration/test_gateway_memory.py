@@ -20,7 +20,7 @@ def somebody_is_ahead(folder):
     pool = kept(folder, "counters", Counters).pools.get(MODEL)
     if pool is None:
         return False
-    tier = pool.lanes[BEFORE_ALL].tiers["default"]
+    tier = pool.fair_queues[BEFORE_ALL].tiers["default"]
     return max(tier.tenants.values(), default=0.0) - tier.level > AHEAD_SERVICE
 
 
@@ -51,7 +51,7 @@ async def have_come(process, calls):
 
 async def order_of(process, server):
     """Who of alice and bob is served when, where alice is the first to come back."""
-    seated = asyncio.create_task(process.ask("carol", max_tokens=50))
+    in_slot = asyncio.create_task(process.ask("carol", max_tokens=50))
     await until(lambda: running(server))
     ended = []
 
@@ -61,7 +61,7 @@ async def order_of(process, server):
 
     first = [asyncio.create_task(ask("alice")) for _ in range(4)]
     await asyncio.sleep(0.1)
-    await asyncio.gather(seated, *first, *[ask("bob") for _ in range(4)])
+    await asyncio.gather(in_slot, *first, *[ask("bob") for _ in range(4)])
     return "".join(ended)
 
 

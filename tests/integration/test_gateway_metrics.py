@@ -19,7 +19,7 @@ from gateway_rig import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability import metrics as metrics_module
-from gateway.observability import scheduler_metrics as standings
+from gateway.observability import scheduler_metrics as checkpoint
 from gateway.observability.call_counts import MODELS_MAX
 from gateway.observability.instruments import FAMILIES
 from gateway.observability.telemetry import CallTrace
@@ -85,7 +85,7 @@ async def test_what_waits_and_runs_now_is_seen_now():
 
 
 async def test_the_gap_of_two_that_wait_side_by_side_is_there_with_its_bound_and_within_it(monkeypatch):
-    monkeypatch.setattr(standings, "WINDOWS_S", (0.0,))  # from one look to the next
+    monkeypatch.setattr(checkpoint, "WINDOWS_S", (0.0,))  # from one look to the next
     config = {"tenants": {"a": {}, "b": {}}, "auth": {"trusted_proxies": ["127.0.0.1/32"]}}
     async with engine(**SLOW) as server:
         backend = {"name": "b0", "url": server.url, "requests_running_max": 2}
@@ -116,7 +116,7 @@ async def test_the_gap_of_two_that_wait_side_by_side_is_there_with_its_bound_and
 )
 async def test_there_is_a_bound_where_the_policy_promises_one(scheduling, is_promised):
     async with scripted() as backend, gateway(backend, scheduling={"fairness": scheduling}) as rig:
-        promise = standings.promise_of(rig.gateway._config.scheduling_of(MODEL))
+        promise = checkpoint.promise_of(rig.gateway._config.scheduling_of(MODEL))
         assert (promise is not None) == is_promised
 
 

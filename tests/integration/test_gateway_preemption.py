@@ -24,7 +24,7 @@ async def send_a_head_and_fall_silent(reader, writer):
     return False
 
 
-def one_seat(backend):
+def one_slot(backend):
     return {"name": "gpu", "url": backend.url, "requests_running_max": 1}
 
 
@@ -37,7 +37,7 @@ async def test_a_call_that_was_answered_nothing_waits_while_one_far_behind_is_se
     silent, last = (send_a_head_and_fall_silent, streamed()) if is_stream else (fall_silent, answer())
     async with (
         scripted(None, answer(), silent, answer(), last) as backend,
-        gateway(one_seat(backend), scheduling=PREEMPTS) as rig,
+        gateway(one_slot(backend), scheduling=PREEMPTS) as rig,
     ):
         assert (await rig.post(call(), headers=AHEAD)).status == 200
         first = asyncio.create_task(rig.post(call(stream=is_stream), headers=AHEAD))
@@ -56,7 +56,7 @@ async def test_a_call_that_was_answered_nothing_waits_while_one_far_behind_is_se
 async def test_a_stream_of_which_something_has_passed_keeps_its_seat():
     async with (
         scripted(None, answer(), streamed(pause_s=0.2), answer()) as backend,
-        gateway(one_seat(backend), scheduling=PREEMPTS) as rig,
+        gateway(one_slot(backend), scheduling=PREEMPTS) as rig,
     ):
         assert (await rig.post(call(), headers=AHEAD)).status == 200
         first = asyncio.create_task(rig.post(call(stream=True), headers=AHEAD))
@@ -75,7 +75,7 @@ async def test_a_stream_that_breaks_before_its_first_token_is_sent_again_as_it_i
     for scheduling in ({}, PREEMPTS):
         async with (
             scripted(None, head_and_hang_up) as backend,
-            gateway(one_seat(backend), scheduling=scheduling) as rig,
+            gateway(one_slot(backend), scheduling=scheduling) as rig,
         ):
             reply = await rig.post(call(stream=True), headers=AHEAD)
             assert reply.json["usage"]["completion_tokens"] == 3

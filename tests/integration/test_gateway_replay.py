@@ -50,9 +50,9 @@ async def record_a_busy_second(sink):
     watches = []
 
     def wrap(_pool, scheduler):
-        books = RunAccounts(tenants=())
-        watches.append((books, scheduler))
-        return Recorder(scheduler, RunWatch(books, [write_to(sink), InFlightLimits(books)]))
+        accounts = RunAccounts(tenants=())
+        watches.append((accounts, scheduler))
+        return Recorder(scheduler, RunWatch(accounts, [write_to(sink), InFlightLimits(accounts)]))
 
     async with engine(speed=0.3) as one, engine(speed=0.3) as two:
         backends = [
@@ -62,13 +62,13 @@ async def record_a_busy_second(sink):
         async with gateway(*backends, wrap_scheduler=wrap) as rig:
             await asyncio.gather(*(converse(rig, rng, number) for number in range(REQUESTS)))
             await until(rig.idle)
-    ((books, scheduler),) = watches
-    return books, scheduler
+    ((accounts, scheduler),) = watches
+    return accounts, scheduler
 
 
 async def test_a_recorded_live_run_replayed_gives_the_same_actions():
     sink = io.BytesIO()
-    books, scheduler = await record_a_busy_second(sink)
+    accounts, scheduler = await record_a_busy_second(sink)
     entries = list(read_from(sink.getvalue().splitlines()))
     dispatched = [a for e in entries if isinstance(e, Polled) for a in e.actions if isinstance(a, Dispatch)]
     left_early = [e for e in entries if isinstance(e, Cancelled)]
@@ -78,5 +78,5 @@ async def test_a_recorded_live_run_replayed_gives_the_same_actions():
     assert left_early or left_late
     assert {action.backend_id for action in dispatched} == {"b0", "b1"}
     assert any(isinstance(entry, LoadChanged) for entry in entries)
-    books.conclude(scheduler.snapshot(entries[-1].now))
+    accounts.conclude(scheduler.snapshot(entries[-1].now))
     assert list(replay(entries, Scheduler())) == []

@@ -11,7 +11,7 @@ from redis_server import RedisServer
 
 from gateway.config.key_file import add_key
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_meeting, make_store
+from gateway.state.assembly import make_peer_exchange, make_store
 from gateway.store.base import StoreUnavailable
 
 SECRET = "0123456789abcdef"
@@ -76,21 +76,21 @@ async def flood(rig, key, seconds, *, at_once=8):
 
 async def test_a_word_is_said_in_the_knowledge_of_all_words_before(server):
     state = StateSection(redis={"url": server.url})
-    one, two = make_meeting(state), make_meeting(state)
+    one, two = make_peer_exchange(state), make_peer_exchange(state)
     try:
-        first = await one.say("one", b"1", 0)
+        first = await one.publish("one", b"1", 0)
         assert (first.taken, first.heard) == (True, {})
-        missed = await two.say("two", b"2", 0)
+        missed = await two.publish("two", b"2", 0)
         assert (missed.taken, {name: heard.word for name, heard in missed.heard.items()}) == (False, {"one": b"1"})
         assert missed.heard["one"].age_s < 5.0
-        assert (await two.say("two", b"2", missed.said)).taken
-        news = await one.say("one", b"3", first.said)
+        assert (await two.publish("two", b"2", missed.said)).taken
+        news = await one.publish("one", b"3", first.said)
         assert not news.taken
         assert news.heard.keys() == {"two"}
         server.restart_empty()
         with pytest.raises(StoreUnavailable):  # the connection is gone; the next is another
-            await one.say("one", b"3", news.said)
-        assert not (await one.say("one", b"3", news.said)).taken, "of all that was said nothing is known there"
+            await one.publish("one", b"3", news.said)
+        assert not (await one.publish("one", b"3", news.said)).taken, "of all that was said nothing is known there"
     finally:
         await one.close()
         await two.close()
@@ -131,10 +131,10 @@ async def test_a_budget_that_is_spent_at_one_gateway_is_spent_at_all_within_a_se
         assert (await one.post(headers=bearer(key))).status == 200
         for _ in range(10):
             await one.post(headers=bearer(key))
-        standing = one.gateway._management.budgets.standings()[0]
+        standing = one.gateway._management.budgets.checkpoint()[0]
         assert standing.used >= 84
         began = time.monotonic()
-        await until(lambda: two.gateway._management.budgets.standings()[0].used == standing.used)
+        await until(lambda: two.gateway._management.budgets.checkpoint()[0].used == standing.used)
         assert time.monotonic() - began < SEEN_S
         reply = await two.post(headers=bearer(key))
         assert (reply.status, reply.error["reason"]) == (429, "insufficient_quota")
@@ -179,19 +179,19 @@ async def test_a_backend_is_given_no_more_by_all_together_than_it_has_seats_and_
 
 async def test_a_gateway_that_dies_is_missed_within_seconds_and_one_that_leaves_at_once(join, key, server, tmp_path):
     async with scripted() as backend, join(1, backend, in_flight_max=6) as (rig,):
-        other = make_meeting(StateSection(redis={"url": server.url}))
+        other = make_peer_exchange(StateSection(redis={"url": server.url}))
         try:
             said = 0
-            while not (met := await other.say("dies", WORD, said)).taken:
+            while not (met := await other.publish("dies", WORD, said)).taken:
                 said = met.said
             await until(lambda: replicas(rig).count == 2)
-            assert rig.gateway._front.tenants.find("alice").in_flight_max == 3
+            assert rig.gateway._handlers.tenants.find("alice").in_flight_max == 3
             began = time.monotonic()
             await until(lambda: replicas(rig).count == 1)
             assert time.monotonic() - began < GONE_S
-            await until(lambda: rig.gateway._front.tenants.find("alice").in_flight_max == 6)
+            await until(lambda: rig.gateway._handlers.tenants.find("alice").in_flight_max == 6)
             said = 0
-            while not (met := await other.say("leaves", WORD.replace(b"false", b"true"), said)).taken:
+            while not (met := await other.publish("leaves", WORD.replace(b"false", b"true"), said)).taken:
                 said = met.said
             await until(lambda: "leaves" in replicas(rig)._others)
             assert replicas(rig).count == 1
@@ -210,10 +210,10 @@ async def test_a_gateway_that_dies_is_missed_within_seconds_and_one_that_leaves_
 )
 async def test_what_another_version_says_is_passed_over(join, server, wrong):
     async with scripted() as backend, join(1, backend) as (rig,):
-        other = make_meeting(StateSection(redis={"url": server.url}))
+        other = make_peer_exchange(StateSection(redis={"url": server.url}))
         try:
             said = 0
-            while not (met := await other.say("newer", wrong, said)).taken:
+            while not (met := await other.publish("newer", wrong, said)).taken:
                 said = met.said
             met_at = replicas(rig)._met_at
             await until(lambda: replicas(rig)._met_at > met_at)

@@ -86,7 +86,7 @@ async def test_a_response_that_goes_on_from_another_is_charged_for_all_that_came
     """Also where its client leaves before its usage comes, at the very end."""
     long = "word " * 400
     async with engine(**KEEPING) as server, gateway(server) as rig:
-        rig.gateway._front._background._poll_s = 0.05
+        rig.gateway._handlers._background._poll_s = 0.05
         first = await rig.post(ask(input=long, **fields), RESPONSES, headers=ALICE)
         first_id = first.body.split(b'"id":"', 1)[1].split(b'"', 1)[0].decode()
         await until(rig.idle)
@@ -103,7 +103,7 @@ async def test_a_response_that_goes_on_from_another_is_charged_for_all_that_came
 async def test_what_came_before_a_response_teaches_nothing_of_how_its_prompt_is_written():
     async with engine(**KEEPING) as server, gateway(server) as rig:
         first = await rig.post(ask(input="word " * 400), RESPONSES, headers=ALICE)
-        learnt = rig.gateway._front._generation._intake._prompt_tokens
+        learnt = rig.gateway._handlers._generation._request_admission._prompt_tokens
         ratios = [ratio.tokens_per_byte for ratio in learnt._ratios.values()]
         for _ in range(5):
             await rig.post(ask(input="a b c", previous_response_id=first.json["id"]), RESPONSES, headers=ALICE)
@@ -139,7 +139,7 @@ async def test_a_server_that_keeps_nothing_says_so_itself():
 
 
 async def in_background(rig, **fields):
-    rig.gateway._front._background._poll_s = 0.05
+    rig.gateway._handlers._background._poll_s = 0.05
     reply = await rig.post(ask(background=True, **fields), RESPONSES, headers=ALICE)
     assert (reply.status, reply.json["status"]) == (200, "queued")
     return reply.json["id"]
@@ -199,7 +199,7 @@ async def test_a_backend_that_dies_ends_what_it_made_in_the_background():
 async def test_the_end_of_the_gateway_ends_what_is_in_the_background_and_charges_it():
     async with engine(**KEEPING, speed=0.02) as server:
         async with gateway(server) as rig:
-            rig.gateway._front._background._poll_s = 60.0
+            rig.gateway._handlers._background._poll_s = 60.0
             for _ in range(3):
                 await rig.post(ask(background=True, max_output_tokens=2000), RESPONSES, headers=ALICE)
             before = charged(rig)
@@ -214,7 +214,7 @@ async def test_what_is_in_the_background_is_followed_while_the_gateway_drains():
     async with engine(**{**KEEPING, "speed": 0.1}) as server, gateway(server) as rig:
         response_id = await in_background(rig, max_output_tokens=100)
         draining = asyncio.create_task(rig.gateway.drain())
-        await until(lambda: rig.gateway._front._reception.draining)
+        await until(lambda: rig.gateway._handlers._request_parser.draining)
         assert (await rig.post(ask(), RESPONSES)).status == 503
         assert (await rig.get(f"{RESPONSES}/{response_id}", headers=ALICE)).json["status"] == "in_progress"
         await draining

@@ -181,12 +181,12 @@ async def test_where_keys_are_checked_the_greeting_says_how_to_get_one_and_works
 @pytest.mark.parametrize("signals", [("LAME_DUCK_S", 2), ("DRAIN_S", 2), (None, 1)], ids=lambda given: str(given[0]))
 async def test_who_is_left_at_the_end_is_told_and_a_second_sigterm_is_that_end(tmp_path, signals):
     """Whether it still serves everybody, or waits for who is left: a stream ends in an error, the process with 0."""
-    patience, times = signals
+    queue_timeout, times = signals
     environment = {
         "FAIRLEAD_ENGINE__SPEED": "0.05",
         "FAIRLEAD_SHUTDOWN__LAME_DUCK_S": "0",
         "FAIRLEAD_SHUTDOWN__DRAIN_S": "0",
-    } | ({f"FAIRLEAD_SHUTDOWN__{patience}": "300"} if patience else {})
+    } | ({f"FAIRLEAD_SHUTDOWN__{queue_timeout}": "300"} if queue_timeout else {})
     async with serving(tmp_path, **environment) as process, aiohttp.ClientSession() as session:
         url = re.search(r"http://[^. ]+\.0\.0\.1:\d+", await greeting_of(process))[0]
         body = json.dumps(call(model=None, stream=True, max_tokens=4000))

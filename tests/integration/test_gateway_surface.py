@@ -312,7 +312,7 @@ async def test_a_tenant_has_a_few_utilities_at_once():
             task.cancel()
         await asyncio.gather(*asking, other, return_exceptions=True)
         backend.default = answer(used(1))
-        await until(lambda: not rig.gateway._front._utilities._in_flight)
+        await until(lambda: not rig.gateway._handlers._utilities._in_flight)
         assert (await rig.post(BODIES["/tokenize"], "/tokenize")).status == 200
 
 

@@ -27,11 +27,11 @@ def long_stream():
 
 
 def cuts(rig):
-    return dict(rig.gateway._front.server.cuts)
+    return dict(rig.gateway._handlers.server.cuts)
 
 
 def waiting(rig):
-    return sum(tenant.bytes for tenant in rig.gateway._front._unread._tenants.values())
+    return sum(tenant.bytes for tenant in rig.gateway._handlers._unread._tenants.values())
 
 
 def backend_of(server):

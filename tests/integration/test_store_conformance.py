@@ -216,13 +216,13 @@ async def test_the_newest_of_what_was_learnt_is_kept(store):
 
 async def test_all_accounts_that_are_kept_are_read_as_they_were_and_no_more_bytes_are_taken(store):
     half = ACCOUNTS_MAX // 2
-    lanes = {
+    fair_queues = {
         backend: QueueCheckpoint(
             0.5, {"default": TierCheckpoint(1 / 3, 0.5, {f"tenant-{n}": n / 7 for n in range(half)})}
         )
         for backend in ("x", "y")
     }
-    kept = Counters({"m": PoolCounters(1.25, lanes)})
+    kept = Counters({"m": PoolCounters(1.25, fair_queues)})
     await store.put_learnt(Learnt("counters", 1.0, write_document(kept)))
     assert read_document(Counters, (await store.learnt("counters")).body) == kept
     with pytest.raises(StoreFull):

@@ -228,16 +228,16 @@ async def test_a_change_acknowledged_just_before_redis_loses_all_is_not_lost(rep
 async def test_usage_of_all_gateways_comes_together_and_survives_an_empty_redis(replicas, server, monkeypatch):
     monkeypatch.setattr("gateway.store.mirrored_usage.USAGE_PULL_S", 0.05)
     one, two = [await replicas.start(name) for name in ("one", "two")]
-    books = [UsageBook(each.store) for each in (one, two)]
+    accounts = [UsageBook(each.store) for each in (one, two)]
     used = {"key": "k", "model": "m", "prompt_tokens": 10, "cached_tokens": 1, "output_tokens": 5}
-    for count, book in enumerate(books, start=1):
+    for count, book in enumerate(accounts, start=1):
         for _ in range(count):
             book.used("alice", **used)
         await book.flush()
     await asyncio.sleep(0.6)
     server.restart_empty()
-    books[0].used("alice", **used)
-    await books[0].flush()
+    accounts[0].used("alice", **used)
+    await accounts[0].flush()
 
     async def sums():
         found = []

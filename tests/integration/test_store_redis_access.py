@@ -11,7 +11,7 @@ import pytest
 from redis_server import RedisServer, slow_proxy
 
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_meeting, make_store
+from gateway.state.assembly import make_peer_exchange, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore
 
@@ -60,9 +60,9 @@ async def test_the_documented_rights_are_enough_for_all_that_is_done(server, tmp
 
 async def test_the_documented_rights_are_enough_for_gateways_to_meet(server):
     given = {"url": server.url, "username": "fairlead", "password": PASSWORD}
-    one, two = make_meeting(StateSection(redis=given)), make_meeting(StateSection(redis=given))
-    assert (await one.say("one", b"hello", 0)).taken
-    assert (await two.say("two", b"hello", 0)).heard["one"].word == b"hello"
+    one, two = make_peer_exchange(StateSection(redis=given)), make_peer_exchange(StateSection(redis=given))
+    assert (await one.publish("one", b"hello", 0)).taken
+    assert (await two.publish("two", b"hello", 0)).heard["one"].word == b"hello"
     await one.close()
     await two.close()
 

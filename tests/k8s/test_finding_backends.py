@@ -142,12 +142,12 @@ class RunningPod:
         api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}})
 
     def is_ready(self):
-        self._say("True")
+        self._publish("True")
 
     def is_not_ready(self):
-        self._say("False")
+        self._publish("False")
 
-    def _say(self, ready):
+    def _publish(self, ready):
         status = {
             "phase": "Running",
             "podIP": self._address,

@@ -78,8 +78,8 @@ class AnyFacts(Facts):
     @precondition(lambda self: self.in_flight())
     @rule(data=st.data(), tokens=st.integers(1, 40), error=st.integers(-5, 5), cached_tokens=st.integers(0, 60))
     def tokens_pass(self, data, tokens, error, cached_tokens):
-        books = data.draw(st.sampled_from(self.in_flight()))
-        self.progress(books, tokens=tokens, prompt_error=error, cached_tokens=cached_tokens)
+        accounts = data.draw(st.sampled_from(self.in_flight()))
+        self.progress(accounts, tokens=tokens, prompt_error=error, cached_tokens=cached_tokens)
 
     @precondition(lambda self: self.in_flight())
     @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)))
@@ -113,7 +113,7 @@ class AnyFacts(Facts):
                 available=is_available,
                 kv_tokens_max=kv_tokens_max,
                 requests_running_max=requests_running_max,
-                requests_running=self.books.sequences_at[backend_id] + foreign,
+                requests_running=self.accounts.sequences_at[backend_id] + foreign,
                 requests_waiting=0,
                 kv_used_ratio=0.2,
                 preemptions_total=self.made // 10,
@@ -178,7 +178,7 @@ class AnyFacts(Facts):
 
     @rule(returning_s=st.sampled_from([0.0, 1.0]))
     def start_again(self, returning_s):
-        self.restart(self.scheduler.standings(), returning_s)
+        self.restart(self.scheduler.checkpoint(), returning_s)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 20.0]))
     def wait(self, seconds):

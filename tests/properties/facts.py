@@ -76,9 +76,9 @@ class Facts(RuleBasedStateMachine):
 
         self.make = make
         self.scheduler = make(is_watched=True)
-        self.books = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        self.accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
         self.entries = []
-        self.recorder = Recorder(self.scheduler, RunWatch(self.books, [self.entries.append, *self.judges()]))
+        self.recorder = Recorder(self.scheduler, RunWatch(self.accounts, [self.entries.append, *self.judges()]))
         self.now = 0.0
         self.made = 0
         self.is_switched = False  # to another policy: who may be chosen, and who waits where, is not known any more
@@ -89,8 +89,8 @@ class Facts(RuleBasedStateMachine):
     def judges(self):
         waits_for = {} if self.watched is None else self.watched.backend_ids
         any_request = self.policy in CHOOSE_AMONG_REQUESTS
-        conservation = WorkConservation(self.books, self.scheduler, any_request=any_request, waits_for=waits_for)
-        return [InFlightLimits(self.books), lambda entry: None if self.is_switched else conservation(entry)]
+        conservation = WorkConservation(self.accounts, self.scheduler, any_request=any_request, waits_for=waits_for)
+        return [InFlightLimits(self.accounts), lambda entry: None if self.is_switched else conservation(entry)]
 
     # -- facts -----------------------------------------------------------------------------------------------
 
@@ -112,29 +112,29 @@ class Facts(RuleBasedStateMachine):
         )
         self.recorder.submit(request, self.now)
 
-    def progress(self, books, *, tokens, prompt_error=0, cached_tokens=None):
-        request = books.request
+    def progress(self, accounts, *, tokens, prompt_error=0, cached_tokens=None):
+        request = accounts.request
         prompt_tokens = max(1, request.prompt_tokens + prompt_error)
         cached_tokens = self.cached_tokens[request.id] if cached_tokens is None else cached_tokens
-        output_tokens = min(books.output_tokens + tokens, request.output_tokens_max)
+        output_tokens = min(accounts.output_tokens + tokens, request.output_tokens_max)
         self.recorder.tokens(
             request.id, Usage(prompt_tokens, min(cached_tokens, prompt_tokens), output_tokens), self.now
         )
 
-    def end(self, books, outcome):
-        self.recorder.finished(books.request.id, outcome, self.now)
+    def end(self, accounts, outcome):
+        self.recorder.finished(accounts.request.id, outcome, self.now)
 
-    def restart(self, standings, returning_s):
+    def restart(self, checkpoint, returning_s):
         """All that lives ends, and everybody goes on from these standings, as in a new process."""
-        for books in self.waiting():
-            self.recorder.cancel(books.request.id, self.now)
-        for books in self.in_flight():
-            self.end(books, Outcome.CLIENT_GONE)
-        self.recorder.restored(standings, self.now, returning_s)
+        for accounts in self.waiting():
+            self.recorder.cancel(accounts.request.id, self.now)
+        for accounts in self.in_flight():
+            self.end(accounts, Outcome.CLIENT_GONE)
+        self.recorder.restored(checkpoint, self.now, returning_s)
 
     def poll(self):
         type(self).steps += 1
-        withdrawn = False
+        preempted = False
         for action in self.recorder.poll(self.now):
             if isinstance(action, Dispatch):
                 self.cached_tokens[action.request_id] = action.cached_tokens
@@ -142,12 +142,12 @@ class Facts(RuleBasedStateMachine):
                     assert self.watched.backend_ids[action.request_id] == action.backend_id, "it waited for another"
             elif isinstance(action, Preempt) and int(action.request_id[1:]) % 3:  # else it is too late
                 self.recorder.returned(action.request_id, self.now)
-                withdrawn = True
+                preempted = True
         wakeup = self.scheduler.next_wakeup()
-        if withdrawn or (wakeup is not None and wakeup <= self.now):  # there is more to decide than one poll does
+        if preempted or (wakeup is not None and wakeup <= self.now):  # there is more to decide than one poll does
             self.poll()
             return
-        self.books.compare(self.scheduler.snapshot(self.now))
+        self.accounts.compare(self.scheduler.snapshot(self.now))
         assert wakeup is not None or not self.waiting(), "what waits has a deadline"
 
     # -- what holds ------------------------------------------------------------------------------------------
@@ -166,25 +166,25 @@ class Facts(RuleBasedStateMachine):
             return
         self.poll()
         for _ in range(STEPS_MAX):
-            if not self.books.requests:
+            if not self.accounts.requests:
                 break
-            for books in self.in_flight():
-                self.end(books, Outcome.COMPLETED)
+            for accounts in self.in_flight():
+                self.end(accounts, Outcome.COMPLETED)
             self.now += 1.0
             self.poll()
-        self.books.conclude(self.scheduler.snapshot(self.now))
+        self.accounts.conclude(self.scheduler.snapshot(self.now))
         assert list(replay(self.entries, self.make())) == []
 
     # -- what there is ---------------------------------------------------------------------------------------
 
     def in_flight(self):
-        return [books for books in self.books.requests.values() if books.backend_id is not None]
+        return [accounts for accounts in self.accounts.requests.values() if accounts.backend_id is not None]
 
     def untouched(self):
-        return [books for books in self.in_flight() if not books.output_tokens]
+        return [accounts for accounts in self.in_flight() if not accounts.output_tokens]
 
     def waiting(self):
-        return [books for books in self.books.requests.values() if books.backend_id is None]
+        return [accounts for accounts in self.accounts.requests.values() if accounts.backend_id is None]
 
 
 def load(backend_id, **known):

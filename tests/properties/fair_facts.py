@@ -41,12 +41,12 @@ class FairFacts(Facts):
         prediction=st.sampled_from(PREDICTIONS),
         share_ratio_max=st.sampled_from([0.3, 0.5]),
         second_key=st.sampled_from(["arrival", "deadline", "prefix"]),
-        seats=st.sampled_from([2, 4]),
+        slots=st.sampled_from([2, 4]),
         kv_tokens_max=st.sampled_from([120, 400]),
         preempt_service=st.sampled_from([None, None, 100.0]),
         floods=st.lists(st.tuples(tenant_ids, prompts, outputs), max_size=len(NAMES)),
     )
-    def start(self, *, prediction, share_ratio_max, second_key, seats, kv_tokens_max, preempt_service, floods):
+    def start(self, *, prediction, share_ratio_max, second_key, slots, kv_tokens_max, preempt_service, floods):
         self.more = {"second_key": second_key} if self.policy == "slack" else {}
         self.bounds = []
         self.kept = None
@@ -56,26 +56,26 @@ class FairFacts(Facts):
             preempt_service=preempt_service if self.policy in PREEMPTED and not self.is_capped else None,
             **self.more,
         )
-        self.resize([seats, seats], kv_tokens_max)
+        self.resize([slots, slots], kv_tokens_max)
         for tenant_id, prompt_tokens, output_tokens_max in floods:
             self.flood(tenant_id, FLOOD, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max)
 
     def judges(self):
-        in_each_queue = map(self.lane, BACKENDS) if self.watched else [self.bound(self.books)]
+        in_each_queue = map(self.fair_queue, BACKENDS) if self.watched else [self.bound(self.accounts)]
         return [*super().judges(), *in_each_queue]
 
-    def lane(self, backend_id):
-        books = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
-        return QueueWatcher(backend_id, self.watched, books, [self.bound(books)])
+    def fair_queue(self, backend_id):
+        accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        return QueueWatcher(backend_id, self.watched, accounts, [self.bound(accounts)])
 
-    def bound(self, books):
+    def bound(self, accounts):
         bound = BOUNDS[self.policy]
         judge = ServiceBound(
-            books,
+            accounts,
             bound,
             ahead_service=0.0 if bound.ahead is None else PARAMETERS[self.policy][bound.ahead],
             is_capped=self.is_capped,
-            exposure=Exposure(books, price=self.price, prompt_error_tokens=PROMPT_ERROR_TOKENS),
+            exposure=Exposure(accounts, price=self.price, prompt_error_tokens=PROMPT_ERROR_TOKENS),
         )
         self.bounds.append(judge)
         return judge
@@ -123,13 +123,13 @@ class FairFacts(Facts):
         """Requests get tokens and end, by lot: what Hypothesis would take long to think of. Some tenants' fail."""
         rng = Random(seed)
         for _ in range(rounds):
-            for books in self.in_flight():
-                if books.request.tenant_id in failing and rng.random() < ending:
-                    self.end(books, Outcome.BACKEND_FAILED)
+            for accounts in self.in_flight():
+                if accounts.request.tenant_id in failing and rng.random() < ending:
+                    self.end(accounts, Outcome.BACKEND_FAILED)
                     continue
-                self.told(books, rng.randint(1, 12))
-                if rng.random() < ending or books.output_tokens == books.request.output_tokens_max:
-                    self.end(books, Outcome.COMPLETED)
+                self.told(accounts, rng.randint(1, 12))
+                if rng.random() < ending or accounts.output_tokens == accounts.request.output_tokens_max:
+                    self.end(accounts, Outcome.COMPLETED)
             self.now += 0.01
             self.poll()
 
@@ -148,15 +148,15 @@ class FairFacts(Facts):
     @rule(tenant_id=tenant_ids)
     def give_up(self, tenant_id):
         """All that the tenant has waiting is cancelled: it has left."""
-        for books in self.waiting():
-            if books.request.tenant_id == tenant_id:
-                self.recorder.cancel(books.request.id, self.now)
+        for accounts in self.waiting():
+            if accounts.request.tenant_id == tenant_id:
+                self.recorder.cancel(accounts.request.id, self.now)
 
-    @rule(seats=st.tuples(*[st.sampled_from([1, 2, 4])] * len(BACKENDS)), kv_tokens_max=st.sampled_from([120, 400]))
-    def resize(self, seats, kv_tokens_max):
+    @rule(slots=st.tuples(*[st.sampled_from([1, 2, 4])] * len(BACKENDS)), kv_tokens_max=st.sampled_from([120, 400]))
+    def resize(self, slots, kv_tokens_max):
         loads = [
             load(backend_id, requests_running_max=number, kv_tokens_max=kv_tokens_max)
-            for backend_id, number in zip(BACKENDS, seats, strict=True)
+            for backend_id, number in zip(BACKENDS, slots, strict=True)
         ]
         self.recorder.load_changed(loads, self.now)
 
@@ -187,7 +187,7 @@ class FairFacts(Facts):
 
     @rule()
     def keep_the_standings(self):
-        self.kept = self.scheduler.standings()
+        self.kept = self.scheduler.checkpoint()
 
     @precondition(lambda self: self.kept is not None)
     @rule(returning=st.permutations(NAMES))
@@ -201,12 +201,12 @@ class FairFacts(Facts):
     def wait(self, seconds):
         self.now += seconds
 
-    def told(self, books, tokens):
+    def told(self, accounts, tokens):
         """The backend reports: what it says of the prompt it has said from its first word on."""
-        number = int(books.request.id[1:])
+        number = int(accounts.request.id[1:])
         error = number % (2 * PROMPT_ERROR_TOKENS + 1) - PROMPT_ERROR_TOKENS
-        believed = self.cached_tokens[books.request.id]
-        self.progress(books, tokens=tokens, prompt_error=error, cached_tokens=believed if number % 3 else 0)
+        believed = self.cached_tokens[accounts.request.id]
+        self.progress(accounts, tokens=tokens, prompt_error=error, cached_tokens=believed if number % 3 else 0)
 
     def has_anything(self, tenant_id):
-        return any(books.request.tenant_id == tenant_id for books in self.books.requests.values())
+        return any(accounts.request.tenant_id == tenant_id for accounts in self.accounts.requests.values())

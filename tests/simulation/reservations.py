@@ -57,8 +57,8 @@ class Watched(World):
     def _measure(self, now: float) -> None:
         super()._measure(now)
         (backend,) = self._scheduler.snapshot(now, ()).backends.values()
-        (seat,) = self._seats.values()
-        engine = seat.engine.snapshot()
+        (slot,) = self._slots.values()
+        engine = slot.engine.snapshot()
         reserved = backend.reserved_tokens / POOL_TOKENS
         sample = (now, engine.emitted_tokens_total, reserved, engine.kv_used_ratio)
         self.samples = [*getattr(self, "samples", []), sample]

@@ -65,16 +65,20 @@ def simulate(
         share_ratio_max=share_ratio_max,
         wait_s_max=1e6,
     )
-    books = RunAccounts(tenants=tenants, tiers=tiers)
-    bound = ServiceBound(books, BOUNDS["vtc"], is_capped=share_ratio_max < 1.0, every_s=0.5)
-    judges = [InFlightLimits(books), WorkConservation(books, scheduler, every_s=0.5), *([bound] if bounded else [])]
+    accounts = RunAccounts(tenants=tenants, tiers=tiers)
+    bound = ServiceBound(accounts, BOUNDS["vtc"], is_capped=share_ratio_max < 1.0, every_s=0.5)
+    judges = [
+        InFlightLimits(accounts),
+        WorkConservation(accounts, scheduler, every_s=0.5),
+        *([bound] if bounded else []),
+    ]
     world = World(
-        Recorder(scheduler, RunWatch(books, judges)),
+        Recorder(scheduler, RunWatch(accounts, judges)),
         {f"engine-{number}": Engine(COEFFICIENTS[ENGINE]) for number in range(engines)},
     )
     records = list(world.run(arrivals))
     snapshot = scheduler.snapshot(world.now)
-    books.conclude(snapshot)
+    accounts.conclude(snapshot)
     return Run(records, world.now, bound, snapshot)
 
 

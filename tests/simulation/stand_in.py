@@ -63,20 +63,20 @@ class Done:
 
 @dataclass
 class Backend:
-    """`token_s(n, now)` is the time of one token where n answers are computed; at most `seats(now)` are at once, and
+    """`token_s(n, now)` is the time of one token where n answers are computed; at most `slots(now)` are at once, and
     others wait in the order in which they came.
     """
 
     token_s: Callable[[int, float], float]
-    seats: Callable[[float], float] = lambda _now: inf
+    slots: Callable[[float], float] = lambda _now: inf
 
 
 def affine(base_s: float, each_s: float, slow: Callable[[float], float] = lambda _now: 1.0) -> Backend:
     return Backend(lambda n, now: slow(now) * (base_s + each_s * n))
 
 
-def seated(seats: float, token_s: float, slow: Callable[[float], float] = lambda _now: 1.0) -> Backend:
-    return Backend(lambda _n, now: slow(now) * token_s, lambda _now: seats)
+def in_slot(slots: float, token_s: float, slow: Callable[[float], float] = lambda _now: 1.0) -> Backend:
+    return Backend(lambda _n, now: slow(now) * token_s, lambda _now: slots)
 
 
 @dataclass
@@ -183,7 +183,7 @@ class Play:
             self._line.append(action.request_id)
 
     def _fill(self) -> None:
-        while self._line and len(self._inside) < self.backend.seats(self._now):
+        while self._line and len(self._inside) < self.backend.slots(self._now):
             call = self.in_flight[self._line.pop(0)]
             call.ends_at_work = self._work + call.work
             heappush(self._inside, (call.ends_at_work, call.request.id))

@@ -83,30 +83,30 @@ class FaultyRun:
             place = WatchedPlacement(place)
             self.waits_for = place.backend_ids
         scheduler = self.scheduler(place)
-        books = RunAccounts(tenants=TENANTS)
+        accounts = RunAccounts(tenants=TENANTS)
         any_request = policy in CHOOSE_AMONG_REQUESTS
 
         def agree(entry):
             if isinstance(entry, Polled) and entry.now >= self.compared_at + 0.5:
                 self.compared_at = entry.now
-                books.compare(scheduler.snapshot(entry.now))
+                accounts.compare(scheduler.snapshot(entry.now))
 
         judges = [
             self.entries.append,
             agree,
-            InFlightLimits(books),
-            WorkConservation(books, scheduler, any_request=any_request, waits_for=self.waits_for, every_s=0.2),
-            *self.judges(books, place, stays=not any(isinstance(fault, EngineDies) for fault in faults)),
+            InFlightLimits(accounts),
+            WorkConservation(accounts, scheduler, any_request=any_request, waits_for=self.waits_for, every_s=0.2),
+            *self.judges(accounts, place, stays=not any(isinstance(fault, EngineDies) for fault in faults)),
         ]
         self.world = FaultyWorld(
-            Recorder(scheduler, RunWatch(books, judges)),
+            Recorder(scheduler, RunWatch(accounts, judges)),
             {engine: make_engine() for engine in ENGINES},
             make_engine=make_engine,
             faults=faults,
             **world,
         )
         self.records = list(self.world.run(workload(seed, patience_s)))
-        books.conclude(scheduler.snapshot(self.world.now))
+        accounts.conclude(scheduler.snapshot(self.world.now))
         assert list(replay(self.entries, self.scheduler(PLACEMENT[placement]()))) == []
 
     def scheduler(self, placement):
@@ -118,19 +118,19 @@ class FaultyRun:
             wait_s_max=1e6,
         )
 
-    def judges(self, books, place, *, stays):
+    def judges(self, accounts, place, *, stays):
         """The policy's promise in the pool's one queue, or in each engine's as long as engines stay."""
         if BOUNDS[self.policy] is None:
             return
         if not self.waits_for and self.placement not in ARRIVAL_PLACEMENT:
-            yield self.bound(books)
+            yield self.bound(accounts)
         elif stays:
             for backend_id in ENGINES:
-                lane_books = RunAccounts(tenants=TENANTS)
-                yield QueueWatcher(backend_id, place, lane_books, [self.bound(lane_books)])
+                queue_accounts = RunAccounts(tenants=TENANTS)
+                yield QueueWatcher(backend_id, place, queue_accounts, [self.bound(queue_accounts)])
 
-    def bound(self, books):
-        judge = ServiceBound(books, BOUNDS[self.policy], ahead_service=AHEAD.get(self.policy, 0.0), every_s=0.2)
+    def bound(self, accounts):
+        judge = ServiceBound(accounts, BOUNDS[self.policy], ahead_service=AHEAD.get(self.policy, 0.0), every_s=0.2)
         self.bounds.append(judge)
         return judge
 

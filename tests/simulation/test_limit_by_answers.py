@@ -3,7 +3,7 @@ and where it is of no use to send them more, tenants wait here, by their weights
 """
 
 import pytest
-from stand_in import Clients, Kind, Play, affine, seated
+from stand_in import Clients, Kind, Play, affine, in_slot
 
 from policies.limit import RoomOnly
 from policies.types import BackendLoad, Tenant
@@ -16,8 +16,8 @@ CHANGE_S, LATER_S, END_S = 20.0, 10.0, 45.0
 BACKENDS = {
     "never full": lambda slow: affine(0.020, 0.0, slow),
     "a knee": lambda slow: affine(0.010, 0.001, slow),
-    "24 seats": lambda slow: seated(24, 0.015, slow),
-    "8 seats": lambda slow: seated(8, 0.010, slow),
+    "24 seats": lambda slow: in_slot(24, 0.015, slow),
+    "8 seats": lambda slow: in_slot(8, 0.010, slow),
 }
 CHANGES = {
     "stays": lambda _now: 1.0,
@@ -83,10 +83,10 @@ def test_beyond_the_knee_answers_become_faster_and_no_throughput_is_lost():
 
 
 @pytest.mark.parametrize(("seats", "kinds"), [(8, (STREAM,)), (24, MIXED)])
-def test_weights_hold_at_a_backend_of_unknown_size_once_it_is_learnt(seats, kinds):
+def test_weights_hold_at_a_backend_of_unknown_size_once_it_is_learnt(slots, kinds):
     tenants = (Tenant("A", weight=1.0), Tenant("B", weight=3.0))
     clients = [Clients(60, kinds, tenant_id=tenant.id) for tenant in tenants]
-    backend = seated(seats, 0.010 * seats / 24)
+    backend = in_slot(slots, 0.010 * slots / 24)
     play, without = (
         Play(backend, clients, load=ANY, tenants=tenants, options=options).run(240.0)
         for options in ({}, {"limit": RoomOnly})

@@ -39,18 +39,18 @@ def run(preempt_service):
                 prompt_tokens=(800, 900), output_tokens=(10, 20), rng=rng),
     )  # fmt: skip
     scheduler, entries = make_scheduler(preempt_service), []
-    books = RunAccounts(tenants=TENANTS)
-    recorder = Recorder(scheduler, RunWatch(books, [entries.append, InFlightLimits(books)]))
+    accounts = RunAccounts(tenants=TENANTS)
+    recorder = Recorder(scheduler, RunWatch(accounts, [entries.append, InFlightLimits(accounts)]))
     world = World(recorder, {"x": Engine(COEFFICIENTS["a10g-llama2-7b"])})
     records = list(world.run(arrivals))
-    books.conclude(scheduler.snapshot(world.now))
+    accounts.conclude(scheduler.snapshot(world.now))
     return records, entries
 
 
 def test_requests_that_are_withdrawn_are_served_later_and_every_charge_is_the_price_of_what_was_produced():
     records, entries = run(preempt_service=5_000.0)
-    withdrawn = [action for entry in entries if isinstance(entry, Polled) for action in entry.actions]
-    assert any(isinstance(action, Preempt) for action in withdrawn)
+    preempted = [action for entry in entries if isinstance(entry, Polled) for action in entry.actions]
+    assert any(isinstance(action, Preempt) for action in preempted)
     assert all(record.total_latency_s is not None for record in records)
     assert list(replay(entries, make_scheduler(5_000.0))) == []
 

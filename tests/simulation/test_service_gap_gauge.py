@@ -37,13 +37,13 @@ def looks(fairness):
             return
         looked_at = entry.now
         snapshot = scheduler.snapshot(entry.now)
-        standings = {
+        checkpoint = {
             tenant.id: TenantService(tenant.tier_id, tenant.weight, view.service, view.waiting_spell)
             for tenant in TENANTS
             if (view := snapshot.tenants[tenant.id])
         }
         bound = promise.gap_max(snapshot.service_in_flight_max, 1.0)
-        found.extend((evenness, bound) for evenness in gap.observe(entry.now, standings).values())
+        found.extend((evenness, bound) for evenness in gap.observe(entry.now, checkpoint).values())
 
     world = World(Recorder(scheduler, look), {"engine": Engine(COEFFICIENTS[ENGINE])})
     rng = Random(3)

@@ -25,14 +25,14 @@ class Load:
         prompts_max=1500,
         answers_max=200,
         shared_blocks=0,
-        seats=32,
+        slots=32,
         step_tokens_max=512,
         pause_s_max=1.0,
     ):
         self.engine = Engine(
             coefficients,
             kv_tokens_max=CACHE.blocks * BLOCK_TOKENS,
-            requests_running_max=seats,
+            requests_running_max=slots,
             batching=ChunkedPrefill(tokens_max=step_tokens_max),
         )
         self.meters, self.rng = EngineMeters(), random.Random(seed)

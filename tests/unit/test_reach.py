@@ -56,8 +56,15 @@ async def server():
     await listening.wait_closed()
 
 
-def upstream(url, reach):
-    return Upstream(url, connect_timeout_s=2, idle_s_max=1, idle_connections_max=1, silence_s_max=5, reach=reach)
+def upstream(url, address_allowlist):
+    return Upstream(
+        url,
+        connect_timeout_s=2,
+        idle_s_max=1,
+        idle_connections_max=1,
+        silence_s_max=5,
+        address_allowlist=address_allowlist,
+    )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f.1", "[::ffff:127.0.0.1]", "2130706433"])
@@ -70,7 +77,7 @@ async def test_neither_a_call_nor_a_poll_reaches_an_address_outside(server, host
     poller.start()
     try:
         with pytest.raises(UnansweredError):
-            await poller.get(BackendSpec("b", url, reach=INSIDE), "/health", bytes_max=10)
+            await poller.get(BackendSpec("b", url, address_allowlist=INSIDE), "/health", bytes_max=10)
     finally:
         await poller.stop()
     assert peers == []
@@ -87,7 +94,10 @@ async def test_calls_and_polls_reach_an_address_inside(server):
     poller.start()
     try:
         # localhost may be ::1 first, which is not inside.
-        assert await poller.get(BackendSpec("b", f"http://127.0.0.1:{port}", reach=HERE), "/", bytes_max=10) == b"ok"
+        assert (
+            await poller.get(BackendSpec("b", f"http://127.0.0.1:{port}", address_allowlist=HERE), "/", bytes_max=10)
+            == b"ok"
+        )
     finally:
         await poller.stop()
     assert len(peers) == 2

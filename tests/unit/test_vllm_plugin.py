@@ -198,17 +198,17 @@ class Engine:
 
     def __init__(self, **options):
         self.clock = Clock()
-        self.clerk = EngineAccounts(Options(collects=False, **options), self.clock)
+        self.accounts = EngineAccounts(Options(collects=False, **options), self.clock)
         self.steps = 0
 
     def step(self, *, new_tokens, context_tokens, requests):
         self.steps += 1
-        starts_at = self.clerk.begin_step()
+        starts_at = self.accounts.begin_step()
         work = {"new_tokens": new_tokens, "context_tokens": context_tokens, "requests": requests}
-        self.clerk.scheduled(self.steps, starts_at, **work)
+        self.accounts.scheduled(self.steps, starts_at, **work)
         self.clock.now += MODEL.step_s(**work)
-        self.clerk.ended(self.steps)
-        self.clerk.rest(is_idle=False, prompts_wait=False, slack_s=inf)
+        self.accounts.ended(self.steps)
+        self.accounts.rest(is_idle=False, prompts_wait=False, slack_s=inf)
 
     def learn(self):
         for number in range(400):
@@ -222,10 +222,10 @@ def test_a_step_is_divided_by_targets_once_the_model_is_sure():
     engine = Engine()
     decodes = [Decode("a", 0.01, 0.02, 100), Decode("b", inf, inf, 100)]
     prefills = [Prefill("long", inf, 0, 5000), Prefill("due", 1.0, 0, 300)]
-    at_first = engine.clerk.divide(decodes, prefills, tokens_max=2048)
+    at_first = engine.accounts.divide(decodes, prefills, tokens_max=2048)
     assert at_first == {"a": 1, "b": 1, "due": 300, "long": 2048 - 302}, "prompts by their slack, as many as may be"
     engine.learn()
-    granted = engine.clerk.divide(decodes, prefills, tokens_max=2048)
+    granted = engine.accounts.divide(decodes, prefills, tokens_max=2048)
     assert granted["a"] == granted["b"] == 1
     assert granted["due"] == pytest.approx(174, rel=0.05)  # 20 ms less 2.04 and two decodes, at 0.1021
     assert "long" not in granted
@@ -234,7 +234,7 @@ def test_a_step_is_divided_by_targets_once_the_model_is_sure():
 def test_without_decodes_that_are_due_a_prompt_that_is_due_goes_before_one_that_was_begun():
     engine = Engine()
     engine.learn()
-    granted = engine.clerk.divide([], [Prefill("begun", inf, 500, 1500), Prefill("due", 0.1, 0, 60)], tokens_max=256)
+    granted = engine.accounts.divide([], [Prefill("begun", inf, 500, 1500), Prefill("due", 0.1, 0, 60)], tokens_max=256)
     assert granted == {"due": 60, "begun": 196}
 
 
@@ -244,29 +244,29 @@ def test_a_model_that_was_sure_once_is_kept_to_when_it_is_not_any_more():
     for number in range(1600):
         engine.clock.now += 0.003 * (number // 16 % 3)  # the machine is elsewhere
         engine.step(new_tokens=8, context_tokens=100, requests=1)
-    assert not engine.clerk.step_time.is_sure
-    granted = engine.clerk.divide([Decode("a", 0.01, 0.02, 100)], [Prefill("p", 1.0, 0, 5000)], tokens_max=2048)
+    assert not engine.accounts.step_time.is_sure
+    granted = engine.accounts.divide([Decode("a", 0.01, 0.02, 100)], [Prefill("p", 1.0, 0, 5000)], tokens_max=2048)
     assert granted["p"] < 200
 
 
 def test_every_step_is_reported_in_time_and_at_once_when_the_engine_rests():
     engine = Engine()
     engine.step(new_tokens=8, context_tokens=80, requests=2)
-    assert engine.clerk.untold(is_idle=False) == [(8, 80, 2, pytest.approx(0.002808))]
+    assert engine.accounts.untold(is_idle=False) == [(8, 80, 2, pytest.approx(0.002808))]
     engine.step(new_tokens=2, context_tokens=82, requests=2)
-    assert engine.clerk.untold(is_idle=False) == []
+    assert engine.accounts.untold(is_idle=False) == []
     engine.step(new_tokens=2, context_tokens=84, requests=2)
-    assert len(engine.clerk.untold(is_idle=True)) == 2
+    assert len(engine.accounts.untold(is_idle=True)) == 2
 
 
 def test_the_budget_is_for_the_tightest_targets_that_came_lately():
     engine = Engine()
-    assert engine.clerk.budget([], owed_tokens=0) is None
+    assert engine.accounts.budget([], owed_tokens=0) is None
     engine.learn()
     for name, left_ms, ttft_ms, tpot_ms in [("a", 1, 500, 50), ("b", 900, 1000, 20)]:  # whatever a queue has left of it
         targets = {"slo_ttft_ms": left_ms, "fairlead_ttft_ms": ttft_ms, "slo_tpot_ms": tpot_ms}
-        engine.clerk.arrived(name, targets, arrived_s_ago=0.0, prompt_tokens=1)
-    tokens, ttft_s, tpot_s = engine.clerk.budget([DueDecode(0.1, 200)], owed_tokens=100)
+        engine.accounts.arrived(name, targets, arrived_s_ago=0.0, prompt_tokens=1)
+    tokens, ttft_s, tpot_s = engine.accounts.budget([DueDecode(0.1, 200)], owed_tokens=100)
     assert (ttft_s, tpot_s) == (pytest.approx(0.5), pytest.approx(0.02))
     assert tokens == pytest.approx((0.5 - 21 * 0.002 - 21 * 0.00012) / 0.0001001 - 100, rel=0.1)
 
@@ -274,59 +274,61 @@ def test_the_budget_is_for_the_tightest_targets_that_came_lately():
 def test_there_is_no_budget_by_a_model_that_says_that_prompts_cost_nothing():
     engine = Engine()
     targets = {"slo_ttft_ms": 5, "slo_tpot_ms": 5}
-    engine.clerk.arrived("a", targets, arrived_s_ago=0.0, prompt_tokens=1)
+    engine.accounts.arrived("a", targets, arrived_s_ago=0.0, prompt_tokens=1)
     engine.learn()
-    assert engine.clerk.budget([], owed_tokens=0) is not None
-    free = replace(engine.clerk.step_time, model=StepTimeModel(base_s=0.01, token_s=0.0))
-    engine.clerk._step_time = free
-    assert engine.clerk.budget([], owed_tokens=0) is None
+    assert engine.accounts.budget([], owed_tokens=0) is not None
+    free = replace(engine.accounts.step_time, model=StepTimeModel(base_s=0.01, token_s=0.0))
+    engine.accounts._step_time = free
+    assert engine.accounts.budget([], owed_tokens=0) is None
 
 
 def test_it_is_known_whether_anybody_was_promised_anything():
-    clerk = Engine().clerk
+    accounts = Engine().accounts
     for name, targets in [("a", {}), ("b", {"slo_ttft_ms": 5}), ("c", {"slo_tpot_ms": 5})]:
-        clerk.arrived(name, targets, arrived_s_ago=0.0, prompt_tokens=1)
-    assert clerk.promised == 2
+        accounts.arrived(name, targets, arrived_s_ago=0.0, prompt_tokens=1)
+    assert accounts.promised == 2
     for name in ("a", "b", "b", "c"):
-        clerk.forget(name)
-    assert clerk.promised == 0
+        accounts.forget(name)
+    assert accounts.promised == 0
 
 
 def test_the_highest_dispatch_of_each_gateway_is_known_and_of_few_gateways():
-    clerk = Engine().clerk
+    accounts = Engine().accounts
     for gateway, number in [("g", 3), ("h", 9), ("g", 2)]:
-        clerk.arrived(
+        accounts.arrived(
             f"{gateway}{number}", {"fairlead_dispatch": [gateway, number]}, arrived_s_ago=0.0, prompt_tokens=1
         )
-    assert clerk.dispatches == {"h": 9, "g": 3}
+    assert accounts.dispatches == {"h": 9, "g": 3}
     for number in range(20):
-        clerk.arrived(f"{number}", {"fairlead_dispatch": [f"gateway {number}", 1]}, arrived_s_ago=0.0, prompt_tokens=1)
-    assert len(clerk.dispatches) == 8
+        accounts.arrived(
+            f"{number}", {"fairlead_dispatch": [f"gateway {number}", 1]}, arrived_s_ago=0.0, prompt_tokens=1
+        )
+    assert len(accounts.dispatches) == 8
 
 
 def test_a_request_that_is_over_is_forgotten_however_it_ended():
-    clerk = Engine(order="vtc").clerk
+    accounts = Engine(order="vtc").accounts
     for name in ("a", "b"):
-        clerk.arrived(name, {"tenant": "t"}, arrived_s_ago=0.5, prompt_tokens=1)
-    clerk.begun("a", 1)
-    entry = clerk.entries["a"]
-    clerk.produced("a", entry, 1, 101.0)
-    clerk.produced("a", entry, 3, 102.0)
+        accounts.arrived(name, {"tenant": "t"}, arrived_s_ago=0.5, prompt_tokens=1)
+    accounts.begun("a", 1)
+    entry = accounts.entries["a"]
+    accounts.produced("a", entry, 1, 101.0)
+    accounts.produced("a", entry, 3, 102.0)
     assert (entry.output_tokens, entry.first_token_at) == (3, 101.0)
-    assert clerk.tenants.key(RequestOwner("t")) == 1 + 3 * 2
+    assert accounts.tenants.key(RequestOwner("t")) == 1 + 3 * 2
     for name in ("a", "a", "b"):
-        clerk.forget(name)
-    assert clerk.entries == {}
-    assert list(clerk.tenants.choices()) == []
+        accounts.forget(name)
+    assert accounts.entries == {}
+    assert list(accounts.tenants.choices()) == []
 
 
 def test_the_next_step_starts_when_those_in_flight_are_through():
     engine = Engine()
     engine.learn()
-    now = engine.clerk.begin_step()
+    now = engine.accounts.begin_step()
     assert now == engine.clock.now
-    engine.clerk.scheduled("x", now, new_tokens=100, context_tokens=100, requests=1)
-    assert engine.clerk.begin_step() - now == pytest.approx(0.01201, rel=0.1)
+    engine.accounts.scheduled("x", now, new_tokens=100, context_tokens=100, requests=1)
+    assert engine.accounts.begin_step() - now == pytest.approx(0.01201, rel=0.1)
 
 
 def test_of_many_short_and_few_long_steps_the_mean_is_learnt():
@@ -336,6 +338,6 @@ def test_of_many_short_and_few_long_steps_the_mean_is_learnt():
             engine.clock.now += 0.008  # the machine is elsewhere
         engine.step(new_tokens=1 + number % 5 + 40 * (number % 3), context_tokens=100, requests=1 + number % 5)
     mean = MODEL.step_s(new_tokens=43, context_tokens=100, requests=3) + 0.001
-    assert engine.clerk.step_time.model.step_s(new_tokens=43, context_tokens=100, requests=3) == pytest.approx(
+    assert engine.accounts.step_time.model.step_s(new_tokens=43, context_tokens=100, requests=3) == pytest.approx(
         mean, rel=0.03
     )

@@ -37,7 +37,7 @@ class BackendRoutes:
     backends: BackendPool
     pools: Pools
     in_force: Reconciler
-    reach: AddressAllowlist
+    address_allowlist: AddressAllowlist
 
     def routes(self) -> Iterator[Route]:
         collection = Collection(
@@ -65,7 +65,7 @@ class BackendRoutes:
         except ValueError:
             raise field_problem("body.url", "is not a URL", status=409) from None
         address = literal(host)
-        if address is not None and not self.reach.allows(address):
+        if address is not None and not self.address_allowlist.allows(address):
             raise field_problem("body.url", "is at an address where no backend may be", status=409)
 
     def show(self, entry: Entry) -> backend_models.BackendResource:

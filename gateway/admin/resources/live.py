@@ -120,7 +120,7 @@ class LiveRoutes:
     async def budgets_left(self, asked: AdminRequest) -> AdminAnswer:
         query: models.Page = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
-        rows = self.budgets.standings((tenant, key), query.limit + 1)
+        rows = self.budgets.checkpoint((tenant, key), query.limit + 1)
         # A holder is on one page with both of its budgets.
         holders = list(dict.fromkeys(row.holder for row in rows))
         shown = set(holders[: query.limit])

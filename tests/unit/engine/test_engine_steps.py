@@ -312,5 +312,5 @@ def test_every_platform_predicts_a_step_that_grows_with_its_work():
 def test_a_pool_default_comes_from_the_coefficients():
     engine = Engine(A10G)
     assert engine.kv_tokens_max == 10_000
-    assert isinstance(engine._seats.memory, BlockMemory)
-    assert engine._seats.memory.blocks_max == 625
+    assert isinstance(engine._slots.memory, BlockMemory)
+    assert engine._slots.memory.blocks_max == 625

@@ -47,9 +47,9 @@ def test_a_change_leaves_nothing_outstanding_behind_however_the_request_ends(mak
         else:
             pool.end(f"a{number}", ending)
     assert pool.key("A") == pytest.approx(pool.counter("A"), abs=1e-9)
-    (lane,) = pool.scheduler._lanes.all()
+    (fair_queue,) = pool.scheduler._fair_queues.all()
     for tier in tiers:
-        assert lane.order.tier_standing(tier.id).outstanding == pytest.approx(0, abs=1e-9)
+        assert fair_queue.order.tier_checkpoint(tier.id).outstanding == pytest.approx(0, abs=1e-9)
 
 
 def test_a_waiting_tenant_that_changes_tier_stands_at_its_level_as_before_and_goes_on_waiting(make_pool):
@@ -179,8 +179,8 @@ def test_a_tenant_may_be_removed_and_added_again_many_times_while_others_wait(ma
 
 
 def tiers_of(pool):
-    (lane,) = pool.scheduler._lanes.all()
-    return set(pool.scheduler.snapshot(pool.now).tiers), {tier.id for tier in lane.order.tiers()}
+    (fair_queue,) = pool.scheduler._fair_queues.all()
+    return set(pool.scheduler.snapshot(pool.now).tiers), {tier.id for tier in fair_queue.order.tiers()}
 
 
 def test_a_removed_tier_goes_with_the_last_of_its_tenants(make_pool):
@@ -223,10 +223,10 @@ def test_a_tier_that_is_made_again_begins_with_nothing_and_is_lifted_like_any(ma
     for number in range(4):
         pool.send("A", f"a{number}", prompt=100)
     pool.dispatched()
-    (lane,) = pool.scheduler._lanes.all()
-    assert lane.order.tier_standing("gold").counter == 0
+    (fair_queue,) = pool.scheduler._fair_queues.all()
+    assert fair_queue.order.tier_checkpoint("gold").counter == 0
     pool.send("B", "b", prompt=1)
-    assert lane.order.tier_standing("gold").counter == 200
+    assert fair_queue.order.tier_checkpoint("gold").counter == 200
 
 
 def test_a_tenant_as_it_was_before_its_tier_went_changes_nothing(make_pool):

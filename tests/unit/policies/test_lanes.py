@@ -179,7 +179,9 @@ def test_a_prepaid_request_takes_along_what_it_was_charged_when_it_waits_for_ano
     pool.measure(Y)
     assert (pool.counter("A"), pool.key("A")) == (10, 20)
     x, y = (
-        pool.scheduler._lanes.all() if len(pool.scheduler._lanes.all()) == 2 else (None, *pool.scheduler._lanes.all())
+        pool.scheduler._fair_queues.all()
+        if len(pool.scheduler._fair_queues.all()) == 2
+        else (None, *pool.scheduler._fair_queues.all())
     )
     assert x is None or x.order.standing(Tenant("A")).key == 0
     assert y.order.standing(Tenant("A")).key == 20
@@ -249,7 +251,10 @@ def test_a_change_of_weight_or_tier_reaches_every_lane(make_pool, placement):
 def test_a_call_that_was_never_queued_is_charged_to_all_lanes_in_equal_parts(pool):
     pool.scheduler.spent("A", Usage(30, 0, 0), pool.now)
     assert pool.service("A") == pool.counter("A") == 30
-    assert [lane.order.standing(Tenant("A")).counter for lane in pool.scheduler._lanes.all()] == [15, 15]
+    assert [fair_queue.order.standing(Tenant("A")).counter for fair_queue in pool.scheduler._fair_queues.all()] == [
+        15,
+        15,
+    ]
 
 
 def test_a_tenant_is_forgotten_in_every_lane(pool):

@@ -311,16 +311,16 @@ def test_without_a_sure_model_nothing_is_foretold():
 
 
 def ask(
-    limit: LatencyLimit, token_s, answers: int, running: int, *, tokens=100, seats=1000, is_sized=True, streamed=True
+    limit: LatencyLimit, token_s, answers: int, running: int, *, tokens=100, slots=1000, is_sized=True, streamed=True
 ):
     """So many answers of a backend that takes `token_s(n)` for a token of each of n, to clients that would have so many
     running; returns how many ran with each of the answers.
     """
     ran = []
     for _ in range(answers):
-        n = int(min(running, seats, limit.sequences_max))
+        n = int(min(running, slots, limit.sequences_max))
         ran.append(n)
-        limit.answered(TimedAnswer(tokens * token_s(n), 100, tokens, streamed, n, n), seats=seats, is_sized=is_sized)
+        limit.answered(TimedAnswer(tokens * token_s(n), 100, tokens, streamed, n, n), slots=slots, is_sized=is_sized)
     return ran
 
 
@@ -413,7 +413,7 @@ def test_what_changed_while_it_ran_says_nothing():
 
 def test_more_than_is_assumed_of_a_backend_of_unknown_size_is_tried_and_kept():
     limit = LatencyLimit()
-    ran = ask(limit, lambda _n: 0.010, answers=20_000, running=1_000, seats=256, is_sized=False)
+    ran = ask(limit, lambda _n: 0.010, answers=20_000, running=1_000, slots=256, is_sized=False)
     assert ran[-1] == 256, "the seats that its capacity takes from it"
     assert limit.sequences_max > 256
 
@@ -429,7 +429,7 @@ def test_a_backend_without_a_sure_model_is_limited_by_its_answers(step_time):
             backend.capacity.answered(answered, 100, 1.0 * running, is_streamed=True)
     assert backend.capacity.sequences_usable == 40
     assert not backend.allows()
-    assert not backend.capacity.has_seat
+    assert not backend.capacity.has_slot
 
 
 def test_a_fixed_limit_holds_per_engine_and_no_limit_leaves_seats_and_memory():

@@ -119,7 +119,7 @@ def test_streams_of_one_target_fill_its_step(engine):
     assert engine.allows(tpot=0.050)
     engine.run(1, tpot=0.050)
     assert not engine.allows(tpot=0.050)
-    assert not engine.capacity.has_seat
+    assert not engine.capacity.has_slot
 
 
 def test_sums_by_deadline_return_to_nothing():

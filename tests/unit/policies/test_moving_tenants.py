@@ -144,9 +144,9 @@ def test_what_a_tenant_is_ahead_is_carried_and_nothing_else(
     service = move.served("RM")
     assert service["M"] - service["R"] <= move.allowed(), "it is not behind anybody whom it was not behind before"
     assert service["R"] - service["M"] <= move.allowed() + ahead + 100 * 2 / min(weight, new_weight)
-    (lane,) = pool.scheduler._lanes.all()
+    (fair_queue,) = pool.scheduler._fair_queues.all()
     for tier in move.tiers:
-        assert lane.order.tier_standing(tier.id).outstanding == pytest.approx(0, abs=1e-6)
+        assert fair_queue.order.tier_checkpoint(tier.id).outstanding == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["vtc", "slack", "dlpm", "drr", "lcf"])
@@ -175,8 +175,8 @@ def test_moving_there_and_back_changes_nothing_for_the_others(name):
             move.pool.change(move.mover(tier_id))
     service = move.served("MN")
     assert abs(service["M"] - service["N"]) <= move.allowed()
-    (lane,) = move.pool.scheduler._lanes.all()
-    assert set(lane.order.standings().tiers["after"].tenants) == {"R"}
+    (fair_queue,) = move.pool.scheduler._fair_queues.all()
+    assert set(fair_queue.order.checkpoint().tiers["after"].tenants) == {"R"}
 
 
 @pytest.mark.parametrize("name", ["vtc", "slack", "lcf"])  # deficits begin anew with the process
@@ -199,7 +199,7 @@ def test_a_tenant_that_was_moved_while_the_gateway_was_down_is_ahead_by_as_much(
     move.pool.scheduler.restored(is_worth_keeping({BEFORE_ALL: kept}), 0.0, 0.0)
     if not comes_first:
         if ahead:
-            kept = move.pool.scheduler.standings()[BEFORE_ALL].tiers["before"]
+            kept = move.pool.scheduler.checkpoint()[BEFORE_ALL].tiers["before"]
             assert kept.tenants["M"] == ages[0] + ahead, "who is not back yet is in the next checkpoint, too"
         move.pool.change(move.mover("after"))
     service = move.served("RM")
@@ -223,7 +223,7 @@ def test_a_checkpoint_keeps_nothing_of_a_tier_that_is_gone_once_everybody_has_mo
     kept = QueueCheckpoint(0.0, {"gone": TierCheckpoint(0.0, 7_200_000.0, {"M": 7_200_300.0})})
     move.pool = move.make([move.mover("after")])
     move.pool.scheduler.restored({BEFORE_ALL: kept}, 0.0, 0.0)
-    assert "gone" not in move.pool.scheduler.standings()[BEFORE_ALL].tiers
+    assert "gone" not in move.pool.scheduler.checkpoint()[BEFORE_ALL].tiers
 
 
 def test_what_is_in_flight_is_charged_to_the_tier_that_its_tenant_is_of():
@@ -232,6 +232,6 @@ def test_what_is_in_flight_is_charged_to_the_tier_that_its_tenant_is_of():
     move.pool.dispatched()
     move.pool.change(move.mover("after"))
     move.finish(request_id, output=40)
-    (lane,) = move.pool.scheduler._lanes.all()
-    assert lane.order.tier_standing("before").counter == 100 / 2.0
-    assert lane.order.tier_standing("after").counter == 40 * 2 / 4.0
+    (fair_queue,) = move.pool.scheduler._fair_queues.all()
+    assert fair_queue.order.tier_checkpoint("before").counter == 100 / 2.0
+    assert fair_queue.order.tier_checkpoint("after").counter == 40 * 2 / 4.0

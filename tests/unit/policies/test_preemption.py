@@ -130,16 +130,16 @@ def test_two_tenants_do_not_push_each_other_out_for_ever(make_pool):
     pool = far_ahead(make_pool, preempt_service=1.0)
     for number in range(3):
         pool.send("B", f"b{number}", prompt=300)
-    withdrawn = 0
+    preempted = 0
     for _ in range(50):
         actions = pool.poll()
         for action in actions:
             if isinstance(action, Preempt):
                 pool.come_back(action.request_id)
-                withdrawn += 1
+                preempted += 1
         if not actions:
             break
-    assert withdrawn <= 6
+    assert preempted <= 6
     assert not actions
 
 
@@ -149,7 +149,7 @@ def test_a_dispatch_says_whether_it_may_be_withdrawn(make_pool):
         pool.send("A", "a")
         (action,) = pool.poll()
         assert isinstance(action, Dispatch)
-        assert action.may_be_withdrawn is may_be
+        assert action.may_be_preempted is may_be
 
 
 def test_a_request_is_withdrawn_once_at_most(make_pool):

@@ -118,7 +118,7 @@ def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
     for tenant in (a, b, c):
         cap.set_active(tenant, active=True)
 
-    def seats(tenant: Tenant) -> int:
+    def slots(tenant: Tenant) -> int:
         """How many of 100 seats the tenant may have."""
         head = Request("r", tenant.id, "m", 0.0, 1, 1)
         count = 1
@@ -128,11 +128,11 @@ def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
             count += 1
         return count
 
-    assert (seats(a), seats(b), seats(c)) == (50, 25, 25)
+    assert (slots(a), slots(b), slots(c)) == (50, 25, 25)
     cap.set_active(c, active=False)
-    assert (seats(a), seats(b)) == (66, 33)
+    assert (slots(a), slots(b)) == (66, 33)
     cap.set_active(Tenant("b", 9.0, "bronze"), active=False)
-    assert seats(a) == 100
+    assert slots(a) == 100
 
 
 @pytest.mark.parametrize("choices", [1, 5])

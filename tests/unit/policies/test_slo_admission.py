@@ -25,10 +25,10 @@ TENANTS = (
 )
 
 
-def load(*, is_sure=True, seats=4):
+def load(*, is_sure=True, slots=4):
     step_time = StepTime(STEP, error_ratio=0.05, is_sure=is_sure)
     return BackendLoad(
-        "gpu", requests_running_max=seats, kv_tokens_max=100_000, step_tokens_max=2_000, step_time=step_time
+        "gpu", requests_running_max=slots, kv_tokens_max=100_000, step_tokens_max=2_000, step_time=step_time
     )
 
 
@@ -36,9 +36,9 @@ def envelope(ttft_s):
     return SloEnvelope(ttft_s=ttft_s)
 
 
-def a_pool(make_pool, *, tenants=TENANTS, is_sure=True, seats=4, **options):
+def a_pool(make_pool, *, tenants=TENANTS, is_sure=True, slots=4, **options):
     options = {"prediction": PREDICTION["oracle"](), **options}
-    return make_pool(tenants=tenants, tiers=TIERS, loads=[load(is_sure=is_sure, seats=seats)], **options)
+    return make_pool(tenants=tenants, tiers=TIERS, loads=[load(is_sure=is_sure, slots=slots)], **options)
 
 
 def full(pool, tenant_id="W", *, waiting=20):
@@ -171,14 +171,14 @@ def test_an_unsure_model_refuses_nobody(make_pool):
 
 
 def test_a_burst_that_fits_is_not_taken_for_a_queue(make_pool):
-    pool = a_pool(make_pool, seats=64)
+    pool = a_pool(make_pool, slots=64)
     for number in range(30):
         pool.send("G", f"g{number}", prompt=10, envelope=envelope(0.2))
     assert all(isinstance(action, Dispatch) for action in pool.poll())
 
 
 def test_what_waits_until_it_is_late_for_certain_is_refused_then_and_where_it_may_wait_it_waits(make_pool):
-    pool = a_pool(make_pool, is_sure=False, seats=1)
+    pool = a_pool(make_pool, is_sure=False, slots=1)
     pool.send("W", "runs")
     pool.poll()
     pool.send("G", "g", envelope=envelope(0.5))
@@ -193,7 +193,7 @@ def test_what_waits_until_it_is_late_for_certain_is_refused_then_and_where_it_ma
 
 
 def test_after_the_longest_wait_the_reason_is_the_wait(make_pool):
-    pool = a_pool(make_pool, seats=1, wait_s_max=3.0)
+    pool = a_pool(make_pool, slots=1, wait_s_max=3.0)
     pool.send("W", "runs")
     pool.poll()
     pool.send("G", "g", envelope=envelope(30.0))
@@ -210,7 +210,7 @@ def crowded(make_pool, *tenant_ids, waiting_max=None):
     """One seat, taken, and a queue that is full of one request each of these, in this order."""
     waiting_max = waiting_max or len(tenant_ids)
     pool = a_pool(
-        make_pool, tenants=TWO_EACH, seats=1, is_sure=False, admission=[BoundedQueues(requests_max=waiting_max)]
+        make_pool, tenants=TWO_EACH, slots=1, is_sure=False, admission=[BoundedQueues(requests_max=waiting_max)]
     )
     pool.send("W", "runs")
     pool.poll()
@@ -253,7 +253,7 @@ def test_the_protected_do_not_give_and_nobody_gives_to_his_like(make_pool):
 
 def test_the_protected_do_not_give_to_the_most_important_either(make_pool):
     tiers, tenants = (*TIERS, Tier("vip", priority=9)), (*TENANTS, Tenant("V", tier_id="vip"))
-    pool = make_pool(tenants=tenants, tiers=tiers, loads=[load(seats=1)], admission=[BoundedQueues(requests_max=2)])
+    pool = make_pool(tenants=tenants, tiers=tiers, loads=[load(slots=1)], admission=[BoundedQueues(requests_max=2)])
     pool.send("W", "runs")
     pool.poll()
     for name in ("W", "G"):
@@ -262,7 +262,7 @@ def test_the_protected_do_not_give_to_the_most_important_either(make_pool):
 
 
 def test_what_runs_is_not_shed_whosever_it_is(make_pool):
-    pool = a_pool(make_pool, seats=1, is_sure=False, admission=[BoundedQueues(requests_max=1)])
+    pool = a_pool(make_pool, slots=1, is_sure=False, admission=[BoundedQueues(requests_max=1)])
     pool.send("J", "runs")
     pool.poll()
     pool.emit("runs", 3)
@@ -276,7 +276,7 @@ def test_who_is_refused_for_another_reason_sheds_nobody(make_pool):
     pool = a_pool(
         make_pool,
         tenants=(Tenant("G", tier_id="gold", queued_requests_max=0), *TENANTS[1:]),
-        seats=1,
+        slots=1,
         is_sure=False,
         admission=[BoundedQueues(requests_max=1)],
     )
@@ -287,7 +287,7 @@ def test_who_is_refused_for_another_reason_sheds_nobody(make_pool):
 
 
 def test_a_shed_request_that_had_been_sent_before_is_given_everything_back(make_pool):
-    pool = a_pool(make_pool, seats=1, is_sure=False, admission=[BoundedQueues(requests_max=1)])
+    pool = a_pool(make_pool, slots=1, is_sure=False, admission=[BoundedQueues(requests_max=1)])
     pool.send("J", "sent", prompt=50)
     pool.poll()
     pool.come_back("sent", hold_s=5.0)

@@ -13,14 +13,14 @@ TENANTS = (Tenant("C", tier_id="chat"), Tenant("D"), Tenant("B", tier_id="batch"
 SOON = SloEnvelope(ttft_s=1.0)
 
 
-def seats(number, *, is_sure=False):
+def slots(number, *, is_sure=False):
     step_time = StepTime(STEP, error_ratio=0.05, is_sure=is_sure)
     return [BackendLoad("gpu", requests_running_max=number, step_tokens_max=2_000, step_time=step_time)]
 
 
 def held(make_pool, *batch, is_sure=False, **options):
     """All seats held by requests of the preemptible tier, sent one after the other."""
-    pool = make_pool(tenants=TENANTS, tiers=TIERS, loads=seats(len(batch), is_sure=is_sure), **options)
+    pool = make_pool(tenants=TENANTS, tiers=TIERS, loads=slots(len(batch), is_sure=is_sure), **options)
     for number, tenant_id in enumerate(batch):
         pool.now += 0.001
         pool.send(tenant_id, f"{tenant_id}-{number}", prompt=100)
@@ -54,13 +54,13 @@ def test_only_as_many_go_back_as_have_to_and_each_once(make_pool):
     for name in ("c1", "c2"):
         pool.send("C", name, envelope=SOON)
     pool.now += WAITED_RATIO_MAX
-    withdrawn = []
+    preempted = []
     for _ in range(20):
         for action in pool.poll():
             if isinstance(action, Preempt):
-                withdrawn.append(action.request_id)
+                preempted.append(action.request_id)
                 pool.come_back(action.request_id)
-    assert withdrawn == ["B-2", "B-1"]
+    assert preempted == ["B-2", "B-1"]
     pool.end("c1")
     assert pool.dispatched() == ["B-1"]
     pool.send("C", "c3", envelope=SOON)
@@ -169,15 +169,15 @@ def test_with_a_sure_model_a_seat_is_taken_when_the_forecast_says_so_and_not_for
 
 
 def test_only_what_may_go_back_is_marked(make_pool):
-    pool = make_pool(tenants=TENANTS, tiers=TIERS, loads=seats(4))
+    pool = make_pool(tenants=TENANTS, tiers=TIERS, loads=slots(4))
     for tenant_id in ("B", "C", "D"):
         pool.send(tenant_id, tenant_id)
-    marked = {action.request_id: action.may_be_withdrawn for action in pool.poll() if isinstance(action, Dispatch)}
+    marked = {action.request_id: action.may_be_preempted for action in pool.poll() if isinstance(action, Dispatch)}
     assert marked == {"B": True, "C": False, "D": False}
 
 
 def test_what_was_sent_before_its_tier_became_preemptible_keeps_its_seat(make_pool):
-    pool = make_pool(tenants=(Tenant("C", tier_id="chat"), Tenant("D")), tiers=TIERS[:2], loads=seats(2))
+    pool = make_pool(tenants=(Tenant("C", tier_id="chat"), Tenant("D")), tiers=TIERS[:2], loads=slots(2))
     pool.send("D", "before", prompt=100)
     pool.dispatched()
     pool.change(tiers=[Tier("default", preemptible=True)])

@@ -10,12 +10,12 @@ TIERS = (Tier("default"), Tier("gold"))
 TENANTS = (Tenant("A", tier_id="gold"), Tenant("B", tier_id="gold"), Tenant("C"))
 
 
-def one_seat(make_pool, **options):
+def one_slot(make_pool, **options):
     return make_pool(tenants=TENANTS, tiers=TIERS, loads=[BackendLoad("gpu", requests_running_max=1)], **options)
 
 
 def test_slack_is_shown_of_what_runs_and_what_waits_the_least_first(make_pool):
-    pool = one_seat(make_pool)
+    pool = one_slot(make_pool)
     pool.send("A", "a1", envelope=ENVELOPE)
     pool.poll()
     pool.now = 0.5
@@ -34,7 +34,7 @@ def test_slack_is_shown_of_what_runs_and_what_waits_the_least_first(make_pool):
 
 
 def test_a_tier_is_the_sum_of_its_tenants(make_pool):
-    pool = one_seat(make_pool)
+    pool = one_slot(make_pool)
     for number in range(3):
         pool.send("AB"[number % 2], f"r{number}", prompt=10)
     pool.poll()
@@ -44,7 +44,7 @@ def test_a_tier_is_the_sum_of_its_tenants(make_pool):
 
 
 def test_the_list_of_requests_has_an_end(make_pool):
-    pool = one_seat(make_pool)
+    pool = one_slot(make_pool)
     for number in range(REQUESTS_SHOWN_MAX + 50):
         pool.send("A", f"r{number}", envelope=ENVELOPE)
         pool.now += 0.001
@@ -52,7 +52,7 @@ def test_the_list_of_requests_has_an_end(make_pool):
 
 
 def test_attainment_is_counted_when_a_request_ends_or_is_refused_and_goes_with_its_tenant(make_pool):
-    pool = one_seat(make_pool, wait_s_max=5.0)
+    pool = one_slot(make_pool, wait_s_max=5.0)
     pool.send("A", "a1", envelope=ENVELOPE)
     pool.poll()
     pool.send("A", "a2", envelope=ENVELOPE)

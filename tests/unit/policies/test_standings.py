@@ -31,11 +31,11 @@ def serve(pool, tenant_id, prompt, *, number=0):
     pool.end(request_id)
 
 
-def again(make_pool, before, *, standings=None, **options):
+def again(make_pool, before, *, checkpoint=None, **options):
     """Another process: a pool that knows nothing but these standings."""
     pool = make_pool(**{"loads": ONE_SEAT, **options})
-    standings = is_worth_keeping(before.scheduler.standings()) if standings is None else standings
-    pool.scheduler.restored(standings, pool.now, RETURNING_S)
+    checkpoint = is_worth_keeping(before.scheduler.checkpoint()) if checkpoint is None else checkpoint
+    pool.scheduler.restored(checkpoint, pool.now, RETURNING_S)
     return pool
 
 
@@ -98,13 +98,13 @@ def test_whoever_comes_first_does_not_lift_the_others_to_where_he_is_until_they_
 def test_who_left_while_the_old_process_drained_is_not_lifted_for_that(make_pool):
     """The levels are those of when new calls were refused, and the counters those of the end."""
     old = unequal(make_pool)
-    serving = old.scheduler.standings()
+    serving = old.scheduler.checkpoint()
     for request_id in ("B-waits", "C-waits", "A-waits"):
         assert old.dispatched() == [request_id]
         old.end(request_id)
-    ended = old.scheduler.standings()
+    ended = old.scheduler.checkpoint()
     assert (serving[BEFORE_ALL].tiers["default"].level, ended[BEFORE_ALL].tiers["default"].level) == (30, 61)
-    pool = again(make_pool, old, standings=is_worth_keeping(keep_levels(ended, serving)))
+    pool = again(make_pool, old, checkpoint=is_worth_keeping(keep_levels(ended, serving)))
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == [61, 31, 32]
     assert order_of(pool, "ABC") == "BCBCBCAAA"
     assert keep_levels(ended, {}) == ended
@@ -169,8 +169,8 @@ def test_who_would_be_lifted_anyhow_is_not_kept(make_pool):
     old = make_pool(loads=ONE_SEAT)
     for tenant_id, prompt in (("A", 10), ("B", 20), ("C", 30)):
         serve(old, tenant_id, prompt)
-    (lane,) = is_worth_keeping(old.scheduler.standings()).values()
-    assert lane.tiers["default"] == TierCheckpoint(counter=60.0, level=60.0, tenants={})
+    (fair_queue,) = is_worth_keeping(old.scheduler.checkpoint()).values()
+    assert fair_queue.tiers["default"] == TierCheckpoint(counter=60.0, level=60.0, tenants={})
 
 
 def test_who_is_never_lifted_is_kept(make_pool):
@@ -192,7 +192,7 @@ def test_every_order_and_placement_goes_on_from_its_own_standings(make_pool, fai
     for request_id in [each for each in old.placed() for _ in old.emit(each, 5) or [None]]:
         old.end(request_id)
     new = again(make_pool, old, placement=PLACEMENT[placement](), **options)
-    assert is_worth_keeping(new.scheduler.standings()) == is_worth_keeping(old.scheduler.standings())
+    assert is_worth_keeping(new.scheduler.checkpoint()) == is_worth_keeping(old.scheduler.checkpoint())
     assert len(order_of_all(new)) == 9
 
 
@@ -202,25 +202,28 @@ def order_of_all(pool):
     return pool.serve_all()
 
 
-def lane_of(counter, **tenants):
+def fair_queue_of(counter, **tenants):
     return QueueCheckpoint(counter, {"default": TierCheckpoint(counter, 0.0, tenants)})
 
 
 def test_each_backends_queue_takes_up_its_own_and_one_that_comes_later_does_too(make_pool):
-    standings = {"x": lane_of(9.0, A=9.0), "y": lane_of(7.0, B=7.0)}
-    pool = again(make_pool, None, standings=standings, loads=[X], placement=PLACEMENT["round-robin"]())
+    checkpoint = {"x": fair_queue_of(9.0, A=9.0), "y": fair_queue_of(7.0, B=7.0)}
+    pool = again(make_pool, None, checkpoint=checkpoint, loads=[X], placement=PLACEMENT["round-robin"]())
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == [9.0, 0.0, 0.0]
-    assert pool.scheduler.standings() == standings, "nothing is lost of a backend that is not there yet"
+    assert pool.scheduler.checkpoint() == checkpoint, "nothing is lost of a backend that is not there yet"
     pool.measure(X, Y)
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == [9.0, 7.0, 0.0]
-    assert pool.scheduler.standings() == standings
+    assert pool.scheduler.checkpoint() == checkpoint
 
 
 def test_queues_of_backends_become_one_by_their_sums_and_one_becomes_several_in_equal_parts():
-    one = {BEFORE_ALL: lane_of(16.0, A=12.0, B=4.0)}
-    several = {"x": lane_of(9.0, A=12.0), "y": lane_of(7.0, B=4.0)}
+    one = {BEFORE_ALL: fair_queue_of(16.0, A=12.0, B=4.0)}
+    several = {"x": fair_queue_of(9.0, A=12.0), "y": fair_queue_of(7.0, B=4.0)}
     assert fit_to_queues(several, [BEFORE_ALL]) == one
-    assert fit_to_queues(one, ["x", "y"]) == {"x": lane_of(8.0, A=6.0, B=2.0), "y": lane_of(8.0, A=6.0, B=2.0)}
+    assert fit_to_queues(one, ["x", "y"]) == {
+        "x": fair_queue_of(8.0, A=6.0, B=2.0),
+        "y": fair_queue_of(8.0, A=6.0, B=2.0),
+    }
     assert fit_to_queues(several, ["x", "z"]) == several
     assert fit_to_queues({}, [BEFORE_ALL]) == {BEFORE_ALL: QueueCheckpoint()}
 
@@ -228,8 +231,8 @@ def test_queues_of_backends_become_one_by_their_sums_and_one_becomes_several_in_
 def test_a_tenant_that_one_queue_does_not_know_is_at_that_queues_level():
     knows = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 1.0, {"A": 5.0})})
     others = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 30.0, {})})
-    (lane,) = fit_to_queues({"x": knows, "y": others}, [BEFORE_ALL]).values()
-    assert asdict(lane.tiers["default"]) == {"counter": 0.0, "level": 31.0, "tenants": {"A": 35.0}}
+    (fair_queue,) = fit_to_queues({"x": knows, "y": others}, [BEFORE_ALL]).values()
+    assert asdict(fair_queue.tiers["default"]) == {"counter": 0.0, "level": 31.0, "tenants": {"A": 35.0}}
 
 
 def test_a_switch_while_nobody_waits_leaves_nobody_credit_either(make_pool):

@@ -134,7 +134,10 @@ def test_counters_are_shared_out_over_the_queues_of_backends_and_summed_when_the
     before = [pool.counter(tenant_id) for tenant_id in "ABC"]
     switch(pool, placement="round-robin")
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == before
-    assert [lane.order.standing(Tenant("A")).counter for lane in pool.scheduler._lanes.all()] == [40, 40]
+    assert [fair_queue.order.standing(Tenant("A")).counter for fair_queue in pool.scheduler._fair_queues.all()] == [
+        40,
+        40,
+    ]
     switch(pool, placement="least-reserved")
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == before
 

@@ -36,12 +36,12 @@ def observed(fairness="vtc", tenants=(), seconds=40):
     """A run with an observer, and the decisions and judge of the same run."""
     tenants = {tenant.id: tenant for tenant in tenants}
     scheduler = Scheduler(fairness=FAIRNESS[fairness], wait_s_max=1e9, share_ratio_max=1.0)
-    books = RunAccounts(tenants=())
+    accounts = RunAccounts(tenants=())
     judge = ServiceBound(
-        books, FairnessBound(both_wait=1e12, one_waits=1e12, until_sent=1e12)
+        accounts, FairnessBound(both_wait=1e12, one_waits=1e12, until_sent=1e12)
     )  # it measures, and finds no fault
     decisions = []
-    recorder = Recorder(scheduler, RunWatch(books, [judge, decisions.append]))
+    recorder = Recorder(scheduler, RunWatch(accounts, [judge, decisions.append]))
     engines = {"e": Engine(COEFFICIENTS["a10g-llama2-7b"])}
     timeline = Timeline()
     exposure = RunExposure(LinearPrice(), kv_tokens=10_000)

@@ -31,7 +31,7 @@ class Account:
         self.prefilled = Usage(PROMPT_TOKENS, 0, 0)
         self.trace = CallTrace("/v1/x", dispatched_s=time.perf_counter() - elapsed_s)
         self.settlement = Settlement(
-            intake=SimpleNamespace(learn=lambda _call, tokens: self.learnt.append(tokens)),
+            request_admission=SimpleNamespace(learn=lambda _call, tokens: self.learnt.append(tokens)),
             output_tokens=OutputTokens(LearntPromptTokens(), exact),
             pace=self.pace,
             call=SimpleNamespace(

@@ -8,7 +8,7 @@ from gateway.observability.service_gap import Evenness, GapBound, ServiceGap, Te
 from policies.fairness.bounds import BOUNDS
 
 
-def standings(*tenants):
+def checkpoint(*tenants):
     """(service, weight=1, spell=1, tier) by name a, b, c ..."""
     return {
         "abcdef"[number]: TenantService(
@@ -19,7 +19,7 @@ def standings(*tenants):
 
 
 def of(*services, **common):
-    return standings(*({"service": service, **common} for service in services))
+    return checkpoint(*({"service": service, **common} for service in services))
 
 
 def test_the_gap_is_of_what_was_received_since_both_wait_and_not_of_all_that_ever_was():
@@ -30,8 +30,8 @@ def test_the_gap_is_of_what_was_received_since_both_wait_and_not_of_all_that_eve
 
 def test_service_counts_over_weight():
     gap = ServiceGap((10.0,))
-    gap.observe(0.0, standings({"service": 0, "weight": 3.0}, {"service": 0}))
-    found = gap.observe(1.0, standings({"service": 30, "weight": 3.0}, {"service": 10}))
+    gap.observe(0.0, checkpoint({"service": 0, "weight": 3.0}, {"service": 0}))
+    found = gap.observe(1.0, checkpoint({"service": 30, "weight": 3.0}, {"service": 10}))
     assert found == {"t": Evenness(0.0, 1.0)}
 
 
@@ -39,7 +39,7 @@ def test_service_counts_over_weight():
 def test_whoever_stopped_waiting_or_changed_meanwhile_is_not_compared(change):
     gap = ServiceGap((10.0,))
     gap.observe(0.0, of(0, 0, 0))
-    after = standings({"service": 5}, {"service": 7}, {"service": 900, **change})
+    after = checkpoint({"service": 5}, {"service": 7}, {"service": 900, **change})
     assert gap.observe(1.0, after)["t"].gap == 2.0
 
 
@@ -52,8 +52,8 @@ def test_one_that_waits_alone_is_compared_with_nobody():
 def test_tiers_are_apart():
     gap = ServiceGap((10.0,))
     tiers = [{"tier": "x"}, {"tier": "x"}, {"tier": "y"}, {"tier": "y"}]
-    gap.observe(0.0, standings(*({"service": 0, **tier} for tier in tiers)))
-    after = standings(*({"service": service, **tier} for service, tier in zip((1, 3, 100, 100), tiers, strict=True)))
+    gap.observe(0.0, checkpoint(*({"service": 0, **tier} for tier in tiers)))
+    after = checkpoint(*({"service": service, **tier} for service, tier in zip((1, 3, 100, 100), tiers, strict=True)))
     assert {tier: each.gap for tier, each in gap.observe(1.0, after).items()} == {"x": 2.0, "y": 0.0}
 
 

@@ -18,11 +18,11 @@ TIERS = (Tier("default"), Tier("gold"))
 class Pool:
     """A dispatcher of one backend, whose clock stands until it is moved."""
 
-    def __init__(self, seats):
+    def __init__(self, slots):
         self.at = asyncio.get_running_loop().time()  # the scheduler's timer is on that clock
         self.dispatcher = Dispatcher(Scheduler(tiers=TIERS))
         self.dispatcher.now = lambda: self.at
-        self.dispatcher.load_changed((BackendLoad("gpu", requests_running_max=seats),))
+        self.dispatcher.load_changed((BackendLoad("gpu", requests_running_max=slots),))
         self.stack = AsyncExitStack()
         self.tasks = []
 
@@ -41,7 +41,7 @@ class Pool:
 
 @pytest.fixture
 async def pool():
-    pool = Pool(seats=2)
+    pool = Pool(slots=2)
     yield pool
     for task in pool.tasks:
         task.cancel()

@@ -23,16 +23,16 @@ class Calls:
         self.dispatcher.spent(Tenant("A"), Usage(1000, 0, 0))
         self.sent: list[str] = []
         self.may_answer = asyncio.Event()
-        self.withdrawals = 0
+        self.preemptions = 0
 
     async def call(self, tenant_id: str, *, answers_first: bool = False) -> str:
         request = Request(tenant_id.lower(), tenant_id, "m", self.dispatcher.now(), 10, 10)
         async with self.dispatcher.lease(request, Tenant(tenant_id)) as lease:
             while True:
                 try:
-                    return await lease.unless_withdrawn(self._send(lease, answers_first=answers_first))
+                    return await lease.unless_preempted(self._send(lease, answers_first=answers_first))
                 except Preempted:
-                    self.withdrawals += 1
+                    self.preemptions += 1
                     await lease.returned(0.0)
 
     async def _send(self, lease, *, answers_first: bool) -> str:
@@ -75,7 +75,7 @@ async def test_once_the_client_is_sent_something_it_is_too_late():
     assert await first == "answer to a"
     assert await second == "answer to b"
     assert calls.sent == ["a", "b"]
-    assert calls.withdrawals == 0
+    assert calls.preemptions == 0
 
 
 async def test_a_client_that_leaves_in_the_instant_of_a_withdrawal_has_left():
@@ -83,7 +83,7 @@ async def test_a_client_that_leaves_in_the_instant_of_a_withdrawal_has_left():
     first = asyncio.create_task(calls.call("A"))
     await ticks()
     lease = calls.dispatcher._leases["a"]
-    lease.withdraw()
+    lease.preempt()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -96,9 +96,9 @@ async def test_a_client_may_leave_while_its_withdrawn_request_waits():
     first = asyncio.create_task(calls.call("A"))
     await ticks()
     hold = asyncio.Event()
-    second = asyncio.create_task(_hold_a_seat(calls, hold))
+    second = asyncio.create_task(_hold_a_slot(calls, hold))
     await ticks()
-    assert calls.withdrawals == 1
+    assert calls.preemptions == 1
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -112,12 +112,12 @@ async def test_without_preemption_a_request_is_sent_as_it_always_was():
     dispatcher = Dispatcher(Scheduler())
     dispatcher.load_changed((BackendLoad("gpu", requests_running_max=1),))
     async with dispatcher.lease(Request("r", "A", "m", dispatcher.now(), 1, 1), Tenant("A")) as lease:
-        assert not lease.may_be_withdrawn
-        lease.withdraw()
-        assert await lease.unless_withdrawn(asyncio.sleep(0, "sent")) == "sent"
+        assert not lease.may_be_preempted
+        lease.preempt()
+        assert await lease.unless_preempted(asyncio.sleep(0, "sent")) == "sent"
 
 
-async def _hold_a_seat(calls: Calls, hold: asyncio.Event) -> None:
+async def _hold_a_slot(calls: Calls, hold: asyncio.Event) -> None:
     request = Request("b", "B", "m", calls.dispatcher.now(), 10, 10)
     async with calls.dispatcher.lease(request, Tenant("B")) as lease:
         lease.tokens(Usage(10, 0, 1))

@@ -103,7 +103,7 @@ async def test_what_cannot_be_read_is_named_and_left_out(store, caplog, body, wo
         read_document(Counters, body)
     await keep(store, COUNTERS, body)
     memory = await reopened(store)
-    assert memory.standings_of("m") is None
+    assert memory.checkpoint_of("m") is None
     assert "what was kept of counters is left out" in caplog.text
 
 
@@ -126,8 +126,8 @@ def test_of_too_many_accounts_those_that_are_furthest_ahead_are_kept():
     pools = {"m": pool_counters(a=11.0, b=30.0, c=12.0), "n": pool_counters(a=12.5)}
     assert trim_accounts(pools, 4) is pools
     few = trim_accounts(pools, 2)
-    assert [few[name].lanes[BEFORE_ALL].tiers["default"].tenants for name in "mn"] == [{"b": 30.0}, {"a": 12.5}]
-    assert few["m"].lanes[BEFORE_ALL].level == 1.5
+    assert [few[name].fair_queues[BEFORE_ALL].tiers["default"].tenants for name in "mn"] == [{"b": 30.0}, {"a": 12.5}]
+    assert few["m"].fair_queues[BEFORE_ALL].level == 1.5
 
 
 # -- what is taken up ----------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ async def test_what_is_too_old_is_left_out(store):
     )
     await keep(store, MODELS, LearntModels({"old": model(NOW_S - MODELS_AGE_S_MAX - 1), "new": model()}))
     memory = await reopened(store)
-    assert memory.standings_of("old") is None
-    assert memory.standings_of("new") == pool_counters().lanes
+    assert memory.checkpoint_of("old") is None
+    assert memory.checkpoint_of("new") == pool_counters().fair_queues
     assert memory.step_time_of(BackendSpec("old", URL)) is None
     assert memory.step_time_of(BackendSpec("new", URL)) == LEARNT
 
@@ -258,8 +258,8 @@ async def test_what_is_the_same_is_not_written_again_and_what_is_new_is_newer_wh
     running.open()
     running.spend("alice", 1)
     await behind.stop()
-    (lane,) = (await reopened(store)).standings_of("m").values()
-    assert lane.tiers["default"].tenants == {"alice": 702.0}
+    (fair_queue,) = (await reopened(store)).checkpoint_of("m").values()
+    assert fair_queue.tiers["default"].tenants == {"alice": 702.0}
 
 
 async def test_a_store_that_is_away_is_said_once_and_what_was_learnt_is_kept_when_it_is_back(
@@ -280,7 +280,7 @@ async def test_a_store_that_is_away_is_said_once_and_what_was_learnt_is_kept_whe
             await memory._try_write()
     assert caplog.text.count("the disk is full") == 1
     await memory.stop()
-    assert (await reopened(store)).standings_of("m") is not None
+    assert (await reopened(store)).checkpoint_of("m") is not None
 
 
 async def test_a_model_that_is_not_sure_any_more_is_not_kept(store):

@@ -25,10 +25,10 @@ class Place:
         self.words[name] = self.now, orjson.dumps({**nothing, **word})
         self.said += 1
 
-    async def hear(self, name, said):
-        return await self.say(name, b"", said)
+    async def receive_from(self, name, said):
+        return await self.publish(name, b"", said)
 
-    async def say(self, name, word, said):
+    async def publish(self, name, word, said):
         if self.is_away:
             raise StoreUnavailable("away")
         if said != self.said:
@@ -195,14 +195,14 @@ async def test_cut_off_is_after_a_second_and_until_they_have_met(one, place, lim
 
 
 async def test_where_somebody_always_was_quicker_nobody_was_met(one, place, limits):
-    say = place.say
+    publish = place.publish
 
     async def quicker(name, word, said):
         if word:
             place.speaks("two")
-        return await say(name, word, said)
+        return await publish(name, word, said)
 
-    place.say = quicker
+    place.publish = quicker
     for _ in range(3):
         await one._meet()
         place.now += 0.6

@@ -85,12 +85,12 @@ async def test_a_flush_that_failed_or_seemed_to_is_made_again_and_counts_once(st
 
 
 async def test_two_books_of_one_store_count_beside_each_other(store):
-    books = [UsageBook(store, clock=Clock()) for _ in range(2)]
-    for book in books:
+    accounts = [UsageBook(store, clock=Clock()) for _ in range(2)]
+    for book in accounts:
         use(book)
         await book.flush()
     rows = await store.usage(first_day="2026-11-20", last_day="2026-11-20")
-    assert {row.writer for row in rows} == {book.writer for book in books}
+    assert {row.writer for row in rows} == {book.writer for book in accounts}
     assert sum(row.totals.requests for row in rows) == 2
 
 
