@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin test test-long test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
+.PHONY: help run chart plugin test test-long test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo tables report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -102,6 +102,9 @@ bench-large-bodies: $(STAMP)  ## what others wait for while a large body passes,
 
 bench-redis-faults: $(STAMP)  ## what calls wait while the Redis that shares state is frozen, killed, emptied or slow
 	$(BIN)/python tests/benchmarks/redis_faults/bench.py
+
+tables: $(STAMP)  ## the published tables again, judged; ONLY=R1,F names some of them
+	$(BIN)/python -m tests.evidence $(if $(ONLY),--only $(ONLY))
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py

@@ -27,14 +27,13 @@ import uvloop
 from backends.engine.server import EngineOptions, EngineServer
 from backends.poll import PollTimes
 from backends.pool import BackendPool
-from backends.simulation.recording import SchedulerProtocol
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.admin.management import Management, Running
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading
-from gateway.forwarding.attempt import BackendClient
+from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.decode_pace import DecodePace
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
@@ -53,6 +52,7 @@ from gateway.scheduling.shared_limits import SharedLimits
 from gateway.state.assembly import make_store
 from gateway.store.base import Store
 from policies.admission import SharedRateLimits
+from policies.scheduler_protocol import SchedulerProtocol
 
 if TYPE_CHECKING:
     from gateway.observability.tracing import Tracing

@@ -130,25 +130,7 @@ class Scheduler:
         self._admission_rules = AdmissionRules((*rules, feasible), self._queues)
         self._accounting = Accounting(self._ledger, self._fair_queues)
         self._unsettled = self._accounting.unsettled
-        book = self._attainment = AttainmentCounts()
-        self._tenants = Tenants(
-            states,
-            self._tiers,
-            self._queues,
-            self._fair_queues,
-            self._accounting,
-            self._slot_fitting,
-            self._admission_rules,
-            book,
-            noted,
-        )
-        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._forecaster)
-        self._shedding = Shedding(self._queues, self._tiers, self._tenants.tier, self._tenants.key, noted)
-        queue_timeout = QueueTimeout(wait_s_max, self._tenants.tier)
-        self._outage = Outage(backend_wait_s_max)
-        self._admission = PoolAdmission(
-            self._tenants, self._fleet, self._admission_rules, self._shedding, queue_timeout, book, self._outage
-        )
+        self._make_rules(states, preempt_service, wait_s_max, backend_wait_s_max, noted)
         self._returned_at = inf  # by then who was here before a restart is back
         self._refused: list[Action] = []  # by facts, until the next poll reports them
         self._polled_at = float("-inf")
@@ -159,6 +141,41 @@ class Scheduler:
         ] = ()  # of it, to go on with while no fact arrives in its instant
 
     # -- facts ---------------------------------------------------------------------------------------------
+
+    def _make_rules(
+        self,
+        states: dict[str, QueuedTenant],
+        preempt_service: float | None,
+        wait_s_max: float,
+        backend_wait_s_max: float,
+        noted: set[str],
+    ) -> None:
+        """Make what decides which request enters, yields or is refused."""
+        self._attainment = AttainmentCounts()
+        self._tenants = Tenants(
+            states,
+            self._tiers,
+            self._queues,
+            self._fair_queues,
+            self._accounting,
+            self._slot_fitting,
+            self._admission_rules,
+            self._attainment,
+            noted,
+        )
+        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._forecaster)
+        self._shedding = Shedding(self._queues, self._tiers, self._tenants.tier, self._tenants.key, noted)
+        queue_timeout = QueueTimeout(wait_s_max, self._tenants.tier)
+        self._outage = Outage(backend_wait_s_max)
+        self._admission = PoolAdmission(
+            self._tenants,
+            self._fleet,
+            self._admission_rules,
+            self._shedding,
+            queue_timeout,
+            self._attainment,
+            self._outage,
+        )
 
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""

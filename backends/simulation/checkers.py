@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from types import MappingProxyType
 
-from backends.simulation.recording import Entry, Listener, Polled, SchedulerProtocol
+from backends.simulation.recording import Entry, Listener, Polled
 from backends.simulation.run_accounts import RunAccounts, TenantAccounts, require
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import BackendView, Dispatch, Request, ReserveView
 
 ANYWHERE: Mapping[str, str] = MappingProxyType({})

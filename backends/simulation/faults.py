@@ -12,8 +12,8 @@ from math import inf
 
 from backends.engine.coefficients import StepCoefficients
 from backends.engine.engine import Engine
-from backends.simulation.recording import SchedulerProtocol
 from backends.simulation.world import SimulatedCall, Slot, World
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import BackendLoad, Outcome, Tenant
 
 NOTICED_AFTER_S = 2.0

@@ -11,12 +11,13 @@ A line holds what the Scheduler was told: ids, sizes and hashes, never a prompt 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO, Literal, Protocol
+from typing import Annotated, BinaryIO, Literal
 
 import orjson
 from pydantic import Field, TypeAdapter
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import (
     Action,
     BackendLoad,
@@ -31,63 +32,6 @@ from policies.types import (
     Usage,
     Wait,
 )
-
-
-class MinimalScheduler(Protocol):
-    """What is told the facts and decides: as much of a Scheduler as a simulated world asks for."""
-
-    def submit(self, request: Request, now: float) -> None: ...
-    def tokens(self, request_id: str, usage: Usage, now: float) -> None: ...
-    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None: ...
-    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None: ...
-    def cancel(self, request_id: str, now: float) -> None: ...
-    def spent(self, tenant_id: str, usage: Usage, now: float) -> None: ...
-    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None: ...
-    def tenants_changed(
-        self,
-        *,
-        changed: Iterable[Tenant] = (),
-        removed: Iterable[str] = (),
-        tiers: Iterable[Tier] = (),
-        now: float,
-    ) -> None: ...
-    def policy_changed(
-        self,
-        *,
-        fairness: PolicyChoice | None = None,
-        prediction: PolicyChoice | None = None,
-        sizing: PolicyChoice | None = None,
-        placement: PolicyChoice | None = None,
-        now: float,
-    ) -> None: ...
-    def poll(self, now: float) -> list[Action]: ...
-    def next_wakeup(self) -> float | None: ...
-    def snapshot(self, now: float) -> Snapshot: ...
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits: ...
-
-
-class SchedulerProtocol(MinimalScheduler, Protocol):
-    """A Scheduler, or a Recorder around one."""
-
-    def measured(self, load: BackendLoad, now: float) -> None: ...
-    def finished(
-        self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
-    ) -> None: ...
-    def tenants_changed(
-        self,
-        *,
-        changed: Iterable[Tenant] = (),
-        removed: Iterable[str] = (),
-        tiers: Iterable[Tier] = (),
-        tiers_removed: Iterable[str] = (),
-        now: float,
-    ) -> None: ...
-    def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None: ...
-    def checkpoint(self) -> ServiceCheckpoint: ...
-    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
-    def counter(self, tenant_id: str) -> float: ...
-    def waits_for(self, request_id: str, now: float) -> Wait | None: ...
-    def prefilled(self, request_id: str, now: float) -> Usage | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
 from backends.simulation.answer_pace import AnswerPace
 from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.recording import MinimalScheduler
 from backends.simulation.scrapes import ScrapedSteps
 from backends.simulation.workload import Arrival
+from policies.scheduler_protocol import MinimalScheduler
 from policies.step_time.model import StepTime
 from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
 

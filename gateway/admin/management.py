@@ -19,7 +19,7 @@ from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
 from gateway.config.scheduling import PoolSettings, Scheduling
-from gateway.forwarding.attempt import BackendClient
+from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools

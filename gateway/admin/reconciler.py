@@ -21,7 +21,7 @@ from gateway.config.files import resolve_files
 from gateway.config.scheduling import Scheduling
 from gateway.config.sections import Section, TenantSection, TierSection
 from gateway.config.step_time import read_configured_step_time
-from gateway.forwarding.attempt import BackendClient
+from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity
 from gateway.scheduling.assembly import policy_choices
@@ -55,7 +55,7 @@ class Reconciler:
         folder: Path,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
-        """`address_allowlist`: where backends may be that the file has not declared; `folder`: where relative paths begin;
+        """`address_allowlist`: networks of backends that the file has not declared; `folder`: where relative paths begin;
         `scheduling_of`: how a pool is scheduled.
         """
         self._registry = registry

@@ -1,7 +1,7 @@
 """Refusals as clients see them: what is wrong, said once, in the shape of the API that was called.
 
-`PROBLEM_OF_REASON` is the one place that says what a Reason looks like from outside; `Problem`s are everything that is no
-decision of the scheduler. Nothing here repeats what was sent. vLLM's statuses, OpenAI's and Anthropic's words.
+`PROBLEM_OF_REASON` is the one place that says what a Reason looks like from outside; `Problem`s are everything that is
+no decision of the scheduler. Nothing here repeats what was sent. vLLM's statuses, OpenAI's and Anthropic's words.
 """
 
 import math
@@ -293,3 +293,16 @@ _BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {
 
 def _whole_seconds(retry_after_s: float, most_s: int) -> int:
     return min(max(math.ceil(retry_after_s), 1), most_s) if math.isfinite(retry_after_s) else most_s
+
+
+class ProblemError(Exception):
+    """The gateway answers the call itself."""
+
+    def __init__(self, problem: Problem, reason: str | None = None) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+        self.reason = reason or problem.code or problem.type
+
+
+def problem_error(reason: Reason, retry_after_s: float = 1.0, limit: LimitKind | None = None) -> ProblemError:
+    return ProblemError(problem_of(reason, retry_after_s, limit), reason)

@@ -30,8 +30,8 @@ def upstream_headers(
 ) -> dict[str, str]:
     """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
 
-    `priority` is for backends that order calls by it (policies/slo/engine_priority.py). `credentials` are the headers of this
-    backend, in lower case, and win over all others.
+    `priority` is for backends that order calls by it (policies/slo/engine_priority.py). `credentials` are the headers
+    of this backend, in lower case, and win over all others.
     """
     nominated = _nominated(headers) if "connection" in headers else _NONE_NOMINATED
     sent = {

@@ -211,7 +211,7 @@ def envelope_of(each: TierSection | TenantSection) -> policy.SloEnvelope | None:
 
 
 def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | None = None) -> BackendSpec:
-    """The backend with its credentials; `address_allowlist` says where it may be. Raises ValueError where they cannot be read."""
+    """The backend with its credentials. Raises ValueError where they cannot be read."""
     key = backend.credential()
     return BackendSpec(
         id=backend.id,

@@ -8,13 +8,12 @@ OpenTelemetry itself.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.config.sections import Count, Section, not_bool, one_of, read_choice_of
-from gateway.observability.sampling import SAMPLERS
 
 SAMPLER = "parentbased_traceidratio"
 SAMPLE_RATIO = 0.01
@@ -30,6 +29,23 @@ def _endpoint(value: str) -> str:
     return value
 
 
+class Sampler(NamedTuple):
+    """One value of OTEL_TRACES_SAMPLER. `ratio` of the roots is sampled; None: `sample_ratio` of them."""
+
+    follows_parent: bool
+    ratio: float | None
+
+
+SAMPLERS: Mapping[str, Sampler] = {
+    "parentbased_traceidratio": Sampler(follows_parent=True, ratio=None),
+    "parentbased_always_on": Sampler(follows_parent=True, ratio=1.0),
+    "parentbased_always_off": Sampler(follows_parent=True, ratio=0.0),
+    "traceidratio": Sampler(follows_parent=False, ratio=None),
+    "always_on": Sampler(follows_parent=False, ratio=1.0),
+    "always_off": Sampler(follows_parent=False, ratio=0.0),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
     """Traces are on. `endpoint` is where spans are posted to, with its path."""
@@ -40,7 +56,7 @@ class TracingSettings:
     sample_ratio: float
 
 
-Sampler = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(SAMPLERS), value)), one_of(SAMPLERS)]
+SamplerName = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(SAMPLERS), value)), one_of(SAMPLERS)]
 
 
 class TracingSection(Section):
@@ -48,7 +64,7 @@ class TracingSection(Section):
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
     protocol: Literal["http/protobuf", "grpc"] | None = None
-    sampler: Sampler | None = None
+    sampler: SamplerName | None = None
     sample_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] | None = None
 
     def settings(self, environ: Mapping[str, str]) -> TracingSettings | None:

@@ -7,19 +7,18 @@ follow it. From then on the call belongs to the backend.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from backends.health import Evidence
 from backends.kinds import BackendKind
 from backends.meters import ANSWERS
-from backends.meters.events import Remembered, StreamCall, StreamMeter
-from backends.upstream import ConnectFailed, HttpExchange, Upstream, UpstreamClosed
+from backends.meters.events import StreamCall, StreamMeter
+from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
 from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
-from gateway.forwarding.decode_pace import DecodePace
+from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
 from gateway.forwarding.settlement import Settlement
@@ -50,16 +49,6 @@ class BackendRejected(Exception):  # noqa: N818 - a state, not an error
 
 class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
     """The backend does not take `stream_options`, which the client had not asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackendClient:
-    """What is kept of one backend from call to call."""
-
-    upstream: Upstream
-    credentials: Mapping[str, str]
-    remembered: Remembered = field(default_factory=Remembered)
-    pace: DecodePace = field(default_factory=DecodePace)
 
 
 class Attempt:
@@ -115,7 +104,10 @@ class Attempt:
         )
 
     async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
-        """Return what to answer, and what it says of the backend. Raises BackendRejected, OptionsRejected, UpstreamError."""
+        """Return what to answer, and what it says of the backend.
+
+        Raises BackendRejected, OptionsRejected, UpstreamError.
+        """
         exchange: HttpExchange | None = None
         try:
             exchange = await self._open(request)

@@ -16,7 +16,8 @@ from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
 from gateway.api.token_counts import OutputTokens
-from gateway.forwarding.attempt import Attempt, BackendClient, BackendRejected, OptionsRejected
+from gateway.forwarding.attempt import Attempt, BackendRejected, OptionsRejected
+from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import RelayResult
 from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.http.answer_headers import AnswerHeaders

@@ -4,8 +4,8 @@ A whole answer is read as fast as its backend sends it, and waits here for its c
 limited. Over the limit its next answers are not lost: they are read on as its clients take those before, and a
 tenant that takes its answers slowly slows itself. But the answer that is not read on holds a seat of its backend, so
 that over the limit an answer of which nothing was taken for PRESSED_STALL_S is cut, long before the limit for
-connections (gateway/http/slow_client.py) would. The oldest answer that still arrives is read on when no other waits whole:
-so there is always one that can end, and a tenant has at most its limit and one answer more.
+connections (gateway/http/slow_client.py) would. The oldest answer that still arrives is read on when no other waits
+whole: so there is always one that can end, and a tenant has at most its limit and one answer more.
 
 Streams are not counted: each holds its transport's mark and one read at most (relay.py).
 """

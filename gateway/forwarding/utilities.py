@@ -17,13 +17,15 @@ from backends.meters.events import StreamCall
 from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
 from gateway.api import errors
 from gateway.api.endpoints import RESPONSE, RESPONSE_CANCEL, Endpoint
+from gateway.api.errors import ProblemError, problem_error
 from gateway.api.fields import changes
 from gateway.api.headers import upstream_headers
-from gateway.forwarding.attempt import BackendClient, is_event_stream
+from gateway.forwarding.attempt import is_event_stream
+from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import read_whole, relay_body, relay_stream
 from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.http.answer_headers import AnswerHeaders
-from gateway.intake.request_parsing import NO_BODY, ParsedRequest, ProblemError, RequestParser, problem_error
+from gateway.intake.request_parsing import NO_BODY, ParsedRequest, RequestParser
 from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools

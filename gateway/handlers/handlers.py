@@ -19,7 +19,7 @@ from gateway.api.fields import CacheSalts
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
-from gateway.forwarding.attempt import BackendClient
+from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.background import Background
 from gateway.forwarding.retry import Generation
 from gateway.forwarding.unread_bytes import UnreadBytes

@@ -9,11 +9,11 @@ from aiohttp import web
 from backends.pool import BackendPool
 from gateway.api import errors
 from gateway.api.endpoints import VERSION, Endpoint
-from gateway.api.errors import WholeAnswer
-from gateway.forwarding.attempt import BackendClient
+from gateway.api.errors import ProblemError, WholeAnswer, problem_error
+from gateway.forwarding.backend_client import BackendClient
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.server import to_response
-from gateway.intake.request_parsing import ProblemError, RequestParser, problem_error
+from gateway.intake.request_parsing import RequestParser
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
 from policies.types import Reason

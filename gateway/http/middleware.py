@@ -12,14 +12,13 @@ from aiohttp import hdrs, web
 from backends.upstream import UpstreamError, UpstreamSilent
 from gateway.api import errors
 from gateway.api.endpoints import Endpoint
-from gateway.api.errors import Problem
+from gateway.api.errors import Problem, ProblemError
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
 from gateway.http.event_stream import HEARTBEAT, Heartbeat
 from gateway.http.request_ids import RequestIds
 from gateway.http.server import REQUEST_ID, to_response
 from gateway.http.slow_client import StallingConnection
-from gateway.intake.request_parsing import ProblemError
 from gateway.observability.telemetry import CallTrace, Telemetry
 from gateway.scheduling.dispatcher import Rejected
 from policies.types import Outcome

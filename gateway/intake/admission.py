@@ -14,7 +14,7 @@ from gateway.api import errors
 from gateway.api.bodies import Body
 from gateway.api.calls import CallLimits, ParsedCall, parse_call, prompt_text
 from gateway.api.endpoints import RESPONSES, Endpoint
-from gateway.api.errors import BadRequest
+from gateway.api.errors import BadRequest, ProblemError, problem_error
 from gateway.api.fields import CACHE_SALT, CacheSalts
 from gateway.api.prompts import PREFIX_BLOCK_BYTES
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens
@@ -23,7 +23,7 @@ from gateway.http.request_ids import RequestIds
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.long_bodies import LONG_BYTES
 from gateway.intake.programs import Programs
-from gateway.intake.request_parsing import ParsedRequest, ProblemError, RequestParser, problem_error
+from gateway.intake.request_parsing import ParsedRequest, RequestParser
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
@@ -129,7 +129,7 @@ class RequestAdmission:
     def _spend(
         self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
     ) -> None:
-        """Reserve what the call may use of its tenant's and its key's budgets. Raises ProblemError where it does not fit."""
+        """Reserve what the call may use of its tenant's and its key's budgets. Raises ProblemError where it is too much."""
         spent = budgets.spent_by(tenant_id, trace.key_id, prompt_tokens)
         if spent is not None:
             raise problem_error(Reason.BUDGET_SPENT, spent.wait_s, spent.period)

@@ -15,7 +15,7 @@ from gateway.api import errors
 from gateway.api.bodies import Body, JsonBody, read_body
 from gateway.api.calls import model_of
 from gateway.api.endpoints import Endpoint
-from gateway.api.errors import BadRequest, Problem
+from gateway.api.errors import BadRequest, ProblemError, problem_error
 from gateway.http.server import body_at_hand, read_body_bytes
 from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unauthorized
 from gateway.identity.tenants import TenantDirectory
@@ -24,19 +24,10 @@ from gateway.intake.long_bodies import LONG_BYTES, LongBodies, TooComplexError
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from policies.types import LimitKind, Reason, Tenant
+from policies.types import Reason, Tenant
 
 IDENTITY: Final = "identity"
 NO_BODY: Final = JsonBody(b"", {})
-
-
-class ProblemError(Exception):
-    """The gateway answers the call itself."""
-
-    def __init__(self, problem: Problem, reason: str | None = None) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-        self.reason = reason or problem.code or problem.type
 
 
 class ParsedRequest(NamedTuple):
@@ -160,7 +151,3 @@ class RequestParser:
             raise ProblemError(errors.MALFORMED_HTTP) from None
         except TimeoutError:
             raise ProblemError(errors.BODY_TIMEOUT) from None
-
-
-def problem_error(reason: Reason, retry_after_s: float = 1.0, limit: LimitKind | None = None) -> ProblemError:
-    return ProblemError(errors.problem_of(reason, retry_after_s, limit), reason)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 
+from gateway.config.telemetry import SAMPLERS
+
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 SAMPLED: Final = 0x01
@@ -29,23 +31,6 @@ class Parent(NamedTuple):
     trace_id: int
     span_id: int
     is_sampled: bool
-
-
-class Sampler(NamedTuple):
-    """`ratio` of the roots is taken; None: by `sample_ratio`."""
-
-    follows_parent: bool
-    ratio: float | None
-
-
-SAMPLERS: Mapping[str, Sampler] = {
-    "parentbased_traceidratio": Sampler(follows_parent=True, ratio=None),
-    "parentbased_always_on": Sampler(follows_parent=True, ratio=1.0),
-    "parentbased_always_off": Sampler(follows_parent=True, ratio=0.0),
-    "traceidratio": Sampler(follows_parent=False, ratio=None),
-    "always_on": Sampler(follows_parent=False, ratio=1.0),
-    "always_off": Sampler(follows_parent=False, ratio=0.0),
-}
 
 
 @dataclass(frozen=True, slots=True)

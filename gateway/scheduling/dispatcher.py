@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from backends.simulation.recording import SchedulerProtocol
 from backends.upstream import UpstreamError
 from policies.accounts.checkpoint import ServiceCheckpoint
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.slo.timeliness import Timeliness
 from policies.types import (
     BackendLoad,

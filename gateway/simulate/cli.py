@@ -115,28 +115,6 @@ def run(
     _run(comparison, report, json=json)
 
 
-Only = Annotated[
-    str | None, typer.Option(metavar="R3,F,...", help="Only these targets, or all of a letter. Default: R and D.")
-]
-
-
-@app.command()
-def tables(*, only: Only = None, json: AsJson = False) -> None:
-    """Do the published tables again, and say for every figure whether it came out.
-
-    The exit code is 1 when one is out of its tolerance. docs/results/tables.md says what they are.
-    """
-    from tests.evidence import command  # noqa: PLC0415
-    from tests.evidence.targets import TARGETS  # noqa: PLC0415
-
-    try:
-        targets = command.chosen(TARGETS, only)
-    except ValueError as error:
-        _fail(str(error))
-    if not command.run(targets, as_json=json):
-        raise typer.Exit(1)
-
-
 def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> None:
     import orjson  # noqa: PLC0415
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from backends.engine.engine import Engine
-from backends.simulation.recording import SchedulerProtocol
 from gateway.simulate.exposure import RunExposure
 from gateway.simulate.series import Timeline
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import (
     Action,
     BackendLoad,

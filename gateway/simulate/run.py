@@ -12,7 +12,6 @@ from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.engine.kv_memory import BlockMemory, KvMemory, OracleMemory
-from backends.simulation.recording import SchedulerProtocol
 from backends.simulation.workload import Arrival
 from backends.simulation.world import KnownSteps, World
 from gateway.simulate.arrivals import Demand
@@ -22,6 +21,7 @@ from gateway.simulate.observer import Observer
 from gateway.simulate.series import LatencyHistogram, Series, Timeline
 from gateway.simulate.tally import Tally, TenantTally
 from policies.accounts.cost import Price
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import Tenant
 
 TENANTS_DRAWN = 8  # the loudest and the quietest of them; the rest is one line

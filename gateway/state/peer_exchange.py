@@ -1,7 +1,7 @@
 """Gateways that share limits: who is there, and what each tells the others a few times a second.
 
-Each tells what it has let in and claims of limits per minute (policies/admission/shared_limits.py), what budgets have spent,
-and what it has at the backends. Nothing on the path of a call waits for it: a call is decided by what was heard.
+Each tells what it has let in and claims of limits per minute (policies/admission/shared_limits.py), what budgets have
+spent, and what it has at the backends. Nothing on the path of a call waits for it: a call is decided by what was heard.
 
 A gateway that was not heard of for GONE_S is gone; what it let in counts until it has left the minute. While nobody can
 be met, each keeps to its fair share: limits over the number of gateways that there were.

@@ -10,8 +10,8 @@ By VTC's rule alone whoever comes first would lift all others to where he is, an
 ended did not choose to leave. So for RETURNING_S it is as if somebody of the old level went on waiting: nobody is
 lifted above it. Who comes at the end of that time has as much credit as others received in it, and no more.
 
-Lanes are kept one by one (policies/queueing/fair_queues.py), by the backend that requests wait for; BEFORE_ALL names the lane before
-all backends.
+Queues are kept one by one (policies/queueing/fair_queues.py), by the backend that requests wait for; BEFORE_ALL names
+the queue before all backends.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

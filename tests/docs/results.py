@@ -2,7 +2,7 @@
 
     python tests/docs/results.py             compare; the exit code is 1 where a page says something else
     python tests/docs/results.py --write     put what came out into the pages
-    python tests/docs/results.py --only R3   a target of `fairlead simulate tables` that is too dear to be done always;
+    python tests/docs/results.py --only R3   a target of `make tables` that is too dear to be done always;
                                              --from FILE takes what that command printed before
 
 What is compared are figures: the lines of Markdown tables, and every line of a target's table, with the words between
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put what came out into the pages")
     parser.add_argument("--only", help="only these targets, separated by commas")
-    parser.add_argument("--from", dest="source", type=Path, help="what `fairlead simulate tables` printed")
+    parser.add_argument("--from", dest="source", type=Path, help="what `make tables` printed")
     options = parser.parse_args()
     same = True
     if options.source is not None:

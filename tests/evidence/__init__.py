@@ -1,1 +1,1 @@
-"""`fairlead simulate tables`: the published results, once more, by the Scheduler that runs in production."""
+"""The published results, once more, by the Scheduler that runs in production: `make tables`."""

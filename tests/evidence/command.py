@@ -1,4 +1,4 @@
-"""`fairlead simulate tables`: published / ours / tolerance / verdict, and an exit code that says whether all are in."""
+"""`make tables`: published / ours / tolerance / verdict, and an exit code that says whether all are in."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence

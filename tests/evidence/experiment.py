@@ -93,4 +93,4 @@ class Target:
     says: str
     workload: str
     rows: tuple[Row, ...]
-    judged: bool = True  # whether `fairlead simulate tables` runs it unasked
+    judged: bool = True  # whether `make tables` runs it unasked

@@ -16,11 +16,11 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import MinimalScheduler
 from backends.simulation.workload import Arrival, merged
 from backends.simulation.world import METRICS_EVERY_S, KnownSteps, World
 from gateway.config.scheduling import SimulatedScheduling
 from gateway.scheduling.assembly import make_scheduler
+from policies.scheduler_protocol import MinimalScheduler
 from policies.step_time.model import StepTime
 from policies.types import DEFAULT_TIER, Request, SloEnvelope, Tenant, Tier
 from tests.evidence import routers

@@ -1,4 +1,4 @@
-"""All targets of `fairlead simulate tables`, by the name that --only takes."""
+"""All targets of `make tables`, by the name that --only takes."""
 
 from tests.evidence import dlpm_tables, predictors, slo_scenes, slo_tables, vtc_figures, vtc_tables
 from tests.evidence.experiment import Target

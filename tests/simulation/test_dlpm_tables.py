@@ -1,6 +1,6 @@
 """The DLPM paper's experiments: they can be made as named, and the direction of its first table comes out in one run.
 
-All rows take minutes and are run by `fairlead simulate tables`.
+All rows take minutes and are run by `make tables`.
 """
 
 from dataclasses import replace

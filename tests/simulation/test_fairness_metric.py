@@ -1,6 +1,6 @@
 """The metric recomputes every row of the VTC paper's tables 2 to 6 from the logs its authors published.
 
-Those logs (one row per request of 20 runs) and the printed rows ship with `fairlead simulate tables`.
+Those logs (one row per request of 20 runs) and the printed rows ship with `make tables`.
 """
 
 import csv
@@ -25,7 +25,7 @@ from backends.simulation.fairness_metric import (
 )
 from policies.accounts.cost import LinearPrice, ProfiledQuadraticPrice
 
-DATA = Path(__file__).parents[2] / "gateway/simulate/tables/data"
+DATA = Path(__file__).parents[2] / "tests/evidence/data"
 GOLDEN = json.loads((DATA / "golden_tables.json").read_text())
 PRICES = {"linear": LinearPrice(), "profile": ProfiledQuadraticPrice()}
 

@@ -1,5 +1,5 @@
 """The tables of envelopes: they can be made as named, a run of a number comes out the same, and what they argue with
-comes out in one short run. All rows take minutes and are run by `fairlead simulate tables --only F,B`.
+comes out in one short run. All rows take minutes and are run by `make tables ONLY=F,B`.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`fairlead simulate tables`: its workloads are the published ones, its verdicts follow its tolerances, and the shape
+"""`make tables`: its workloads are the published ones, its verdicts follow its tolerances, and the shape
 of the paper's table 2 comes out within a few runs. (All rows take minutes and are run by the command itself.)
 """
 
@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
 from tests.evidence import measures
+from tests.evidence.__main__ import app
 from tests.evidence.command import chosen, shown
 from tests.evidence.experiment import (
     Row,
@@ -153,7 +153,7 @@ def test_targets_are_chosen_by_name_and_those_without_a_verdict_only_by_name():
 
 def test_the_command_prints_a_table_or_json_and_its_exit_code_is_the_verdict(monkeypatch):
     runner = CliRunner()
-    good = runner.invoke(app, ["simulate", "tables", "--only", "R1", "--json"])
+    good = runner.invoke(app, ["--only", "R1", "--json"])
     assert good.exit_code == 0
     found = json.loads(good.stdout)
     assert len(found) == 100
@@ -161,9 +161,9 @@ def test_the_command_prints_a_table_or_json_and_its_exit_code_is_the_verdict(mon
     target = TARGETS["R1"]
     wrong = Row(says="wrong", experiments=target.rows[0].experiments, measure=measures.average, tolerance=at_most(1.0))
     monkeypatch.setitem(TARGETS, "R1", Target(target.says, target.workload, (target.rows[1], wrong)))
-    bad = runner.invoke(app, ["simulate", "tables", "--only", "R1"])
+    bad = runner.invoke(app, ["--only", "R1"])
     assert bad.exit_code == 1
     assert "1 of 2 judged rows are in, OUT:\n    R1  wrong" in bad.stdout
-    unknown = runner.invoke(app, ["simulate", "tables", "--only", "nothing"])
+    unknown = runner.invoke(app, ["--only", "nothing"])
     assert unknown.exit_code == 1
     assert "there is no target 'nothing': there are R1" in unknown.output

@@ -24,6 +24,8 @@ VALUES = (
     "policies.placement.base",
     "policies.capacity.prefix_index",
     "policies.accounts.checkpoint",
+    "policies.scheduler_protocol",
+    "policies.fairness.bounds",
 )
 VALUES += (
     "policies.step_time",
@@ -35,12 +37,12 @@ VALUES += (
     "policies.batching.fair",
     "policies.batching.pab",
 )  # and how long a step takes, and what it takes in
-VALUES += tuple(f"policies.slo.{name}" for name in ("attainment", "timeliness", "urgency"))  # and what was promised
+VALUES += tuple(
+    f"policies.slo.{name}" for name in ("attainment", "timeliness", "engine_priority")
+)  # and what was promised
 COMPOSITION_ROOTS = (
     "gateway/app.py",
     "gateway/scheduling/assembly.py",
-    "tests/evidence/slo_engines.py",
-    "tests/evidence/vtc_pool.py",
     "backends/simulation/world.py",
     "backends/vllm_plugin/engine_accounts.py",  # an engine's scheduler is put together there
     "backends/vllm_plugin/queue_order.py",

@@ -9,7 +9,7 @@ from wire import CHAT, COMPLETIONS, Call, fetch
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 BATCH = "/v1/chat/completions/batch"
 
-# the default price (policies/accounts/cost.py): tokens of the prompt, of it those found in the prefix cache, and generated
+# the default price (policies/accounts/cost.py): tokens of the prompt, of it those in the prefix cache, and generated
 PROMPT, CACHED, OUTPUT = 1.0, 0.1, 2.0
 
 CALLS = {

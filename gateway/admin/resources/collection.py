@@ -141,8 +141,8 @@ class Collection:
         return AdminAnswer(self.show(entry), etag=entry.etag, location=path_of(self.kind, name))
 
     def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given in place of all that can be changed. Raises AdminProblem where something else would become another,
-        and Invalid.
+        """What is given in place of all that can be changed. Raises AdminProblem where something
+        else would become another, and Invalid.
         """
         stays = {name: value for name, value in entry.body.items() if name not in self.models.fields.model_fields}
         body = stays | given

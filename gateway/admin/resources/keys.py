@@ -57,7 +57,8 @@ class KeyRoutes:
         )  # fmt: skip
         yield Route(
             method="PATCH", path=one, role=Role.ADMIN, summary="Change or revoke a key (RFC 7396).", run=self.patch,
-            merges=models.KeyChange, answer=models.KeyResource, versioned=True, conflicts=CONFLICTS, path_schemas=SCHEMAS,
+            merges=models.KeyChange, answer=models.KeyResource, versioned=True, conflicts=CONFLICTS,
+            path_schemas=SCHEMAS,
         )  # fmt: skip
         yield Route(
             method="DELETE", path=one, role=Role.ADMIN, summary="Take a key away, for good.", run=self.delete,

@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw an SVG there")
     arguments = parser.parse_args()
-    # Spawned, not forked, as `fairlead simulate tables` does.
+    # Spawned, not forked, as `make tables` does.
     with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
         runs = [pool.submit(measured, line, parameter) for line in LINES for parameter in line.parameters]
         points = [run.result() for run in runs]

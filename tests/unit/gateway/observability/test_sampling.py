@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from gateway.observability.sampling import SAMPLERS, Sampling, read_traceparent, write_traceparent
+from gateway.config.telemetry import SAMPLERS
+from gateway.observability.sampling import Sampling, read_traceparent, write_traceparent
 
 TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 SAMPLED = {"traceparent": write_traceparent(TRACE, SPAN, is_sampled=True)}

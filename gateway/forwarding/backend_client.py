@@ -1,0 +1,18 @@
+"""What the gateway keeps of one backend from call to call: its connections, its credentials and what it learnt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from backends.meters.events import Remembered
+from backends.upstream import Upstream
+from gateway.forwarding.decode_pace import DecodePace
+
+
+@dataclass(frozen=True, slots=True)
+class BackendClient:
+    """The connections and credentials of one backend, and what its earlier answers taught."""
+
+    upstream: Upstream
+    credentials: Mapping[str, str]
+    remembered: Remembered = field(default_factory=Remembered)
+    pace: DecodePace = field(default_factory=DecodePace)

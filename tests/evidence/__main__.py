@@ -1,0 +1,35 @@
+"""`make tables`: does the published tables again, and says for every figure whether it came out."""
+
+from typing import Annotated
+
+import typer
+
+from tests.evidence import command
+from tests.evidence.targets import TARGETS
+
+Only = Annotated[
+    str | None, typer.Option(metavar="R3,F,...", help="Only these targets, or all of a letter. Default: R and D.")
+]
+
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
+
+
+def main(*, only: Only = None, json: Json = False) -> None:
+    """Do the published tables again, and say for every figure whether it came out.
+
+    The exit code is 1 when one is out of its tolerance. docs/results/tables.md says what they are.
+    """
+    try:
+        targets = command.chosen(TARGETS, only)
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    if not command.run(targets, as_json=json):
+        raise typer.Exit(1)
+
+
+app = typer.Typer(add_completion=False)
+app.command()(main)
+
+if __name__ == "__main__":
+    app()
