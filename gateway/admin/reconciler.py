@@ -55,7 +55,7 @@ class Reconciler:
         folder: Path,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
-        """`address_allowlist`: networks of backends that the file has not declared; `folder`: where relative paths begin;
+        """`address_allowlist`: networks of undeclared backends; `folder`: where relative paths begin;
         `scheduling_of`: how a pool is scheduled.
         """
         self._registry = registry

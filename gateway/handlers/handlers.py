@@ -30,7 +30,7 @@ from gateway.http.cors import Cors
 from gateway.http.middleware import CallMiddleware, Run
 from gateway.http.request_ids import RequestIds
 from gateway.http.server import GatewayServer, Handler
-from gateway.identity.auth import Identity, KeysOrTokens, TrustedProxies, make_authenticator
+from gateway.identity.auth import Authenticator, Identity, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.envelopes import Envelopes
@@ -81,15 +81,7 @@ class RequestHandlers:
             tiers=config.tier_envelopes(),
             header_tpot_ratio_min=config.limits.header_tpot_ratio_min,
         )
-        self._request_parser = RequestParser(
-            auth=auth,
-            proxies=TrustedProxies(config.auth.trusted_proxies),
-            tenants=self.tenants,
-            tenant_is_model=config.auth.tenant_from == "model",
-            pools=pools,
-            body_timeout_s=config.limits.body_timeout_s,
-            long_bodies=LongBodies(config.limits.body_values_max),
-        )
+        self._request_parser = self._make_request_parser(auth)
         self.prompt_tokens = learnt_tokens = LearntPromptTokens()
         exact_tokens = self._exact_tokens()
         request_admission = self._make_request_admission(learnt_tokens, exact_tokens)
@@ -121,6 +113,17 @@ class RequestHandlers:
             cors=cors,
             body_bytes_max=config.limits.body_bytes_max,
             header_bytes_max=config.limits.header_bytes_max,
+        )
+
+    def _make_request_parser(self, auth: Authenticator) -> RequestParser:
+        return RequestParser(
+            auth=auth,
+            proxies=TrustedProxies(self._config.auth.trusted_proxies),
+            tenants=self.tenants,
+            tenant_is_model=self._config.auth.tenant_from == "model",
+            pools=self._pools,
+            body_timeout_s=self._config.limits.body_timeout_s,
+            long_bodies=LongBodies(self._config.limits.body_values_max),
         )
 
     def lame_duck(self) -> None:

@@ -129,7 +129,7 @@ class RequestAdmission:
     def _spend(
         self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
     ) -> None:
-        """Reserve what the call may use of its tenant's and its key's budgets. Raises ProblemError where it is too much."""
+        """Reserve what the call may use of its tenant's and its key's budgets. Raises ProblemError."""
         spent = budgets.spent_by(tenant_id, trace.key_id, prompt_tokens)
         if spent is not None:
             raise problem_error(Reason.BUDGET_SPENT, spent.wait_s, spent.period)

@@ -18,12 +18,13 @@ all outputs: U + K + G takes the place of U + K. Tiers keep the first promise am
 with K = 0; reserves suspend it. Tokens that are told late only because no decision depends on them add nothing.
 
 And one whose request fits nowhere is passed over for others while one backend is held for it
-(policies/pool/backfill.py). Without that whoever is sent something is, by the order, ahead of nobody who waits by more than K; what it has in flight
-takes it further, by U at most: so the promise. With it whoever is sent something may be ahead of the one that is passed
-by H, the price of all tokens that were in flight at the held backend, were they all outputs, and by its own G where
-there is a cap. U + K + H takes the place of U + K, and U + K + G + H that of U + K + G: what may be in flight is as
-if there were one backend more. A pool of one backend has no other to go to, but a tenant with nothing in flight may
-take what the request leaves there: H is then the price of all tokens of the request that is passed.
+(policies/pool/backfill.py). Without that whoever is sent something is, by the order, ahead of nobody who waits by more
+than K; what it has in flight takes it further, by U at most: so the promise. With it whoever is sent something may be
+ahead of the one that is passed by H, the price of all tokens that were in flight at the held backend, were they all
+outputs, and by its own G where there is a cap. U + K + H takes the place of U + K, and U + K + G + H that of U + K + G:
+what may be in flight is as if there were one backend more. A pool of one backend has no other to go to, but a tenant
+with nothing in flight may take what the request leaves there: H is then the price of all tokens of the request that is
+passed.
 
 With a placement on arrival all of this holds of every backend's own queue: D backends promise D times as much.
 """

@@ -1,8 +1,8 @@
 """One queue: who in it goes next?
 
 A pool has one queue before all its backends, or one before each of them (policies/queueing/fair_queues.py). A queue has
-an order of its own, with its own counters, and knows what its tenants have in flight from it; limits of tenants hold over all lanes
-and are told to it.
+an order of its own, with its own counters, and knows what its tenants have in flight from it; limits of
+tenants hold over all queues and are told to it.
 
 Limits make a tenant eligible; tiers compete by weighted VTC; inside the tier the pool's fairness picks the request.
 What becomes of one that fits nowhere is in backfill.py.
