@@ -1,9 +1,9 @@
-"""Which addresses may a backend be at, whoever named it?
+"""Address allowlist: the networks that a backend's address may be in.
 
-A backend that came by the admin API could be a name for anything that the gateway can reach and its caller cannot:
-a cloud's metadata service, the machine itself. What counts is the address that is connected to, looked at when it is
-connected to: a name that meant something else a moment ago (DNS rebinding), 0x7f.1 or ::ffff:127.0.0.1 gain nothing.
-Addresses that are never a backend's are refused within any network.
+A backend that was added by the admin API may name anything that the gateway can reach and the caller cannot: a cloud's
+metadata service, or the gateway's own machine. The check is on the address that is connected to, when it is connected
+to. So a name that resolved differently a moment ago (DNS rebinding), 0x7f.1 or ::ffff:127.0.0.1 does not pass.
+Addresses in NEVER are refused in any network.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ NEVER: tuple[Network, ...] = tuple(
 
 
 class AddressRefusedError(OSError):
-    """The address is none that a backend may have."""
+    """The address is not allowed for a backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class AddressAllowlist:
     networks: tuple[Network, ...]
 
     def allows(self, address: str) -> bool:
-        """Whether this literal address may be connected to; False for what is none."""
+        """Whether a connection to this literal address is allowed; False for a text that is no address."""
         try:
             parsed = plain(ip_address(address.partition("%")[0]))
         except ValueError:
@@ -40,12 +40,14 @@ class AddressAllowlist:
         return not _within(parsed, NEVER) and _within(parsed, self.networks)
 
     def check(self, address: str) -> None:
-        """Raises AddressRefusedError."""
+        """Raise AddressRefusedError if this address is not allowed."""
         if not self.allows(address):
             raise AddressRefusedError(errno.EACCES, f"{address} is not in the networks where backends may be")
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Return the addresses of this host, all of which may be connected to. Raises OSError."""
+        """Resolve the host and return its addresses, all of which are allowed. Raises OSError; AddressRefusedError if
+        any is not.
+        """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -55,13 +57,13 @@ class AddressAllowlist:
 
 
 def plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 one stands for (RFC 4291, 2.5.5.2), or the address itself."""
+    """Return the IPv4 address that an IPv6 one stands for (RFC 4291, 2.5.5.2), or the address itself."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 
 
 def literal(host: str) -> str | None:
-    """The address that the host is in any way of writing one (127.1, 0x7f.1); None where it is a name."""
+    """Return the address that the host is in any notation (127.1, 0x7f.1); None if it is a name."""
     try:
         return str(ip_address(host.partition("%")[0]))
     except ValueError:

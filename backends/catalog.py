@@ -1,9 +1,8 @@
-"""Which models are served, and by which pool: the /v1/models of all backends, read as one list.
+"""Catalog of models: the /v1/models of all backends as one list, and the pool that serves each model.
 
-A pool is the set of backends that serve the same base model (a LoRA adapter names its base as `parent`),
-or those that the configuration puts together by name. A derived pool is called after the first base
-model it was seen with, and keeps that name for as long as the gateway lives, because the tenants'
-counters of that pool hang on it.
+A pool is the set of backends that serve the same base model (a LoRA adapter names its base as `parent`), or those that
+the configuration groups under one name. A derived pool is named after the first base model it was seen with. It keeps
+that name for the gateway's lifetime, because the tenants' counters of the pool are stored under it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,14 +21,14 @@ class ModelCard:
     root: str | None
     parent: str | None
     max_model_len: int | None
-    entry: Mapping[str, Any] = field(compare=False)  # vLLM writes the time of day into `created`
+    entry: Mapping[str, Any] = field(compare=False)  # not compared: vLLM writes the present time into `created`
 
 
 def read_models(body: Any) -> tuple[ModelCard, ...]:
-    """Read the decoded body of /v1/models; raises ValueError when it is not a list of models."""
+    """Read the decoded body of /v1/models. Raises ValueError if it has no list of models."""
     entries = body.get("data") if isinstance(body, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("the body of /v1/models has no list 'data'")  # noqa: TRY004 - a bad answer, not a bad call
+        raise ValueError("the body of /v1/models has no list 'data'")  # noqa: TRY004 - the answer is wrong, not the caller's argument
     return tuple(_card(entry) for entry in entries[:MODELS_MAX] if _is_model(entry))
 
 
@@ -49,21 +48,21 @@ def _card(entry: Mapping[str, Any]) -> ModelCard:
 
 
 class Catalog:
-    """What every backend was last seen to serve. Backends are kept in the order of `backend_ids`."""
+    """The models that every backend was last seen to serve. Backends are in the order of `backend_ids`."""
 
     def __init__(self, backend_ids: Sequence[str], *, pools: Mapping[str, str]) -> None:
         """`pools`: backend id -> pool, for those whose pool is configured."""
         self._configured = dict(pools)
-        self._pool_names: dict[str, None] = dict.fromkeys(pools.values())  # that were ever configured
+        self._pool_names: dict[str, None] = dict.fromkeys(pools.values())  # all that were ever configured
         self._cards: dict[str, tuple[ModelCard, ...]] = dict.fromkeys(backend_ids, ())
         self._pool_of_base: dict[str, str] = {}
         self._pool_of_backend: dict[str, str] = dict(pools)
         self._pool_of_model: dict[str, str] = {}
         self._merged: dict[str, ModelCard] = {}
-        self._backends_of: dict[str, tuple[str, ...]] = {}  # by pool, as asked for since the last news
+        self._backends_of: dict[str, tuple[str, ...]] = {}  # by pool; a cache, cleared by every change
 
     def update(self, backend_id: str, cards: tuple[ModelCard, ...]) -> bool:
-        """Record what a backend serves; True if that is news."""
+        """Record the models of a backend; True if they changed."""
         if cards == self._cards[backend_id]:
             return False
         self._cards[backend_id] = cards
@@ -71,7 +70,7 @@ class Catalog:
         return True
 
     def add(self, backend_id: str, pool: str | None) -> None:
-        """One more backend, behind the others; `pool` where that is configured."""
+        """Add a backend after the others; `pool` if that is configured."""
         assert backend_id not in self._cards, "a backend is there once"
         self._cards[backend_id] = ()
         if pool is not None:
@@ -80,7 +79,7 @@ class Catalog:
             self._backends_of.clear()
 
     def remove(self, backend_id: str) -> None:
-        """It serves nothing any more."""
+        """Remove a backend."""
         del self._cards[backend_id]
         self._configured.pop(backend_id, None)
         self._pool_of_backend.pop(backend_id, None)
@@ -88,15 +87,15 @@ class Catalog:
 
     @property
     def pools(self) -> list[str]:
-        """Return the names of all pools there ever were: one that lost its last backend has to hear of it."""
+        """The names of all pools there ever were: a pool that lost its last backend is still reported, as empty."""
         return list(dict.fromkeys([*self._pool_names, *self._pool_of_base.values()]))
 
     def pool_of_backend(self, backend_id: str) -> str | None:
-        """Return its pool, None while it is not known what it serves and no pool is configured."""
+        """Return its pool, None while its models are unknown and no pool is configured."""
         return self._pool_of_backend.get(backend_id)
 
     def backends_of(self, pool: str) -> tuple[str, ...]:
-        """Return the backends of this pool, in the order in which they are kept."""
+        """Return the backends of this pool, in the catalog's order."""
         backends = self._backends_of.get(pool)
         if backends is None:
             found = (each for each in self._cards if self._pool_of_backend.get(each) == pool)
@@ -104,18 +103,18 @@ class Catalog:
         return backends
 
     def pool_of_model(self, model: str) -> str | None:
-        """Return the pool that serves it; where several do, that of the backend that is listed first."""
+        """Return the pool that serves this model; if several do, that of the first backend in order."""
         return self._pool_of_model.get(model)
 
     def serves(self, backend_id: str, model: str) -> bool:
         return any(card.id == model for card in self._cards[backend_id])
 
     def known(self, backend_id: str) -> bool:
-        """Whether it is known what this backend serves."""
+        """Whether the models of this backend are known."""
         return bool(self._cards[backend_id])
 
     def models(self) -> list[ModelCard]:
-        """Return one card per id, from the backend that is listed first."""
+        """Return one card per id, from the first backend in order."""
         return list(self._merged.values())
 
     def model(self, model: str) -> ModelCard | None:
@@ -143,7 +142,7 @@ class Catalog:
 
 
 def _bases(cards: Iterable[ModelCard]) -> list[str]:
-    """Return the base models among these, aliases included; a list of adapters alone names its parents."""
+    """Return the base models among these, aliases included; if there are only adapters, their parents."""
     cards = list(cards)
     bases = [card.id for card in cards if card.parent is None]
     return bases or [card.parent for card in cards if card.parent is not None]

@@ -1,18 +1,18 @@
-"""How many tokens does one step of this server compute at most? (vLLM does not publish max_num_batched_tokens.)
+"""Chunk size: the most tokens that one step of a server computes. (vLLM does not publish max_num_batched_tokens.)
 
-Who has a free seat and free memory and still waits, waits because the step is full. So over a stretch of scrapes that
-all find somebody waiting like this, the tokens that were computed by the steps that were counted are the size of a full
-step. The buckets of vLLM's histogram do not say it: a prompt counts whole, in the step that ends it, however many steps
-it took, and a step in which nobody decodes and no prompt ends does not count at all. Hence:
+A request that waits although a slot and memory are free waits because the step is full. So over a run of scrapes that
+all find a request waiting like this, computed tokens over counted steps is the size of a full step. The buckets of
+vLLM's histogram do not give it: a prompt counts whole in the step that ends it, however many steps it took, and a step
+that decodes nothing and ends no prompt does not count at all. Hence these conditions:
 
-- A stretch is as long as makes the prompts that are half done at its ends a small part of it. They are at most what is
-  counted between two scrapes.
-- In the mean several decode, or steps may be missing from the count.
-- Fewer run than have run at once before, at every scrape, and fewer decode than that in the mean; or those that wait
-  may only wait for a seat.
+- A run is long enough that the unfinished prompts at its ends are a small part of it. They are at most what is counted
+  between two scrapes.
+- Several sequences decode in the mean, or steps may be missing from the count.
+- Fewer sequences run, at every scrape, than have run at once before, and fewer decode than that in the mean. Otherwise
+  the requests may wait only for a slot.
 
-A stretch that was not full all the time says too little, so the largest of the last few is believed, and none before
-there are two.
+A run that was not full all the time gives too small a value. The largest of the last few is therefore used, and none
+before there are two.
 """
 
 from collections import deque
@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from backends.metrics import EngineMetrics, EngineSteps
 from backends.running_limit import KV_USED_RATIO_MAX
 
-SCRAPES_MIN = 15  # in tokens: so many times the most that was counted between two scrapes; an error of 1 in 15 at most
+SCRAPES_MIN = 15  # tokens of a run, as a multiple of the most between two scrapes: an error of 1 in 15 at most
 STEPS_MIN = 32
 DECODES_MIN = 4  # per step, in the mean
-DECODES_PERCENT_MAX = 90  # of the most that were seen to run at once
+DECODES_PERCENT_MAX = 90  # of the most sequences that were seen to run at once
 STRETCHES_MIN, STRETCHES_KEPT = 2, 4
 TOKENS_MAX = 1 << 20  # no server computes more at once
 
@@ -47,23 +47,23 @@ class _Engine:
 
 
 class ChunkSize:
-    """Learns the most tokens that a step of an engine of one server computes, from its scrapes."""
+    """Learns the most tokens that a step of one server's engine computes, from its scrapes."""
 
     def __init__(self) -> None:
         self._engines: dict[str, _Engine] = {}
 
     @property
     def tokens_max(self) -> int | None:
-        """Of the engine of which it is the most; None while that is not known of any."""
+        """The largest value of any engine; None while it is unknown for all."""
         return max((max(e.found) for e in self._engines.values() if len(e.found) >= STRETCHES_MIN), default=None)
 
     def scraped(self, metrics: EngineMetrics) -> None:
         """Take in one scrape; scrapes come in order."""
         has_room = (metrics.kv_used_ratio or 0.0) < KV_USED_RATIO_MAX
-        before, self._engines = self._engines, {}  # whoever is not in it is gone
+        before, self._engines = self._engines, {}  # an engine that is missing from a scrape is gone
         for said in metrics.engine_steps:
             engine = before.get(said.engine)
-            if engine is None or _is_less(said, engine.last):  # it was started again
+            if engine is None or _is_less(said, engine.last):  # it restarted
                 engine = _Engine(said)
             self._engines[said.engine] = engine
             engine.running_max = max(engine.running_max, said.requests_running)
@@ -75,7 +75,7 @@ class ChunkSize:
             engine.last, engine.was_full = said, is_full
 
     def silent(self) -> None:
-        """It did not answer: what it does until the next scrape is not known."""
+        """Record that a poll failed: the activity until the next scrape is unknown."""
         for engine in self._engines.values():
             engine.was_full = False
 

@@ -1,8 +1,8 @@
-"""One socket to a backend and the exchange it carries: bytes in, pieces of the body to a callback.
+"""One socket to a backend and the exchange it carries: bytes in, pieces of the body out to a callback.
 
-Between the socket and the callback there is no stream object, no future and no task switch: a token
-costs one `data_received`, and the chunks of one read go out as one piece. httptools (llhttp) finds the
-framing: chunks, content-length, 1xx, trailers; a body without either ends with the connection.
+There is no stream object, future or task switch between the socket and the callback: a token costs one `data_received`,
+and the chunks of one read go out as one piece. httptools (llhttp) finds the framing: chunks, content-length, 1xx,
+trailers. A body without framing ends with the connection.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from typing import Final, Protocol, Self, cast
 import httptools
 
 HEAD_BYTES_MAX = 64 * 1024
-HELD_BYTES_MAX = 256 * 1024  # body that arrived before anybody asked for it; then reading pauses
-# A backend whose machine vanished sends nothing, not even a FIN: probes find out within half a minute.
+HELD_BYTES_MAX = 256 * 1024  # of a body that is not read yet; above this, reading pauses
+# A machine that vanished sends nothing, not even a FIN: probes detect it within half a minute.
 KEEPALIVE_PROBES: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
 
 
 class UpstreamError(Exception):
-    """The backend did not do its part."""
+    """An exchange with the backend failed."""
 
 
-class ConnectFailed(UpstreamError):  # noqa: N818 - a state, as its callers speak of it
-    """No connection: refused, timed out, unknown name, TLS. Nothing of the request was sent."""
+class ConnectFailed(UpstreamError):  # noqa: N818 - named as a state
+    """No connection: refused, timed out, unknown name, TLS. No part of the request was sent."""
 
 
 class UpstreamProtocolError(UpstreamError):
@@ -35,13 +35,13 @@ class UpstreamProtocolError(UpstreamError):
 
 
 class UpstreamSilent(UpstreamError):  # noqa: N818
-    """Not a byte of the response for longer than is allowed."""
+    """The response sent no byte for longer than `silence_s_max`."""
 
 
 class UpstreamClosed(UpstreamError):  # noqa: N818
     """The connection ended before the response did.
 
-    `bytes_received` counts head and body up to where the body was asked for; 0 means not a byte came.
+    `bytes_received` counts bytes of head and body until reading of the body began; 0: not a byte came.
     """
 
     def __init__(self, message: str, *, head_received: bool, bytes_received: int) -> None:
@@ -51,30 +51,29 @@ class UpstreamClosed(UpstreamError):  # noqa: N818
 
 
 class ConnectionOwner(Protocol):
-    """Whom a connection tells what became of it."""
+    """Receives a connection when its exchange ends or when it closes."""
 
     def give_back(self, connection: "Connection") -> None:
-        """Its exchange ended cleanly: it may carry another."""
+        """Take back a connection whose exchange ended cleanly: it can carry another."""
         ...
 
     def lost(self, connection: "Connection") -> None:
-        """It is closed."""
+        """Drop a connection that has closed."""
         ...
 
 
 class HttpExchange:
     """One request and its response. Use `async with`, or call release() on every path.
 
-    `headers` are by name in lower case; of a name that comes twice the last one counts. `is_framed` says whether the
-    response tells where it ends. Where it does not, the end of the connection ends it, and a response that was cut
-    looks like a whole one.
+    `headers` have names in lower case; of a repeated name the last value counts. `is_framed`: the response says where
+    it ends. If not, the end of the connection ends it, and a truncated response looks complete.
     """
 
     __slots__ = ("_connection", "failure", "headers", "is_framed", "status")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection: Connection | None = connection
-        self.failure: Exception | None = None  # what `on_body` raised, also where the message is complete
+        self.failure: Exception | None = None  # what `on_body` raised, even if the message is complete
         self.status = 0
         self.is_framed = False
         self.headers: dict[str, str] = {}
@@ -88,9 +87,9 @@ class HttpExchange:
         self.release()
 
     async def read(self, bytes_max: int, on_bytes: Callable[[int], None] | None = None) -> bytes | bytearray:
-        """The whole body. Raises UpstreamClosed, or UpstreamProtocolError when it is over `bytes_max`.
+        """Return the whole body. Raises UpstreamClosed, or UpstreamProtocolError if it exceeds `bytes_max`.
 
-        `on_bytes` is told how much came, piece by piece, of one that does not come at once; it may pause the exchange.
+        If the body is not here at once, `on_bytes` gets the size of each piece, and may pause the exchange.
         """
         body = self.at_once()
         if body is None:
@@ -100,11 +99,13 @@ class HttpExchange:
         return body
 
     def at_once(self) -> bytes | None:
-        """The body, if all of it is here, as one of less than HELD_BYTES_MAX may be; else it is still to be read."""
+        """Return the body if all of it has arrived, as one below HELD_BYTES_MAX may have; else None, and it is still to
+        be read.
+        """
         return self._connection.whole_body() if self._connection is not None else None
 
     async def _gathered(self, bytes_max: int, on_bytes: Callable[[int], None] | None) -> bytearray:
-        # One that grows: to join the pieces of 60 MB at the end would hold up the loop, and be there twice.
+        # A growing buffer: joining the pieces of 60 MB at the end would block the loop and need them twice.
         body = bytearray()
 
         def collect(data: bytes) -> None:
@@ -118,10 +119,9 @@ class HttpExchange:
         return body
 
     async def stream(self, on_body: Callable[[bytes], None]) -> None:
-        """Hand every piece of the body to `on_body` as it arrives; return when the message is complete.
+        """Pass every piece of the body to `on_body` as it arrives; return when the message is complete.
 
-        Raises UpstreamClosed when it is cut, UpstreamProtocolError when it is malformed, and what
-        `on_body` raised.
+        Raises UpstreamClosed if it is cut, UpstreamProtocolError if it is malformed, and what `on_body` raised.
         """
         if self._connection is None:
             raise RuntimeError("the exchange has been released")
@@ -130,12 +130,12 @@ class HttpExchange:
             raise self.failure
 
     async def begun(self) -> None:
-        """Wait until something of the body is there, or it is complete. Raises UpstreamError where it failed before."""
+        """Wait until a part of the body is here or it is complete. Raises UpstreamError if it failed before."""
         if self._connection is not None:
             await self._connection.wait_for_body()
 
     def pause(self) -> None:
-        """Stop reading from the backend: its TCP window fills, then it waits."""
+        """Stop reading from the backend: its TCP window fills, and it waits."""
         if self._connection is not None:
             self._connection.pause()
 
@@ -144,7 +144,7 @@ class HttpExchange:
             self._connection.resume()
 
     def release(self) -> None:
-        """Give the connection up: to the pool if the response ended cleanly, else abort it. Idempotent."""
+        """Return the connection to the pool if the response ended cleanly, else abort it. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.end()
@@ -153,8 +153,8 @@ class HttpExchange:
 class Connection(asyncio.Protocol):
     """One socket and the exchange it carries, if any. Both event loops set TCP_NODELAY.
 
-    httptools appends pieces of the body to `_pieces`, which costs no Python call; `data_received` hands
-    them on. While nobody has asked for the body (`_sink` is None) they wait there, within a limit.
+    httptools appends pieces of the body to `_pieces`, which costs no Python call; `data_received` passes them on. Until
+    the body is read (`_sink` is None) they wait there, up to HELD_BYTES_MAX.
     """
 
     __slots__ = (
@@ -201,10 +201,10 @@ class Connection(asyncio.Protocol):
         self._framed = False
         self._reusable = False
         self._paused = False
-        self._heard = False  # anything, since `check_silence` last asked
+        self._heard = False  # a byte came since the last `check_silence`
         self._silent_since = 0.0
 
-    # The exchange's side.
+    # Called by the exchange.
 
     def begin(self) -> HttpExchange:
         self._exchange = exchange = HttpExchange(self)
@@ -216,30 +216,30 @@ class Connection(asyncio.Protocol):
         return exchange
 
     async def wait(self) -> None:
-        """Until the next thing happens: the head is there, the message is complete, or it failed."""
+        """Wait for the next event: the head is here, the message is complete, or it failed."""
         waiter = self._waiter
         assert waiter is not None
         try:
             await waiter
         finally:
-            if self._waiter is waiter:  # else it was given back at its last byte, and carries the next exchange
+            if self._waiter is waiter:  # else it carries the next exchange already
                 self._waiter = None
 
     async def wait_for_body(self) -> None:
         if not self._pieces and not self._complete and self._error is None:
             self._waiter = self.loop.create_future()
-            with suppress(UpstreamError):  # what came before it is read first
+            with suppress(UpstreamError):  # what came before the error is read first
                 await self.wait()
         if self._error is not None and not self._pieces:
             raise self._error
 
     def whole_body(self) -> bytes | None:
-        """The body, if all of it is here: a small one comes with the head."""
+        """Return the body if all of it is here, else None: a small one comes with the head."""
         return self._take() if self._complete else None
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
         self._sink = on_body
-        self.resume()  # before anything is handed on: on_body may pause again
+        self.resume()  # first: on_body may pause again
         if self._pieces:
             on_body(self._take())
         if self._error is not None:
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         if not self._complete or not self._reusable or self.is_closing():
             self._fail(self._closed("released"))
             return
-        self.resume()  # back-pressure may have paused it: in the pool it would stay so
+        self.resume()  # back-pressure may have paused it, and in the pool nothing resumes it
         self._owner.give_back(self)
 
     def abort(self) -> None:
@@ -274,15 +274,15 @@ class Connection(asyncio.Protocol):
         return self.transport.is_closing()
 
     def check_silence(self, now: float, silence_s_max: float) -> None:
-        """Give up a response of which nothing has come for so long. To be asked now and then: a timer for every
-        token would cost more than the token.
+        """Fail a response that sent nothing for `silence_s_max` seconds. Call it periodically: a timer for every token
+        would cost more than the token.
         """
         if self._heard or self._complete or self._paused:
             self._heard, self._silent_since = False, now
         elif now - self._silent_since >= silence_s_max:
             self._fail(UpstreamSilent(f"nothing for {silence_s_max:g} s"))
 
-    # asyncio's side.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
-        parse, sink = self._parse, self._sink  # as locals: a method call on a slot is a slow look-up in 3.11
+        parse, sink = self._parse, self._sink  # locals: a method call on a slot is a slow look-up in 3.11
         try:
             parse(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -299,22 +299,22 @@ class Connection(asyncio.Protocol):
             self._wait_for_sink(len(data))
         elif pieces := self._pieces:
             try:
-                sink(pieces.popleft() if len(pieces) == 1 else self._take())  # spares one call a token
-            except Exception as error:  # noqa: BLE001 - it is raised where the body is awaited
+                sink(pieces.popleft() if len(pieces) == 1 else self._take())  # saves one call per token
+            except Exception as error:  # noqa: BLE001 - raised again where the body is awaited
                 if self._exchange is not None:
                     self._exchange.failure = error
                 self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_received and not self._framed and exc is None and self._error is None:
-            self._complete = True  # RFC 9112 6.3: neither length nor chunks, so the close is the end
+            self._complete = True  # RFC 9112 6.3: without length or chunks, the close ends the body
             self._wake(None)
         else:
             self._fail(self._closed(str(exc) if exc else "closed by the backend"))
         self._owner.lost(self)
         self.lost.set_result(None)
 
-    # The parser's side, with `on_body`. What is raised here comes out of feed_data as HttpParserError.
+    # Called by the parser, as is `on_body`. feed_data raises what is raised here as HttpParserError.
 
     def on_message_begin(self) -> None:
         if self._complete:
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
             self._reusable = self._parser.should_keep_alive()
             self._wake(None)
 
-    # Inside.
+    # Internal.
 
     def _take(self) -> bytes:
         pieces = self._pieces
@@ -372,7 +372,7 @@ class Connection(asyncio.Protocol):
             self._wake(None)
 
     def _fail(self, error: BaseException) -> None:
-        """Give the connection up, and the exchange too unless it was complete."""
+        """Close the connection, and fail the exchange unless it is complete."""
         self._reusable = False
         if not self._complete and self._error is None:
             self._error = error

@@ -1,22 +1,22 @@
-"""Is this backend fit to be given work?
+"""Health of one backend: a circuit breaker for what it is sent, and a check of whether it answers at all.
 
-Two kinds of bad news are told apart, because they call for different things:
+Two kinds of failure are counted separately, because they have different consequences:
 
-- It does not answer (a poll failed, a connection was refused). After FAILURES_MAX of these in a row it
-  is DOWN: a fact, whatever the other backends do.
-- It answers, but breaks what it is given (a stream cut in the middle, an error before the first byte).
-  After FAILURES_MAX of these in a row it is EJECTED: a judgement, and so never passed on the last one
-  that answers (`keep_one`). A good poll says nothing about this, so it does not reset that count.
+- No answer: a poll failed, or a connection was refused. After FAILURES_MAX in a row the backend is DOWN, whatever the
+  other backends do.
+- A broken exchange: a stream cut in the middle, or an error before the first byte. After FAILURES_MAX in a row the
+  backend is EJECTED. That is a judgement, so `keep_one` keeps it from removing the last backend that answers. A good
+  poll says nothing about broken exchanges and does not reset this count.
 
-One accident is one failure, however many exchanges it breaks: what was sent before the last failure and
-breaks before the backend was heard of again says nothing new, and nor does what was sent before it came back.
+One incident counts once, however many exchanges it breaks. A failure is not counted if its request was sent before the
+last counted failure and no poll was answered since then, or if it was sent before the backend last returned to TRIAL.
 
-"The engine is currently busy" (503) is neither. A backend comes back half open: the first good poll
-after its backoff puts it on TRIAL, where one more failure ejects it again for twice as long, and one
-request served or TRIAL_POLLS good polls make it HEALTHY. One that is DOWN and answers before that is EJECTED
-again until then, so that it is not waited for where there is no other.
+"The engine is currently busy" (503) is no failure. A backend returns half open. The first good poll after its backoff
+puts it on TRIAL, where one more failure ejects it again for twice as long. One served request or TRIAL_POLLS good polls
+make it HEALTHY. A DOWN backend that answers before its backoff ends is EJECTED until then, so that `keep_one` can
+choose it when there is no other.
 
-Pure: it is told what happened and when; it polls nothing and reads no clock.
+Pure: events come in with their times; it does no I/O and reads no clock.
 """
 
 from collections.abc import Iterable
@@ -30,16 +30,16 @@ BACKOFF_S_MAX = 16.0
 
 
 class Evidence(StrEnum):
-    """What one exchange with a backend says about it. A client's own fault or departure is no evidence."""
+    """What one exchange with a backend says about it. A client's own error or disconnect is no evidence."""
 
     SERVED = "served"  # answered to the end; a 4xx too
-    BUSY = "busy"  # vLLM's 503: its queue is full, and it is well
+    BUSY = "busy"  # vLLM's 503: its queue is full; the server is healthy
     UNREACHABLE = "unreachable"  # no connection, no answer to a poll
     BROKEN = "broken"  # answered, then cut the stream or failed with a 5xx
 
 
 class HealthState(StrEnum):
-    UNKNOWN = "unknown"  # not heard from yet
+    UNKNOWN = "unknown"  # not polled yet
     HEALTHY = "healthy"
     TRIAL = "trial"
     EJECTED = "ejected"
@@ -47,12 +47,12 @@ class HealthState(StrEnum):
 
 
 class BackendHealth:
-    """The health of one backend. Methods that tell it something return nothing; read `state` after them."""
+    """The health of one backend. The methods that record events return nothing; read `state` after them."""
 
     def __init__(self, backend_id: str) -> None:
         self.backend_id = backend_id
         self.state = HealthState.UNKNOWN
-        self.retry_at = 0.0  # an ejected or silent backend is not put on trial before this
+        self.retry_at = 0.0  # no trial before this time
         self.backoff_s = BACKOFF_S_MIN  # of the next ejection
         self._unreachable = 0
         self._broken = 0
@@ -67,7 +67,7 @@ class BackendHealth:
         return self.state in {HealthState.HEALTHY, HealthState.TRIAL}
 
     def report(self, evidence: Evidence, *, sent_at: float, now: float) -> None:
-        """Record how a request went that was sent at `sent_at`."""
+        """Record the outcome of a request that was sent at `sent_at`."""
         if evidence is Evidence.SERVED:
             self._served(now)
         elif evidence is Evidence.BROKEN:
@@ -81,7 +81,7 @@ class BackendHealth:
             self.poll_failed(now)
 
     def poll_failed(self, now: float) -> None:
-        """Record that it did not answer: a health poll, or a connection that was not made."""
+        """Record a failed health poll, or a connection that could not be made."""
         self._unreachable += 1
         if self.state is HealthState.EJECTED and self._unreachable >= FAILURES_MAX:
             self.state = HealthState.DOWN
@@ -91,7 +91,7 @@ class BackendHealth:
             self.state = HealthState.DOWN
 
     def poll_answered(self, now: float) -> None:
-        """Record that it says it is well."""
+        """Record a good health poll."""
         self._unreachable = 0
         self._heard_at = now
         if self.state is HealthState.UNKNOWN:
@@ -111,7 +111,7 @@ class BackendHealth:
         self.state, self._trial_polls, self._unreachable, self._back_at = HealthState.TRIAL, 0, 0, now
 
     def _is_news(self, sent_at: float) -> bool:
-        """Whether the failure of what was sent then is another accident than the last."""
+        """Whether a failure of a request sent then is another incident than the last one."""
         return sent_at > self._back_at and max(sent_at, self._heard_at) > self._failed_at
 
     def _served(self, now: float) -> None:
@@ -125,14 +125,14 @@ class BackendHealth:
 
     def _leave(self, state: HealthState, now: float) -> None:
         if self.state is HealthState.HEALTHY and now - self._healthy_since > BACKOFF_S_MAX:
-            self.backoff_s = BACKOFF_S_MIN  # what it did long ago is forgiven
+            self.backoff_s = BACKOFF_S_MIN  # after so long the backoff starts anew
         self.state, self.retry_at = state, now + self.backoff_s
         self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
 
 
 def keep_one(pool: Iterable[BackendHealth], now: float) -> BackendHealth | None:
-    """Take one back where every backend that answers was ejected: doubtful service is better than none. Returns which,
-    None where there is no need.
+    """Put one backend on trial if every backend that answers is ejected: a doubtful backend is better than none.
+    Returns that backend, None if there is no need.
     """
     healths = list(pool)
     ejected = [h for h in healths if h.state is HealthState.EJECTED]

@@ -1,12 +1,11 @@
-"""What kind of server is this, and what can it do? One table, a row per kind.
+"""Kinds of inference servers: one table, one row per kind, of how they differ.
 
-All of them speak OpenAI's API. They differ in whether a stream can be made to report its usage, in the names of
-their metrics, in where they say how large they are, and in how they say that they are busy. A kind is
-configured, or found by what a server says of itself anyway: `owned_by` in /v1/models, the names in /metrics;
-a server that neither gives away is asked at the paths of the kinds that have one. One that nothing gives away
-is taken for a stranger that knows OpenAI's API to the letter.
+All kinds speak OpenAI's API. They differ in whether a stream can report its usage, in the names of their metrics, in
+where they publish their size, and in how they say that they are busy. A kind is configured, or found from `owned_by` in
+/v1/models or from the names in /metrics. If neither identifies it, the server is asked at the paths of the kinds that
+have one. An unidentified server is treated as a strict OpenAI server.
 
-Pure: it is told what was said. Sources of each row stand with it.
+Pure: it gets the answers, it asks nothing. The sources of each row stand above it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,20 +13,20 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-VLLM_BUSY: Final = (503, b"currently busy")  # strangers too: vLLM may be behind one
+VLLM_BUSY: Final = (503, b"currently busy")  # the default of all kinds: vLLM may be behind another server
 
 
 class UsageDetail(IntEnum):
-    """How much a stream may be asked to say of its usage (`stream_options`)."""
+    """How much usage a stream may be asked for (`stream_options`)."""
 
     NOTHING = 0  # the server does not take stream_options
     AT_END = 1  # include_usage
-    ALWAYS = 2  # continuous_usage_stats too, as vLLM has it
+    ALWAYS = 2  # vLLM's continuous_usage_stats too
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a server says of its size; None is what it does not say."""
+    """The sizes that a server publishes; None where it does not."""
 
     requests_running_max: int | None = None
     kv_tokens_max: int | None = None
@@ -36,11 +35,11 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendKind:
-    """One kind of server. `owners` are prefixes of `owned_by`, `metrics` is how the names of its metrics begin,
-    `busy` a status and what its body then holds.
+    """One kind of server. `owners` are prefixes of `owned_by`, `metrics` is the prefix of its metrics' names, `busy`
+    the status of a busy answer and a part of its body.
 
-    `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked for.
-    `may_refuse_options`: one of this kind may turn out to take no `stream_options`.
+    `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked for. `may_refuse_options`: a
+    server of this kind may reject `stream_options`.
     """
 
     name: str
@@ -65,7 +64,7 @@ def _llama_cpp_sizes(props: Mapping[str, Any]) -> Sizes | None:
 def _tgi_sizes(info: Mapping[str, Any]) -> Sizes | None:
     if "max_concurrent_requests" not in info or "max_total_tokens" not in info:
         return None
-    # max_concurrent_requests is how many it takes in, not how many it runs: those are bounded by tokens.
+    # max_concurrent_requests limits admission, not the requests that run: those are bounded by tokens.
     return Sizes(None, _size(info.get("max_batch_total_tokens")), _size(info["max_total_tokens"]))
 
 
@@ -127,7 +126,7 @@ BACKEND_KINDS: Final[Mapping[str, BackendKind]] = {
             busy=(429, b"Model is overloaded"),
         ),
         # platform.openai.com/docs/api-reference/chat-streaming: "All other chunks will also include a usage
-        # field, but with a null value." It refuses fields that it does not know.
+        # field, but with a null value." It rejects fields that it does not know.
         BackendKind(name="openai", usage=UsageDetail.AT_END, nulls_usage=True, may_refuse_options=True),
         BackendKind(name="openai-basic", usage=UsageDetail.NOTHING),
     )
@@ -138,7 +137,7 @@ STRANGER_WITHOUT_OPTIONS: Final = BACKEND_KINDS["openai-basic"]
 
 
 def kind_by_owner(owners: Iterable[str]) -> BackendKind | None:
-    """The kind that puts one of these into `owned_by`."""
+    """Return the kind with one of these values of `owned_by`, None if there is none."""
     owned_by = tuple(owners)
     return next(
         (kind for kind in BACKEND_KINDS.values() if any(owner.startswith(kind.owners) for owner in owned_by)), None
@@ -146,5 +145,5 @@ def kind_by_owner(owners: Iterable[str]) -> BackendKind | None:
 
 
 def kind_by_metrics(text: str) -> BackendKind | None:
-    """The kind whose metrics these are."""
+    """Return the kind whose names of metrics occur in this text of /metrics, None if there is none."""
     return next((kind for kind in BACKEND_KINDS.values() if kind.metrics and f"\n{kind.metrics}" in text), None)

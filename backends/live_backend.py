@@ -1,4 +1,4 @@
-"""One backend of the live set: what is configured of it, what it was seen to be, and what that is to a scheduler."""
+"""One live backend: its configuration, what was observed of it, and the load that a scheduler gets."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from policies.types import BackendLoad
 
 @dataclass(slots=True)
 class LiveBackend:
-    """Mutable; whoever asks the backend writes down here what it says."""
+    """The state of one backend. Mutable; the tasks that poll it write here what it answers."""
 
     spec: BackendSpec
     health: BackendHealth
@@ -34,15 +34,15 @@ class LiveBackend:
     cards: tuple[ModelCard, ...] = ()
     sizes: Sizes = field(default_factory=Sizes)
     probe: asyncio.Task[None] | None = None
-    load: BackendLoad | None = None  # as last told
+    load: BackendLoad | None = None  # as last reported
     ask_now: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: asyncio.Event = field(default_factory=asyncio.Event)  # of the round that goes on; another one for the next
+    asked: asyncio.Event = field(default_factory=asyncio.Event)  # set when the present round ends, then replaced
     task: asyncio.Task[None] | None = None
-    draining: bool = False  # it is sent nothing more
-    leaving: bool = False  # nobody is told of it any more
+    draining: bool = False  # nothing more is dispatched to it
+    leaving: bool = False  # retired: no longer in the catalog
 
     def measured(self, now: float) -> BackendLoad:
-        """What a scheduler is told. What is configured goes before what the backend says, and that before what is
+        """Return its load for a scheduler. Configuration overrides what the backend says, which overrides what was
         learnt.
         """
         engines = self.plugin.engines or EngineNews()

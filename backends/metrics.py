@@ -1,15 +1,14 @@
-"""What an inference server says about itself: its /metrics text as facts.
+"""The /metrics text of an inference server, parsed into facts.
 
-The Prometheus text format is read line by line and only for the names in `_SAMPLES`; the histograms'
-buckets, nine tenths of a scrape, are skipped by their name. Several `engine=` labels behind one URL
-are several engines (data parallelism): counts and capacity add up, the KV ratio is the mean weighted
-by capacity. A scrape is somebody else's text: what is malformed, missing or not a number is left out,
-and nothing here raises for it.
+The Prometheus text format is read line by line, and only for the names in `_SAMPLES`; the buckets of histograms, nine
+tenths of a scrape, are skipped by name. Several `engine=` labels behind one URL are several engines (data parallelism):
+counts and capacities add up; the KV ratio is the mean weighted by capacity. The text is untrusted: a sample that is
+malformed or not a number is skipped, and nothing here raises for it.
 
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, version 0.0.4). Names as of
-vLLM 0.32, and `vllm:gpu_cache_usage_perc` for the servers before it was renamed; of SGLang
-(docs.sglang.io/references/production_metrics), llama.cpp (tools/server/README.md) and TGI
-(huggingface.co/docs/text-generation-inference/reference/metrics), as far as they have them.
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, version 0.0.4). Names: vLLM 0.32, and
+`vllm:gpu_cache_usage_perc` for servers before its renaming; SGLang (docs.sglang.io/references/production_metrics),
+llama.cpp (tools/server/README.md) and TGI (huggingface.co/docs/text-generation-inference/reference/metrics), as far as
+they have them.
 """
 
 import re
@@ -31,10 +30,10 @@ _Values = dict[str, float]  # field of EngineMetrics -> value, of one engine
 
 @dataclass(frozen=True, slots=True)
 class EngineSteps:
-    """What one engine says of its steps: counters since it started, and gauges as of the last one.
+    """Step counters of one engine since it started, and gauges as of its last step.
 
-    `step_tokens_total` counts what was computed, so no cached prompt tokens; a prompt that is computed in pieces
-    counts in the step that ends it. A step that ends no prompt and decodes for nobody does not count.
+    `step_tokens_total` counts computed tokens, so no cached prompt tokens. A prompt that is computed in pieces counts
+    in the step that ends it. A step that ends no prompt and decodes no sequence does not count.
     """
 
     engine: str
@@ -44,16 +43,16 @@ class EngineSteps:
     requests_running: int
     kv_used_tokens: float
     kv_block_tokens: int
-    requests_waiting: int = 0  # for room in it
+    requests_waiting: int = 0  # for capacity, where the server gives the reason
     requests_finished_total: int = 0  # where the server counts them
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """One scrape, all engines together. None means that the server does not say.
+    """One scrape, all engines together. None: the server does not publish the value.
 
-    Everything named `_total` counts since the server started; the others are as of the last engine
-    step. Requests are sequences (n choices are n of them); tokens of a step are those it computed.
+    Fields named `_total` count since the server started; the others are as of the last engine step. Requests are
+    sequences (n choices are n of them); tokens of a step are those it computed.
     """
 
     engines: int = 0
@@ -77,7 +76,7 @@ class EngineMetrics:
     engine_steps: tuple[EngineSteps, ...] = ()
 
     def sizes(self) -> "EngineMetrics":
-        """Keep what stays true without a fresh scrape: the size of the server, not what it is doing."""
+        """Return only what holds without a fresh scrape: the sizes of the server, not its activity."""
         return EngineMetrics(
             engines=self.engines,
             kv_tokens_max=self.kv_tokens_max,
@@ -97,7 +96,7 @@ class EngineMetrics:
         prompt_step_tokens_max: int | None = None,
         step_time: StepTime | None = None,
     ) -> BackendLoad:
-        """State it as the scheduler's fact. A configured or learnt maximum goes before what was read."""
+        """Convert to the scheduler's BackendLoad. A maximum that is passed in overrides the one that was scraped."""
         return BackendLoad(
             backend_id=backend_id,
             available=available,
@@ -118,7 +117,7 @@ class EngineMetrics:
 
 
 def parse_metrics(text: str) -> EngineMetrics:
-    """Read the facts of one scrape; never raises, reads at most SCRAPE_BYTES_MAX characters and ENGINES_MAX engines."""
+    """Parse one scrape. Never raises; reads at most SCRAPE_BYTES_MAX characters and ENGINES_MAX engines."""
     by_engine: defaultdict[str, _Values] = defaultdict(dict)
     for line in text[:SCRAPE_BYTES_MAX].split("\n"):
         name, brace, _ = line.partition("{")
@@ -130,9 +129,9 @@ def parse_metrics(text: str) -> EngineMetrics:
         if match is None:
             continue
         labels = _labels(match[1] or "")
-        engine = labels.get("engine", labels.get("dp_rank", ""))  # vLLM's name for it, and SGLang's
+        engine = labels.get("engine", labels.get("dp_rank", ""))  # the label of vLLM, and of SGLang
         if "dp_rank" not in labels and labels.get("tp_rank", "0") != "0":
-            continue  # every part of one SGLang engine may say the same
+            continue  # every part of one SGLang engine may publish the same
         if engine in by_engine or len(by_engine) < ENGINES_MAX:
             _read(by_engine[engine], name, labels, match[2])
     steps = [_steps(engine, values) for engine, values in by_engine.items() if values.keys() >= _STEP_FIELDS]
@@ -177,8 +176,8 @@ _STEP_FIELDS = {"steps_total", "step_tokens_total", "generation_tokens_total", "
 _STEP_FIELDS |= {"kv_tokens_max"}
 _SUMMED = sorted({*_SAMPLES.values(), "kv_tokens_max"} - {"", "kv_used_ratio"})
 
-# After the name: labels, whose quoted values may hold braces, commas and escaped quotes; then the value.
-# The quantifiers are possessive, so that a line that does not match is refused in linear time.
+# After the name come labels, whose quoted values may hold braces, commas and escaped quotes, then the value. The
+# quantifiers are possessive, so that a line that does not match fails in linear time.
 _SAMPLE_LINE = re.compile(r'(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\})?[ \t]*([^ \t]+)')
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*+)"')
 _ESCAPE = re.compile(r"\\(.)")
@@ -193,7 +192,7 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def _read(values: _Values, name: str, labels: Mapping[str, str], number: str) -> None:
-    """Add one sample to what is known of its engine. Samples that differ in other labels add up."""
+    """Add one sample to the values of its engine. Samples that differ in other labels add up."""
     if name == "vllm:cache_config_info":
         values.update(_cache_config(labels))
         return
@@ -205,7 +204,7 @@ def _read(values: _Values, name: str, labels: Mapping[str, str], number: str) ->
 
 
 def _cache_config(labels: Mapping[str, str]) -> _Values:
-    """Read the KV pool's size from the info metric's labels; "None" is how vLLM writes what it did not set."""
+    """Read the KV pool's size from the info metric's labels; vLLM writes "None" for what it did not set."""
     block = _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size"))
     blocks, tokens = _number(labels.get("num_gpu_blocks")), _number(labels.get("kv_cache_size_tokens"))
     if not tokens and block and blocks:
@@ -216,7 +215,7 @@ def _cache_config(labels: Mapping[str, str]) -> _Values:
 
 
 def _number(text: str | None) -> float | None:
-    """Read a finite, non-negative number: nothing that is used here can be anything else."""
+    """Parse a finite, non-negative number; every value used here is one. None for anything else."""
     try:
         value = float(text or "")
     except ValueError:
@@ -239,11 +238,11 @@ def _steps(engine: str, values: _Values) -> EngineSteps:
 
 
 def _together(engines: list[_Values], steps: tuple[EngineSteps, ...]) -> EngineMetrics:
-    # a label set that only counts is the API process, not an engine
+    # a label set that only counts belongs to the API process, not to an engine
     sized = [e for e in engines if e.keys() & {"requests_running", "kv_used_ratio", "kv_block_tokens"}]
     facts: dict[str, Any] = {field: int(sum(_known(engines, field))) for field in _SUMMED if _known(engines, field)}
     if blocks := _known(sized, "kv_block_tokens"):
-        facts["kv_block_tokens"] = int(max(blocks))  # a sequence wastes part of a block: the largest is the safe one
+        facts["kv_block_tokens"] = int(max(blocks))  # a sequence wastes part of a block: the largest is safe
     if caching := _known(sized, "prefix_caching"):
         facts["prefix_caching"] = all(caching)
     return EngineMetrics(engines=len(sized), kv_used_ratio=_kv_used_ratio(sized), engine_steps=steps, **facts)
@@ -254,7 +253,7 @@ def _known(engines: list[_Values], field: str) -> list[float]:
 
 
 def _kv_used_ratio(engines: list[_Values]) -> float | None:
-    """Average over engines, weighted by capacity where every one of them says its own."""
+    """Return the mean over engines, weighted by capacity if every one of them publishes its own."""
     measured = [e for e in engines if "kv_used_ratio" in e]
     if not measured:
         return None

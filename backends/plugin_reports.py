@@ -1,8 +1,8 @@
-"""What the plugin inside a vLLM (backends/vllm_plugin) tells at /fairlead/steps: every step, and how its engines stand.
+"""Reports of the plugin inside a vLLM (backends/vllm_plugin), from /fairlead/steps: every step, and the engines' state.
 
-A server that has the plugin is asked in every round for the steps since the last; one that has not, or does not know
-our credentials, now and then. What it says is believed as far as it is possible at all: an answer that is none, or of
-a version that is not known, is as good as no plugin.
+A server that has the plugin is asked in every round for the steps since the last one. A server that has none, or that
+rejects the credentials, is asked every ABSENT_S. An answer that is malformed or of an unknown version counts as no
+plugin.
 """
 
 import json
@@ -17,17 +17,17 @@ from backends.step_times import ReportedStep
 PATH: Final = "/fairlead/steps"
 REPORTS_BYTES_MAX: Final = 4 << 20
 VERSION: Final = 1
-ABSENT_S: Final = 30.0  # until a server that had no plugin is asked again
+ABSENT_S: Final = 30.0  # a server without the plugin is asked again after this
 ROW_FIELDS: Final = 6
 _READS_PRIORITY: Final = {"priority": True, "fcfs": False}  # vLLM's --scheduling-policy
 
 
 @dataclass(frozen=True, slots=True)
 class EngineNews:
-    """What its engines say together; sums, as a BackendLoad has them. None: they do not say.
+    """The state of all engines of one backend. Limits and budgets are sums, as in BackendLoad. None: not published.
 
-    `pab_dispatches` is the number of the last of our dispatches that `pab_tokens` has seen. `reads_priority`: their own
-    queues go by the priority of each call.
+    `pab_dispatches` is the number of the last dispatch of this gateway that `pab_tokens` includes. `reads_priority`:
+    the engines order their own queues by the priority of each call.
     """
 
     step_tokens_max: int | None = None
@@ -38,9 +38,9 @@ class EngineNews:
 
 
 class PluginReports:
-    """Of one backend: which steps were told already. `engines` is None where its scheduler is not the plugin's.
+    """The plugin's reports of one backend, and how far they were read. `engines` is None if the plugin does not answer.
 
-    `gateway` is our name there, so that our dispatches are told apart from others'.
+    `gateway` is this gateway's name at the plugin, which tells its dispatches from those of others.
     """
 
     def __init__(self) -> None:
@@ -51,27 +51,27 @@ class PluginReports:
         self._absent_until = float("-inf")
 
     def path(self, now: float) -> str | None:
-        """What to ask for now; None: nothing."""
+        """Return the path to ask now, None while the plugin is taken to be absent."""
         return None if now < self._absent_until else f"{PATH}?since={self._next}"
 
     def absent(self, now: float) -> None:
-        """It answered something else."""
+        """Record that the server answered without reports: no plugin."""
         self.engines, self._epoch, self._next = None, "", 0
         self._absent_until = now + ABSENT_S
 
     def silent(self) -> None:
-        """It did not answer; perhaps it will be another server than before."""
+        """Record that a poll failed; the next answer may come from another server."""
         self.engines, self._absent_until = None, float("-inf")
 
     def told(self, body: bytes) -> list[ReportedStep]:
-        """Take in an answer; return the steps that are new. Raises ValueError for what is none."""
+        """Parse an answer and return its new steps. Raises ValueError if it is malformed."""
         said = json.loads(body)
         if not isinstance(said, dict) or said.get("version") != VERSION or not isinstance(said.get("epoch"), str):
             raise ValueError("not reports of steps")
         rows, states = said.get("steps"), said.get("engines")
         if not isinstance(rows, list) or not isinstance(states, dict) or not _is_count(said.get("next")):
             raise ValueError("not reports of steps")
-        # Of a process that was started again `since` meant nothing: its first steps may be missing, and are not missed.
+        # After a restart of the server `since` means nothing: its first steps may be missing, which does no harm.
         self._epoch, self._next = said["epoch"], said["next"]
         self.engines = _together([state for state in states.values() if isinstance(state, dict)], self.gateway)
         return [ReportedStep(row[2], row[3], row[4], row[5] / 1e6) for row in rows if _is_row(row)]
@@ -89,7 +89,7 @@ def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | Non
         step_tokens_max=_sum(states, "step_tokens_max"),
         requests_running_max=_sum(states, "requests_running_max"),
         pab_tokens=sum(known) if len(known) == len(states) else None,
-        # Of several engines each sees a part of the dispatches, so that none says which have arrived.
+        # Each of several engines sees only a part of the dispatches, so none knows which have arrived.
         pab_dispatches=seen if len(states) == 1 and _is_count(seen) else None,
         reads_priority=_READS_PRIORITY.get(policies.pop()) if len(policies) == 1 else None,
     )

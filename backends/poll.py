@@ -1,4 +1,4 @@
-"""Asking backends about themselves: short GETs with a limit on everything, and one error for all that goes wrong."""
+"""HTTP polling of backends: GETs with limits on time and size, and one error for every failure."""
 
 import socket
 import ssl
@@ -13,17 +13,17 @@ from backends.spec import BackendSpec
 
 @dataclass(frozen=True, slots=True)
 class PollTimes:
-    """How often a backend is asked, and how long it may take. A scrape costs vLLM about 5 ms of its API process."""
+    """How often a backend is polled, and time limits, in seconds. A scrape costs vLLM about 5 ms of its API process."""
 
     idle_s: float = 1.0
     busy_s: float = 0.25
     models_s: float = 30.0
     timeout_s: float = 3.0
-    start_s: float = 5.0  # the longest that `start` waits for first answers
+    start_s: float = 5.0  # the longest that `start` waits for the first rounds
 
 
 class UnansweredError(Exception):
-    """A backend was asked and did not answer as it should. `status` is there where it answered something else."""
+    """A poll without a usable answer. `status` is set where the server answered with a status other than 2xx."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class UnansweredError(Exception):
 
 
 class Poller:
-    """One session for all backends that may be at the same addresses. `start` it on the loop that uses it."""
+    """HTTP sessions for polling, one per address allowlist. `start` it on the event loop that uses it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -55,7 +55,7 @@ class Poller:
 
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            # Whatever the host is called or was resolved to before, this is the address that is connected to.
+            # The check sees the address that is connected to, whatever the name resolved to before.
             connector=aiohttp.TCPConnector(limit=0, socket_factory=None if address_allowlist is None else checked),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity"},
@@ -68,7 +68,9 @@ class Poller:
             await session.close()
 
     async def get(self, spec: BackendSpec, path: str, *, bytes_max: int) -> bytes:
-        """Return the body of a 2xx, whole; with `bytes_max` 0 it is not read. Every failure is an UnansweredError."""
+        """Return the whole body of a 2xx; empty and unread if `bytes_max` is 0. Raises UnansweredError for every
+        failure.
+        """
         assert self._started, "asked before start"
         tls = spec.tls if spec.tls is not None else True
         try:
@@ -90,7 +92,7 @@ class Poller:
 
 
 def tls_context(ca_file: str) -> ssl.SSLContext:
-    """Trust whoever this PEM file names, and nobody else. Raises ValueError where it cannot be read."""
+    """Return a TLS context that trusts only the CAs in this PEM file. Raises ValueError if it cannot be read."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
@@ -98,9 +100,9 @@ def tls_context(ca_file: str) -> ssl.SSLContext:
 
 
 def tls_context_of(ca_pem: str) -> ssl.SSLContext:
-    """Trust whoever this PEM text names, and nobody else. Raises ValueError where it names nobody."""
+    """Return a TLS context that trusts only the CAs in this PEM text. Raises ValueError if it has none."""
     wrong = ValueError("is not a text of CA certificates (PEM)")
-    if not ca_pem.isascii() or not ca_pem:  # of none, Python trusts whom the system does
+    if not ca_pem.isascii() or not ca_pem:  # without any, Python trusts the system's CAs
         raise wrong
     try:
         return ssl.create_default_context(cadata=ca_pem)

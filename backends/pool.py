@@ -1,14 +1,13 @@
-"""The live set: which backends there are, whether they are well, what they serve and how loaded they are.
+"""The backends of one gateway: which there are, their health, the models that they serve, and their load.
 
-One task per backend asks it, round after round: /health (is it well), /metrics (how loaded), and now and
-then /v1/models (what it serves). Answers become facts: BackendLoad for the scheduler, models for the
-catalog, evidence for the health; and they give away what kind of server it is. How large it is some kinds
-say at a path of their own, which is asked aside, so that a slow answer holds up nothing else. What the relay
-sees counts as evidence too (`report`), and a refused connection makes the next round start at once. Whoever
-listens is told when something changed.
+One task per backend polls it in rounds: /health, then /metrics, and every `models_s` /v1/models. The answers become a
+BackendLoad for the scheduler, models for the catalog and evidence for the health; they also identify the kind of
+server. Some kinds publish their size at a path of their own. A separate task asks for it, so that a slow answer does
+not delay the round. What the relay observes counts as evidence too (`report`); a connection that fails or breaks starts
+the next round early. Callbacks report changes.
 
-A backend that is down at the start is kept and asked again. One that has no /metrics is served without
-measurements. Nothing of a round outlives its time limit, and no answer is read beyond its size limit.
+A backend that is down at the start is kept and polled. A backend without /metrics is served without measurements. Every
+call of a round has a time limit, and every answer a size limit.
 """
 
 import asyncio
@@ -45,16 +44,16 @@ from policies.types import BackendLoad
 BACKENDS_MAX = 1024
 MODELS_BYTES_MAX = 4 << 20
 PROBE_BYTES_MAX = 4 << 20
-PROBE_WAIT_S = 0.5  # that the first news of a backend waits for its kind and size
-COUNT_S_MAX = 0.5  # that a call whose client left waits for its charge: twice as long as between two rounds
-JITTER_RATIO = 0.1  # so that the rounds of many gateways and backends do not fall together
+PROBE_WAIT_S = 0.5  # the first report of a backend's models waits so long for its kind and size
+COUNT_S_MAX = 0.5  # a call whose client disconnected waits so long for its charge: two rounds of a busy backend
+JITTER_RATIO = 0.1  # spreads the rounds of many gateways and backends
 
 log = logging.getLogger(__name__)
 
 
 class BackendPool:
-    """The backends of one gateway. What is called with news is called on the loop, and only marks that there is any:
-    `on_load` with the id of a backend that was measured, `on_change` where there are other backends, or other models.
+    """The backends of one gateway. The callbacks run on the event loop and must only take note: `on_load` gets the id
+    of a backend whose load changed; `on_change` says that the backends or their models changed.
     """
 
     def __init__(
@@ -81,13 +80,13 @@ class BackendPool:
         self._running = False
 
     def remember(self, step_time_of: Callable[[BackendSpec], StepTime | None]) -> None:
-        """What is believed of the steps of every backend before any is seen; otherwise it is what its spec says."""
+        """Set the step time that each backend starts from before any step is observed. The default is its spec's."""
         self._step_time_of = step_time_of
         for backend in self._backends.values():
             backend.step_times = StepTimes(backend.spec.id, step_time_of(backend.spec))
 
     async def start(self) -> None:
-        """Ask every backend once, in at most `start_s`, and go on asking. Does not fail for a backend that is down."""
+        """Poll every backend once, waiting at most `start_s`, and keep polling. A backend that is down is no error."""
         self._poller.start()
         self._running = True
         first = [self._watch(backend) for backend in self._backends.values()]
@@ -107,7 +106,7 @@ class BackendPool:
         await self._poller.stop()
 
     def add(self, spec: BackendSpec) -> None:
-        """One more backend, asked from now on. ValueError where there are as many as there may be."""
+        """Add a backend and poll it from now on. Raises ValueError if there are BACKENDS_MAX already."""
         assert spec.id not in self._backends, "a backend is there once"
         if len(self._backends) >= BACKENDS_MAX:
             raise ValueError(f"there are {BACKENDS_MAX} backends")
@@ -118,7 +117,7 @@ class BackendPool:
             self._watch(backend)
 
     def drain(self, backend_id: str, *, draining: bool) -> None:
-        """Send it nothing more, or send to it again. What it runs goes on."""
+        """Stop dispatching to a backend, or start again. Requests that it runs continue."""
         backend = self._backends[backend_id]
         if backend.draining != draining:
             backend.draining = draining
@@ -126,7 +125,9 @@ class BackendPool:
             self._on_load(backend_id)
 
     def retire(self, backend_id: str) -> None:
-        """It is gone for whoever looks for a backend. What it runs goes on, and may be reported on, until `forget`."""
+        """Remove a backend from the catalog and dispatch nothing more to it. Requests that it runs continue, and may be
+        reported on, until `forget`.
+        """
         backend = self._backends[backend_id]
         if not backend.leaving:
             backend.leaving = backend.draining = True
@@ -135,7 +136,9 @@ class BackendPool:
             self._on_change()
 
     async def forget(self, backend_id: str) -> None:
-        """A retired backend runs nothing any more: ask it no more. Until this returns it is still leaving."""
+        """Stop polling a retired backend, which runs nothing any more, and drop it. It counts as leaving until this
+        returns.
+        """
         backend = self._backends[backend_id]
         assert backend.leaving, "it is retired first"
         tasks = [task for task in (backend.task, backend.probe) if task is not None]
@@ -146,11 +149,11 @@ class BackendPool:
         log.info("backend %s: gone", backend_id)
 
     def backend_ids(self) -> list[str]:
-        """All that are there, but for those that are retired."""
+        """Return all backends that are not retired."""
         return [backend_id for backend_id, backend in self._backends.items() if not backend.leaving]
 
     def leaving(self, backend_id: str) -> bool:
-        """Whether it is retired, and not forgotten yet."""
+        """Whether this backend is retired and not yet forgotten."""
         backend = self._backends.get(backend_id)
         return backend is not None and backend.leaving
 
@@ -158,8 +161,8 @@ class BackendPool:
         return [backend_id for backend_id, backend in self._backends.items() if backend.leaving]
 
     def resize(self, spec: BackendSpec) -> None:
-        """It is known to be of this size, and its steps to take so long; None: it is to be found out. Coefficients that
-        are new are learnt on from, instead of what was learnt.
+        """Replace what is configured of a backend: sizes and step time, None where they are to be learnt. New
+        coefficients replace what was learnt of its steps; learning continues from them.
         """
         backend = self._backends[spec.id]
         if spec != backend.spec:
@@ -170,26 +173,26 @@ class BackendPool:
             self._on_load(spec.id)
 
     def has_learnt_steps(self, backend_id: str) -> bool:
-        """Whether its step time is learnt, not what was known before it was seen."""
+        """Whether this backend's step time was learnt, not only configured or stored."""
         return self._backends[backend_id].step_times.has_learnt
 
     def draining(self, backend_id: str) -> bool:
         return self._backends[backend_id].draining
 
     def trouble(self, backend_id: str) -> str:
-        """Why its last round failed, "" where it did not."""
+        """Return why its last round failed, "" if it did not."""
         return self._backends[backend_id].trouble
 
     def spec(self, backend_id: str) -> BackendSpec:
-        """Return where a backend is and how to sign in. KeyError for an id that is not configured."""
+        """Return a backend's URL, credentials and configured sizes. KeyError for an unknown id."""
         return self._backends[backend_id].spec
 
     def kind(self, backend_id: str) -> BackendKind:
-        """Return what it can do; that of a stranger while nothing is known."""
+        """Return the kind of server, which says what it supports; while it is unknown, a plain OpenAI server."""
         return self._backends[backend_id].kind or STRANGER
 
     def plugin_name(self, backend_id: str) -> str | None:
-        """Return our name at the scheduler inside this backend, None where it has none that listens to us."""
+        """Return the gateway's name at the plugin inside this backend, None if it has no plugin that answers."""
         plugin = self._backends[backend_id].plugin
         return None if plugin.engines is None else plugin.gateway
 
@@ -201,13 +204,13 @@ class BackendPool:
         return bool(backend.plugin.engines and backend.plugin.engines.reads_priority)
 
     def options_refused(self, backend_id: str) -> None:
-        """It turned out to take no `stream_options`."""
+        """Record that this backend rejects `stream_options`."""
         self._backends[backend_id].kind = STRANGER_WITHOUT_OPTIONS
 
     def loads(self) -> dict[str, tuple[BackendLoad, ...]]:
         """Return the load of every backend whose pool is known, by pool, in the configured order.
 
-        A pool whose backends have all come to serve something else is there with none.
+        A pool is still listed, empty, when all its backends have come to serve something else.
         """
         return {pool: self.loads_of(pool) for pool in self._catalog.pools}
 
@@ -216,7 +219,7 @@ class BackendPool:
         return tuple(self.load(backend_id) for backend_id in self._catalog.backends_of(pool))
 
     def load(self, backend_id: str) -> BackendLoad:
-        """Return the load of this backend as it was told last."""
+        """Return the load of this backend as last reported."""
         backend = self._backends[backend_id]
         return backend.load or self._load(backend)
 
@@ -225,15 +228,15 @@ class BackendPool:
         return [card.entry for card in self._catalog.models()]
 
     def model_card(self, model: str) -> ModelCard | None:
-        """Return what the backends say of this model, None for one that nobody is known to serve."""
+        """Return what the backends say of this model, None for a model that no backend is known to serve."""
         return self._catalog.model(model)
 
     def pool_of(self, model: str) -> str | None:
-        """Return the pool that serves this model (or adapter), whether it is well or not."""
+        """Return the pool that serves this model (or adapter), healthy or not."""
         return self._catalog.pool_of_model(model)
 
     def serves(self, backend_id: str, model: str) -> bool:
-        """Whether this one backend has the model: adapters may be loaded on a part of their pool."""
+        """Whether this backend has the model: adapters may be loaded on only some backends of a pool."""
         return self._catalog.serves(backend_id, model)
 
     def pool_of_backend(self, backend_id: str) -> str | None:
@@ -241,33 +244,33 @@ class BackendPool:
         return self._catalog.pool_of_backend(backend_id)
 
     def models_of(self, backend_id: str) -> list[str]:
-        """Return what this one backend was last seen to serve."""
+        """Return the models that this backend was last seen to serve."""
         return [card.id for card in self._backends[backend_id].cards]
 
     def undiscovered(self) -> list[str]:
-        """Return the backends whose models are not known yet: one of them may serve what nobody else does."""
+        """Return the backends whose models are not known yet: one may serve a model that no other backend has."""
         return [backend_id for backend_id in self.backend_ids() if not self._catalog.known(backend_id)]
 
     def states(self) -> dict[str, HealthState]:
         return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
 
     def metrics(self, backend_id: str) -> EngineMetrics:
-        """Return the last scrape; without measurements if that is not fresh."""
+        """Return the last scrape; only the sizes if the last round got none."""
         return self._backends[backend_id].metrics
 
     def sent(self, backend_id: str) -> None:
-        """The backend is being sent a request."""
+        """Record that a request is being sent to this backend."""
         self._backends[backend_id].step_counts.sent(self._clock())
 
     def decoded(self, backend_id: str, begun_s: float, ended_s: float) -> float | None:
-        """Return how many tokens each sequence got that the backend began to decode and ended so many seconds ago; None
-        where it does not count.
+        """Return the tokens that each sequence got which the backend decoded from `begun_s` to `ended_s` seconds ago.
+        None if the backend counts no steps.
         """
         now = self._clock()
         return self._backends[backend_id].step_counts.tokens_between(now - begun_s, now - ended_s)
 
     async def count_now(self, backend_id: str) -> None:
-        """Let the backend say what it has counted by now, where it counts, unless that takes COUNT_S_MAX."""
+        """Poll this backend now for its step counts, if it counts steps, and wait at most COUNT_S_MAX."""
         backend = self._backends[backend_id]
         if self._running and backend.step_counts.is_counting:
             backend.ask_now.set()
@@ -276,7 +279,7 @@ class BackendPool:
                     await backend.asked.wait()
 
     def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
-        """Take in how one exchange with a backend went, seen by whoever relayed it."""
+        """Take in the outcome of one exchange with a backend, as the relay observed it."""
         backend = self._backends[backend_id]
         was = backend.health.state
         backend.health.report(evidence, sent_at=sent_at, now=now)
@@ -289,7 +292,7 @@ class BackendPool:
         return LiveBackend(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
 
     def _watch(self, backend: LiveBackend) -> asyncio.Event:
-        """Ask it from now on. The event says that it has answered, or has not."""
+        """Start polling it. The event is set at the end of the first round, answered or not."""
         answered = asyncio.Event()
         backend.task = asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
         return answered
@@ -307,7 +310,7 @@ class BackendPool:
                 backend.step_times.silent()
                 backend.step_counts.silent()
                 backend.plugin.silent()
-            except Exception:  # whatever one answer does to us, its backend has to stay watched
+            except Exception:  # no answer may end the polling of its backend
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
             backend.trouble = why
             self._settle(backend, was, why=why)
@@ -320,17 +323,17 @@ class BackendPool:
         busy = bool(backend.metrics.requests_running or backend.metrics.requests_waiting)
         pause_s = self._times.busy_s if busy else self._times.idle_s
         pause_s *= 1 + JITTER_RATIO * self._rng.uniform(-1, 1)
-        await asyncio.sleep(pause_s / 10)  # bad news from the relay ends the pause early, but not at once
+        await asyncio.sleep(pause_s / 10)  # evidence from the relay ends the pause early, but not at once
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s * 0.9):
                 await backend.ask_now.wait()
 
     async def _ask(self, backend: LiveBackend) -> None:
-        """One round. Raises UnansweredError when it does not say that it is well."""
+        """Run one round. Raises UnansweredError when the health check fails."""
         await self._ask_health(backend)
         silent = backend.health.state in {HealthState.UNKNOWN, HealthState.DOWN}
         backend.health.poll_answered(self._clock())
-        if silent:  # perhaps another server than before: what was known of it may be wrong
+        if silent:  # it may be another server now: forget the old one
             backend.metrics, backend.running_limit, backend.models_at = EngineMetrics(), RunningLimit(), float("-inf")
             backend.kind, backend.sizes = BACKEND_KINDS.get(backend.spec.kind or ""), Sizes()
         await self._ask_metrics(backend)
@@ -340,7 +343,7 @@ class BackendPool:
             await self._ask_models(backend)
 
     async def _ask_health(self, backend: LiveBackend) -> None:
-        """Ask whether it is well; a server that has no path for that is well when it can say what it serves."""
+        """Check the health; a server without /health is healthy when it answers /v1/models."""
         try:
             await self._poller.get(backend.spec, "/health", bytes_max=0)
         except UnansweredError as error:
@@ -366,7 +369,7 @@ class BackendPool:
             backend.kind = kind_by_metrics(text)
 
     async def _ask_plugin(self, backend: LiveBackend) -> None:
-        """Ask for the steps since the last round, where there is a plugin that tells."""
+        """Fetch the steps since the last round, if the backend has the plugin."""
         now = self._clock()
         path = backend.plugin.path(now)
         if path is None:
@@ -384,7 +387,7 @@ class BackendPool:
             body = await self._poller.get(backend.spec, "/v1/models", bytes_max=MODELS_BYTES_MAX)
             cards = read_models(json.loads(body))
         except (UnansweredError, ValueError, RecursionError) as error:
-            if str(error) != backend.models_error:  # asked again every round, but said once
+            if str(error) != backend.models_error:  # asked again every round, but logged once
                 log.warning("backend %s: its models are not known: %s", backend.spec.id, error)
             backend.models_error = str(error)
             return
@@ -399,7 +402,9 @@ class BackendPool:
         self._serves(backend)
 
     async def _probe(self, backend: LiveBackend) -> None:
-        """Ask it for its size, where its kind has a path for that; one of no known kind at the paths of all kinds."""
+        """Fetch its size from the path that its kind has for that. While the kind is unknown, try the paths of all
+        kinds.
+        """
         for kind in BACKEND_KINDS.values() if backend.kind is None else [backend.kind]:
             if kind.sizes_path is None:
                 continue
@@ -416,7 +421,7 @@ class BackendPool:
                 break
 
     def _serves(self, backend: LiveBackend) -> None:
-        """Its models, or what is known of them, may be news."""
+        """Report its models to the catalog if they, or their context lengths, changed."""
         context = backend.sizes.context_tokens_max
         cards = tuple(
             replace(card, max_model_len=context) if card.max_model_len is None else card for card in backend.cards
@@ -426,7 +431,7 @@ class BackendPool:
             self._on_change()
 
     def _settle(self, backend: LiveBackend, was: HealthState, *, why: str) -> None:
-        """After news of one backend: keep its pool in service, and tell the listener what it does not know."""
+        """After a change of one backend: keep its pool in service, and report every load that changed."""
         if backend.health.state is not was:
             pool = self._pool_mates(backend)
             kept = keep_one((mate.health for mate in pool), self._clock())
@@ -451,12 +456,12 @@ class BackendPool:
         load = backend.measured(self._clock())
         is_trial = backend.health.state is HealthState.TRIAL
         if is_trial and any(mate.health.state is HealthState.HEALTHY for mate in self._pool_mates(backend)):
-            return replace(load, requests_running_max=1)  # half open: others can carry the rest
+            return replace(load, requests_running_max=1)  # half open: one request, the others carry the rest
         return load
 
 
 def _tell_state(health: BackendHealth, was: HealthState, why: str) -> None:
-    """One line in the log: lost and found, better and worse."""
+    """Log one line per change of state: INFO when it improves, else WARNING."""
     is_better = health.available and was not in {HealthState.HEALTHY, health.state}
     level = logging.INFO if is_better else logging.WARNING
     log.log(level, "backend %s: %s, was %s. %s", health.backend_id, health.state, was, why)

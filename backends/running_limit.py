@@ -1,20 +1,20 @@
-"""How many sequences does this server run at once? (vLLM does not publish max_num_seqs.)
+"""Running limit: how many sequences a server runs at once. (vLLM does not publish max_num_seqs.)
 
-A server that has room for another sequence starts it. So where requests wait although KV memory is
-free, and the number running comes back to the same value while sequences finish and are replaced,
-that number is the maximum. The turnover matters: a long prompt being prefilled also makes others wait
-at a constant number running, but then nobody takes the seat of a sequence that finishes.
+A server with room for another sequence starts it. So if requests wait although KV memory is free, and the number
+running returns to the same value while sequences finish and are replaced, that number is the limit. The turnover
+matters: the prefill of a long prompt also makes requests wait at a constant number running, but then a finished
+sequence is not replaced.
 
-What was learnt may still be wrong, or the server may have been restarted with another limit, and a
-scheduler that obeys it would never find out. So every PROBE_S one more than the limit is allowed: if
-it runs, the limit is forgotten; if it waits, the limit stands.
+A learnt limit may be wrong, or the server may have restarted with another one, and a scheduler that obeys it would
+never find out. So every PROBE_S one more than the limit is allowed: if it runs, the limit is forgotten; if it waits,
+the limit stands.
 """
 
 from dataclasses import dataclass
 
 from backends.metrics import EngineMetrics
 
-KV_USED_RATIO_MAX = 0.9  # above it requests wait for memory, which says nothing about seats
+KV_USED_RATIO_MAX = 0.9  # above it requests wait for memory, which says nothing about slots
 PROBE_S = 30.0
 
 
@@ -25,7 +25,7 @@ class _Peak:
 
 
 class RunningLimit:
-    """Learns the number of sequences that all engines of one server run at most, from its scrapes."""
+    """Learns the most sequences that all engines of one server run at once, from its scrapes."""
 
     def __init__(self) -> None:
         self._limit: int | None = None
@@ -33,7 +33,7 @@ class RunningLimit:
         self._peak: _Peak | None = None  # the most seen running since requests began to wait
 
     def limit(self, now: float) -> int | None:
-        """Return the number of sequences it may be given, None while that is not known."""
+        """Return the number of sequences it may be given, None while the limit is unknown."""
         if self._limit is None:
             return None
         return self._limit + (now >= self._probe_at)
@@ -63,7 +63,7 @@ class RunningLimit:
         return bool(waiting) and bool(metrics.requests_running) and (metrics.kv_used_ratio or 0.0) < KV_USED_RATIO_MAX
 
     def _turned_over(self, finished_total: int | None) -> bool:
-        """Whether a sequence has finished since the peak; taken for granted where the server does not count them."""
+        """Whether a sequence has finished since the peak; assumed where the server does not count them."""
         assert self._peak is not None
         before = self._peak.finished_total
         return before is None or finished_total is None or finished_total != before

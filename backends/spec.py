@@ -1,4 +1,4 @@
-"""What is configured of one backend: where it is, how to sign in, and what need not be found out."""
+"""Backend specification: the configuration of one backend, with its URL, credentials and known sizes."""
 
 import ssl
 from collections.abc import Mapping
@@ -12,12 +12,11 @@ from policies.step_time import StepTime
 class BackendSpec:
     """One configured backend. `url` has no trailing slash and no /v1; `headers` carry its credentials.
 
-    One that `reads_priority` orders its own queue by the priority of each call (vLLM's `--scheduling-policy priority`);
-    None: as its plugin says, and without one it does not.
-    `kind` is a name in KINDS, None: it is found out. `tls` says whom an https backend is believed to be signed by,
-    None: whomever the system trusts. `step_time` is what is believed of its steps before any is seen, and
-    `step_tokens_max` the most tokens that one computes (--max-num-batched-tokens), `prompt_step_tokens_max` of one
-    prompt (--long-prefill-token-threshold). `address_allowlist` says at which addresses it may be, None: at any.
+    `reads_priority`: it orders its own queue by the priority of each call (vLLM's `--scheduling-policy priority`);
+    None: as its plugin says, False without one. `kind` is a name in BACKEND_KINDS; None: detected. `tls` holds the CAs
+    that an https backend is verified by; None: the system's. `step_time` is the estimate before any step is observed.
+    `step_tokens_max` is the most tokens that one step computes (--max-num-batched-tokens), `prompt_step_tokens_max` the
+    most of one prompt (--long-prefill-token-threshold). `address_allowlist` limits its addresses; None: any.
     """
 
     id: str

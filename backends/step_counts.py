@@ -1,25 +1,25 @@
-"""How many tokens has each sequence that a backend decodes got lately? By what it counts of its steps.
+"""Step counts of one backend: how many tokens each of its decoded sequences got in a past interval.
 
-Every sequence that is decoded gets a token in every step, or with speculative decoding as many more as were accepted.
-So whoever ran for a time got as many as there were steps, whatever else ran; nothing has to be shared out. Scrapes say
-how many steps there were by then; between two of them they are taken to be evenly spread, and since the last one as
-fast as in the busy time before it. While nothing runs there are none: those until the next scrape are the work of what
-was sent meanwhile.
+Every decoded sequence gets one token per step, or with speculative decoding as many more as were accepted. So a
+sequence gets one token for each step of its time, whatever else runs; nothing needs to be apportioned. Scrapes give the
+number of steps so far. Between two scrapes the steps are taken as evenly spread; after the last one, as fast as in the
+last busy interval. While nothing runs there are no steps: those counted by the next scrape belong to what was sent
+meanwhile.
 """
 
 from bisect import bisect_right
 
 from backends.metrics import EngineMetrics
 
-COUNTS_MAX = 256  # kept: a minute of scrapes of a busy server; of what is older, ever fewer
+COUNTS_MAX = 256  # a minute of scrapes of a busy server; of older ones ever fewer are kept
 
 
 class StepCounts:
-    """Of one backend. Mutable; times are seconds on one clock, and do not go back."""
+    """Step counts of one backend. Mutable; times are seconds on one clock and do not go back."""
 
     def __init__(self) -> None:
         self._at: list[float] = []
-        self._tokens: list[float] = []  # of one sequence by then
+        self._tokens: list[float] = []  # of one sequence, cumulative
         self._before: EngineMetrics | None = None
         self._is_idle = False
         self._token_s: float | None = None
@@ -29,13 +29,13 @@ class StepCounts:
         return bool(self._at)
 
     def scraped(self, metrics: EngineMetrics, *, at: float) -> None:
-        """It counted this by then."""
+        """Take in one scrape, made at this time."""
         before, self._before = self._before, metrics
         if not metrics.engine_steps:
             self.silent()
             return
         tokens = None if before is None else _tokens_between(before, metrics)
-        if tokens is None or not self._at:  # the first scrape, or another server than before
+        if tokens is None or not self._at:  # the first scrape, or a restarted server
             self._at, self._tokens = [at], [0.0]
         else:
             at = max(at, self._at[-1])
@@ -45,20 +45,20 @@ class StepCounts:
         self._is_idle = not metrics.requests_running and not metrics.requests_waiting
 
     def silent(self) -> None:
-        """It did not answer: what it does until the next scrape is not known."""
+        """Record that a poll failed: the activity until the next scrape is unknown."""
         self._at, self._tokens, self._before, self._is_idle = [], [], None, False
 
     def sent(self, at: float) -> None:
-        """It was sent a request."""
+        """Record that a request was sent."""
         if self._is_idle:
             self._is_idle = False
             self._add(max(at, self._at[-1]), self._tokens[-1])
 
     def tokens_between(self, start: float, end: float) -> float | None:
-        """How many each sequence got that was decoded all the time; None where that was not counted."""
+        """Return the tokens of a sequence that was decoded for all of this interval; None if it was not counted."""
         if not self._at or start < self._at[0]:
             return None
-        # Where nothing runs any more nothing was done after the end of what ran last.
+        # An idle backend has made no steps since its last scrape.
         last, first = self._tokens[-1] if self._is_idle else self._by(end), self._by(start)
         return None if last is None or first is None else max(0.0, last - first)
 
@@ -80,7 +80,7 @@ class StepCounts:
 
 
 def _tokens_between(before: EngineMetrics, after: EngineMetrics) -> float | None:
-    """Of one sequence: the steps of the engines that made any, in the mean; None where it is another server."""
+    """Tokens of one sequence: the mean steps of the engines that made any. None for a restarted server."""
     counts = {engine.engine: engine.steps_total for engine in before.engine_steps}
     if counts.keys() != {engine.engine for engine in after.engine_steps}:
         return None

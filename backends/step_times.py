@@ -1,17 +1,17 @@
-"""The step time of one backend, learnt from outside: from what its /metrics counts, or from reports of every step.
+"""Step time of one backend, learnt from its /metrics counters or from reports of every step.
 
-Between two scrapes vLLM has counted steps and the tokens that they computed, of whoever's requests; so the time
-between them is an equation for the model. The tokens that were decoded are the requests in all these steps (one
-token for each in each), and the KV cache in use, at both ends, is what they read. Scrapes are put together until an
-equation has STEPS_MIN steps, for the first and the last are only seen in part. That is much to wait for where steps
-are long; whether the engine has become another one is told by every scrape, roughly.
+Between two scrapes vLLM counts the steps and the tokens that they computed, over all clients' requests. The time
+between them therefore gives one equation for the model. The decoded tokens are the requests summed over these steps,
+one token each per step; the KV cache in use, averaged over both ends, is what the steps read. Scrapes are summed until
+an equation has STEPS_MIN steps, because its first and last step are seen only in part. That takes long where steps are
+long; each single scrape still tells, roughly, whether the engine has changed.
 
-Only busy time counts: a scrape with nothing running ends an equation, and what came after the last is nobody's. So is
-the time between two scrapes in which all of the few that ran have finished: nobody may have run in between. A counter
-that falls is a server that was started again. A scrape in which steps pass without tokens, or tokens without
-steps, and whatever else no engine does, is ignored.
+Only busy time counts: a scrape with nothing running ends an equation, and the time after the last scrape is dropped. So
+is the time between two scrapes in which all of a few running requests finished: the engine may have been idle in
+between. A counter that falls means a restarted server. Impossible scrapes, such as steps without tokens or tokens
+without steps, are ignored.
 
-Reports (backends/vllm_plugin) say it exactly. While they come, nothing is learnt from counters.
+Reports of the plugin (backends/vllm_plugin) are exact. While they come, nothing is learnt from counters.
 """
 
 import logging
@@ -23,18 +23,20 @@ from backends.metrics import EngineMetrics, EngineSteps
 from policies.step_time import Observation, StepGroups, StepTime, StepTimeLearner
 from policies.step_time.observation import Sum
 
-STEPS_MIN = 24  # of an equation: of a scrape's first and last step half is not seen, 1 in 24
-WINDOW_S_MAX = 5.0  # or as many as there are after so long
+STEPS_MIN = 24  # of an equation: half of its first and of its last step is unseen, 1 in 24
+WINDOW_S_MAX = 5.0  # after so long STEPS_MIN_LATE steps are enough
 STEPS_MIN_LATE = 6
-EDGE_STEPS = 0.5  # of a scrape's first and last step together half a one too much or too little is seen, in the mean
-REQUESTS_MANY = 4  # at both ends: then some will have run in between, whoever finished
+EDGE_STEPS = 0.5  # the mean error of a scrape's count of steps, from its first and last one
+REQUESTS_MANY = 4  # running at both ends: then the engine was not idle in between
 REPORTS_FRESH_S = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class ReportedStep(NamedTuple):
-    """One step: tokens computed, KV tokens read, requests in it, and seconds from its start to that of the next."""
+    """One step: tokens computed, KV tokens read, requests in it, and seconds from its start to the start of
+    the next.
+    """
 
     new_tokens: int
     context_tokens: int
@@ -43,16 +45,18 @@ class ReportedStep(NamedTuple):
 
 
 class StepWindows:
-    """Makes observations of the scrapes of one backend. Its engines are watched one by one."""
+    """Makes observations from the scrapes of one backend, separately for each engine."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and when it was
+        self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and its time
         self._sums: dict[str, Sum] = {}  # by engine
         self.glimpses: list[tuple[str, Observation | None]] = []
         """By engine, what the latest scrape has shown since the one before it, steps or none; None: cannot be said."""
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> list[Observation]:
-        """Take in one scrape; scrapes come in order. What is returned may be impossible, where the server lies."""
+        """Take in one scrape and return the observations it completes. Scrapes come in order. An observation may be
+        impossible if the server's counters are wrong.
+        """
         found = []
         self.glimpses = []
         for engine in metrics.engine_steps:
@@ -64,12 +68,12 @@ class StepWindows:
         return found
 
     def silent(self) -> None:
-        """It did not answer: what it does until the next scrape is not known."""
+        """Record that a poll failed: the activity until the next scrape is unknown."""
         self._seen.clear()
         self.forget_sums()
 
     def forget_sums(self) -> None:
-        """What was seen so far and is not an observation yet is not worth one."""
+        """Discard the sums that are not an observation yet."""
         self._sums.clear()
 
     def _between(self, before: EngineSteps, after: EngineSteps, seconds: float) -> Observation | None:
@@ -85,7 +89,7 @@ class StepWindows:
             request_steps=after.generation_tokens_total - before.generation_tokens_total,
         )
         if steps and not seen.is_possible:
-            del self._seen[after.engine]  # nor is a difference to it worth anything
+            del self._seen[after.engine]  # the next difference would be wrong too
             self._sums.pop(after.engine, None)
             self.glimpses.append((after.engine, None))
             return seen
@@ -96,13 +100,13 @@ class StepWindows:
         return self._close(after.engine) if enough else None
 
     def _close(self, engine: str) -> Observation | None:
-        """What is summed up, if it is enough."""
+        """End a sum and return it as an observation if it has enough steps."""
         part = self._sums.pop(engine, None)
         return None if part is None or part.steps < STEPS_MIN_LATE else part.observation()
 
 
 class StepTimes:
-    """Learns from one backend. It starts from `start`: configured, or stored."""
+    """Learns the step time of one backend. It starts from `start`: configured, or stored."""
 
     def __init__(self, backend_id: str, start: StepTime | None = None) -> None:
         self._backend_id = backend_id
@@ -116,17 +120,17 @@ class StepTimes:
 
     @property
     def step_time(self) -> StepTime | None:
-        """What is believed of its steps now; None while nothing is."""
+        """The present estimate of the step time; None while there is none."""
         return self._learner.step_time
 
     @property
     def tokens_max(self) -> int | None:
-        """The most tokens that one of its steps computes, as far as its counters showed it; None while they did not."""
+        """The most tokens that one step computes, learnt from the counters; None while that is unknown."""
         return self._chunk_size.tokens_max
 
     @property
     def has_learnt(self) -> bool:
-        """Whether that is another than it started from."""
+        """Whether the estimate differs from the one it started from."""
         return self._learner.step_time is not self._start
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> None:
@@ -142,7 +146,7 @@ class StepTimes:
         self._complain()
 
     def silent(self) -> None:
-        """It did not answer: what it does until the next scrape is not known."""
+        """Record that a poll failed: the activity until the next scrape is unknown."""
         self._windows.silent()
         self._learner.unseen()
         self._chunk_size.silent()
@@ -160,7 +164,7 @@ class StepTimes:
         self._complain()
 
     def _has_changed(self) -> bool:
-        """Whether the engine is found to be another one than before, by what the latest scrape has shown."""
+        """Whether the latest scrape shows that the engine has changed."""
         changed = False
         for engine, seen in self._windows.glimpses:
             if seen is None:
@@ -176,13 +180,13 @@ class StepTimes:
 
 
 def _may_have_paused(before: EngineSteps, after: EngineSteps) -> bool:
-    """Whether there may have been time with nothing running between two scrapes."""
+    """Whether the engine may have been idle between two scrapes."""
     fewest = min(before.requests_running, after.requests_running)
     finished = after.requests_finished_total - before.requests_finished_total
     return not fewest or (fewest < REQUESTS_MANY and finished >= before.requests_running)
 
 
 def _context_tokens(engine: EngineSteps) -> float:
-    """KV tokens in use, without the part of its last block that a sequence has not filled: half of it, in the mean."""
+    """KV tokens in use, less the unfilled part of each sequence's last block: half a block in the mean."""
     unfilled = engine.requests_running * (engine.kv_block_tokens - 1) / 2
     return max(engine.kv_used_tokens - unfilled, 0.0)

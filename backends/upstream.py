@@ -1,8 +1,8 @@
-"""A backend's connections: a request goes out in one write on a warm socket, and comes back as an Exchange.
+"""Connections to one backend: a request goes out in one write on an open connection and returns an HttpExchange.
 
-Idle connections wait in a LIFO pool, so that few are kept busy and the rest grow old and are closed.
-An exchange gives its connection back by `release()`: to the pool when the response ended cleanly, else
-by aborting it, which is how a client that left reaches the backend at once. Errors are mapped here, once.
+Idle connections wait in a LIFO pool, so that a few stay busy and the others age and are closed. `release()` returns an
+exchange's connection to the pool if the response ended cleanly, and aborts it otherwise: so a client's disconnect
+reaches the backend at once. All errors become an UpstreamError here.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ __all__ = [
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
-SILENCE_CHECKS = 8  # within the time that a response may be silent: it is found out by an eighth too late at most
-JOINED_BYTES_MAX = 64 * 1024  # of a body that goes out in one piece with its head
+SILENCE_CHECKS = 8  # per `silence_s_max`: a silent response is found an eighth late at most
+JOINED_BYTES_MAX = 64 * 1024  # largest body that is joined with its head
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Upstream:
-    """One backend. `url` is http or https, with an optional path that goes before every target."""
+    """The connections to one backend. `url` is http or https; an optional path is put before every target."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class Upstream:
         ssl_context: ssl.SSLContext | None = None,
         address_allowlist: AddressAllowlist | None = None,
     ) -> None:
-        """`address_allowlist`: the addresses it may be at, looked at for every connection; None: any."""
+        """`address_allowlist` limits the addresses, checked for every connection; None: any. ValueError for a bad
+        `url`.
+        """
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
             raise ValueError(f"not a backend's URL: {url!r} (want http[s]://host[:port][/path])")
@@ -79,9 +81,9 @@ class Upstream:
     ) -> HttpExchange:
         """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
-        A pooled connection may have been closed by the backend just before: if it ends without a byte of
-        an answer, the request is sent once more, on a new connection. Raises UpstreamError; ValueError for
-        a request that cannot be written.
+        The backend may have closed a pooled connection just before: if that ends without a byte of an answer, the
+        request is retried once on a new connection. Raises UpstreamError; ValueError for a request that cannot be
+        written.
         """
         request = self._serialize(method, target, headers, body)
         connection = self._take_idle()
@@ -125,9 +127,9 @@ class Upstream:
         head = "\r\n".join(lines)
         if not head.count("\r") == head.count("\n") == len(lines) - 1 or "\0" in head:
             raise ValueError("a line break or NUL in the request head")
-        # aiohttp decodes header bytes with surrogateescape: this restores them.
+        # aiohttp decodes header bytes with surrogateescape; this restores the bytes.
         start = head.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
-        return (start + body,) if len(body) <= JOINED_BYTES_MAX else (start, body)  # which is not copied
+        return (start + body,) if len(body) <= JOINED_BYTES_MAX else (start, body)  # a large body is not copied
 
     def _take_idle(self) -> Connection | None:
         self._close_old()
@@ -144,19 +146,19 @@ class Upstream:
                 connection = await self._connection(loop)
         except TimeoutError as error:
             raise ConnectFailed(f"no connection within {self._connect_timeout_s} s") from error
-        except (OSError, UnicodeError) as error:  # refused, unreachable, unknown name, TLS; a name that is none
+        except (OSError, UnicodeError) as error:  # refused, unreachable, unknown name, TLS; an invalid name
             raise ConnectFailed(str(error) or type(error).__name__) from error
         if self._closed or connection.is_closing():
             connection.abort()
             raise ConnectFailed("closed at once")
-        # Not when it is made: uvloop never tells a connection that it is lost if its opening was cancelled.
+        # Added here, not when it is made: uvloop calls no connection_lost if the opening was cancelled.
         self._connections.add(connection)
         if self._silence_check is None:
             self._check_silence_later(loop)
         return connection
 
     async def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
-        """Raises what `create_connection` raises; of a host with many addresses, for the last that was tried."""
+        """Open a connection. Raises what `create_connection` raises, for the last address of a host with several."""
         hosts = (
             [self._host]
             if self._address_allowlist is None
@@ -218,5 +220,5 @@ class Upstream:
 
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        with suppress(ValueError):  # it carried an exchange
+        with suppress(ValueError):  # not idle: it carried an exchange
             self._idle.remove(connection)
