@@ -1,9 +1,9 @@
-"""The composition root: which parts there are, and how they are put together. Reads as the architecture.
+"""The composition root: makes all parts of a gateway, connects them, starts and stops them.
 
-    client -> Front: intake -> Dispatcher (Scheduler) -> Upstream -> relay -> client
+    client -> RequestHandlers: RequestParser, RequestAdmission -> Dispatcher (Scheduler) -> Upstream -> relay -> client
                   BackendPool -> Pools -> Dispatcher.load_changed
 
-Nothing else in the gateway names a concrete policy; the configuration is read here and in front.py.
+handlers/handlers.py makes what answers requests; scheduling/assembly.py makes the policies.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from policies.scheduler_protocol import SchedulerProtocol
 if TYPE_CHECKING:
     from gateway.observability.tracing import Tracing
 
-if TYPE_CHECKING:  # loaded where tokens are taken
+if TYPE_CHECKING:  # loaded only where bearer tokens (JWT) are configured
     from gateway.identity.tokens import Tokens
 
 CONNECT_TIMEOUT_S = 3.0
@@ -67,8 +67,8 @@ IDLE_CONNECTIONS_MAX = 1024
 DRAIN_POLL_S = 0.05
 GC_THRESHOLDS = (20_000, 20, 50)
 M_MMAP_THRESHOLD = -3  # of mallopt(3)
-LARGE_BYTES = 1 << 20  # a page fault for every 4 KiB of what is larger
-STOP_S_MAX = 1.0  # for answers that are already ours to be written
+LARGE_BYTES = 1 << 20  # larger blocks are mapped, which costs a page fault for every 4 KiB
+STOP_S_MAX = 1.0  # for responses that are being written when the listener stops
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class Gateway:
     """All parts of one running gateway. Make it on the loop that runs it, `start` it, `stop` it."""
 
     def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None, store: Store | None = None) -> None:
-        """`wrap_scheduler` may put something (a recorder) before the Scheduler of the named pool. What is changed
-        while the gateway runs is kept in the `store`; None: nothing can be.
+        """`wrap_scheduler` may wrap the Scheduler of the named pool, for example in a recorder. The `store` keeps what
+        the admin API changes; without a store nothing can be changed while the gateway runs.
         """
         self._config = config
         self._management = None if store is None else Management(config, store)
@@ -126,7 +126,7 @@ class Gateway:
         budgets = None
         if self._management is not None and config.keeps_state:
             budgets = self._management.budgets
-            meters += [self._management.usage, budgets]  # what was used is counted before its reservation ends
+            meters += [self._management.usage, budgets]  # usage is counted before its reservation ends
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
         self._handlers = RequestHandlers(
@@ -161,25 +161,27 @@ class Gateway:
             self.metrics_url = await self.metrics.serve(config.metrics.host, config.metrics.port)
         self.metrics.start()
         self._descriptors.start()
-        return await self._listener.start()  # last: a gateway that answers /readyz answers at every port
+        return await self._listener.start()  # last, so that a gateway that answers /readyz answers at every port
 
     def reload(self, config: Config) -> None:
-        """The configuration is this now. Raises ValueError."""
+        """Apply another configuration; the listener keeps its settings. Raises ValueError."""
         assert self._management is not None, "with a store"
         self._management.reload(config.model_copy(update={"listen": self._config.listen}))
 
     async def drain(self) -> None:
-        """Say "not ready" but serve for a while; then refuse what is new and let what runs end."""
+        """Answer "not ready" but serve for `lame_duck_s`; then reject new calls and wait for the running ones, for
+        `drain_s` at most.
+        """
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
         self._handlers.lame_duck()
         await asyncio.sleep(shutdown.lame_duck_s)
         self._handlers.refuse_new()
         give_up_at = loop.time() + shutdown.drain_s
-        while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - many may be the last to end
+        while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - any of many calls may end last
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def stop(self) -> None:
-        """End everything, whatever it is in the middle of: what waits is refused, a stream ends with an error event."""
+        """Stop at once: queued calls are rejected, running streams end with an error event. Release all resources."""
         self._descriptors.stop()
         if self._management is not None:
             await self._management.stop()
@@ -229,7 +231,7 @@ class Gateway:
         )
 
     def _lost(self) -> dict[Family, Values]:
-        """What could not be delivered of what was seen."""
+        """Counters that other parts hold: lost log lines and spans, clients that were cut, replicas."""
         logs = {"access": self._access_log, "trace": self._trace_log}
         lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
         spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
@@ -237,7 +239,7 @@ class Gateway:
         return {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, **self._replicas()}
 
     def _replicas(self) -> dict[Family, Values]:
-        """How many gateways share limits, where they do."""
+        """The number of replicas that share limits, and whether this one is cut off; empty without sharing."""
         replicas = None if self._management is None else self._management.replicas
         return {} if replicas is None else {REPLICAS: {(): replicas.count}, CUT_OFF: {(): replicas.is_cut_off}}
 
@@ -269,18 +271,18 @@ class Gateway:
 
 
 def _make_tracing(config: Config) -> "Tracing | None":
-    """Raises ValueError for a variable that makes no sense, or a protocol that is not installed."""
+    """None where tracing is off. Raises ValueError for an invalid variable or a protocol that is not installed."""
     settings = config.tracing.settings(os.environ)
     if settings is None:
         return None
-    from gateway.observability.tracing import make_tracing  # noqa: PLC0415 - a third of a second for who has it off
+    from gateway.observability.tracing import make_tracing  # noqa: PLC0415 - it takes a third of a second
 
     return make_tracing(settings, version=metadata.version("fairlead"), rng=Random())  # noqa: S311 - ids, no secrets
 
 
 def serve(config: Config, config_file: Path | None = None) -> None:
-    """Serve until SIGTERM (which drains first; a second one ends that) or SIGINT. State is kept beside the file, unless
-    that says otherwise. Raises what `Gateway.start` raises.
+    """Serve until SIGTERM or SIGINT. SIGTERM drains first; a second SIGTERM ends the drain. State is stored next to the
+    configuration file unless that file sets another place. Raises what `Gateway.start` raises.
     """
     configure_logging(config.log.level, config.log.format)
     log.info("the configuration is %s", config_file or "the environment and the defaults: no file")
@@ -312,13 +314,13 @@ async def _serve(config: Config, config_file: Path | None) -> None:
 
 
 async def _watched(reloading: Reloading | None) -> None:
-    """Put in force what the file says when it says something else, or when somebody asks for it."""
+    """Reload the configuration file when it changes, or on SIGHUP."""
     if reloading is not None:
         await reloading.watch()
 
 
 def _terminate(terminated: asyncio.Event, interrupted: asyncio.Event) -> None:
-    """Who asks twice is not made to wait for what runs."""
+    """On SIGTERM: drain; on a second SIGTERM: stop without waiting for running calls."""
     (interrupted if terminated.is_set() else terminated).set()
 
 
@@ -328,24 +330,27 @@ async def _drained(terminated: asyncio.Event, gateway: Gateway) -> None:
 
 
 def _give_memory_back() -> None:
-    """Have large bodies returned to the system when they are done with.
+    """Have glibc return the memory of large bodies to the system as soon as they are freed.
 
-    glibc learns from the first one that is freed to take the next of its size from its heap, where what was made after
-    them keeps them resident (mallopt(3), M_MMAP_THRESHOLD): twice what waits, after a few answers of 20 MB.
+    By default glibc raises its threshold when it frees a large block, and takes the next one of that size from the
+    heap, where newer blocks keep it resident (mallopt(3), M_MMAP_THRESHOLD). After a few answers of 20 MB the process
+    holds twice the bytes that wait.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _spare_collections() -> None:
-    """What is there after the start stays: the collector need not walk it again, nor run every 700 objects."""
+    """Exempt the objects made at the start, which stay, from garbage collection, and collect less often than every 700
+    objects.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway) -> None:
-    """Say where it serves: to a person how to try it, to a machine in a line of the log."""
+    """Print the URLs: with examples to try on stderr, or as one log line where the log format is JSON."""
     admin = None if gateway.admin_url is None else f"The admin port is {gateway.admin_url}."
     if config.log.format == "json":
         log.info("fairlead serves %s. %s", url, admin or "There is no admin port.")
@@ -361,8 +366,8 @@ def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway)
 
 
 def greeting(url: str, models: list[str], *, key_for: str | None = None, config_file: Path | None = None) -> str:
-    """What a person who starts the gateway wants to see: two ways to try it that work as pasted. `key_for`: the tenant
-    that needs a key first; None: any key will do.
+    """Two examples, for curl and for Python, that work as pasted. `key_for`: the tenant that a key is made for first;
+    None: any key is accepted.
     """
     if not models:
         return f"fairlead serves {url}. No backend has answered yet.\n"

@@ -1,4 +1,7 @@
-"""Options that commands share: --config, FAIRLEAD_CONFIG, or the fairlead.yaml that lies here. No server is loaded."""
+"""The --config option that commands share: its value, else FAIRLEAD_CONFIG, else fairlead.yaml in the current folder.
+
+Importing this file loads no server.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +12,7 @@ CONFIG_NAME = "fairlead.yaml"
 
 
 def _found_config(given: Path | None) -> Path | None:
-    """The file that was named, else the one of this folder."""
+    """The given file, else the one in the current folder, else None."""
     here = Path(CONFIG_NAME)
     return here if given is None and here.is_file() else given
 

@@ -1,8 +1,10 @@
-"""The client side, put together: which handler is at which path, and what the handlers share.
+"""RequestHandlers: one handler for each path, and the parts that the handlers share.
 
-GatewayServer -> Answering -> Generation: Reception -> Intake -> Dispatcher -> Attempt
-                           -> Utilities:  Reception -> a backend at once
-                           -> Models, Version
+GatewayServer -> CallMiddleware -> Generation: RequestAdmission (RequestParser) -> Dispatcher -> Attempt
+                                -> Background: a response made in the background, else as Generation
+                                -> Utilities:  RequestParser -> a backend at once
+                                -> ModelList, Version
+              -> Probes
 """
 
 import secrets
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class RequestHandlers:
-    """What clients meet."""
+    """The server for clients with all its handlers. Made and used on the gateway's loop."""
 
     def __init__(
         self,
@@ -62,7 +64,9 @@ class RequestHandlers:
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
         budgets: Budgets | None = None,
     ) -> None:
-        """`tiers` are as of now, whenever they are looked up. Raises ValueError where a secret cannot be read."""
+        """`tiers` and `backend_clients` are live: each look-up sees the present ones. Raises ValueError where a secret
+        cannot be read.
+        """
         self._config = config
         self._pools = pools
         self._backends = backends
@@ -127,7 +131,7 @@ class RequestHandlers:
         )
 
     def lame_duck(self) -> None:
-        """Say "not ready", and close connections after their answers."""
+        """Answer "not ready" at the probes, and close each connection after its answer."""
         self._probes.draining = self.server.closing = True
 
     def refuse_new(self) -> None:
@@ -135,16 +139,18 @@ class RequestHandlers:
 
     @property
     def is_serving(self) -> bool:
-        """Whether new calls are taken."""
+        """Whether new calls are accepted."""
         return not self._request_parser.draining
 
     async def stop(self) -> None:
-        """The gateway cuts its exchanges itself from now on: no evidence about backends."""
+        """Reject new calls, and stop background responses. From now on the gateway itself cuts exchanges, so their
+        failures are no evidence about backends.
+        """
         self._request_parser.draining = self._generation.stopping = True
         await self._background.stop()
 
     def _handlers(self) -> dict[Endpoint, Handler]:
-        """Every path there is."""
+        """The handler of each endpoint; other paths do not exist."""
         extra = [passthrough_endpoint(path, charge) for path, charge in self._config.endpoints.items()]
         handlers: dict[Endpoint, Handler] = {
             endpoints.MODELS: self._logged(
@@ -210,7 +216,7 @@ class RequestHandlers:
 
     def _make_tenants(self) -> TenantDirectory:
         tenants, auth = self._config.policy_tenants(), self._config.auth
-        # Models are known to the backends: one that nobody has configured is a tenant like any other.
+        # With `tenant_from: model` each model is a tenant, and backends may serve models that are not configured.
         if auth.mode == "keys" and auth.tenant_from == "key":
             return ConfiguredTenants(tenants)
         return OpenTenants(tenants, open_tenants_max=auth.open_tenants_max, forget_if_idle=self._pools.forget_if_idle)

@@ -1,4 +1,4 @@
-"""What the gateway answers by itself: one short handler per path."""
+"""Handlers of paths that need no scheduling: probes, the list of models, the version of the backends."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
 from policies.types import Reason
 
-VERSION_S = 10.0  # that an answer is told again
+VERSION_S = 10.0  # for which an answer is cached
 VERSION_BYTES_MAX = 64 << 10
 
 
 class Probes:
-    """Is the gateway alive, and is it ready?"""
+    """Liveness and readiness of the gateway."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
@@ -33,17 +33,19 @@ class Probes:
         return web.Response()
 
     async def ready(self, request: web.BaseRequest, path_id: str) -> web.Response:
-        """Ready: it could send a call on. At /health and /ping too, where vLLM's clients look."""
+        """200 where a backend is available and the gateway does not drain, else 503. Also at /health and /ping, where
+        vLLM's clients look.
+        """
         return web.Response(status=503 if self.draining or not self._pools.any_available() else 200)
 
 
 async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: CallTrace) -> web.StreamResponse:
-    """A session over a WebSocket, which vLLM has for speech models. Raises ProblemError."""
+    """Reject a WebSocket session, which vLLM has for speech models. Raises ProblemError."""
     raise ProblemError(errors.NO_REALTIME)
 
 
 class ModelList:
-    """The models of all backends as one list, as far as the caller's key may use them."""
+    """The models of all backends in one list: those that the caller's key may use."""
 
     def __init__(self, request_parser: RequestParser, backends: BackendPool, headers: AnswerHeaders) -> None:
         self._request_parser = request_parser
@@ -59,8 +61,8 @@ class ModelList:
 
 
 class Version:
-    """The version of the servers behind: clients ask for it to know what they can do. Open to all, as in vLLM, so a
-    backend is asked once in a while, however many ask here.
+    """The version of a backend, by which clients know what it can do. It needs no key, as in vLLM, so the answer is
+    cached for VERSION_S and one backend request is open at a time.
     """
 
     def __init__(self, pools: Pools, backend_clients: Mapping[str, BackendClient], headers: AnswerHeaders) -> None:

@@ -1,1 +1,1 @@
-"""The client side of HTTP: the server, and a name, headers, an answer and a line in the log for every call."""
+"""The client side of HTTP: the server, and the request id, headers, response and log line of every call."""

@@ -1,6 +1,6 @@
-"""What the head of an answer says beside what its backend said: its name, limits as they stand, and where it waited.
+"""Response headers that the gateway adds: request id, rate limits, time in the queue, backend.
 
-Limits are told as OpenAI tells them, to tenants that have any: resets are durations like "1m30s" or "250ms".
+Rate limits are in OpenAI's headers, for tenants that have limits; resets are durations like "1m30s" or "250ms".
 https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 """
 
@@ -18,14 +18,14 @@ RESET_S_MAX: Final = 86_400.0
 
 
 class AnswerHeaders:
-    """The headers that the gateway adds. Those that tell of the operator's house are off by default."""
+    """The headers that the gateway adds. Those that reveal the operator's setup are off by default."""
 
     def __init__(self, *, show_queue_ms: bool = False, show_backend: bool = False) -> None:
         self._show_queue_ms = show_queue_ms
         self._show_backend = show_backend
 
     def of(self, trace: CallTrace, refused_by: LimitKind | None = None) -> dict[str, str]:
-        """For an answer, or a refusal (by this limit), that goes out now."""
+        """The headers of a response that is sent now. `refused_by`: the limit that rejected the call."""
         headers = {REQUEST_ID_HEADER: trace.request_id, **SERVER}
         if trace.cors:
             headers.update(trace.cors)
@@ -39,7 +39,9 @@ class AnswerHeaders:
 
 
 def rate_limit_headers(limits: RateLimits, refused_by: LimitKind | None = None) -> dict[str, str]:
-    """What remains to all gateways together; of the limit that refused, what this one could let in."""
+    """The x-ratelimit headers. "Remaining" counts all replicas together; for the limit that rejected the call, it is
+    what this replica may still admit.
+    """
     return _headers(LimitKind.REQUESTS, limits.requests, refused_by) | _headers(
         LimitKind.TOKENS, limits.tokens, refused_by
     )
@@ -59,7 +61,7 @@ def _headers(kind: LimitKind, limit: RateLimit | None, refused_by: LimitKind | N
 
 
 def _duration(seconds: float) -> str:
-    """As Go writes durations: "0s", "250ms", "59.5s" as "59.5s", "1m30s", "1h0m0s"."""
+    """A duration as Go writes it: "0s", "250ms", "59.5s", "1m30s", "1h0m0s". At most RESET_S_MAX."""
     seconds = min(max(seconds, 0.0), RESET_S_MAX) if isfinite(seconds) else RESET_S_MAX
     if seconds < 1:
         return f"{ceil(seconds * 1000)}ms" if seconds else "0s"

@@ -1,7 +1,7 @@
-"""Cross-origin requests of browsers, answered as vLLM answers them: by default no page may ask.
+"""Cross-origin requests of browsers (CORS), answered as vLLM answers them. By default no origin is allowed.
 
-Keys travel in Authorization, which no browser adds by itself, so a door that is opened gives a page nothing that its
-user has not given to it. Preflights are answered without a key, as the standard wants: https://fetch.spec.whatwg.org/#http-cors-protocol
+API keys travel in Authorization, which no browser adds by itself, so an allowed page can use only a key that its user
+has given to it. Preflights need no key, as the standard requires: https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,14 +18,14 @@ NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Cors:
-    """Which pages may ask, and how they are told."""
+    """The CORS headers and preflight responses for a list of allowed origins; "*" allows all."""
 
     def __init__(self, allowed_origins: Iterable[str]) -> None:
         self._allowed = frozenset(allowed_origins)
         self._any = ANY in self._allowed
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """What an answer to a request with these headers says of it; nothing to who is no browser."""
+        """The CORS headers of the response to a request with these headers; empty without an allowed Origin."""
         origin = headers.get("origin")
         if origin is None:
             return NOTHING
@@ -34,7 +34,7 @@ class Cors:
         return {"access-control-allow-origin": origin, "vary": "Origin"} if origin in self._allowed else NOTHING
 
     def preflight(self, headers: Mapping[str, str]) -> web.Response | None:
-        """The answer to an OPTIONS that asks whether it may ask, None for one that does not."""
+        """The response to an OPTIONS request that is a preflight; None for any other."""
         origin, method = headers.get("origin"), headers.get("access-control-request-method")
         if origin is None or method is None:
             return None

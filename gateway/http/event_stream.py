@@ -1,9 +1,9 @@
-"""The head of an event stream: with its first event, or before that where a call waits for long.
+"""Heartbeat: keeps the connection of a stream open while its call waits; begin_stream: sends the head of a stream.
 
 Load balancers cut connections that are silent for a minute, and a call may wait longer than that for a backend or for
-its first token. A heartbeat sends the head of such a stream, and a comment now and then, which clients pass over
-(https://html.spec.whatwg.org/multipage/server-sent-events.html). The price is the status: what goes wrong after the
-head is told in an event of the API that was called, and no client library tries again by itself.
+its first token. A heartbeat sends the head of the stream early, then a comment at intervals, which clients ignore
+(https://html.spec.whatwg.org/multipage/server-sent-events.html). The cost is the status: it is 200 from then on, so a
+later failure is an error event in the format of the called API, and client libraries do not retry it.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ from backends.meters.events import StreamCall, json_object
 from gateway.http.whole_response import WholeResponse
 
 COMMENT: Final = b": waiting\n\n"
-ERROR_BYTES_MAX: Final = 64 << 10  # of a backend's error that is read for what it says
+ERROR_BYTES_MAX: Final = 64 << 10  # of a backend's error that is parsed for its message
 STREAMED: Final = frozenset(AnswerKind) - {AnswerKind.POOLING, AnswerKind.NONE}  # the APIs that have streams
 
 
 class Heartbeat:
-    """Keeps the connection of one stream that waits. It sends nothing more once it was stopped."""
+    """Keeps the connection of one waiting stream open. It sends nothing after `stop` or `cancel`."""
 
     __slots__ = ("_answer", "_beating", "_every_s", "_headers", "_loop", "_request", "_response", "_timer")
 
     def __init__(
         self, request: web.BaseRequest, answer: AnswerKind, headers: Callable[[], dict[str, str]], *, every_s: float
     ) -> None:
-        """The first beat, which is the head, comes after `every_s`, with what `headers` says by then. `answer` is the
-        API that errors are told in.
+        """The head and the first comment are sent after `every_s`, with what `headers` returns then. `answer` is the
+        API whose format error events have.
         """
         self._request = request
         self._answer = answer
@@ -43,7 +43,7 @@ class Heartbeat:
         self._timer = self._loop.call_later(every_s, self._beat)
 
     async def stop(self) -> web.StreamResponse | None:
-        """The response whose head was sent, None where it was not."""
+        """Stop, and return the response whose head was sent; None where no head was sent."""
         self._timer.cancel()
         if self._beating is not None:
             await self._beating
@@ -57,15 +57,17 @@ class Heartbeat:
             self._beating.cancel()
 
     async def failed(self, message: str, error: Mapping[str, Any]) -> web.StreamResponse | None:
-        """Tell why there is no answer, if the head was sent; `error` is the error object of the API."""
+        """End the stream with an error event, if its head was sent, and return it; else None. `error` is the error
+        object of the API.
+        """
         return await self._ended(ANSWERS[self._answer].meter(StreamCall()).cut(message, error))
 
     async def answered(self, response: web.StreamResponse) -> web.StreamResponse:
-        """What to return for this response: itself, or the stream in which it was told, if the head was sent."""
+        """The response for the handler to return: this one, or, if a head was sent, the stream that now carries it."""
         if response is self._response:
             return response
         body = response.body if isinstance(response, WholeResponse) else b""
-        if response.status < 400:  # an answer all the same, of a server that did not stream it
+        if response.status < 400:  # a backend that did not stream its answer
             lines = b"".join(b"data: %b\n" % line for line in bytes(body).splitlines())
             return await self._ended(lines + b"\n") or response
         said = (json_object(bytes(body)) if len(body) <= ERROR_BYTES_MAX else None) or {}
@@ -80,7 +82,7 @@ class Heartbeat:
     async def _ended(self, event: bytes) -> web.StreamResponse | None:
         response = await self.stop()
         if response is not None:
-            with suppress(ConnectionError):  # the client has just left
+            with suppress(ConnectionError):  # the client has just disconnected
                 await response.write(event)
         return response
 
@@ -95,7 +97,7 @@ class Heartbeat:
                 await response.prepare(self._request)
                 self._response = response
             await self._response.write(COMMENT)
-        except ConnectionError:  # the client has left: whoever handles its call hears of it
+        except ConnectionError:  # the client has disconnected, and the handler of its call is cancelled
             return
         self._timer = self._loop.call_later(self._every_s, self._beat)
 
@@ -104,7 +106,9 @@ HEARTBEAT: Final = web.RequestKey("heartbeat", Heartbeat)
 
 
 async def begin_stream(request: web.BaseRequest, status: int, headers: Mapping[str, str]) -> web.StreamResponse:
-    """The response to stream into, its head sent: with these headers, or earlier. Raises ConnectionError."""
+    """The response to stream into. Its head is sent now, with these headers, or was sent earlier by a heartbeat.
+    Raises ConnectionError.
+    """
     heartbeat: Heartbeat | None = request.get(HEARTBEAT)
     if heartbeat is not None and (begun := await heartbeat.stop()) is not None:
         return begun
@@ -118,5 +122,5 @@ def _make_response(request: web.BaseRequest, status: int, headers: Mapping[str, 
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
     else:
-        response.force_close()  # the close is what ends the body
+        response.force_close()  # in HTTP/1.0 the end of the connection ends the body
     return response

@@ -1,7 +1,7 @@
-"""Every call gets a name, exactly one answer, and a line in the log, whatever becomes of it.
+"""CallMiddleware: gives every call a request id, exactly one response and one log line, however the call ends.
 
-What answers a call raises what it cannot say itself: a refusal of the gateway (Refused), of the scheduler (Rejected),
-a failure of a backend (UpstreamError). Here they become answers in the shape of the API that was called.
+Handlers raise what they cannot answer: ProblemError (the gateway rejects the call), Rejected (the scheduler does),
+UpstreamError (the backend failed). The middleware turns each into a response in the format of the called API.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from gateway.observability.telemetry import CallTrace, Telemetry
 from gateway.scheduling.dispatcher import Rejected
 from policies.types import Outcome
 
-CLIENT_LEFT_STATUS = 499  # nginx's, for the log: nobody receives it
+CLIENT_LEFT_STATUS = 499  # of a call whose client disconnected; nginx's, for the log: it is never sent
 
-# Answers a call at this endpoint, or raises why not.
+# A handler: answers a call at this endpoint, or raises ProblemError, Rejected or UpstreamError.
 Run = Callable[[web.BaseRequest, Endpoint, CallTrace], Awaitable[web.StreamResponse]]
 
 
 class CallMiddleware:
-    """Answers calls that are logged."""
+    """Runs the handlers of all calls that are logged."""
 
     def __init__(self, *, names: RequestIds, headers: AnswerHeaders, cors: Cors, telemetry: Telemetry) -> None:
         self._names = names
@@ -39,6 +39,9 @@ class CallMiddleware:
         self._telemetry = telemetry
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, run: Run) -> web.StreamResponse:
+        """Run the handler and return its response, or the one for the problem that it raised. A disconnect of the
+        client, and a bug, are logged and raised again.
+        """
         trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers))
         if hdrs.ORIGIN in request.headers:
             trace.cors = self._cors.headers(request.headers)
@@ -48,12 +51,12 @@ class CallMiddleware:
         except (ProblemError, Rejected, UpstreamError) as error:
             problem, trace.reason = _problem(error)
             response = await self._own(request, problem, endpoint, trace)
-        except asyncio.CancelledError:  # the client left
+        except asyncio.CancelledError:  # the client disconnected
             trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
             if isinstance(request.protocol, StallingConnection):
                 trace.reason = request.protocol.cut_reason or trace.reason
             raise
-        except Exception:  # a bug of ours: the server answers it
+        except Exception:  # a bug in the gateway: the server answers 500
             trace.status = errors.INTERNAL.status
             request[REQUEST_ID] = trace.request_id
             raise
@@ -81,7 +84,7 @@ class CallMiddleware:
 
 
 def _problem(error: ProblemError | Rejected | UpstreamError) -> tuple[Problem, str | None]:
-    """What its client is told of it, and the log."""
+    """The problem to send to the client, and the reason for the log."""
     match error:
         case ProblemError():
             return error.problem, error.reason

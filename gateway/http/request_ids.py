@@ -1,8 +1,8 @@
-"""What is this request called? As its client calls it, where that is harmless and nobody else is called so now.
+"""RequestIds: the id of a request: the client's own, where it is well-formed and not in flight, else a random one.
 
-Two requests of one name in an engine could be taken for each other, and a name may come back in a log, a header and
-an answer's id; so it is plain and short, and no two in flight have the same. A name made here is random, as vLLM's are:
-a count would tell every tenant how many calls there are of all others.
+An engine could confuse two requests with one id, so no two requests in flight have the same. An id also appears in
+logs, headers and answer ids, so it is plain ASCII of at most 128 characters. An id made here is random, as vLLM's are:
+a counter would reveal to every tenant how many calls all others make.
 """
 
 import re
@@ -10,29 +10,29 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-# As other gateways and SDKs name it; the first that is usable counts.
+# The names that other gateways and SDKs use; the first usable value counts.
 REQUEST_ID_HEADERS: Final = ("x-request-id", "x-correlation-id", "x-trace-id", "request-id")
 
 _USABLE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _NAME_BYTES: Final = 8
-_NAMES_AT_ONCE: Final = 512  # one call of the operating system for so many names: each alone costs 0.5 us
+_NAMES_AT_ONCE: Final = 512  # random bytes are read for so many ids at once: a system call for each costs 0.5 us
 
 
 class RequestIds:
-    """The names of the requests in flight. Mutable: what is taken has to be freed."""
+    """The ids of the requests in flight. Mutable: every id taken must be freed."""
 
     def __init__(self) -> None:
         self._made = random_ids()
         self._in_flight: set[str] = set()
 
     def take(self, headers: Mapping[str, str]) -> str:
-        """The client's own name, or a new one."""
+        """The client's own id, or a new one; in flight until it is freed."""
         name = self.name(headers)
         self._in_flight.add(name)
         return name
 
     def name(self, headers: Mapping[str, str]) -> str:
-        """What it would be called, for an answer that is given at once."""
+        """The id that `take` would return, for a response that is sent at once."""
         for name in REQUEST_ID_HEADERS:
             given = headers.get(name)
             if given is not None and _USABLE.fullmatch(given):
@@ -40,7 +40,9 @@ class RequestIds:
         return self._new()
 
     def renamed(self, name: str, given: object, headers: Mapping[str, str]) -> str:
-        """The name of a request whose body names it, which counts where no header does."""
+        """The id of a request whose body has a `request_id`: `given`, which replaces `name`, where it is usable and no
+        header has an id; else `name`.
+        """
         if type(given) is not str or not _USABLE.fullmatch(given) or given in self._in_flight:
             return name
         if any(header in headers for header in REQUEST_ID_HEADERS):
@@ -53,13 +55,13 @@ class RequestIds:
         self._in_flight.discard(name)
 
     def _new(self) -> str:
-        while (name := next(self._made)) in self._in_flight:  # a client has named its own so
+        while (name := next(self._made)) in self._in_flight:  # a client uses this id
             pass
         return name
 
 
 def random_ids() -> Iterator[str]:
-    """Names of 16 random hex digits."""
+    """Ids: "fl-" and 16 random hex digits."""
     while True:
         block = secrets.token_hex(_NAME_BYTES * _NAMES_AT_ONCE)
         for start in range(0, len(block), 2 * _NAME_BYTES):

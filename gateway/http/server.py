@@ -1,7 +1,7 @@
-"""The client side of HTTP: aiohttp's low-level server, with our table of paths and our answers to bad HTTP.
+"""GatewayServer: aiohttp's low-level server with the gateway's table of paths and its responses to malformed HTTP.
 
-Paths are an allow-list: what is not in the table does not exist here, whatever the backend has at it.
-aiohttp's own error pages repeat what was sent and are not JSON; all of them are replaced.
+Paths are an allowlist: a path that is not in the table is 404, whatever the backend serves there.
+aiohttp's own error pages repeat what the client sent and are not JSON, so all of them are replaced.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from gateway.http.whole_response import WholeResponse
 # Answers a request at an endpoint; the second argument is the id in its path, "" where that has none.
 Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 
-KEEPALIVE_S = 30.0  # aiohttp's timer for idle connections and for slow request heads, one and the same
+KEEPALIVE_S = 30.0  # aiohttp has one timer for idle connections and for slow request heads
 HEADERS_MAX = 128
-TOO_MANY_HEADERS = "Too many headers"  # how aiohttp says so: it has no type of its own
+TOO_MANY_HEADERS = "Too many headers"  # aiohttp's message: that error has no type of its own
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
 REQUEST_ID_HEADER = "x-request-id"
-REQUEST_ID = web.RequestKey("request_id", str)  # of a request whose handler failed, as it is in the log
+REQUEST_ID = web.RequestKey("request_id", str)  # set where a handler failed, so that its response has the logged id
 ENDING = web.RequestKey("ending", RequestEnd)
 
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class GatewayServer(web.Server):
-    """Serves a table of paths."""
+    """Serves a table of paths. The handler of a request is cancelled when its client disconnects."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class GatewayServer(web.Server):
         self._cors = cors
         self._body_bytes_max = body_bytes_max
         self._protocol_options = dict(self._kwargs)
-        self.cuts: Counter[str] = Counter()  # connections of clients that took nothing, by reason
+        self.cuts: Counter[str] = Counter()  # connections cut because the client read nothing, by reason
         self.closing = False  # answers say `Connection: close` while the gateway shuts down
 
     def __call__(self) -> RequestHandler:
@@ -92,14 +92,14 @@ class GatewayServer(web.Server):
         else:
             response = self._turned_away(request, endpoint)
         connection.reading = None
-        if not (response.prepared or isinstance(response, WholeResponse)):  # which has all its headers
+        if not (response.prepared or isinstance(response, WholeResponse)):  # both have all their headers
             self.complete(request, response)
-        if not request.content.is_eof():  # refused before its body was here: what comes next may be that, or not
+        if not request.content.is_eof():  # rejected before its body arrived: the next bytes may be that body, or not
             response.force_close()
         return response
 
     def _turned_away(self, request: web.BaseRequest, endpoint: Endpoint | None) -> web.Response:
-        """What does not reach a handler."""
+        """The response to a request without a handler: a CORS preflight, a redirect, 404 or 405."""
         if request.method == hdrs.METH_OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
             return preflight
         if endpoint is None:
@@ -107,9 +107,10 @@ class GatewayServer(web.Server):
         return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
 
     def _without_slash(self, request: web.BaseRequest) -> web.Response | None:
-        """Where a path would be that has slashes behind, as vLLM's framework says it; None where nothing is there.
+        """A redirect from a path with trailing slashes to the endpoint without them, as vLLM's framework sends; None
+        where there is no such endpoint.
 
-        Without a host, which would be the one that the client has named, and not that of a proxy in front.
+        The location has no host: the gateway knows the client's Host header, not the host of a proxy in front of it.
         """
         endpoint, path_id = self._paths.find(request.path.rstrip("/"))
         if endpoint is None:
@@ -119,7 +120,7 @@ class GatewayServer(web.Server):
         return web.Response(status=307, headers={hdrs.LOCATION: location, **SERVER})
 
     def complete(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Every answer has a name, says who gives it, and tells a page that it may read it."""
+        """Add the headers that every response has: server, request id, and CORS for an allowed origin."""
         headers = response.headers
         headers.update(SERVER)
         if REQUEST_ID_HEADER not in headers:
@@ -129,7 +130,7 @@ class GatewayServer(web.Server):
                 headers.setdefault(name, value)
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
-        """In the shape of the API that was called."""
+        """The response to an error of aiohttp or of a handler, in the format of the called API."""
         response = to_response(errors.write_answer(_problem(status, error), api_of(request.path)))
         self.complete(request, response)
         return response
@@ -159,7 +160,7 @@ class GatewayServer(web.Server):
 
 
 class _EndingRequest(web.BaseRequest):
-    """A request whose connection can be kept only if its end is known, which is so when its answer begins."""
+    """A request whose connection is kept only if its end is known when its response begins."""
 
     @property
     def keep_alive(self) -> bool:
@@ -167,14 +168,14 @@ class _EndingRequest(web.BaseRequest):
 
 
 class _Connection(StallingConnection):
-    """aiohttp's connection, with answers in the API's shape that do not repeat what was sent."""
+    """aiohttp's connection, with error responses in the API's format, and with the end of each request tracked."""
 
     __slots__ = ("_end", "_ending", "is_malformed", "reading")
 
     reading: StreamReader | None  # the body of the request that is being answered
-    _end: bytes  # of all that was read
+    _end: bytes  # the last bytes of all that was read
     _ending: RequestEnd | None  # of the newest request that may leave something in the parser
-    is_malformed: bool  # whether another server might read that request as something else
+    is_malformed: bool  # whether another server might parse that request differently
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.reading, self.is_malformed = None, False
@@ -185,7 +186,7 @@ class _Connection(StallingConnection):
         was_paused = self._reading_paused
         RequestHandler.data_received(self, data)  # super() would cost more for every read
         newest, payload = self._messages[-1] if self._messages else (None, EMPTY_PAYLOAD)
-        # aiohttp queues a complaint about a body behind the request that waits for the rest of that body.
+        # aiohttp queues the error about a body behind the request that waits for the rest of that body.
         if newest is not None and not isinstance(newest, RawRequestMessage):
             reading = self._messages[-2][1] if len(self._messages) > 1 else self.reading
             if reading is not None and not reading.is_eof():
@@ -200,7 +201,7 @@ class _Connection(StallingConnection):
             self._ending.parsed(newest, self._end)
 
     def ending_of(self, message: RawRequestMessage) -> RequestEnd | None:
-        """Where this request ends, if that may become known."""
+        """The RequestEnd of this request, None where it has none."""
         return self._ending if self._ending is not None and self._ending.message is message else None
 
     def on_cut(self, reason: str) -> None:
@@ -209,7 +210,7 @@ class _Connection(StallingConnection):
 
 
 def body_at_hand(request: web.BaseRequest) -> bytes | None:
-    """The whole body if it is here, as most come with their head. Raises as `read_body_bytes`."""
+    """The whole body if it has arrived, as most do with their head; else None. Raises HTTPRequestEntityTooLarge."""
     if not request.content.is_eof():
         return None
     body = request.content.read_nowait()
@@ -219,17 +220,17 @@ def body_at_hand(request: web.BaseRequest) -> bytes | None:
 
 
 async def read_body_bytes(request: web.BaseRequest) -> bytes:
-    """The whole body. Raises HTTPRequestEntityTooLarge, at once where its length is declared, and RequestPayloadError.
+    """The whole body. Raises HTTPRequestEntityTooLarge (at once where the length is declared) and RequestPayloadError.
 
-    Expect: 100-continue (RFC 9110, 10.1.1) is aiohttp's application's to answer, which is not used here.
+    It answers Expect: 100-continue (RFC 9110, 10.1.1), which in aiohttp only the application does, and none is used.
     """
     if (request.content_length or 0) > request.client_max_size:
         raise web.HTTPRequestEntityTooLarge(request.client_max_size)
     expects = request.version >= HttpVersion11 and request.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
     if expects and not request.content.is_eof():
         await request.writer.write(CONTINUE)
-        request.writer.output_size = 0  # it is no part of the response
-    # Not request.read(), by which the request would keep it for as long as the call takes.
+        request.writer.output_size = 0  # the interim response is no part of the response
+    # Not request.read(), with which the request would hold the body for the whole call.
     body, content = bytearray(), request.content
     while not content.at_eof():
         body += await content.readany()
@@ -239,8 +240,8 @@ async def read_body_bytes(request: web.BaseRequest) -> bytes:
 
 
 def _is_malformed(message: RawRequestMessage) -> bool:
-    """What aiohttp lets pass: a version it cannot speak, a coding of the body other than chunked (or in HTTP/1.0,
-    RFC 9112, 6.1), a Host that is none (3.2).
+    """Whether the request has a fault that aiohttp accepts: an HTTP version other than 1.0 and 1.1, a transfer coding
+    other than chunked or any in HTTP/1.0 (RFC 9112, 6.1), or an invalid Host (3.2).
     """
     coding = message.headers.get(hdrs.TRANSFER_ENCODING)
     return (
@@ -259,6 +260,6 @@ def _problem(status: int, error: BaseException | None) -> Problem:
 
 
 def to_response(answer: WholeAnswer, **headers: str) -> web.Response:
-    """A whole JSON response of our own."""
+    """A JSON response that the gateway made. `headers` override those of `answer`."""
     sent: dict[str, str] = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
     return web.Response(status=answer.status, body=answer.body, headers=sent)

@@ -1,8 +1,8 @@
-"""A client that takes nothing is cut, whatever it is sent: a stream, a whole answer, or the last bytes of either.
+"""StallingConnection: cuts a client that reads nothing, during a stream, a whole answer, or the last bytes of either.
 
-A transport says when more waits in it than its high-water mark, and when it is down at its low-water mark again.
-Between the two there may be no more than CLIENT_STALL_S_MAX. What is long is written in pieces, each when the one
-before is taken, so a client that is slow, but takes 300 kB a minute, is not cut.
+A transport reports when more waits in it than its high-water mark, and when it is down at its low-water mark again.
+Between the two the gateway allows CLIENT_STALL_S_MAX. Long bodies are written in pieces, each after the client has
+read the one before, so a client that is slow but reads 300 kB a minute is not cut.
 """
 
 import asyncio
@@ -10,20 +10,20 @@ from typing import Final, cast
 
 from gateway.ports.error_connection import ErrorConnection
 
-# What a client does not take for so long is kept for nobody.
+# The longest time without a drained write buffer before the connection is cut.
 CLIENT_STALL_S_MAX = 60.0
 WAITING_BYTES_MAX: Final = 64 * 1024  # the high-water mark of both event loops
 STALLED: Final = "client_stalled"
 
 
 class StallingConnection(ErrorConnection):
-    """aiohttp's connection, with an end to waiting for its client. `cut_reason` is there once it was cut."""
+    """aiohttp's connection with a limit on waiting for its client. `cut_reason` is None until it is cut."""
 
     __slots__ = ("_stall", "_waiting_transport", "cut_reason")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._stall: asyncio.TimerHandle | None = None
-        # aiohttp forgets the transport when it closes it, which waits for what is still to be sent.
+        # aiohttp drops its reference when it closes the transport, which then still sends what it holds.
         self._waiting_transport = cast("asyncio.Transport", transport)
         self._waiting_transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)  # with TLS it would be 512 KiB
         self.cut_reason: str | None = None
@@ -42,14 +42,14 @@ class StallingConnection(ErrorConnection):
         super().connection_lost(exc)
 
     def cut(self, reason: str) -> None:
-        """Give the client up, and what it has not taken."""
+        """Abort the connection and drop what the client has not read. Idempotent."""
         if self.cut_reason is None:
             self.cut_reason = reason
             self.on_cut(reason)
             self._waiting_transport.abort()
 
     def on_cut(self, reason: str) -> None:
-        """It is being cut."""
+        """Called once, when the connection is cut."""
 
     def _stop_waiting(self) -> None:
         if self._stall is not None:

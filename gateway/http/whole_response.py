@@ -1,10 +1,10 @@
-"""A response whose body is here when its head is written: both go out in one write, and nothing is worked out twice.
+"""WholeResponse: a response whose body is known when its head is written. Both are sent in one write.
 
-aiohttp's own response looks through its headers and its request for what they might need; what the gateway relays has
-that already. The rules that are left are of the connection (RFC 9112, 9.3) and the date (RFC 9110, 6.6.1).
+aiohttp's own response derives headers from its request and its fields; a relayed answer has them already. What is left
+to add are the rules of the connection (RFC 9112, 9.3) and the date (RFC 9110, 6.6.1).
 
-A long body goes out piece by piece, the next one when the client has taken the last, so that nothing of it is copied
-and a client that stops is known as one (stall.py).
+A long body is sent in pieces, each after the client has read the one before. So nothing of it is copied, and a client
+that stops reading is detected (slow_client.py).
 """
 
 import logging
@@ -26,24 +26,24 @@ log = logging.getLogger(__name__)
 
 
 class Waiting(Protocol):
-    """An account of a body that waits to be taken."""
+    """The account of a body that waits for its client (forwarding/unread_bytes.py)."""
 
     def sending(self, cut: Callable[[str], None]) -> None:
-        """It is being sent; `cut` gives its client up."""
+        """Sending begins; `cut` aborts the client's connection for the given reason."""
         ...
 
     def moved(self) -> None:
-        """Its client has taken some of it."""
+        """The client has read a piece."""
         ...
 
     def release(self) -> None:
-        """It waits no longer. Idempotent."""
+        """The body no longer waits: it was sent or dropped. Idempotent."""
         ...
 
 
 class WholeResponse(web.StreamResponse):
-    """The answer to a POST, of a status that has a body. `fields` are all its headers, in lower case, but those of the
-    connection, the length and the date. `waiting` is told what becomes of a long body.
+    """The answer to a POST, with a status that has a body. `fields` are all its headers, in lower case, except those
+    for the connection, the length and the date. `waiting` is notified as a long body is sent.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WholeResponse(web.StreamResponse):
         return self._is_sent
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
-        """Send all of it."""
+        """Send the head and the whole body."""
         self._is_sent = True
         if self._keep_alive is None:
             self._keep_alive = request.keep_alive
@@ -72,7 +72,7 @@ class WholeResponse(web.StreamResponse):
             fields[hdrs.CONNECTION] = "keep-alive" if self._keep_alive else "close"
         writer = request.writer
         status_line = f"HTTP/1.{1 if is_new else 0} {self.status} {self.reason}"
-        await writer.write_headers(status_line, cast("CIMultiDict[str]", fields))  # of which it reads the items alone
+        await writer.write_headers(status_line, cast("CIMultiDict[str]", fields))  # the writer reads only its items
         if len(self.body) <= PIECE_BYTES:
             await writer.write_eof(bytes(self.body))
         else:
@@ -81,7 +81,7 @@ class WholeResponse(web.StreamResponse):
         return writer
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """All is written."""
+        """Do nothing: `prepare` has written all."""
 
     async def _send_in_pieces(self, request: web.BaseRequest, writer: AbstractStreamWriter) -> None:
         connection, waiting = request.protocol, self._waiting
@@ -95,7 +95,7 @@ class WholeResponse(web.StreamResponse):
                     waiting.moved()
             await writer.write_eof()
         finally:
-            self.body = b""  # before its account is closed, and others may arrive in its place
+            self.body = b""  # freed before its account is released, which lets other answers arrive
             whole.release()
             if waiting is not None:
                 waiting.release()
