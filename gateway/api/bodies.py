@@ -1,8 +1,7 @@
-"""A body as it came, and as it is forwarded: JSON or a form.
+"""Request bodies, as received and as forwarded: JSON or a form.
 
-JSON is parsed once. What has to be added to it goes in before its last brace, so that a body is written anew only
-where something has to be taken out. What a stream is asked to say of its usage depends on the backend it is sent to,
-and is decided when it is sent.
+JSON is parsed once. Added fields are inserted before the last brace, so the body is serialized again only where a field
+is removed or replaced. Which usage reports a stream asks for depends on its backend, and is decided when it is sent.
 """
 
 import codecs
@@ -20,44 +19,46 @@ from gateway.api.values import flag
 
 NESTING_MAX: Final = 128
 JSON_TYPE: Final = "application/json"
-# Byte order marks, which RFC 8259 has nobody write, but editors and shells do, and which vLLM reads.
+# Byte order marks: RFC 8259 forbids them, but editors and shells write them, and vLLM accepts them.
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# How a form asks for usage, which has no objects.
+# The fields by which a form, which has no objects, asks for usage.
 _FORM_USAGE: Final = ("stream_include_usage", "stream_continuous_usage_stats")
 
 UsageOptions = Mapping[str, Any]
 
 
 class UpstreamBody(Protocol):
-    """What is sent to a backend."""
+    """A body as it is sent to a backend."""
 
     @property
     def content_type(self) -> str: ...
 
     def asking(self, *, usage: bool, continuous: bool) -> bytes:
-        """The body; one of a stream asks for its usage at the end, or as it passes, beside what its client asks for."""
+        """The body; for a stream, with its request for usage at the end (`usage`) or in every chunk (`continuous`),
+        beside the options of its client.
+        """
         ...
 
 
 class Body(Protocol):
-    """What a client sent."""
+    """A body as the client sent it."""
 
     @property
     def values(self) -> dict[str, Any]: ...
 
     def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
-        """For a stream: whether its client wants usage, whether in every chunk, and the options it gave beside; None
-        where it asks for everything itself. Raises BadRequest.
+        """For a stream: whether its client asks for usage, whether in every chunk, and the options it gave; None in
+        place of the options where it asks for both already. Raises BadRequest.
         """
         ...
 
     def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> UpstreamBody:
-        """The body to forward, with these values in place of the client's. With `options` it can be asked for usage."""
+        """The body to forward, with these values in place of the client's. With `options` it can ask for usage."""
         ...
 
 
 def read_json(body: bytes) -> "JsonBody":
-    """One JSON object of a depth that no backend stumbles over. Raises BadRequest."""
+    """Parse one JSON object, nested at most NESTING_MAX levels deep. Raises BadRequest."""
     body = in_utf_8(body)
     try:
         call = orjson.loads(body)
@@ -65,14 +66,16 @@ def read_json(body: bytes) -> "JsonBody":
         raise BadRequest(f"The body is not valid JSON (at character {error.pos}).", code="invalid_json") from None
     if type(call) is not dict:
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
-    # Counting brackets is far cheaper than walking the value, and almost always enough.
+    # Counting brackets is far cheaper than walking the value, and almost always sufficient.
     if body.count(b"[") + body.count(b"{") > NESTING_MAX:
         _check_nesting(call)
     return JsonBody(body, call)
 
 
 def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
-    """Read a body of the type that its path wants. As in vLLM another type is a 400. Raises BadRequest."""
+    """Parse a body of the content type that its path takes. As in vLLM, another content type is a 400. Raises
+    BadRequest.
+    """
     if multipart:
         return FormBody(read_form(content_type, body))
     if content_type != JSON_TYPE and content_type.lower().partition(";")[0] != JSON_TYPE:
@@ -94,7 +97,7 @@ class JsonBody(NamedTuple):
         return usage, usage and continuous, None if usage and continuous else options
 
     def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> "UpstreamJson":
-        if options is not None and "stream_options" in self.values:  # they are asked for when it is sent
+        if options is not None and "stream_options" in self.values:  # `asking` adds them again
             changes = {**changes, "stream_options": LEFT_OUT}
         return UpstreamJson(_json(self.raw, self.values, changes) if changes else self.raw, options)
 
@@ -129,7 +132,7 @@ class FormBody:
 
     def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
         usage, continuous = (flag(self.form.fields, name) for name in _FORM_USAGE)
-        # What the client gave beside stands in the form, where what is asked for takes its place.
+        # The client's own options stay in the form, where `asking` replaces them.
         return usage, usage and continuous, None if usage and continuous else {}
 
     def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> "UpstreamForm":
@@ -165,7 +168,9 @@ _TAILS: Final = {
 
 
 def in_utf_8(body: bytes) -> bytes:
-    """JSON in any encoding of Unicode, without a mark; what is none comes back as it is, and is no JSON."""
+    """Convert JSON in any Unicode encoding to UTF-8 without a byte order mark. Undecodable bytes are returned
+    unchanged.
+    """
     if not (body.startswith(_MARKS) or b"\0" in body[:4]):
         return body
     try:
@@ -183,7 +188,9 @@ def _json(raw: bytes, values: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 
 def _check_nesting(call: dict[str, Any]) -> None:
-    """Refuse what could exhaust the backend's recursion (templates, schema compilers) and look like its failure."""
+    """Reject nesting that could exhaust the recursion of the backend (templates, schema compilers) and look like its
+    failure.
+    """
     level: list[Any] = [call]
     for _ in range(NESTING_MAX):
         level = [

@@ -1,14 +1,13 @@
-"""A body becomes a ParsedCall: what scheduling needs to know of it.
+"""Call parsing: turns the body of a queued call into a ParsedCall, the facts that the scheduler needs.
 
-Pure: bytes and values in, values out. What a person should know of it:
+Pure: bytes and values in, values out. Three rules:
 
-* Only what scheduling needs is read; every other field passes to the backend as it came. What is read is read as
-  vLLM reads it (values.py), so that no backend runs more than was counted on. Of duplicate keys the last one counts,
-  here as in vLLM.
-* A body is forwarded byte for byte, unless a rule of fields.py changes it, or a stream has to be asked for usage,
-  without which its tokens could not be charged as they pass (bodies.py).
-* Errors are BadRequests and never repeat what was sent. What a backend refuses by itself at no cost to anybody (a
-  limit beyond its context, no tokens) is left to it, so that its clients read its words.
+* Only what scheduling needs is read; every other field passes to the backend unchanged. Fields are read as vLLM reads
+  them (values.py), so that no backend runs more than was counted. Of duplicate keys the last one counts, as in vLLM.
+* A body is forwarded byte for byte, unless a rule of fields.py changes it, or a stream has to ask for usage, without
+  which its tokens could not be charged as they pass (bodies.py).
+* Errors are BadRequests and never repeat what was sent. What a backend rejects by itself at no cost (a limit beyond its
+  context, no tokens) is left to it, so that the client gets the backend's message.
 """
 
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from gateway.api.prompts import prefix_hashes
 from gateway.api.values import count, flag, integer
 
 MODEL_CHARS_MAX: Final = 512
-# Each of these is looked for in every token's text, by a thread that serves all requests of the backend. vLLM has
-# limits of its own, by default 4 and 128; other servers have none.
+# A backend searches each of these strings in the text of every token, on a thread that serves all its requests. vLLM
+# has its own limits, by default 4 and 128; other servers have none.
 STRINGS_MAX: Final = 128
 STRING_LISTS: Final = ("stop", "stop_sequences", "bad_words")
 _UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS})
@@ -33,8 +32,8 @@ _SEQUENCES: Final = frozenset({"n", "best_of"})
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Largest call accepted: `n` or `best_of`, prompts in one call, inputs of one that generates nothing, and
-    tokens of one choice. `xargs_allowed`: the arguments that it may give to the engine; None: all but the reserved.
+    """The largest call accepted: `n` or `best_of`, prompts per call, inputs per call that generates nothing, and tokens
+    per choice. `xargs_allowed`: the engine arguments that a call may give; None: all but the reserved ones.
     """
 
     choices_max: int
@@ -45,12 +44,13 @@ class CallLimits:
 
 
 class ParsedCall(NamedTuple):
-    """What the gateway knows of a queued call before anything is counted. A tuple because one is made for every call.
+    """The facts about a queued call that are known before its tokens are counted. A tuple, because every call makes
+    one.
 
-    `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` counts all of
-    them, is None where the call sets no limit, and 0 where nothing is generated. `prompt_bytes` is the text that
-    becomes prompt; `prompt_token_ids` its exact tokens where it came as token ids. A block of `prefix` has
-    `PREFIX_BLOCK_BYTES` of those bytes.
+    `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` is the sum over all of
+    them; None where the call sets no limit, 0 where nothing is generated. `prompt_bytes` is the size of the prompt
+    text; `prompt_token_ids` its exact tokens where it came as token ids. A block of `prefix` has `PREFIX_BLOCK_BYTES`
+    of it.
     """
 
     model: str | None
@@ -69,7 +69,7 @@ class ParsedCall(NamedTuple):
 
 
 def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str | None = None) -> ParsedCall:
-    """Read a call that is queued. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
+    """Parse a call of a queued endpoint. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
     shape, call = endpoint.shape, body.values
     assert shape is not None, "asked for endpoints with a body to be queued"
     stream = flag(call, "stream")
@@ -107,16 +107,16 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
 
 
 def prompt_text(endpoint: Endpoint, body: Body) -> str:
-    """Return the text that becomes prompt, of a body that has passed `parse_call`, for a tokenizer.
+    """Return the prompt text of a body that has passed `parse_call`, for a tokenizer.
 
-    Apart from the ParsedCall, which lives as long as its request: most gateways never need the text.
+    Not part of ParsedCall, which lives as long as its request: most gateways never need the text.
     """
     assert endpoint.shape is not None, "it has passed parse_call"
     return endpoint.shape.prompt(body.values).text.decode(errors="replace")
 
 
 def model_of(call: dict[str, Any]) -> str | None:
-    """The model that is named. Raises BadRequest."""
+    """The `model` of a call, None where it names none. Raises BadRequest."""
     model = call.get("model")
     if model is not None and (type(model) is not str or len(model) > MODEL_CHARS_MAX):
         raise BadRequest(f"'model' must be a string of at most {MODEL_CHARS_MAX} characters.", param="model")
@@ -124,11 +124,11 @@ def model_of(call: dict[str, Any]) -> str | None:
 
 
 def _check_uncounted_work(call: dict[str, Any]) -> None:
-    """Refuse what costs a backend far more than the tokens that it reports."""
+    """Reject options that cost a backend far more than the tokens that it reports."""
     if _UNCOUNTED_WORK.isdisjoint(call):
         return
     if flag(call, "use_beam_search"):
-        # vLLM runs every beam anew for every token, and counts the tokens of the best beams at the end.
+        # vLLM runs every beam again for every token, and reports the tokens of the best beams alone.
         raise BadRequest("Beam search is not offered here: its work is not counted.", param="use_beam_search")
     for name in STRING_LISTS:
         value = call.get(name)
@@ -143,8 +143,8 @@ def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
 
 
 def _output_tokens(call: dict[str, Any], shape: BodyShape, value_max: int) -> int | None:
-    """Tokens of one choice, None for as many as there is room for. A limit below one is the backend's to judge: some
-    refuse it, to some it is no limit. vLLM takes 0 with echo, to score a prompt, and still decodes one token.
+    """Output tokens per choice, None for no limit. A limit below one is left to the backend: some reject it, some take
+    it as no limit. vLLM accepts 0 with echo, to score a prompt, and still decodes one token.
     """
     value, is_limited = None, False
     for name in shape.output_fields:

@@ -1,9 +1,9 @@
-"""The one table of paths: what may be asked, in whose shape, and how it is charged.
+"""Table of endpoints: which paths exist, the API of each, and how a call to it is charged.
 
-A path that is not here does not exist, whatever the backend has at it, unless the operator lists it. Everything
-that generates is queued and charged token by token; what only reads (embeddings, scores) is queued and charged by
-its prompt; utilities go to a backend at once, a few at a time for each tenant, and cost a unit; the rest is
-answered by the gateway itself and costs nothing.
+A path that is not in the table gets 404, whatever the backends serve there, unless the operator lists it. Endpoints
+that generate are queued and charged token by token. Endpoints that only read a prompt (embeddings, scores) are queued
+and charged by the prompt. Utilities are forwarded without queueing, a few at a time for each tenant, and cost one unit.
+The gateway answers all other endpoints itself, at no cost.
 """
 
 import re
@@ -26,7 +26,7 @@ from gateway.api.prompts import (
     unknown_prompt,
 )
 
-# An id in a path, as it may go into the path that a backend is asked for.
+# An id in a path: the characters that may be copied into the path of a backend's URL.
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -34,16 +34,17 @@ class ChargeRule(StrEnum):
     """What a call costs its tenant."""
 
     USAGE = "usage"  # prompt and output tokens, as they pass
-    PROMPT = "prompt"  # prompt tokens: it generates none
-    UNIT = "unit"  # always the same
+    PROMPT = "prompt"  # prompt tokens alone: nothing is generated
+    UNIT = "unit"  # a fixed price
     NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyShape:
-    """How a body says what is to be generated. The first of `output_fields` that is set wins, as in vLLM.
+    """How to read the prompt and the output limit from a body. The first of `output_fields` that is set counts, as in
+    vLLM.
 
-    `usage_options`: it takes `stream_options`, by which a stream can be made to report usage as it passes.
+    `usage_options`: the body takes `stream_options`, which make the stream report usage as it passes.
     """
 
     prompt: Callable[[dict[str, Any]], Prompt]
@@ -54,7 +55,7 @@ class BodyShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
-    """One path. A path with "{id}" stands for all ids; a `shape` is there where a body is to be queued."""
+    """One path. A path with "{id}" matches every id; `shape` is set where the body is queued."""
 
     path: str
     methods: tuple[str, ...] = ("POST",)
@@ -70,16 +71,16 @@ class Endpoint:
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether it is asked without a body too, and so without a model."""
+        """Whether the endpoint is also called without a body, and so without a model."""
         return "GET" in self.methods
 
     def target(self, path_id: str) -> str:
-        """The path with this id in it."""
+        """The path with "{id}" replaced by `path_id`."""
         return self.path.replace("{id}", path_id)
 
 
 _CHAT: Final = BodyShape(prompt=chat_prompt, output_fields=("max_completion_tokens", "max_tokens"), usage_options=True)
-# The API's own default of completions is 16 tokens; chat has none.
+# OpenAI's default for completions is 16 tokens; chat has none.
 _COMPLETION: Final = BodyShape(
     prompt=completion_prompt, output_fields=("max_tokens",), output_tokens_default=16, usage_options=True
 )
@@ -122,7 +123,7 @@ RESPONSES: Final = _generates("/v1/responses", _RESPONSE, AnswerKind.RESPONSES)
 MESSAGES: Final = _generates("/v1/messages", _MESSAGE, AnswerKind.MESSAGES, Api.ANTHROPIC)
 BATCH: Final = _generates("/v1/chat/completions/batch", _BATCH, AnswerKind.CHOICES)
 TRANSCRIPTIONS: Final = _hears("/v1/audio/transcriptions")
-# As vLLM has it with VLLM_ENABLE_COHERE_API.
+# vLLM serves this path when VLLM_ENABLE_COHERE_API is set.
 COHERE_CHAT: Final = _generates("/cohere/v2/chat", _COHERE_CHAT, AnswerKind.COHERE, Api.COHERE)
 EMBEDDINGS: Final = _reads("/v1/embeddings", _INPUT)
 RESPONSE: Final = _utility("/v1/responses/{id}", "GET")
@@ -175,14 +176,14 @@ ListedCharge = Literal["generation", "unit"]
 
 
 def passthrough_endpoint(path: str, charge: ListedCharge) -> Endpoint:
-    """A path of the backends that an operator lets through."""
+    """An endpoint for a backend path that the operator lists."""
     if charge == "generation":
         return _generates(path, _UNKNOWN, AnswerKind.CHOICES)
     return Endpoint(path=path, methods=("GET", "POST"), charge=ChargeRule.UNIT)
 
 
 class PathTable:
-    """Which endpoint is at a path? Exact paths first; those with an id are few."""
+    """Finds the endpoint of a path: exact paths first, then the few patterns with an id."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         endpoints = tuple(endpoints)
@@ -194,11 +195,13 @@ class PathTable:
         ]
 
     def exact(self, target: str) -> Endpoint | None:
-        """The endpoint whose path this is as it stands: as nearly all call it, and found without reading it."""
+        """The endpoint whose path equals `target`, None where there is none. Nearly all calls match here, without URL
+        parsing.
+        """
         return self._exact.get(target)
 
     def find(self, path: str) -> tuple[Endpoint | None, str]:
-        """The endpoint, None where there is none; and the id in its path, "" where that has none."""
+        """The endpoint, None where there is none, and the id in the path, "" where the path has none."""
         endpoint = self._exact.get(path)
         if endpoint is not None:
             return endpoint, ""
@@ -210,7 +213,7 @@ class PathTable:
 
 
 def api_of(path: str) -> Api:
-    """In whose shape an error at this path is, also where there is nothing."""
+    """The API whose error format is used at this path, whether or not the path exists."""
     if path.startswith(_COHERE):
         return Api.COHERE
     return Api.ANTHROPIC if path.startswith(MESSAGES.path) else Api.OPENAI

@@ -1,7 +1,7 @@
-"""Refusals as clients see them: what is wrong, said once, in the shape of the API that was called.
+"""Error responses: status, headers and body of every call that the gateway answers with an error, in the API's shape.
 
-`PROBLEM_OF_REASON` is the one place that says what a Reason looks like from outside; `Problem`s are everything that is
-no decision of the scheduler. Nothing here repeats what was sent. vLLM's statuses, OpenAI's and Anthropic's words.
+`PROBLEM_OF_REASON` maps each Reason of the scheduler to its HTTP form; the `Problem` constants are all other errors. No
+message repeats what the client sent. Statuses follow vLLM, types and codes OpenAI and Anthropic.
 """
 
 import math
@@ -21,7 +21,7 @@ LIMIT_HEADER = "x-fairlead-limit"
 
 
 class Api(StrEnum):
-    """Whose errors a path speaks."""
+    """The API whose error format a path uses."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
@@ -30,7 +30,7 @@ class Api(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """A whole response of our own: `body` is JSON."""
+    """A complete response that the gateway writes itself: `body` is JSON."""
 
     status: int
     body: bytes
@@ -39,8 +39,8 @@ class WholeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a call is not answered, whatever the API. `type` and `code` are OpenAI's words, `param` names the field,
-    `limit` the limit that the caller is over.
+    """An error response, independent of the API. `type` and `code` are OpenAI's terms, `param` is the field that is
+    wrong, `limit` the limit that the caller exceeds.
     """
 
     status: int
@@ -53,7 +53,7 @@ class Problem:
 
 
 class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
-    """The body is not a valid call: the sender's fault. The message names fields, never what was sent."""
+    """The body is not a valid call: the client's error. The message names fields and never repeats what was sent."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -68,8 +68,9 @@ class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class ReasonProblem:
-    """What a Reason looks like from outside. 429: capacity exists, but is contended; 503: there is none.
-    `renewed_in_days`: no client need try again by itself (x-should-retry, which their libraries read).
+    """The HTTP form of a Reason. 429: capacity exists, but is in use; 503: there is no capacity. `renewed_in_days`: the
+    limit resets only after days, so client libraries are told not to retry (the header x-should-retry, which they
+    read).
     """
 
     status: int
@@ -96,7 +97,8 @@ PROBLEM_OF_REASON: Final[Mapping[Reason, ReasonProblem]] = {
     Reason.RATE_LIMITED: ReasonProblem(
         429, "rate_limit_error", "rate_limit_exceeded", "You are over your rate limit.", "rejected-saturated"
     ),
-    # OpenAI's type and code, which its clients tell from a limit that is over in a minute; llm-d has no value for it.
+    # OpenAI's type and code: its clients tell an exhausted quota by them from a limit that resets within a minute.
+    # llm-d has no value for it.
     Reason.BUDGET_SPENT: ReasonProblem(
         429,
         "insufficient_quota",
@@ -105,7 +107,7 @@ PROBLEM_OF_REASON: Final[Mapping[Reason, ReasonProblem]] = {
         "rejected-budget-spent",
         renewed_in_days=True,
     ),
-    # Trying again cannot help: no status that a client library retries.
+    # A retry cannot help, so the status is one that no client library retries.
     Reason.REQUEST_TOO_LARGE: ReasonProblem(
         400,
         "invalid_request_error",
@@ -113,7 +115,7 @@ PROBLEM_OF_REASON: Final[Mapping[Reason, ReasonProblem]] = {
         "The prompt alone is larger than your limit of tokens per minute.",
         "rejected-request-too-large",
     ),
-    # llm-d has no value for a tenant that does not exist: one of ours, in its style.
+    # llm-d has no value for an unknown tenant: this one is fairlead's, in llm-d's style.
     Reason.TENANT_UNKNOWN: ReasonProblem(
         403, "authentication_error", "tenant_unknown", "Your key belongs to no known tenant.", "rejected-tenant-unknown"
     ),
@@ -187,7 +189,7 @@ PROBLEMS: Final = (
     BACKEND_TIMEOUT,
 )
 
-# Anthropic's name for a status; for all others the type is "api_error".
+# Anthropic's error type by status; the type of every other status is "api_error".
 _ANTHROPIC_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -202,7 +204,7 @@ _ANTHROPIC_TYPES: Final = {
     504: "timeout_error",
 }
 
-# Paths and methods we do not have are answered as vLLM answers them.
+# Unknown paths and methods get the responses that vLLM gives.
 NOT_FOUND: Final = WholeAnswer(404, b'{"detail":"Not Found"}')
 
 
@@ -210,7 +212,7 @@ def method_not_allowed(allow: str) -> WholeAnswer:
     return WholeAnswer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
 
 
-# What a refusal says where it is known which limit it was.
+# More specific messages, for a Reject that names the limit.
 _LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
     (Reason.RATE_LIMITED, LimitKind.REQUESTS): "You are over your limit of requests per minute.",
     (Reason.RATE_LIMITED, LimitKind.TOKENS): "You are over your limit of tokens per minute.",
@@ -220,7 +222,7 @@ _LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
 
 
 def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> Problem:
-    """A Reject. Retry-After is whole seconds from 1 (RFC 9110, 10.2.3), where a retry can help."""
+    """The Problem of a Reject. Retry-After is whole seconds, at least 1 (RFC 9110, 10.2.3), on 429 and 503 alone."""
     refusal = PROBLEM_OF_REASON[reason]
     headers = {DROPPED_REASON_HEADER: refusal.dropped_reason}
     message = refusal.message
@@ -237,7 +239,7 @@ def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = N
 
 
 def problem_about(problem: Problem, param: str) -> Problem:
-    """The problem, with the field that it is about."""
+    """A copy of the problem that names the field it is about."""
     return replace(problem, param=param)
 
 
@@ -250,13 +252,13 @@ def write_answer(problem: Problem, api: Api) -> WholeAnswer:
 
 
 def error_object(problem: Problem, api: Api) -> dict[str, Any]:
-    """What an error is in this API, in a body of its own or in a stream."""
+    """The error object in this API's shape, for a body or for an event of a stream."""
     if api is Api.OPENAI:
         said = {
             "message": problem.message,
             "type": problem.type,
             "param": problem.param,
-            # A number, as in vLLM's errors, which pass as they are: a client that declares its type can read both.
+            # A number, as in vLLM's errors, which are forwarded unchanged: a client with typed errors can parse both.
             "code": problem.status,
             "reason": problem.code,
         }
@@ -276,7 +278,7 @@ def _anthropic_body(problem: Problem) -> bytes:
 
 
 def _limit(problem: Problem) -> dict[str, str]:
-    """Which limit it was, beside what these APIs have: OpenAI has it in the message alone."""
+    """The name of the exceeded limit, as an additional field: OpenAI has it in the message alone."""
     return {} if problem.limit is None else {"limit": problem.limit}
 
 
@@ -296,7 +298,7 @@ def _whole_seconds(retry_after_s: float, most_s: int) -> int:
 
 
 class ProblemError(Exception):
-    """The gateway answers the call itself."""
+    """Raised where the gateway answers a call with an error of its own."""
 
     def __init__(self, problem: Problem, reason: str | None = None) -> None:
         super().__init__(problem.message)

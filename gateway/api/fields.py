@@ -1,8 +1,8 @@
-"""The one table of fields and headers by which a client could get what others pay for, and what becomes of them.
+"""Table of the body fields and headers that would let a client gain priority, choose its engine, or avoid charges.
 
-A field of a body is left out, or given a value that is ours; nothing here refuses a call that the backend would have
-taken. Everything that is not in the table passes as it came. Headers are the other way about: only what headers.py
-lists is forwarded, so the rows of headers say what the gateway itself does with them.
+The gateway removes such a body field or replaces its value; it rejects no call for it that the backend would accept.
+Fields outside the table pass unchanged. Headers work the other way round: only those that headers.py lists are
+forwarded, so their rows here say what the gateway itself does with them.
 """
 
 import hmac
@@ -17,16 +17,17 @@ import orjson
 from gateway.api.errors import BadRequest
 from gateway.api.values import integer
 
-# A stream whose chunks hold more tokens than this would be charged in lumps.
+# With more tokens per chunk, a stream would be charged in large steps.
 STREAM_INTERVAL_MAX: Final = 16
-# What the scheduler inside an engine is told by us, and by nobody else; and what vLLM itself reads there as if one of
-# its own servers had written it: a text where a connector reads an object ends the engine, with all that runs in it.
+# Arguments that only the gateway may give to the scheduler inside an engine. The last four are vLLM's own: it reads
+# them as if one of its servers had written them, and a string where a connector expects an object stops the engine and
+# all requests in it.
 RESERVED_XARGS: Final = (
     "tenant", "tenant_id", "tier", "tier_id", "priority", "deadline",
     "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "session_id",
 )  # fmt: skip
 RESERVED_XARGS_PREFIXES: Final = ("slo_", "fairlead_")
-# Of Dynamo's extensions: urgency, place, and a prompt in place of the one that was counted.
+# Dynamo's extensions that set urgency or placement, or replace the prompt that was counted.
 # https://docs.nvidia.com/dynamo/latest/additional-resources/nvidia-request-extensions-nvext
 RESERVED_NVEXT: Final = ("agent_hints", "session_control", "token_data", "cache_salt")
 RESERVED_NVEXT_SUFFIXES: Final = ("_id", "_rank")
@@ -38,7 +39,9 @@ LEFT_OUT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """`rewrite` returns what is forwarded in place of a value: the value itself, another one, or LEFT_OUT."""
+    """A rule for a body field. `rewrite` returns what is forwarded in place of a value: the same value, another one, or
+    LEFT_OUT. `what` and `why` are shown in the documentation.
+    """
 
     rewrite: Callable[[Any], Any]
     what: str
@@ -59,22 +62,22 @@ def _stream_interval(value: Any) -> Any:
     try:
         interval = integer({"stream_interval": value}, "stream_interval")
     except BadRequest:
-        return value  # the backend's to refuse
+        return value  # the backend rejects it
     return STREAM_INTERVAL_MAX if interval is not None and interval > STREAM_INTERVAL_MAX else value
 
 
 def _xargs(value: Any, allowed: Container[str] | None = None) -> Any:
-    """Without the reserved names, and with `allowed` without all that is not in it. In a form it is a string, which
-    vLLM reads by Python's own json: that takes more than the standard does (NaN).
+    """Remove the reserved names and, where `allowed` is given, every name that is not in it. In a form the value is a
+    string, which vLLM parses by Python's json module: that accepts more than the standard does (NaN).
     """
     given = value
     if type(value) is str:
         try:
             given = json.loads(value)
         except RecursionError:
-            return LEFT_OUT  # how deep is too deep depends on who reads
+            return LEFT_OUT  # parsers differ in the depth that they accept
         except ValueError:
-            return value  # the backend's to refuse
+            return value  # the backend rejects it
     if type(given) is not dict:
         return value
     kept = {
@@ -177,10 +180,11 @@ _NAMES_SALTED: Final = _NAMES | {CACHE_SALT}
 
 
 def changes(call: Mapping[str, Any], *, salted: bool, xargs_allowed: Container[str] | None = None) -> dict[str, Any]:
-    """What is forwarded in place of which field, LEFT_OUT for none; empty where the body passes as it came.
+    """Returns the forwarded value of each field that changes, LEFT_OUT for removal; empty where the body passes
+    unchanged.
 
-    `salted`: the client's own salt is left out, because it goes into ours. `xargs_allowed`: the arguments that a client
-    may give to the engine; None: all but the reserved ones.
+    `salted`: the client's own salt is removed, because it becomes part of the gateway's. `xargs_allowed`: the engine
+    arguments that a client may give; None: all but the reserved ones.
     """
     names = _NAMES_SALTED if salted else _NAMES
     if names.isdisjoint(call):
@@ -201,9 +205,9 @@ CacheIsolation = Literal["none", "tier", "tenant"]
 
 
 class CacheSalts:
-    """Whose prefixes in a backend's cache may a prompt share? Those with the same salt.
+    """Salts for the prefix caches of backends: only prompts with the same salt share cached prefixes.
 
-    A salt cannot be guessed without the secret, nor does the client's own make it another scope's.
+    A salt cannot be guessed without the secret, and no salt of a client yields the salt of another tenant or tier.
     """
 
     def __init__(self, isolation: CacheIsolation, secret: bytes) -> None:
@@ -212,7 +216,7 @@ class CacheSalts:
         self._secret = secret
 
     def salt(self, *, tenant_id: str, tier_id: str, own: Any) -> str | None:
-        """The salt of this tenant's call, None where all share. `own` is the client's, if any."""
+        """The salt for a call of this tenant, None where all tenants share. `own` is the client's salt, if any."""
         if not self.any:
             return None
         scope = ["tenant", tenant_id] if self._isolation == "tenant" else ["tier", tier_id]

@@ -1,15 +1,15 @@
-"""Which headers cross the gateway.
+"""Header rules: which headers of a request are forwarded to a backend.
 
-Towards a backend goes only what `FORWARDED` lists. A list of what to keep, rather than of what to drop,
-because a header that nobody thought of must not become a way to pick an engine, to be served sooner, or
-to speak in the gateway's name. The client's credentials are not in it; the backend's come from config.
+Only the headers in `FORWARDED` are forwarded. An allowlist, because a header that the gateway does not know must not
+select an engine, raise a priority, or speak in the gateway's name. The client's credentials are not forwarded; the
+backend's own come from the configuration.
 """
 
 from collections.abc import Mapping
 
 from multidict import MultiMapping
 
-# Case-insensitive lookup is the caller's mapping's (aiohttp: request.headers).
+# The mapping that the caller passes looks names up case-insensitively (aiohttp: request.headers).
 FORWARDED = (
     "user-agent",
     "traceparent",
@@ -28,18 +28,18 @@ def upstream_headers(
     credentials: Mapping[str, str],
     priority: int = 0,
 ) -> dict[str, str]:
-    """Return the head of the backend's request, without Host and Content-Length, which its writer knows.
+    """Return the headers of the backend request, without Host and Content-Length, which the backend client adds.
 
     `priority` is for backends that order calls by it (policies/slo/engine_priority.py). `credentials` are the headers
-    of this backend, in lower case, and win over all others.
+    of this backend, in lower case, and override all others.
     """
     nominated = _nominated(headers) if "connection" in headers else _NONE_NOMINATED
     sent = {
         "content-type": content_type,
-        # A compressed stream could not be counted as it passes.
+        # The gateway could not count the tokens of a compressed stream.
         "accept-encoding": "identity",
         "x-request-id": request_id,
-        # This header wins over a `priority` in the body, by which a tenant could overtake others in the engine.
+        # This header overrides a `priority` in the body, by which a tenant could overtake others in the engine.
         "x-vllm-priority": str(priority),
     }
     for name in FORWARDED:
@@ -51,5 +51,5 @@ def upstream_headers(
 
 
 def _nominated(headers: MultiMapping[str]) -> frozenset[str]:
-    """RFC 9110, 7.6.1: a header that Connection names is for us alone."""
+    """RFC 9110, 7.6.1: a header that Connection names is for the gateway alone."""
     return frozenset(name.strip().lower() for line in headers.getall("connection", ()) for name in line.split(","))

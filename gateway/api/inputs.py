@@ -1,8 +1,7 @@
-"""The part of a body that a pooling model reads: embeddings, scores, classes.
+"""Prompts of pooling calls: the inputs of embeddings, scores and classes, and their size.
 
-Nothing is generated, so nothing is written here of what may come: a call is its inputs, each a sequence of its
-own in the engine, and their size. A pair (query and document) is one sequence of both. As in prompts.py what is
-read of an input is its size; what it should be is the backend's to say.
+Nothing is generated, so there is no output limit: each input is a sequence of its own in the engine. A pair (query and
+document) is one sequence. As in prompts.py only the size of an input is read; the backend checks its content.
 """
 
 from collections.abc import Callable
@@ -12,13 +11,13 @@ import orjson
 
 from gateway.api.prompts import Prompt, media_text, wrong
 
-# (one side, the other) of pairs, by the names they have in vLLM; the first of each that is there counts.
+# The two sides of a pair, by vLLM's field names; the first field that is set counts.
 QUERY_FIELDS = ("text_1", "queries", "data_1", "query")
 DOCUMENT_FIELDS = ("text_2", "documents", "data_2")
 
 
 def inputs_prompt(*names: str) -> Callable[[dict[str, Any]], Prompt]:
-    """Read the first of these fields that is there: an input, a list of inputs, or token ids."""
+    """A reader of the first of these fields that is set: an input, a list of inputs, or token ids."""
 
     def read(call: dict[str, Any]) -> Prompt:
         given = _first(call, names)
@@ -40,7 +39,7 @@ def inputs_prompt(*names: str) -> Callable[[dict[str, Any]], Prompt]:
 
 
 def pairs_prompt(call: dict[str, Any]) -> Prompt:
-    """Queries and documents: one query meets every document, or each its own."""
+    """Pairs of queries and documents: one query with every document, or one query for each."""
     queries, documents = _first(call, QUERY_FIELDS), _first(call, DOCUMENT_FIELDS)
     if queries is None or documents is None:
         wrong("documents" if queries is not None else "query", "must be there")
@@ -56,7 +55,7 @@ def _first(call: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _listed(given: Any) -> list[Any]:
-    """The inputs. A list of messages is one input, and so is an object that says it has content."""
+    """The inputs as a list. A list of messages is one input, and so is an object with content."""
     if type(given) is not list:
         return [given]
     return [given] if given and type(given[0]) is dict and "role" in given[0] else given

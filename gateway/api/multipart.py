@@ -1,8 +1,8 @@
-"""A multipart form (RFC 7578), read for its short fields and changed without touching the file in it.
+"""Multipart forms (RFC 7578): reads the short fields and replaces them without touching the file.
 
-The audio is never decoded or copied on its own: a part is where it begins and ends. Read strictly, because what a
-lenient reader behind us would see otherwise is not what was counted on: the body is delimiters and parts and nothing
-else, every part has one plain name, and none of the short fields is long.
+The audio is never decoded or copied on its own: a part is a range of bytes. Parsing is strict, because a lenient parser
+in the backend could read something else than was counted: the body is delimiters and parts and nothing else, every part
+has one plain name, and all fields but the file are short.
 """
 
 import re
@@ -26,7 +26,7 @@ _SECOND_NAME: Final = re.compile(rb";\s*name\s*[*=]", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part: `start` is where its delimiter begins, `end` where the next one does."""
+    """One part: the offsets of its delimiter (`start`) and of the next one (`end`)."""
 
     name: str
     start: int
@@ -35,7 +35,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form: its short fields by name (of several of one name the last, as in vLLM), and how large its file is."""
+    """A form: its short fields by name (of duplicates the last, as in vLLM), and the size of its file."""
 
     body: bytes
     boundary: bytes
@@ -48,7 +48,7 @@ class Form:
         return f"multipart/form-data; boundary={self.boundary.decode()}"
 
     def changed(self, changes: Mapping[str, str | None]) -> bytes:
-        """The body with other values for these fields, without them where the value is None."""
+        """The body with these values for the named fields; None removes a field."""
         kept = [self.body[part.start : part.end] for part in self._parts if part.name not in changes]
         added = [self._written(name, value) for name, value in changes.items() if value is not None]
         return b"".join([*kept, *added, b"--", self.boundary, b"--\r\n"])
@@ -59,7 +59,7 @@ class Form:
 
 
 def read_form(content_type: str, body: bytes) -> Form:
-    """Read a form. Raises BadRequest."""
+    """Parse a form. Raises BadRequest."""
     match = _BOUNDARY.fullmatch(content_type)
     if match is None:
         _wrong("must be multipart/form-data with a boundary")
@@ -89,7 +89,7 @@ def read_form(content_type: str, body: bytes) -> Form:
 
 
 def _part(body: bytes, start: int, end: int) -> tuple[str, bool, int]:
-    """Name of the part, whether it is a file, and where its value begins."""
+    """The name of the part, whether it is a file, and the offset of its value."""
     head_end = body.find(b"\r\n\r\n", start, min(end, start + PART_HEAD_BYTES_MAX))
     if head_end < 0:
         _wrong("has a part without a proper head")

@@ -1,13 +1,13 @@
-"""The part of a generation's body that becomes prompt: how long it is, and how it begins.
+"""Prompt text of a generating call: its size, and hashes of its leading blocks.
 
-Before the backend has counted tokens, fairlead needs two things of a prompt: its size in bytes (from
-which gateway/api/token_counts.py estimates tokens) and hashes of its leading blocks (requests with equal
-hashes share KV blocks at one backend). Both are taken from one canonical text: tools, then documents,
-then each message as its role and its content, the order in which chat templates write them. It is not
-the rendered template; it grows like it, and it differs where the rendered prompt differs.
+Before the backend has counted tokens, fairlead needs two things of a prompt: its size in bytes (from which
+gateway/api/token_counts.py estimates tokens) and hashes of its leading blocks (requests with equal hashes share KV
+blocks at one backend). Both come from one canonical text: tools, then documents, then each message as its role and its
+content, in the order of chat templates. It is not the rendered template; it grows with it, and it differs where the
+rendered prompt differs.
 
-Images, audio and video stand in it as a digest repeated to `MEDIA_PART_BYTES`: their base64 says
-nothing about their tokens, their identity decides whether KV blocks are shared.
+An image, audio or video is represented by a digest repeated to `MEDIA_PART_BYTES`: its base64 length says nothing about
+its tokens, while its identity decides whether KV blocks are shared.
 """
 
 from array import array
@@ -21,16 +21,16 @@ from gateway.api.errors import BadRequest
 PREFIX_BLOCK_BYTES = 1024
 PREFIX_BLOCKS_MAX = 512
 MEDIA_PART_BYTES = 2048
-# Whisper hears 50 tokens a second, which are about 24,000 bytes of sound (between MP3 and WAV) and 150 of text.
+# Whisper encodes 50 tokens a second: about 24,000 bytes of sound (between MP3 and WAV), or 150 bytes of text.
 AUDIO_BYTES_PER_PROMPT_BYTE = 160
 
 # Content parts that are text, and the field that holds it. Every other type is media.
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
-# What a template may write of a message beside its role and content.
+# Further fields of a message that a chat template may render.
 MESSAGE_FIELDS = ("name", "reasoning", "reasoning_content", "tool_calls", "tool_call_id")
-# Blocks of messages and responses that are neither text nor a call of a tool.
+# Blocks of messages and responses that are neither text nor tool calls.
 MEDIA_BLOCKS = ("image", "input_image", "document", "input_file", "input_audio")
-# What a template may write of an item of messages and responses.
+# Fields of an item of messages and responses that a chat template may render.
 ITEM_FIELDS = ("role", "name", "content", "arguments", "output", "summary")
 LEADING_FIELDS = ("tools", "functions", "documents")
 # Fields that make the KV blocks of two equal texts different.
@@ -38,7 +38,7 @@ SEED_FIELDS = ("model", "cache_salt", "chat_template", "chat_template_kwargs")
 
 
 class Prompt(NamedTuple):
-    """`text` is all of it; `leading_bytes` of it belong to the first of `prompts` in it.
+    """The text of all `prompts` in a call; its first `leading_bytes` belong to the first prompt.
 
     `token_ids` is the exact number of tokens where the prompt came as token ids, else None. `repeated_bytes` of the
     text are read more than once (a query before each of its documents).
@@ -57,7 +57,7 @@ def chat_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def batch_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/chat/completions/batch: a list of conversations, a choice for each."""
+    """/v1/chat/completions/batch: a list of conversations, one choice for each."""
     conversations = call.get("messages")
     if type(conversations) is not list or not conversations:
         wrong("messages", "must be a list with at least one conversation")
@@ -78,13 +78,13 @@ def messages_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def unknown_prompt(call: dict[str, Any]) -> Prompt:
-    """A call of a path that an operator has listed: all of it may be prompt."""
+    """A path that the operator lists: the whole body counts as prompt."""
     text = orjson.dumps(call)
     return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=1)
 
 
 def audio_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/audio/*: the sound, and a text that says what it may be about."""
+    """/v1/audio/*: the sound, and an optional text prompt."""
     text = call.get("prompt")
     written = text.encode() if type(text) is str else b""
     heard = int(call.get("file_bytes", 0)) // AUDIO_BYTES_PER_PROMPT_BYTE
@@ -104,7 +104,7 @@ def responses_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def completion_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/completions: a text, a list of texts, or token ids, or lists of them; or embeddings of such."""
+    """/v1/completions: a text, a list of texts, token ids, lists of token ids, or embeddings."""
     prompt, embeds = call.get("prompt"), call.get("prompt_embeds")
     if embeds is not None and embeds != []:
         return _embedded_prompt(prompt, embeds)
@@ -116,9 +116,9 @@ def completion_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None) -> tuple[int, ...]:
-    """Chained 64-bit hashes of the full leading blocks of the first sequence; one stands for all before it.
+    """Chained 64-bit hashes of the full leading blocks of the first sequence; each also covers all blocks before it.
 
-    A block of a prompt that came as token ids has PREFIX_BLOCK_BYTES / 4 of them.
+    A block of a prompt that came as token ids holds PREFIX_BLOCK_BYTES / 4 of them.
     """
     blocks = min(prompt.leading_bytes // PREFIX_BLOCK_BYTES, PREFIX_BLOCKS_MAX)
     if not blocks:
@@ -136,7 +136,7 @@ def wrong(name: str, what: str) -> Never:
 
 
 def media_text(part: Any) -> bytes:
-    """What stands for an image, a sound or a video."""
+    """The text that stands for an image, audio or video."""
     digest = blake2b(orjson.dumps(part), digest_size=16).hexdigest().encode()
     return digest * (MEDIA_PART_BYTES // len(digest))
 
@@ -146,7 +146,7 @@ def _one(text: bytes) -> Prompt:
 
 
 def _seed(prompt: Prompt, call: dict[str, Any], salt: str | None) -> bytes:
-    # Text whose bytes happen to be those of token ids is another prompt.
+    # Text whose bytes equal those of token ids is a different prompt.
     fields = [salt, prompt.token_ids is not None, *(call.get(name) for name in SEED_FIELDS)]
     return blake2b(orjson.dumps(fields), digest_size=8).digest()
 
@@ -202,8 +202,8 @@ def _part_text(part: Any) -> bytes:
 
 
 def _item_text(item: Any) -> bytes:
-    """A message of blocks, or another item of a conversation (a call of a tool, its result). What it should be is
-    the backend's to say.
+    """The text of a message of blocks, or of another item of a conversation (a tool call, its result). The backend
+    checks whether the item is valid.
     """
     if type(item) is not dict:
         return _content_text(item)

@@ -1,13 +1,12 @@
-"""How many tokens has this text? Asked of a prompt at arrival, before any backend has counted, and of an answer that
-its backend has not counted.
+"""Token counts of text: of a prompt at arrival, before a backend has counted it, and of output that its backend did not
+count.
 
-Estimated: a tenant's prompts are alike in language and kind, so tokens per byte, averaged over what the
-backends reported for this tenant and model, is off by a few percent in the median where a fixed ratio is off
-by tens. It starts pessimistic (1/3). Whatever the answer, the first reported usage is what is charged.
+Estimated by default: the prompts of one tenant are alike in language and kind, so the average tokens per byte that
+backends reported for this tenant and model is off by a few percent in the median, where a fixed ratio is off by tens.
+The estimate starts pessimistic (1/3). The charge follows the first reported usage, whatever the estimate.
 
-Exact, where configured: a tiktoken encoding built from a local ranks file; nothing is downloaded. Counting
-is too slow to hold up all other requests, so longer texts are counted in a thread, and the longest
-are estimated.
+Exact, where configured: a tiktoken encoding built from a local ranks file; nothing is downloaded. Counting is slow
+enough to delay other requests, so longer texts are counted in a thread, and the longest are estimated.
 """
 
 import asyncio
@@ -30,11 +29,11 @@ from backends.meters.events import TOKENS_PER_BYTE
 
 TOKENS_PER_BYTE_AT_FIRST = 1 / 3
 TOKENS_PER_BYTE_MAX = 4.0
-# White space has fewer, and would teach an estimate at which everything else is cheap.
+# White space has fewer tokens per byte, and would teach a ratio that makes all other text too cheap.
 TOKENS_PER_BYTE_MIN = 1 / 8
-# The average moves fast while it has seen little.
+# The average moves faster during its first observations.
 FAST_ALPHA, FAST_OBSERVATIONS, SLOW_ALPHA = 0.3, 10, 0.1
-# A shorter prompt moves it less: most of its tokens are the chat template's.
+# A shorter prompt has less weight: most of its tokens are the chat template's.
 FULL_WEIGHT_BYTES = 512
 RATIOS_MAX = 20_000
 LATEST_MAX = 5_000
@@ -62,9 +61,9 @@ class _Ratio:
 
 
 class LearntPromptTokens:
-    """Tokens per byte of each tenant and model, learnt from what backends report. Mutable.
+    """Learned tokens per byte of each tenant and model, from the usage that backends report. Mutable.
 
-    Only the `RATIOS_MAX` pairs seen last are remembered.
+    Only the `RATIOS_MAX` pairs seen last are kept.
     """
 
     def __init__(self, ratios_max: int = RATIOS_MAX) -> None:
@@ -79,18 +78,18 @@ class LearntPromptTokens:
         return TOKENS_PER_BYTE_AT_FIRST if ratio is None else ratio.tokens_per_byte
 
     def latest(self) -> list[Ratio]:
-        """The `LATEST_MAX` pairs seen last, the last one last."""
+        """The `LATEST_MAX` pairs seen last, the most recent one last."""
         latest = list(islice(reversed(self._ratios.items()), LATEST_MAX))
         return [(*pair, ratio.tokens_per_byte, ratio.observations) for pair, ratio in reversed(latest)]
 
     def remember(self, ratios: Iterable[Ratio]) -> None:
-        """Begin with these, as `latest` told them."""
+        """Restore ratios that `latest` returned, clamped to the plausible range."""
         for tenant_id, model, tokens_per_byte, observations in ratios:
             believable = min(max(tokens_per_byte, TOKENS_PER_BYTE_MIN), TOKENS_PER_BYTE_MAX)
             self._ratios[tenant_id, model] = _Ratio(believable, observations)
 
     def observed(self, tenant_id: str, model: str, *, prompt_bytes: int, prompt_tokens: int) -> None:
-        """Learn from a report. Not for prompts that came as token ids: their bytes are no text."""
+        """Learn from a report. Not for prompts that came as token ids, whose bytes are no text."""
         if prompt_bytes <= 0 or prompt_tokens <= 0:
             return
         key = (tenant_id, model)
@@ -105,13 +104,13 @@ class LearntPromptTokens:
 
 
 class ExactPromptTokens:
-    """Counts with one encoding, the right one where all models share a vocabulary."""
+    """Exact counts by one encoding, for deployments whose models share a vocabulary."""
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         self._encoding = encoding
 
     async def count(self, text: str) -> int | None:
-        """Return the tokens of the text, None where it is too long to count. Long ones are counted in a thread."""
+        """Return the tokens of the text, None where it is too long to count. Long texts are counted in a thread."""
         if len(text) <= INLINE_BYTES_MAX:
             return self._tokens(text)
         if len(text) <= THREAD_BYTES_MAX:
@@ -123,7 +122,9 @@ class ExactPromptTokens:
 
 
 class OutputTokens:
-    """Tokens of an answer whose backend does not count: exactly where that is configured, else as prompts have them."""
+    """Tokens of output that its backend does not count: exact where configured, else by the ratio learned from
+    prompts.
+    """
 
     def __init__(self, learnt: LearntPromptTokens, exact: ExactPromptTokens | None) -> None:
         self._learnt = learnt
@@ -134,7 +135,7 @@ class OutputTokens:
         return self._exact is not None
 
     def tokens_per_byte(self, tenant_id: str, model: str) -> float:
-        """Of text that is counted piece by piece, where it only has to show when a piece is several tokens."""
+        """The ratio for text counted piece by piece, which only has to show when a piece holds several tokens."""
         return min(self._learnt.tokens_per_byte(tenant_id, model), TOKENS_PER_BYTE)
 
     async def exact(self, text: str) -> int | None:
@@ -150,7 +151,7 @@ class OutputTokens:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """A tiktoken ranks file as read: the merges, and its SHA-256 in hex to tell which file it was."""
+    """A parsed tiktoken ranks file: the merges, and the file's SHA-256 in hex."""
 
     merges: dict[bytes, int]
     sha256: str
@@ -176,7 +177,9 @@ def read_ranks(path: Path) -> Ranks:
 
 
 def make_encoding(ranks: Ranks, *, encoding: str, pattern: str | None) -> tiktoken.Encoding:
-    """Build the named encoding, or one of these ranks and the pattern where one is given. Raises ValueError."""
+    """Build the named encoding; where a pattern is given, an encoding of these ranks and the pattern. Raises
+    ValueError.
+    """
     if pattern is not None:
         return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks.merges, special_tokens={})
     return tiktoken.Encoding(**_named(encoding, ranks))
@@ -188,7 +191,7 @@ def _named(encoding: str, ranks: Ranks) -> dict[str, Any]:
             raise ValueError(f"the ranks file is not that of {encoding}: its SHA-256 is {ranks.sha256}")
         return ranks.merges
 
-    # tiktoken's own definition of the encoding, with our file in the place of its download.
+    # tiktoken's own definition of the encoding, with the local file in place of its download.
     constructor = ENCODING_CONSTRUCTORS[encoding]
     offline = FunctionType(constructor.__code__, {**constructor.__globals__, "load_tiktoken_bpe": local_ranks})
     definition: dict[str, Any] = offline()

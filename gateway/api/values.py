@@ -1,7 +1,7 @@
-"""JSON values as vLLM reads them: what pydantic takes for a number or a flag in its default mode, and nothing else.
+"""JSON values as vLLM reads them: the numbers and flags that pydantic accepts in its default mode, and nothing else.
 
-A number may come as 16, 16.0 or "16", a flag as true, 1 or "yes": what the backend would run has to be what the
-scheduler is told. What pydantic would refuse is refused here, because another server might be more lenient.
+A number may come as 16, 16.0 or "16", a flag as true, 1 or "yes": the scheduler must read the same value as the
+backend. A value that pydantic would reject is rejected here, because another server might accept it.
 https://docs.pydantic.dev/latest/concepts/conversion_table/
 """
 
@@ -49,8 +49,8 @@ def integer(call: Mapping[str, Any], name: str) -> int | None:
 
 
 def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
-    """A number of things that is ours to limit, None where it is missing, null, or less than one, which is the
-    backend's to refuse. Raises BadRequest.
+    """A count that the gateway limits to `value_max`. None where it is missing, null, or below one, which the backend
+    is left to reject. Raises BadRequest.
     """
     value = call.get(name)
     if value is None:
