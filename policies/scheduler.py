@@ -1,17 +1,19 @@
-"""The scheduler of one pool: a state machine that is told facts and asked for decisions.
+"""Scheduler: the state machine of one pool. It takes facts and returns decisions.
 
     facts      submit, tokens, finished, returned, cancel, spent, load_changed, measured, tenants_changed,
                policy_changed, restored (each with `now`)
-    decisions  poll(now) -> [Dispatch | Reject | Withdraw]
-    time       next_wakeup() -> when poll has something to do although no fact arrived
-    view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now), standings()
+    decisions  poll(now) -> [Dispatch | Reject | Preempt]
+    time       next_wakeup() -> when poll has something to decide although no fact arrived
+    view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now),
+               prefilled(request_id, now), checkpoint()
 
-It never waits, reads a clock, calls back or logs, so the asyncio dispatcher, a simulation under a virtual
-clock and a replay of recorded facts all run this very object and get the same actions for the same facts.
+The scheduler never waits, reads a clock, calls back or logs. The asyncio dispatcher, a simulation under a virtual clock
+and a replay of recorded facts therefore run this same object, and the same facts give the same actions.
 
-It keeps the books and asks others: the door who may enter the queue, the lanes (lanes.py) who goes next (lane.py has
-the order of precedence), the fleet where there is room. What can be decided at an instant is decided in one poll, or
-where it is much in several: each decides a bounded number, and `next_wakeup` says that there is more to do at once.
+The scheduler keeps the accounts and leaves the rules to its parts: admission decides which request enters the queue,
+the fair queues (queueing/) which request is next (fair_queue.py has the order of precedence), the fleet where there is
+room. One poll decides all that can be decided at an instant, up to `decisions_max`. Where more remains, `next_wakeup`
+asks for another poll at the same instant.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -70,7 +72,7 @@ DECISIONS_MAX = 32  # of one poll: about a millisecond, in which the driver does
 
 
 class Scheduler:
-    """Decides who is served next, and where. One instance per pool."""
+    """Decides which request is served next, and by which backend. One instance per pool."""
 
     def __init__(
         self,
@@ -92,10 +94,10 @@ class Scheduler:
         limit: Callable[[], Limit] = ModelLimit,
         decisions_max: int = DECISIONS_MAX,
     ) -> None:
-        """`prediction` orders tenants, `sizing` reserves room; by default the same predictor does both. Tenants that
-        differ by more than `preempt_service` take seats from each other (preemption.py); None: never. While no backend
-        is available a request waits `backend_wait_s_max` for one (outage.py). One poll sends or refuses at most
-        `decisions_max` requests that wait.
+        """`prediction` orders tenants and `sizing` reserves room; by default one predictor does both. A tenant may
+        preempt another that leads it by more than `preempt_service` (preemption.py); None: never. While no backend is
+        available, a request waits up to `backend_wait_s_max` seconds for one (outage.py). One poll dispatches or
+        rejects at most `decisions_max` waiting requests.
         """
         assert decisions_max > 0, "a poll decides something"
         self._tiers = {tier.id: tier for tier in tiers}
@@ -131,14 +133,14 @@ class Scheduler:
         self._accounting = Accounting(self._ledger, self._fair_queues)
         self._unsettled = self._accounting.unsettled
         self._make_rules(states, preempt_service, wait_s_max, backend_wait_s_max, noted)
-        self._returned_at = inf  # by then who was here before a restart is back
-        self._refused: list[Action] = []  # by facts, until the next poll reports them
+        self._returned_at = inf  # until then, tenants from before a restart count as returning
+        self._refused: list[Action] = []  # rejected by facts; the next poll reports them
         self._polled_at = float("-inf")
         self._decisions_max = decisions_max
-        self._is_cut_short = False  # the last poll, with more to decide
+        self._is_cut_short = False  # the last poll reached `decisions_max` with more to decide
         self._rounds: Sequence[
             tuple[FairQueue, BackfillRound]
-        ] = ()  # of it, to go on with while no fact arrives in its instant
+        ] = ()  # of a poll that was cut short: the next one continues them if no fact arrived at this instant
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -150,7 +152,7 @@ class Scheduler:
         backend_wait_s_max: float,
         noted: set[str],
     ) -> None:
-        """Make what decides which request enters, yields or is refused."""
+        """Make the rules for admission, preemption, shedding, queue timeouts and outages."""
         self._attainment = AttainmentCounts()
         self._tenants = Tenants(
             states,
@@ -178,7 +180,7 @@ class Scheduler:
         )
 
     def submit(self, request: Request, now: float) -> None:
-        """A request arrived. Its id must not be queued or in flight here; the next poll may refuse it."""
+        """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
         assert request.id not in self._queues, "an id is in use once"
         assert request.id not in self._ledger.in_flight, "an id is in use once"
         self._rounds = ()
@@ -196,7 +198,7 @@ class Scheduler:
         self._tenants.queue_changed(request.tenant_id, fair_queue)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
-        """A dispatched request has used this much so far. Facts about a request that ended are ignored."""
+        """A dispatched request has used this much so far. Facts about requests that have ended are ignored."""
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
@@ -204,8 +206,8 @@ class Scheduler:
         self._rounds = ()
         self._used(entry, usage, now)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
-            # Within its prediction a token moves service from outstanding to counter, and no key: for the books
-            # it is enough to know of the last one before somebody reads them.
+            # Within its prediction a token moves service from outstanding to counter and leaves the rank as it is:
+            # the accounts need only the latest usage, and only before they are read.
             self._unsettled[request_id] = entry
         else:
             self._accounting.settle(entry)
@@ -214,8 +216,9 @@ class Scheduler:
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
-        """A dispatched request ended. What it was charged stays; a failure before the first token is free. `timing` is
-        of those with an envelope: how promptly its answer came. `usage`: so much in all, None as told by `tokens`.
+        """A dispatched request ended. Its charge stays; a backend failure before the first token is free. `timing` is
+        how promptly a request with an envelope was answered. `usage` is its total usage; None: as last told by
+        `tokens`.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -236,8 +239,8 @@ class Scheduler:
         self._freed(entry, fair_queue, now)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
-        """The backend did not take a dispatched request, or gave it back: it waits again at its tenant's head,
-        prepaid, and keeps the deadline it had. The backend is sent nothing for `hold_s` seconds.
+        """The backend rejected a dispatched request, or the request was preempted: it waits again at the head of its
+        tenant's queue, as charged as it was, with its old deadline. The backend gets nothing for `hold_s` seconds.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -247,7 +250,7 @@ class Scheduler:
         self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request))
         self._outage.queued(entry.request, now)
         fair_queue = self._fair_queues.enter_again(entry)
-        if hold_s or not entry.is_preempted:  # a backend may refuse what it was just asked to give back
+        if hold_s or not entry.is_preempted:  # a backend may still reject a request that is being preempted
             fair_queue.first[request_id] = None
             self._fleet.refused(entry.backend_id, now, hold_s)
         fair_queue.queued(entry.request, now)
@@ -255,20 +258,22 @@ class Scheduler:
         self._find_homes(now)
 
     def cancel(self, request_id: str, now: float) -> None:
-        """The client of a queued request is gone. Unknown ids are ignored."""
+        """The client of a queued request disconnected. Unknown ids are ignored."""
         request = self._queues.remove(request_id)
         if request is not None:
             self._left(request, now)
 
     def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
-        """The tenant used this much by a call that was never queued. Tenants that are not here are ignored."""
+        """A call that was never queued used this much of a tenant's service. Unknown tenants are ignored."""
         tenant = self._tenants.admitted(tenant_id)
         if tenant is not None:
             self._accounting.spent(tenant_id, usage)
             self._admission_rules.spent(tenant, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
-        """The whole live set, newly measured. A backend that is missing gets nothing more; what it runs goes on."""
+        """All live backends, newly measured. A backend that is missing gets no new requests; what runs there
+        continues.
+        """
         self._rounds = ()
         self._fleet.live(loads, self._ledger.at, now)
         self._note_outage(now)
@@ -280,8 +285,8 @@ class Scheduler:
         self._find_homes(now)
 
     def measured(self, load: BackendLoad, now: float) -> None:
-        """One backend of the live set, newly measured; the others are as they were told. Costs time in proportion to
-        what is in flight there.
+        """One live backend, newly measured; the others stay as they were. Takes time in proportion to the requests in
+        flight there.
         """
         self._rounds = ()
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
@@ -304,9 +309,9 @@ class Scheduler:
         tiers_removed: Iterable[str] = (),
         now: float,
     ) -> None:
-        """Tenants and tiers that are new or different, tenants that are gone (their queue is refused at the next poll),
-        and tiers that go with their last tenant. Counters stay as they are when weights or limits change; a
-        tenant that changes its tier keeps what it is ahead of or behind it.
+        """Add or change tenants and tiers. The queued requests of removed tenants are rejected at the next poll;
+        removed tiers go with their last tenant. Counters stay when weights or limits change; a tenant that changes its
+        tier keeps its distance to the tier's level.
         """
         self._rounds = ()
         for request in self._tenants.change(
@@ -326,9 +331,9 @@ class Scheduler:
         placement: PolicyChoice | None = None,
         now: float,
     ) -> None:
-        """Other policies from now on; None: as it is, but sizing goes with prediction where both were one. Counters
-        stay (switching.py); a predictor begins to learn. Raises ValueError for a policy or a parameter that does not
-        exist; nothing has changed then.
+        """Replace policies; None keeps one, but sizing follows prediction where one predictor did both. Counters stay
+        (policy_switch.py); a new predictor starts without observations. Raises ValueError for an unknown policy or
+        parameter, and then changes nothing.
         """
         slot_fitting, maker = self._slot_fitting, self._queue_factory
         make_order = choose_policy(FAIRNESS, fairness) if fairness else maker.make_order
@@ -348,8 +353,8 @@ class Scheduler:
         self._shedding.keys_changed()
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
-        """Everybody goes on from these standings, whatever was charged here. Told while nothing waits or runs, when the
-        backends are known. Who comes in the next `returning_s` seconds was not away.
+        """Set all counters from a checkpoint, and drop those of this process. Call it when the backends are known and
+        nothing waits or runs. Tenants that return within `returning_s` seconds are not lifted.
         """
         assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
         self._queue_factory.restored = {}
@@ -362,14 +367,14 @@ class Scheduler:
     # -- decisions -----------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> list[Action]:
-        """What can be decided now, in the order in which it was decided. Where `next_wakeup` is not later than `now` it
-        is not all: another poll goes on.
+        """Decide what can be decided now; actions are in the order of the decisions. If `next_wakeup()` is not later
+        than `now`, more remains for another poll.
         """
         if self._reads_counters:
             self._accounting.settle_all()
         rounds = self._rounds if self._is_cut_short and now == self._polled_at else ()
         self._polled_at, self._rounds = now, ()
-        if len(self._fair_queues.all()) == 1:  # otherwise a key is a sum over lanes, and asked for when it is needed
+        if len(self._fair_queues.all()) == 1:  # with several queues a rank is a sum over them, computed when needed
             self._shedding.settle()
         actions, self._refused = self._refused, []
         actions_max = len(actions) + self._decisions_max
@@ -399,8 +404,9 @@ class Scheduler:
         return actions
 
     def next_wakeup(self) -> float | None:
-        """When to poll although no fact arrived: at once where the last poll had more to decide, else at a deadline in
-        the queue, or when a held backend opens.
+        """When to poll although no fact arrived: at once if the last poll was cut short, else at the next deadline in
+        the queue, opening of a held backend, or moment at which a waiting request may preempt. None while nothing
+        waits.
         """
         if not self._queues:
             return None
@@ -417,7 +423,7 @@ class Scheduler:
     # -- view ----------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
-        """State for people and metrics; costs time in proportion to the number of tenants: these, None all."""
+        """State for people and metrics; takes time in proportion to the tenants in it (None: all)."""
         self._accounting.settle_all()
         return take_snapshot(
             queues=self._queues,
@@ -431,29 +437,29 @@ class Scheduler:
         )
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        """The tenant's limits per minute as they stand; none for a tenant that is not here."""
+        """The tenant's limits per minute and what remains of them; empty for an unknown tenant."""
         state = self._tenants.states.get(tenant_id)
         return RateLimits() if state is None else self._admission_rules.limits(state.tenant, now)
 
     def counter(self, tenant_id: str) -> float:
-        """What the tenant has received by its accounts, lifts included, over its weight; 0 where it is not here."""
+        """Service received over weight, lifts included; 0 for an unknown tenant."""
         return self._tenants.counter(tenant_id)
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:
-        """Why the request waits, as of the last poll; None where it does not."""
+        """Why the request is queued, as of the last poll; None if it is not queued."""
         if request_id not in self._queues:
             return None
         return waits_for(self._queues.get(request_id), self._queues, self._tenants.states, self._fleet, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
-        """The prompt of a dispatched request as far as its backend has probably got with it by now: all of it where too
-        little is known of its steps. None where it is not in flight.
+        """How much of its prompt the backend has probably computed for a dispatched request: all of it where too little
+        is known of the backend's steps. None if the request is not in flight.
         """
         entry = self._ledger.in_flight.get(request_id)
         return None if entry is None else self._fleet.prefilled(entry, now)
 
     def checkpoint(self) -> ServiceCheckpoint:
-        """What to tell the next scheduler of this pool as `restored`; takes time in proportion to the tenants."""
+        """What `restored` of the next scheduler of this pool takes; takes time in proportion to the tenants."""
         self._accounting.settle_all()
         return self._fair_queues.checkpoint() | self._queue_factory.restored
 
@@ -462,8 +468,8 @@ class Scheduler:
     def _dispatch_from(
         self, fair_queue: FairQueue, this_round: BackfillRound, actions: list[Action], actions_max: int
     ) -> None:
-        """Dispatch until nobody who may go next fits, or there are so many actions."""
-        # Requests that came back were chosen and charged already: they go before any new choice.
+        """Dispatch until no request that may be next fits, or `actions` has `actions_max` entries."""
+        # Returned requests were chosen and charged already: they precede any new choice.
         for request_id in list(fair_queue.first):
             request = self._queues.get(request_id)
             tier_id = self._tenants.tier_id(request.tenant_id)
@@ -476,7 +482,7 @@ class Scheduler:
     def _dispatch(
         self, fair_queue: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
     ) -> None:
-        """Send the request, if it has a place."""
+        """Dispatch the request if there is a slot for it."""
         entry = self._slot_fitting.slot(request, tier_id, this_round)
         if entry is None:
             return
@@ -496,7 +502,7 @@ class Scheduler:
     # -- what waits and what runs --------------------------------------------------------------------------
 
     def _left(self, request: Request, now: float) -> None:
-        """A request has left the queue for good, without being dispatched."""
+        """A request has left the queue for good without being dispatched."""
         self._rounds = ()
         fair_queue = self._fair_queues.leave(request, sent=False)
         self._admission_rules.settled(request.id, 0, now)
@@ -504,21 +510,21 @@ class Scheduler:
         self._tenants.queue_changed(request.tenant_id, fair_queue)
 
     def _refuse(self, request: Request, reason: Reason, now: float) -> None:
-        """Refuse a request that waits."""
+        """Reject a waiting request."""
         self._queues.remove(request.id)
         self._refused.append(self._admission.reject(request, reason, now))
         self._left(request, now)
 
     def _note_outage(self, now: float) -> None:
-        """Backends have come or gone: perhaps the last, or the first."""
+        """Backends have come or gone: an outage may begin or end."""
         if self._fleet.is_available():
             self._outage.over()
         else:
             self._outage.began(self._queues.waiting(), now)
 
     def _find_homes(self, now: float) -> None:
-        """What waits for some backends alone that have all left, while others serve, is refused: it would keep back
-        what its tenant sends after it. What else waits for a backend that does not serve waits for another.
+        """Find other backends for requests that wait for one that is gone. A request whose `backend_ids` are all gone
+        is rejected while other backends serve, because it would block its tenant's later requests.
         """
         if not self._outage.is_waited_out:
             for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
@@ -526,7 +532,7 @@ class Scheduler:
         self._tenants.move_stranded(now)
 
     def _used(self, entry: InFlight, usage: Usage, now: float) -> None:
-        """The request of the entry has used so much; no account knows yet."""
+        """Record the usage of the entry's request; the accounts do not have it yet."""
         entry.usage, entry.reservation.produced_tokens = usage, usage[2]
         self._fleet.progressed(entry)
         if entry.first_token_at is None and usage[2]:
@@ -535,7 +541,7 @@ class Scheduler:
             self._preemption.settled(entry.request.id)
 
     def _freed(self, entry: InFlight, fair_queue: FairQueue, now: float) -> None:
-        """The entry, which was sent from this lane, is not in flight any more."""
+        """The entry, dispatched from this queue, is no longer in flight."""
         self._rounds = ()
         self._fleet.release(entry, now)
         self._preemption.settled(entry.request.id)
@@ -543,7 +549,7 @@ class Scheduler:
         self._tenants.freed(entry.request.tenant_id, fair_queue)
 
     def _resize(self, entry: InFlight) -> None:
-        """Fit the entry's reservation to the prompt as reported and to an output that outgrew its prediction."""
+        """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
         tokens = self._fleet.tokens_needed(entry)
         if tokens != entry.reservation.tokens:
             self._fair_queues.at(entry.backend_id).resized(entry, tokens)
@@ -552,18 +558,18 @@ class Scheduler:
     # -- what the parts are made of ------------------------------------------------------------------------
 
     def _arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> FairQueues:
-        """Make the lanes of this placement, which knows of these requests that they were sent."""
+        """Make the queues of this placement, and tell it which requests (`running`) are already dispatched."""
         self._placement = placement
-        # Where a request waits for one backend there is nothing to choose any more.
+        # Where a request waits for one backend, there is no backend to choose any more.
         self._slot_fitting.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
-        order = self._queue_factory.make_order()  # one to look at
+        order = self._queue_factory.make_order()  # an instance to read its flags from
         self._reads_counters = order.reads_counters
         self._hears_all = order.reads_counters or self._fleet.reads_progress
         self._slot_fitting.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
         return self._queue_factory.fair_queues(placement, self._queues, running)
 
     def _follow(self, fair_queues: FairQueues) -> None:
-        """These are the lanes from now on."""
+        """Switch to these queues."""
         self._fair_queues = self._tenants.fair_queues = self._accounting.fair_queues = self._forecaster.fair_queues = (
             fair_queues
         )

@@ -1,7 +1,7 @@
-"""The vocabulary of the scheduler: what it is told, what it decides, what it shows.
+"""Values of the scheduler: the facts it takes, the actions it decides, the views it shows.
 
-Everything here is a value. Times are seconds on one monotonic clock, chosen by whoever drives the
-scheduler; amounts of work are tokens; "service" is tokens weighted by a price (policies/accounts/cost.py).
+Times are seconds on one monotonic clock, chosen by the driver of the scheduler. Amounts of work are tokens. "Service"
+is tokens weighted by a price (policies/accounts/cost.py).
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from policies.step_time.model import StepTime
 class SloEnvelope:
     """Latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s.
 
-    `ttft_s_given` is what its tenant was given where the request asks for less. What others have to bear for it is by
-    that.
+    `ttft_s_given` is the tenant's own target where the request asks for a shorter `ttft_s`. The feasibility rule counts
+    what the request costs others from `ttft_s_given`.
     """
 
     ttft_s: float | None = None
@@ -28,15 +28,15 @@ class SloEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A class of tenants. Tiers share the pool by weight, whatever number of tenants they have.
+    """A class of tenants. Tiers share the pool by weight, however many tenants each has.
 
-    `reserve_ratio` is the part of every backend's capacity that only this tier may enter, so that an
-    arrival finds a seat without anybody being preempted.
+    `reserve_ratio` is the part of every backend's capacity that only this tier may enter, so that an arrival finds a
+    free slot without preemption.
 
-    `rejects_misses`: a request that cannot meet its envelope is refused; otherwise it waits. `priority` says who is
-    shed first, the higher the later (llm-d's polarity, vLLM's is the other); a tier below 0 is sheddable, all others
-    are protected. It orders nobody in the queue. What a `preemptible` tier has sent and was not answered yet may
-    be taken back for a tier with an envelope.
+    With `rejects_misses` a request that cannot meet its envelope is rejected; otherwise it waits. `priority` orders
+    shedding: lower tiers are shed first (llm-d's polarity; vLLM's is the opposite), tiers below 0 only, all others are
+    protected. It does not order the queue. A `preemptible` tier's requests may be preempted for a tier with an envelope
+    until they are answered.
     """
 
     id: str
@@ -56,8 +56,8 @@ DEFAULT_TIER = Tier(id="default")
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who is served fairly. A limit that is None does not exist. Budgets per day and month hold over all pools: they
-    are kept before the scheduler.
+    """An account that is served fairly. A limit of None does not exist. Budgets per day and month hold over all pools
+    and are enforced before the scheduler.
     """
 
     id: str
@@ -72,17 +72,16 @@ class Tenant:
     tokens_per_month_max: int | None = None
 
 
-@dataclass(slots=True)  # not frozen: that would more than double what making one costs; nobody changes it
+@dataclass(slots=True)  # not frozen: that more than doubles the cost of making one. Treat it as immutable.
 class Request:
     """One call that generates tokens, as far as the scheduler needs to know it.
 
-    `choices` is the number of sequences it occupies (n, or the number of prompts times n);
-    `prompt_tokens` (an estimate until the backend reports) and `output_tokens_max` count all of them.
-    `prefix` are chained hashes of the prompt's leading blocks, `prefix_block_tokens` tokens each:
-    equal hashes at one backend share KV blocks. `output_tokens_known` is the true output length
-    where there is one (oracle prediction in a simulation). Only `backend_ids` can serve it, where that is
-    not None: an adapter that a part of the pool has, an answer that one backend keeps. `program_id` names the
-    agent (the application of many calls) that it belongs to.
+    `choices` is the number of sequences (n, or the number of prompts times n); `prompt_tokens` (an estimate until the
+    backend reports) and `output_tokens_max` count all of them. `prefix` holds chained hashes of the prompt's leading
+    blocks of `prefix_block_tokens` tokens each: equal hashes at one backend share KV blocks. `output_tokens_known` is
+    the true output length where it is known (oracle prediction in a simulation). `backend_ids` are the only backends
+    that can serve the request (a LoRA adapter that a part of the pool has, an answer that one backend keeps); None:
+    all. `program_id` names the agent (an application of many calls) that the request belongs to.
     """
 
     id: str
@@ -104,9 +103,9 @@ class Request:
 
 
 class Usage(NamedTuple):
-    """What a request has used so far, in tokens: cumulative, never a difference.
+    """Tokens that a request has used so far: cumulative, never a difference.
 
-    A tuple because one is made for every chunk that passes: a third of the cost of a frozen dataclass.
+    A tuple, because one is made for every relayed chunk: it costs a third of a frozen dataclass.
     """
 
     prompt_tokens: int
@@ -115,10 +114,11 @@ class Usage(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """How promptly one answer came, of which so many tokens were seen (policies/slo/timeliness.py).
+    """Measured latency of one answer, of which `tokens` were seen (policies/slo/timeliness.py).
 
-    `ttft_s` is None where the answer came whole, so that nobody saw its first token. Times per output token are the
-    largest over the answer's tokens: since the first one came, and since it was due. None: there was no second.
+    `ttft_s` is None for an answer that was not streamed: its first token was not seen. `tpot_s` and `tpot_envelope_s`
+    are the largest times per output token over the answer: since its first token came, and since that was due. None:
+    there was no second token, or no way to tell.
     """
 
     ttft_s: float | None
@@ -129,13 +129,13 @@ class Timing(NamedTuple):
 
 
 class ReplicaShare(NamedTuple):
-    """What is this replica's part of a limit that so many share: one of them takes what does not come out even."""
+    """One replica's part of a limit that `replicas` share. The first replicas take one more each of a remainder."""
 
     replicas: int = 1
     number: int = 0
 
     def of(self, limit: int) -> int:
-        """Its part, which is never nothing."""
+        """The part of one replica in `limit`: at least 1, unless the limit is 0."""
         if self.replicas == 1:
             return limit
         return max(min(1, limit), limit // self.replicas + (self.number < limit % self.replicas))
@@ -145,7 +145,7 @@ ALONE = ReplicaShare()
 
 
 class PeerUse(NamedTuple):
-    """What other replicas have at a backend, as they say: requests, and KV tokens that are reserved for them."""
+    """Use of a backend by other replicas, as they publish it: requests, and KV tokens reserved for them."""
 
     requests: int = 0
     tokens: int = 0
@@ -155,8 +155,8 @@ NO_PEERS = PeerUse()
 
 
 class RateWindowReport(NamedTuple):
-    """What one replica says of one tenant's limits per minute, of requests and of tokens: what it has let in, what it
-    means to let in yet, and whether it was asked to lately (policies/admission/shared_limits.py).
+    """One replica's message on one tenant's limits per minute, each for requests and tokens: what it has admitted, what
+    it claims to admit next, and whether it had requests of the tenant lately (policies/admission/shared_limits.py).
     """
 
     used: tuple[float, float]
@@ -166,21 +166,21 @@ class RateWindowReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackendLoad:
-    """What is known of a backend: its size, and what it was last measured to be doing.
+    """The size of a backend and its last measured load.
 
-    Several engines behind one URL are one backend of their summed capacity (`engines` of them).
-    None means not known: sizes are then learnt or bounded by defaults, measurements ignored.
-    `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching).
-    `measured_at` tells a new measurement from one that is told again; None: every one is new.
+    Several engines behind one URL are one backend of their summed capacity (`engines` is their number). None means
+    unknown: sizes are then learnt or bounded by defaults, measurements ignored. `prefixes_shared`: requests with equal
+    prompt blocks hold them once (automatic prefix caching). `measured_at` tells a new measurement from a repeated
+    one; None: every one is new.
 
-    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), of one prompt at most
-    `prompt_step_tokens_max` (long_prefill_token_threshold; None: no less), chosen by the rule
-    `batching`, one of vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is what is known of how long it takes.
+    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), at most
+    `prompt_step_tokens_max` of one prompt (long_prefill_token_threshold; None: no lower limit), chosen by the rule
+    `batching`: vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is the step-time model as known so far.
 
-    `pab_tokens` is the prefill admission budget that the engine reports, reckoned when it had all up to the
-    `pab_dispatches`-th that we sent it (Dispatch.number); None there: all that was sent before this was told.
+    `pab_tokens` is the prefill admission budget that the engine reports. It includes all requests up to the
+    `pab_dispatches`-th dispatch to this backend (Dispatch.number); None: all that were sent before this report.
 
-    Of what it can hold a `share` is ours; other replicas have the rest, and `peers` there now.
+    `share` is this replica's part of the capacity, `peers` the present use by other replicas.
     """
 
     backend_id: str
@@ -214,7 +214,7 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a request was refused. gateway/api/errors.py has the one table from Reason to answer."""
+    """Why a request was rejected. gateway/api/errors.py maps each Reason to a response."""
 
     TENANT_QUEUE_FULL = "tenant_queue_full"
     QUEUE_FULL = "queue_full"
@@ -231,7 +231,7 @@ class Reason(StrEnum):
 
 
 class LimitKind(StrEnum):
-    """Which limit of a tenant refused: of requests or tokens in a minute, of tokens in a day or month."""
+    """The tenant's limit that rejected a request: requests or tokens per minute, tokens per day or month."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
@@ -239,14 +239,14 @@ class LimitKind(StrEnum):
     MONTH = "month"
 
 
-@dataclass(slots=True)  # not frozen, as a request
+@dataclass(slots=True)  # not frozen, for the cost (see Request)
 class Dispatch:
     """Send this request to this backend now.
 
-    Up to `quiet_tokens` of output no decision depends on how many have passed: the scheduler may be told of them
-    late, as long as it is before anybody reads its books. `cached_tokens` of the prompt are believed to be in the
-    backend's prefix cache; until the backend reports, they are charged as such. A request that `may_be_preempted` may
-    be asked for back until its client has been sent something. It is the `number`-th that this backend is sent.
+    Up to `quiet_tokens` of output, no decision depends on the number of tokens so far: the scheduler may be told of
+    them late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the backend's prefix
+    cache and charged as such until the backend reports. A request that `may_be_preempted` may be preempted until its
+    client has been sent something. It is the `number`-th request that this backend is sent.
     """
 
     request_id: str
@@ -259,8 +259,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Answer this request with a refusal; a client that comes back sooner than `retry_after_s` gets another. `limit`
-    is the tenant's that refused, None where none did.
+    """Reject this request. A client that retries within `retry_after_s` seconds is rejected again. `limit` is the
+    tenant's limit that rejected it; None: no such limit did.
     """
 
     request_id: str
@@ -271,10 +271,10 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Take this dispatched request back from its backend, unless its client has been sent something.
+    """Preempt this dispatched request, unless its client has been sent something.
 
-    Answered by the fact `returned` where it was taken back, and by nothing where it was too late. What came back waits
-    at its tenant's head, as charged as it was, and goes by the order of the pool.
+    The driver answers with the fact `returned` if the request was preempted, and with nothing if it was too late. The
+    request waits again at the head of its tenant's queue, as charged as it was, and in the order of the pool.
     """
 
     request_id: str
@@ -285,7 +285,7 @@ Action = Dispatch | Reject | Preempt
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy by its name in the table of its kind (FAIRNESS, PREDICTION, PLACEMENT), and its parameters."""
+    """A policy: its name in the table of its kind (FAIRNESS, PREDICTION, PLACEMENT) and its parameters."""
 
     name: str
     parameters: Mapping[str, float | str | bool] = field(default_factory=dict)
@@ -293,8 +293,8 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """One limit of a tenant as it stands: `remaining` of `limit` now, all of it again after `reset_s`. Where gateways
-    share it, this one may let in `remaining_here` of that before they have met again; None: all that remains.
+    """One limit of a tenant: `remaining` of `limit` now, all of it again after `reset_s` seconds. Where replicas share
+    the limit, this one may admit `remaining_here` of that before the next peer exchange; None: all that remains.
     """
 
     limit: int
@@ -305,14 +305,14 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """A tenant's limits per minute; None where there is none."""
+    """A tenant's limits per minute; None: no limit."""
 
     requests: RateLimit | None = None
     tokens: RateLimit | None = None
 
 
 class Wait(StrEnum):
-    """Why a request is in the queue. The order is that in which they are looked for."""
+    """Why a request is queued: the first reason in this order that holds."""
 
     NO_BACKEND = "no_backend"
     """No backend that would do is there."""
@@ -328,9 +328,10 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """Of requests with an envelope that have ended, how many kept which of their targets; a target that was not set
-    is kept. `tpot_met` is by the time since the first token came, `tpot_envelope_met` since it was due; `met` are those
-    that kept their TTFT and the latter: all of their tokens were in time. Refused ones are not among `requests`.
+    """SLO attainment: of the requests with an envelope that have ended, how many met each target. A target that is not
+    set is met. `tpot_met` counts from the first token, `tpot_envelope_met` from when that was due. `met` counts
+    requests with both `ttft_met` and `tpot_envelope_met`: all of their tokens were in time. `requests` does not include
+    `refused`, the rejected ones.
     """
 
     requests: int = 0
@@ -345,11 +346,11 @@ class Attainment:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant in a snapshot. Service is charged since start; the key orders the tenants of a tier. The slack is the
-    least of its requests with an envelope, queued or running.
+    """One tenant in a snapshot. `service` is charged since start; `key` is the rank, which orders the tenants of a
+    tier. `slack_s_min` is the least slack of its requests with an envelope, queued or running.
 
-    `waiting_spell` numbers the times in which it waits without a break: equal ones, that are not 0, at two instants say
-    that it had something waiting all the time between them, which its limits would let it send. 0: it has not.
+    `waiting_spell` numbers the uninterrupted spells in which the tenant had a request waiting that its limits let it
+    send. The same number at two instants, other than 0, means that it waited throughout; 0: it does not wait.
     """
 
     queued_requests: int
@@ -366,7 +367,7 @@ class TenantView:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """One tier in a snapshot: what its tenants have together. `service` is charged since start."""
+    """One tier in a snapshot: the sums over its tenants. `service` is charged since start."""
 
     queued_requests: int
     in_flight_requests: int
@@ -376,8 +377,8 @@ class TierView:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """One request with an envelope in a snapshot; it waits where it has no backend. `slack_s` is the time until its
-    next token is due, negative: it is late.
+    """One request with an envelope in a snapshot; without a `backend_id` it is queued. `slack_s` is the time until its
+    next token is due; negative: it is late.
     """
 
     tenant_id: str
@@ -388,10 +389,10 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class StepsView:
-    """What a backend's limit makes of its step-time model. `step_s` is predicted of a step in which all that runs
-    decodes, and may be `step_s_max`: the tightest TPOT target of what runs, or the knee of throughput (None: there is
-    none). `prefill_s` is what the prompts that were sent and are not computed yet will take. `budget_tokens` is the
-    prefill admission budget, as the engine reports it, or reckoned over a second.
+    """A backend's concurrency limit in terms of its step-time model. `step_s` is the predicted time of a step in which
+    all running requests decode; its bound `step_s_max` is the tightest TPOT target of what runs, or the knee of
+    throughput (None: no bound). `prefill_s` is the predicted time of prompts that were sent and are not computed yet.
+    `budget_tokens` is the prefill admission budget, as reported by the engine or computed over one second.
     """
 
     step_s: float
@@ -402,7 +403,9 @@ class StepsView:
 
 @dataclass(frozen=True, slots=True)
 class ReserveView:
-    """What of a backend is held for one tier: the operator's `reserve_ratio`, or what was learnt where that is more."""
+    """Capacity of a backend reserved for one tier: the operator's `reserve_ratio`, or what was learnt if that is
+    more.
+    """
 
     sequences: int
     tokens: int
@@ -410,10 +413,10 @@ class ReserveView:
 
 @dataclass(frozen=True, slots=True)
 class BackendView:
-    """One backend in a snapshot: what it holds of ours and of others, against its limits. `step_time` is what is
-    believed of its steps, sure or not; `steps` None: nothing is limited by that; `sequences_max` is how many sequences
-    its limit allows beside its seats (None: it does not go by a number). It `is_sized` where its seats or its memory
-    are known; else `requests_limit` is assumed, or learnt from its answers.
+    """One backend in a snapshot: our load and external load against its limits. `step_time` is the step-time model,
+    certain or not. `steps` is None where no limit uses that model. `sequences_max` is the number of sequences that the
+    concurrency limit allows, whatever the number of slots (None: the limit is not a number). `is_sized` is true where
+    the backend's slots or memory are known; otherwise `requests_limit` is assumed, or learnt from its answers.
     """
 
     available: bool
@@ -434,8 +437,8 @@ class BackendView:
 class Snapshot:
     """The scheduler's state for people and metrics; never an input to a decision. `attainment` is by tier.
 
-    `service_in_flight_max` is the price of as many output tokens as may be in flight at once (fairness.md calls it U),
-    infinite where the size of a backend is not known.
+    `service_in_flight_max` is the price of as many output tokens as may be in flight at once (U in fairness.md);
+    infinite where the size of a backend is unknown.
     """
 
     now: float
