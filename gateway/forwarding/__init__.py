@@ -1,1 +1,1 @@
-"""The backend side of a call: sent, relayed, tried again, and settled by what it used."""
+"""The backend side of a call: send it, retry it, relay its answer, and charge what it used."""

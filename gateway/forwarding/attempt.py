@@ -1,8 +1,8 @@
-"""One call with one backend: send it, relay what comes, account for it.
+"""Attempt: one call at one backend: send it, relay the answer, account for it.
 
-What a backend answers before the first byte of an answer may mean that it has not taken the call: it is busy, it
-is failing, or it does not know `stream_options`. So the client gets no head of a stream before there is something to
-follow it. From then on the call belongs to the backend.
+An error before the first byte of an answer may mean that the backend has not taken the call: it is busy, it fails, or
+it does not know `stream_options`. Such a call can be retried, so the client gets no head of a stream before the
+backend's first event. From then on there is no retry.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from policies.slo.engine_priority import engine_priority
 from policies.slo.timeliness import Timeliness
 from policies.types import Outcome, Tier
 
-BUSY_HOLD_S = 0.25  # a backend that is busy gets nothing for as long as a few of its steps may take
-UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure sets off has had its say
+BUSY_HOLD_S = 0.25  # a busy backend gets no call for about the time of a few of its steps
+UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure triggers has its result
 ANSWER_BYTES_MAX = 256 << 20
-OPTIONS_MARK = b"stream_options"  # in what a server says that takes none
+OPTIONS_MARK = b"stream_options"  # in the error of a server that does not support it
 
 
 class BackendRejected(Exception):  # noqa: N818 - a state, not an error
-    """The backend did not take the call; nothing of an answer has passed."""
+    """The backend did not take the call, and the client was sent nothing: it can be retried after `hold_s`."""
 
     def __init__(self, evidence: Evidence, hold_s: float) -> None:
         super().__init__(evidence)
@@ -48,11 +48,11 @@ class BackendRejected(Exception):  # noqa: N818 - a state, not an error
 
 
 class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
-    """The backend does not take `stream_options`, which the client had not asked for."""
+    """The backend rejected `stream_options`, which the gateway had added: it can be retried without them."""
 
 
 class Attempt:
-    """One call with the backend of its lease."""
+    """One call at the backend of its lease. Used once."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Attempt:
         on_id: Callable[[str], None],
         count_now: Callable[[], Awaitable[None]],
     ) -> None:
-        """`on_id` is told the id of the answer as soon as it passes, where the API has ids that are asked for later.
-        `plugin_name` is our name at the scheduler inside the backend, where it has one that listens. A backend that
-        `reads_priority` orders its own queue. `tier` is that of the call's tenant. `count_now` returns when
-        the backend has said what it has counted.
+        """`on_id` is called with the id of the answer as soon as it passes, where the API has ids to fetch it by.
+        `plugin_name` is the gateway's name at the plugin inside the backend; None: it has no plugin. A backend that
+        `reads_priority` orders its own queue. `tier` is that of the call's tenant. `count_now` returns when the
+        backend has reported the steps that it has counted.
         """
         self._call = call
         self._lease = lease
@@ -104,7 +104,7 @@ class Attempt:
         )
 
     async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
-        """Return what to answer, and what it says of the backend.
+        """Return the result to answer with, and what it is evidence of about the backend.
 
         Raises BackendRejected, OptionsRejected, UpstreamError.
         """
@@ -116,7 +116,7 @@ class Attempt:
             else:
                 result = await self._relay_body(exchange)
         except asyncio.CancelledError:
-            # What the scheduler takes back was in vain, and a refusal costs nothing.
+            # Mostly the client's disconnect. A preempted request and an error response are not charged.
             if not self._lease.is_preempted and (exchange is None or exchange.status < 400):
                 if exchange is not None:
                     exchange.release()
@@ -166,7 +166,7 @@ class Attempt:
         return with_arguments(body, parsed.body.content_type, told)
 
     def _priority(self) -> int:
-        """What the backend orders its own queue by, where it does."""
+        """The priority by which the backend orders its own queue; 0 where it does not."""
         if not self._reads_priority:
             return 0
         return engine_priority(
@@ -205,8 +205,9 @@ class Attempt:
                 timeliness=self._timeliness,
                 on_unread=settlement.unread,
             )
-        finally:  # also of what a client left
-            self._lease.passed = nothing  # by now it has been told; and what points at its lease would never go alone
+        finally:  # also after a disconnect
+            # All usage has been reported by now, and the closure and its lease would be a reference cycle.
+            self._lease.passed = nothing
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
         self._trace.reason = result.failure
         if result.outcome is Outcome.CLIENT_GONE:
@@ -218,9 +219,11 @@ class Attempt:
         return result
 
     async def _left(self) -> None:
-        """Charge what was done by now. Where the backend has counted that, it is heard first, with its seat held."""
+        """After a disconnect: charge what the backend has done by now. Where it counts its steps, the count is fetched
+        first, while the lease still holds the slot.
+        """
         left_s, meter, stream = time.perf_counter(), self._meter, self._call.parsed.stream
-        self._lease.answering()  # too late to take the request back
+        self._lease.answering()  # too late to preempt the request
         try:
             if not self._has_left and (not stream or (meter is not None and meter.tokens_estimated)):
                 self._has_left = True
@@ -249,7 +252,7 @@ class Attempt:
         )
 
     def _raise_if_not_taken(self, status: int, body: bytes | bytearray) -> None:
-        """An answer that means that this backend, now or with these options, answers nothing."""
+        """Raise where an error response means that this backend does not take the call now, or with these options."""
         kind = self._kind
         if kind.busy is not None and status == kind.busy[0] and kind.busy[1] in body:
             raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S)

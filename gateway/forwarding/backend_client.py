@@ -1,4 +1,4 @@
-"""What the gateway keeps of one backend from call to call: its connections, its credentials and what it learnt."""
+"""BackendClient: what the gateway keeps of one backend between calls: connections, credentials, learnt values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from gateway.forwarding.decode_pace import DecodePace
 
 @dataclass(frozen=True, slots=True)
 class BackendClient:
-    """The connections and credentials of one backend, and what its earlier answers taught."""
+    """The connections and credentials of one backend, and what the gateway learnt from its earlier answers."""
 
     upstream: Upstream
     credentials: Mapping[str, str]

@@ -1,8 +1,8 @@
-"""A response that its client does not wait for: answered at once, made in the background, asked for later.
+"""Background: responses with `background: true`, which a client starts with one call and fetches with a later one.
 
-The backend works on it whether anybody asks or not, so its lease is held, and it is charged, until it has ended: this
-gateway asks the backend for it now and then. While it runs its tokens are charged by the clock, in the end by what the
-backend reports; one that was cancelled, of which nothing is reported, stays charged by the clock.
+The backend works on such a response whether its client fetches it or not. So the gateway polls the backend, and holds
+and charges the lease until the response ends. While it runs, its tokens are estimated by the clock; at the end the
+backend's report replaces the estimate. A cancelled response without a report keeps the estimate.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from gateway.scheduling.dispatcher import Lease
 from policies.types import Outcome
 
 POLL_S: Final = 1.0
-FAILURES_MAX: Final = 5  # to ask, one after the other: then the backend is given up, and the response with it
+FAILURES_MAX: Final = 5  # consecutive failed polls: then the response counts as failed by its backend
 RUNNING_S_MAX: Final = 3600.0
 CANCEL_S_MAX: Final = 0.5  # for all of them, when the gateway ends
 ANSWER_BYTES_MAX: Final = 64 << 20
@@ -40,7 +40,7 @@ _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
 class Background:
-    """Answers calls for responses: those that are waited for as any other, and those that are not."""
+    """Answers calls to /v1/responses: background ones here, all others as `Generation` does."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Background:
         ended: Callable[[CallTrace], None],
         poll_s: float = POLL_S,
     ) -> None:
-        """`ended` is told of every response that was followed to its end."""
+        """`ended` is called with the trace of each background response when it has ended."""
         self._request_admission = request_admission
         self._generation = generation
         self._backend_clients = backend_clients
@@ -62,11 +62,11 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
-        """Raises Refused, Rejected, UpstreamError."""
+        """Raises ProblemError, Rejected, UpstreamError."""
         call = await self._request_admission.take(request, endpoint, trace)
         if not call.background:
             return await self._generation.run(request, call, trace)
-        # Its client may give its name away again as soon as it has its answer.
+        # The client may reuse its request id as soon as it has its answer.
         call = call._replace(request=replace(call.request, id=self._names.take({})))
         async with AsyncExitStack() as held:
             held.callback(self._names.free, call.request.id)
@@ -76,7 +76,7 @@ class Background:
             lease = await held.enter_async_context(call.dispatcher.lease(call.request, call.tenant, trace.spans))
             begun = asyncio.create_task(self._begun(held.pop_all(), request, call, lease, trace))
         self._keep(begun)
-        # A client that leaves now may have set the backend to work already.
+        # When a client disconnects now, the backend may be at work already.
         try:
             return await asyncio.shield(begun)
         except asyncio.CancelledError:
@@ -84,8 +84,8 @@ class Background:
             raise
 
     async def stop(self) -> None:
-        """Follow nothing any longer, and have it ended: nobody could ask for it when this gateway is gone, and nobody
-        would pay for it.
+        """Cancel all background responses at their backends: without this gateway no client could fetch them, and no
+        tenant would be charged.
         """
         tasks = list(self._tasks)
         for task in tasks:
@@ -99,7 +99,7 @@ class Background:
             result = await self._generation.send(request, call, lease, trace)
             lease.outcome = result.outcome
             response_id = await _running_id(result.response)
-            if response_id is None:  # it was made while its client waited
+            if response_id is None:  # it is already complete
                 trace.over(result.outcome)
             else:
                 running = _Running(response_id, call, lease, trace)
@@ -119,7 +119,7 @@ class Background:
                 self._ended(response.trace)
 
     async def _abandoned(self, response: "_Running") -> None:
-        """Tell the backend to stop, in the time that there is, and charge what has been made."""
+        """Cancel the response at its backend, within CANCEL_S_MAX, and charge what has been made."""
         body = None
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_S_MAX):
@@ -127,7 +127,7 @@ class Background:
         response.told(body, backend_client=self._backend_clients[response.lease.backend_id])
 
     def _ended_alone(self, trace: CallTrace) -> None:
-        """The line of the call is in the log, for its client left: this is the one of what was made all the same."""
+        """Log what was made after the client disconnected: the line of its call is in the log already."""
         if trace.usage is not None:
             self._ended(replace(trace, reason="background", spans=None))
 
@@ -152,7 +152,7 @@ class Background:
         response.lease.outcome = Outcome.BACKEND_FAILED
 
     async def _asked(self, response: "_Running", endpoint: Endpoint) -> dict[str, Any] | None:
-        """What the backend says of the response, None where it says nothing."""
+        """The state of the response at its backend; None where the backend does not answer with 200 and JSON."""
         backend_client = self._backend_clients[response.lease.backend_id]
         headers = {**backend_client.credentials, "content-type": JSON_TYPE, "accept-encoding": "identity"}
         try:
@@ -166,19 +166,19 @@ class Background:
 
 
 class _Running:
-    """A response that is being made. Mutable."""
+    """A background response that its backend is making. Mutable."""
 
     def __init__(self, response_id: str, call: Call, lease: Lease, trace: CallTrace) -> None:
         self.id = response_id
         self.call = call
         self.lease = lease
-        # The line of the answer that said so much is in the log; this is the one of the response itself.
+        # The call that started the response has its own log line; this trace is for the line of the response.
         self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED, spans=None)
-        trace.reserved_tokens, trace.usage = 0, None  # it is the response that holds and uses them now
+        trace.reserved_tokens, trace.usage = 0, None  # both belong to the response's trace now
         self._started_s = time.perf_counter()
 
     def told(self, body: dict[str, Any] | None, *, backend_client: BackendClient) -> bool:
-        """Account for what the backend says; whether that was the last of it."""
+        """Account for a poll's answer; return whether the response has ended."""
         status = None if body is None else body.get("status")
         usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)
         if usage is None:
@@ -196,7 +196,7 @@ class _Running:
 
 
 async def _running_id(response: web.StreamResponse) -> str | None:
-    """The id of a response that has only begun, None where the answer is no such thing."""
+    """The id of a response that is queued or in progress; None for any other answer."""
     if response.status != 200 or not isinstance(response, WholeResponse):
         return None
     body = await read_answer(response.body, ("status", "id"))

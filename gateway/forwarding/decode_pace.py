@@ -1,9 +1,9 @@
-"""How fast does a backend answer, and so: how much has it probably produced of an answer that nobody saw?
+"""DecodePace: estimates how many tokens a backend has decoded of an answer that the gateway has not seen.
 
-An answer that is not streamed comes whole or not at all. Its client may leave at any time; the backend's work is
-then aborted, but what was decoded by then was decoded for this tenant. A backend that counts its steps has counted it
-(backends/step_counts.py). Of any other it is the time since a first token was to be expected, over the time per token:
-both are averages over the answers of this backend that came to their end, so they follow its load.
+An answer that is not streamed arrives whole or not at all. When its client disconnects, the gateway aborts the
+backend's work, but charges the tenant for what was decoded by then. A backend that counts its steps has counted it
+(backends/step_counts.py). For any other, the estimate is the time since the expected first token over the time per
+token. Both times are averages over the completed answers of this backend, so they follow its load.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class _Average:
 
 
 class DecodePace:
-    """One backend's pace. Times are seconds; tokens are of one sequence of the answer."""
+    """One backend's decoding speed. Times are seconds; tokens are of one sequence of the answer. Mutable."""
 
     def __init__(self, counted: Counted = lambda _begun_s, _ended_s: None) -> None:
         self.counted = counted
@@ -37,25 +37,25 @@ class DecodePace:
         self._token_s = _Average(TOKEN_S_AT_FIRST)
 
     def streamed(self, *, tokens: float, first_s: float, duration_s: float) -> None:
-        """A stream ended that had its first token after `first_s` and its last after `duration_s`."""
+        """Observe a completed stream, with its first token after `first_s` and its last after `duration_s`."""
         self._first_s.observe(first_s)
         if tokens > 1 and duration_s > first_s:
             self._token_s.observe((duration_s - first_s) / (tokens - 1))
 
     def whole(self, *, tokens: float, duration_s: float) -> None:
-        """An answer that was not streamed came after `duration_s`."""
+        """Observe an answer that was not streamed and came after `duration_s`."""
         if tokens > 0:
             self._token_s.observe(max(duration_s - self._first_s.value, 0.0) / tokens)
 
     def tokens_after(self, elapsed_s: float, ended_s: float = 0.0) -> float:
-        """How many tokens one sequence has probably got that was sent so long ago, and ended so long ago."""
+        """The estimated tokens of one sequence that was sent `elapsed_s` ago and ended `ended_s` ago."""
         if (counted := self.counted(elapsed_s, ended_s)) is not None:
             return counted
-        # One at least, for it may have begun.
+        # At least one, because decoding may have begun.
         return 1.0 + self._by_the_clock(elapsed_s - ended_s - self._first_s.value)
 
     def tokens_in(self, seconds: float) -> float:
-        """How many tokens one sequence has probably got in the last so many seconds."""
+        """The estimated tokens that one running sequence got in the last `seconds`."""
         counted = self.counted(seconds, 0.0)
         return self._by_the_clock(seconds) if counted is None else counted
 

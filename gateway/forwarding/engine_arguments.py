@@ -1,8 +1,8 @@
-"""What the scheduler inside an engine is told of a call: whose it is, what that weighs, and when its tokens are due.
+"""Arguments for the scheduler inside an engine: the tenant and tier of a call, their weights, and its SLO targets.
 
-Sent to backends that have the plugin (backends/vllm_plugin), and to no other: in `vllm_xargs`, where no client can
-have put these names (gateway/api/fields.py). Of a TTFT target is told what the call's time in our queue has left, and
-how much it was: what the engine can take on in time is reckoned for targets as they are given.
+They are sent in `vllm_xargs`, only to backends that have the plugin (backends/vllm_plugin). Clients cannot set these
+names (gateway/api/fields.py). A TTFT target is sent twice: what the gateway's queue has left of it, and in full,
+because the engine computes what it can admit in time from targets as they were given.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,15 @@ from gateway.api.bodies import JSON_TYPE
 from policies.types import Request, Tenant, Tier
 
 ARGUMENTS: Final = "vllm_xargs"
-LEAST_MS: Final = 1.0  # a target that has passed: the call is as urgent as can be
+LEAST_MS: Final = 1.0  # for a target that has passed: the highest urgency
 
 
 def engine_arguments(
     request: Request, tenant: Tenant, tier: Tier, *, gateway: str, number: int, now: float
 ) -> dict[str, Any]:
-    """Return what to tell. The call is the `number`-th that this backend is sent by the gateway of this name."""
+    """The arguments of one call, times in milliseconds. The call is the `number`-th that the gateway of this name sends
+    to this backend. `now` is on the clock of `request.arrived_at`.
+    """
     told: dict[str, Any] = {
         "tenant": tenant.id,
         "tier": tier.id,
@@ -38,7 +40,7 @@ def engine_arguments(
 
 
 def with_arguments(body: bytes, content_type: str, told: Mapping[str, Any]) -> bytes:
-    """Add to a body what is told, beside the client's own arguments. A form has no place for it, and stays."""
+    """The body with these arguments beside the client's own. A body that is not JSON (a form) is returned unchanged."""
     if content_type != JSON_TYPE:
         return body
     if b'"vllm_xargs"' not in body:
@@ -46,5 +48,5 @@ def with_arguments(body: bytes, content_type: str, told: Mapping[str, Any]) -> b
     call = orjson.loads(body)
     own = call.get(ARGUMENTS)
     if own is not None and not isinstance(own, dict):
-        return body  # the backend's to refuse
+        return body  # invalid: the backend rejects it
     return orjson.dumps({**call, ARGUMENTS: {**(own or {}), **told}})

@@ -1,5 +1,6 @@
-"""What is asked of an answer that was not streamed, read without holding up everybody else: a short one is parsed, of a
-long one are found those members of its top level that are asked for (backends/meters/long.py).
+"""Reads members of an answer that was not streamed, without blocking the event loop.
+
+A short answer is parsed. A long one is searched for the requested members of its top level (backends/meters/long.py).
 """
 
 import asyncio
@@ -13,12 +14,12 @@ from backends.meters.events import json_object
 
 
 def is_long(body: bytes | bytearray) -> bool:
-    """Whether it is searched and not parsed."""
+    """Whether an answer is searched and not parsed: from LONG_BYTES."""
     return len(body) >= long.LONG_BYTES
 
 
 async def read_answer(body: bytes | bytearray, members: Iterable[str], *, search: bool = False) -> dict[str, Any]:
-    """The answer; of a long one, or of any with `search`, these members. Empty where it is no JSON object."""
+    """The parsed answer; of a long one, or with `search`, only these members. Empty where it is no JSON object."""
     if not (search or is_long(body)):
         return json_object(body) or {}
     found = {name: await _in_turns(long.member(body, name)) for name in members}
@@ -26,7 +27,7 @@ async def read_answer(body: bytes | bytearray, members: Iterable[str], *, search
 
 
 async def is_whole_json(body: bytes | bytearray) -> bool:
-    """Whether it is JSON to its end."""
+    """Whether the body is complete JSON."""
     if is_long(body):
         return bool(await _in_turns(long.is_whole(body)))
     try:
@@ -37,7 +38,7 @@ async def is_whole_json(body: bytes | bytearray) -> bool:
 
 
 async def _in_turns(steps: long.Steps) -> Any:
-    """The result of these steps, with a turn for everybody else between them."""
+    """The result of these steps, with a turn of the event loop between them."""
     while True:
         try:
             next(steps)

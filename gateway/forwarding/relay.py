@@ -1,4 +1,4 @@
-"""A backend's response on its way to the client, counted as it passes.
+"""Relays a backend's response to the client, and counts its tokens as they pass.
 
 Streams: aiohttp writes the head and the end; the body goes from the backend's `data_received` through
 the meter to the client's transport in the same callback, without a task switch. Back-pressure: when the
@@ -6,12 +6,12 @@ client's transport is over its high-water mark, reading from the backend pauses 
 a stream holds at most that mark and one read.
 
 A stream that the backend does not finish ends with its API's error event and the proper end of the message,
-never as if it were whole. A client that left is the cancellation of the handler (`handler_cancellation=True`) or
-a closing transport; either aborts the exchange. So does one that is cut because it takes nothing
+never as if it were whole. The disconnect of a client is the cancellation of the handler (`handler_cancellation=True`)
+or a closing transport; either aborts the exchange. So does the cut of a client that reads nothing
 (gateway/http/slow_client.py).
 
-The end of a message is written by aiohttp when the call has been settled and its seat given back: how long a client
-takes for the last of it is its own affair.
+aiohttp writes the end of a message after the call is settled and its slot released, so a client that is slow to read
+the last bytes holds no slot.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class RelayResult(NamedTuple):
     """What to return from the handler, and how the exchange ended.
 
     `failure` says for the log what the backend did wrong, or that it `refused` the call; `slowed` that the backend had
-    to wait for the client. A handler that is cancelled, because its client left, gets no result.
+    to wait for the client. A handler that a disconnect cancels gets no result.
     """
 
     response: web.StreamResponse
@@ -56,21 +56,21 @@ class RelayResult(NamedTuple):
 
 
 def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a backend's response that its client gets: no hop-by-hop, cookie, server, date or length."""
+    """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length."""
     return {name: value for name, value in headers.items() if name in _PASSED_HEADERS or name.startswith("x-")}
 
 
 class WholeBody(NamedTuple):
-    """A body that has been read, and the account of it where it did not come at once."""
+    """A body that has been read; `unread` is its account where it did not arrive in one read."""
 
     data: bytes | bytearray
     unread: UnreadAnswer | None = None
 
 
 async def read_whole(exchange: HttpExchange, bytes_max: int, unread: UnreadBytes, tenant_id: str) -> WholeBody:
-    """The body of a response that is not streamed. Raises UpstreamError where it was cut, or looks like it.
+    """The body of a response that is not streamed. Raises UpstreamError where it is, or seems, incomplete.
 
-    It is read as far as its tenant has room for it in `unread`.
+    Reading pauses while the tenant is over its limit in `unread`.
     """
     if (body := exchange.at_once()) is not None:
         await _check_end(exchange, body)
@@ -87,15 +87,15 @@ async def read_whole(exchange: HttpExchange, bytes_max: int, unread: UnreadBytes
 
 
 async def _check_end(exchange: HttpExchange, body: bytes | bytearray) -> None:
-    """Raise UpstreamProtocolError for JSON that was cut where the connection's end was its only end."""
+    """Raise UpstreamProtocolError for incomplete JSON, where only the end of the connection marks the end of a body."""
     if not exchange.is_framed and "json" in exchange.headers.get("content-type", "") and not await is_whole_json(body):
         raise UpstreamProtocolError("half a body, of which only the end of the connection was the end")
 
 
 def relay_body(exchange: HttpExchange, body: WholeBody, *, headers: dict[str, str]) -> RelayResult:
-    """A response that is not streamed, whose body has been read: status, content type and body untouched.
+    """The response for a body that has been read: status, content type and body as the backend sent them.
 
-    `headers` are added, and win over the backend's.
+    `headers` are added, and override the backend's.
     """
     fields = passed_headers(exchange.headers) | headers
     if exchange.status in _WITHOUT_BODY:
@@ -113,11 +113,11 @@ async def relay_stream(
     timeliness: Timeliness | None = None,
     on_unread: Callable[[float], None] = lambda _seconds: None,
 ) -> RelayResult:
-    """Relay an event stream to its end, counting what passes.
+    """Relay an event stream to its end, and count its tokens.
 
-    `headers` are added, and win over the backend's. `timeliness` is told of tokens as they pass. `on_unread` is told
-    for how many seconds, when the client left, nothing more was read from the backend because the client took nothing:
-    it worked on all the same. The exchange is released on every path.
+    `headers` are added, and override the backend's. `timeliness` is updated as tokens pass. `on_unread` is called when
+    the client disconnects while reading from the backend is paused, with the seconds of that pause, in which the
+    backend worked on. The exchange is released on every path.
     """
     response = web.StreamResponse(status=exchange.status)
     try:
@@ -169,11 +169,11 @@ class _StreamRelay:
         self._time = asyncio.get_running_loop().time
         self._on_unread = on_unread
         self._writer = writer
-        self._tell_at = 0.0  # tokens at which on_usage wants to hear again
+        self._tell_at = 0.0  # output tokens at which on_usage is called next
         self._told: Usage | None = None
         self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
         self._drain: asyncio.Task[None] | None = None
-        self._paused_at = 0.0  # while there is a drain
+        self._paused_at = 0.0  # meaningful while `_drain` is set
         self.client_gone = False
         self.slowed = False
 
@@ -194,7 +194,7 @@ class _StreamRelay:
         return None if self.client_gone else self._end(reason)
 
     def _end(self, reason: str) -> str | None:
-        """Write what the meter held back, and what the end of the stream means."""
+        """Write what the meter held back, and an error event where the stream is incomplete. Return what failed."""
         meter = self._meter
         if rest := meter.finish():
             self._write(rest)
@@ -239,7 +239,7 @@ class _StreamRelay:
             self._mind_the_buffer()
 
     def _mind_the_buffer(self) -> None:
-        """Pause reading from the backend while the client takes less than it is sent."""
+        """Pause reading from the backend until the client's write buffer has drained."""
         if self._transport.is_closing():
             self._leave()
             return
@@ -257,7 +257,7 @@ class _StreamRelay:
         except ConnectionError:
             self._leave()
             return
-        if self._transport.is_closing():  # a connection that is cut ends its waiting, too
+        if self._transport.is_closing():  # drain() also returns when the connection is cut
             self._leave()
         else:
             self._drain = None

@@ -1,8 +1,8 @@
-"""A call that generates tokens, from its lease on: queue, send, relay, settle.
+"""Generation: a call that generates tokens, from its lease to its end: queue, send, retry, relay, settle.
 
-A call that a backend does not take before the first byte (no connection, "the engine is busy") goes back to
-the head of its tenant's queue and waits for the next backend. From the first byte on it belongs to that backend,
-and ends in exactly one outcome.
+Retry: when a backend does not take a call before the first byte of an answer (no connection, "the engine is busy"), the
+call returns to the head of its tenant's queue and waits for the next backend. From the first byte on there is no retry,
+and the call ends in exactly one outcome.
 """
 
 import time
@@ -27,11 +27,11 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted
 from policies.types import Outcome, Tier
 
-RESENDS_MAX = 1  # of a call whose connection broke before the answer: it may be what breaks the backend
+RESENDS_MAX = 1  # of a call whose connection broke before the answer: the call itself may break backends
 
 
 class Generation:
-    """Answers calls that generate tokens."""
+    """Answers calls that generate tokens, with a retry at another backend."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Generation:
         heartbeat_s: float | None = None,
         on_answer: Callable[[str, Call, str, int], None],
     ) -> None:
-        """`on_answer` is told of an answer that may be asked for later: its id, its call, its backend, and how many
-        tokens it and its prompt have by then. `heartbeat_s`: how long a stream waits for its head and between comments;
-        None: it waits silently, for its first event.
+        """`on_answer` is called for an answer that can be fetched later, with its id, its call, the id of its backend,
+        and its prompt and output tokens so far. `heartbeat_s`: seconds that a waiting stream stays silent before its
+        head, and between comments; None: the head comes with the first event.
         """
         self._request_admission = request_admission
         self._backends = backends
@@ -59,14 +59,14 @@ class Generation:
         self._unread = unread
         self._on_answer = on_answer
         self._heartbeat_s = heartbeat_s
-        self.stopping = False  # the gateway cuts its exchanges itself: no evidence about backends
+        self.stopping = False  # the gateway itself cuts its exchanges, so failures are no evidence about backends
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
-        """Raises Refused, Rejected, UpstreamError."""
+        """Parse, admit and run a call. Raises ProblemError, Rejected, UpstreamError."""
         return await self.run(request, await self._request_admission.take(request, endpoint, trace), trace)
 
     async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
-        """Raises Rejected, UpstreamError."""
+        """Queue an admitted call, send it and return its response. Raises Rejected, UpstreamError."""
         trace.request, trace.queued_s = call.request, time.perf_counter()
         if trace.spans is not None:
             trace.spans.queued()
@@ -79,12 +79,15 @@ class Generation:
                 result = await self.send(request, call, lease, trace)
                 lease.outcome = result.outcome
         finally:
-            if lease.backend_id:  # else it ended in the queue
+            if lease.backend_id:  # otherwise it ended in the queue
                 trace.over(lease.outcome)
         return result.response
 
     async def send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
-        """Send the call to the backend of its lease, and to the next one while it is not taken."""
+        """Send the call to the backend of its lease; retry at the next one while the call is preempted, or not taken.
+
+        Raises Rejected, UpstreamError.
+        """
         resends = 0
         while True:
             sent_at = call.dispatcher.now()
@@ -125,7 +128,7 @@ class Generation:
         return result
 
     def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
-        """So much of the call's answer is there."""
+        """Report the answer's id, if it has one, and its tokens so far to `on_answer`."""
         if trace.answer_id is not None:
             usage = trace.usage
             tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens

@@ -1,10 +1,10 @@
-"""What a call has used, told to its lease, its trace and, once, to the estimate of prompts.
+"""Settlement: reports the usage of a call to its lease, its trace and, once, to the estimator of prompt tokens.
 
 Reported usage is charged as it stands. Where a server reports none, the answer's text is counted: by the configured
-encoding where there is one, else by the tokens per byte that this tenant's prompts have. Of a call that its client left
-is charged what its backend has done by then, as far as that was not reported: of its prompt, by the model of the
-backend's steps; of its answer, by the steps that the backend counted, else by the clock. All that is not reported is
-marked as estimated.
+encoding where there is one, else by the tokens per byte of this tenant's prompts. After a client's disconnect, the
+call is charged what its backend has done by then: what was reported; else, for the prompt, the model of the backend's
+steps; for the answer, the steps that the backend counted, else the clock. All usage that is not reported is marked as
+estimated.
 """
 
 import time
@@ -63,25 +63,25 @@ class Settlement:
         self._unread_s = 0.0
 
     def tokens(self, reported: Usage) -> float:
-        """Cumulative usage; returns how many output tokens there are when it has to be told again."""
+        """Charge this cumulative usage. Returns at how many output tokens it has to be called again."""
         if not self._learnt and reported.prompt_tokens:
             self._learnt = True
             self._request_admission.learn(self._call, reported.prompt_tokens)
         return self._tell(self.true(reported))
 
     def true(self, usage: Usage) -> Usage:
-        """The usage, with our estimate of the prompt where the server counts none."""
+        """The usage, with the gateway's estimate of the prompt where the server reports none."""
         if usage.prompt_tokens or not usage.output_tokens:
             return usage
         return self._estimated(usage.output_tokens)
 
     async def whole(self, status: int, body: bytes | bytearray) -> None:
-        """An answer that was not streamed. A refusal costs nothing, whatever it says."""
+        """Settle an answer that was not streamed. An error response costs nothing, whatever usage it reports."""
         if status != 200:
             self.tokens(NO_USAGE)
             return
         shape = ANSWERS[self._call.parsed.answer]
-        # Of embeddings, which are nothing but numbers, no more than that is of interest, however short they are.
+        # An answer without text (embeddings: nothing but numbers) is searched for these members, however short it is.
         answer = await read_answer(body, _MEMBERS, search=shape.text_key is None)
         if self._call.parsed.answer is AnswerKind.RESPONSES and type(id_ := answer.get("id")) is str:
             self._on_id(id_)
@@ -103,7 +103,7 @@ class Settlement:
             self._pace.whole(tokens=usage.output_tokens / self._call.parsed.choices, duration_s=self._elapsed_s())
 
     async def streamed(self, usage: Usage | None, text: str | None) -> None:
-        """A stream has ended. `text` is what the server left uncounted, None where it counted everything."""
+        """Settle a stream at its end. `text` is what the server left uncounted, None where it counted everything."""
         if usage is None:
             self._trace.estimated = True
             self._tell(self._estimated(0))
@@ -113,7 +113,7 @@ class Settlement:
             self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)))
 
     def paced(self, usage: Usage | None) -> None:
-        """A stream has come to its end as fast as its backend could: how fast that was."""
+        """Observe the decode pace of a completed stream that did not wait for its client."""
         first_token_s, dispatched_s = self._trace.first_token_s, self._trace.dispatched_s
         if usage is not None and usage.output_tokens and first_token_s is not None and dispatched_s is not None:
             self._pace.streamed(
@@ -123,17 +123,17 @@ class Settlement:
             )
 
     def unread(self, seconds: float) -> None:
-        """The client had taken nothing for so long when it left its stream, while its backend was at work."""
+        """Note for how many seconds before the disconnect the stream was paused while its backend worked on."""
         self._unread_s = seconds
 
     def left(self, since_s: float = 0.0) -> None:
-        """The client left an answer that was to come whole so many seconds ago: until then its backend was at work."""
+        """Settle an answer that is not streamed after a disconnect `since_s` ago; until then its backend worked."""
         request, prompt = self._call.request, self._lease.prefilled()
         is_decoded = prompt.prompt_tokens >= request.prompt_tokens and request.output_tokens_max > 0
         self._produced(prompt, self._pace.tokens_after(self._elapsed_s(), since_s) if is_decoded else 0.0)
 
     def left_stream(self, meter: StreamMeter | None, since_s: float = 0.0) -> None:
-        """The same of a stream, of which `meter` has counted what passed, None where it had not begun."""
+        """Settle a stream after a disconnect `since_s` ago. `meter` has counted what passed; None: it had not begun."""
         usage = None if meter is None else meter.usage
         if meter is None or usage is None:  # before its first token
             self._produced(self._lease.prefilled(), 0.0)
@@ -143,17 +143,17 @@ class Settlement:
             self._produced(usage, self._pace.tokens_in(self._unread_s))
 
     def _decoded(self, meter: StreamMeter, since_s: float) -> float | None:
-        """How many tokens each sequence of a stream has got by what its backend has counted since the first; None where
-        they were reported with the stream, or not counted.
+        """The tokens of each sequence of a stream, from the steps that its backend counted since the first token; None
+        where the stream reported them, or the backend does not count.
         """
         if not meter.tokens_estimated or self._trace.first_token_s is None:
             return None
         counted = self._pace.counted(time.perf_counter() - self._trace.first_token_s, since_s)
-        # A token that has passed was decoded, however long ago the backend last said how many.
+        # The backend's last report may be old: a token that has passed was decoded in any case.
         return None if counted is None else max(1.0 + counted, meter.pieces / self._call.parsed.choices)
 
     def _produced(self, usage: Usage, tokens: float) -> None:
-        """Beside this usage each sequence has probably got so many tokens that nobody saw."""
+        """Charge this usage, and for each sequence an estimated number of tokens that did not reach the gateway."""
         request = self._call.request
         most = max(request.output_tokens_max, usage.output_tokens)
         output_tokens = round(min(usage.output_tokens + tokens * request.choices, most))
@@ -164,8 +164,8 @@ class Settlement:
         self._trace.passed(usage)
         tell_at = self._lease.tokens(usage)
         if not usage.output_tokens:
-            return 1.0  # the first token's time is of interest
-        # Of several prompts each is reported with its own first token: until then their sum is too small.
+            return 1.0  # call again at the first token, whose time matters
+        # Each of several prompts is reported with its own first token: until then their sum is too small.
         return tell_at if self._call.parsed.prompts == 1 else usage.output_tokens + 1
 
     def _estimated(self, output_tokens: int) -> Usage:

@@ -1,6 +1,6 @@
-"""How much a stream is asked to say of what it uses, and how much of what it says is its client's to see.
+"""Usage reports in streams: which ones the gateway asks a backend for, and which ones it passes on to the client.
 
-Asked is for all that the backend can say; kept is what the client asked for itself.
+It asks for all that this kind of backend can report, and passes on what the client asked for itself.
 """
 
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from gateway.api.calls import ParsedCall
 
 
 class StreamUsage(NamedTuple):
-    """The event with the usage of all, and what chunks say."""
+    """Usage in a stream: in an event at its end, and in its chunks."""
 
     at_end: bool
     in_chunks: bool
 
 
 def usage_of_client(parsed: ParsedCall, kind: BackendKind) -> StreamUsage:
-    """What the client is to see. A server honours continuous_usage_stats only together with include_usage."""
+    """The usage that the client sees. A server honours continuous_usage_stats only together with include_usage."""
     wants = parsed.client_wants_usage
-    if kind.usage is UsageDetail.NOTHING:  # what it says it says by itself
+    if kind.usage is UsageDetail.NOTHING:  # what it reports it reports unasked
         return StreamUsage(at_end=True, in_chunks=True)
     if kind.usage is UsageDetail.AT_END:
         return StreamUsage(at_end=wants, in_chunks=wants)
@@ -27,10 +27,10 @@ def usage_of_client(parsed: ParsedCall, kind: BackendKind) -> StreamUsage:
 
 
 def body_for(parsed: ParsedCall, kind: BackendKind) -> bytes:
-    """The body as this kind of backend takes it."""
+    """The body for this kind of backend, with the usage options that it accepts."""
     return parsed.body.asking(usage=kind.usage is not UsageDetail.NOTHING, continuous=kind.usage is UsageDetail.ALWAYS)
 
 
 def asks_for_more(parsed: ParsedCall, kind: BackendKind) -> bool:
-    """Whether this backend is sent options that the client did not give."""
+    """Whether the gateway sends this backend usage options that the client did not give."""
     return parsed.stream and kind.usage is not UsageDetail.NOTHING and not parsed.client_wants_usage

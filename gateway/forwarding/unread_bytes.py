@@ -1,13 +1,13 @@
-"""How much of the memory do answers take that wait for their clients, by tenant?
+"""UnreadBytes: limits, for each tenant, the memory of whole answers that wait for their clients.
 
-A whole answer is read as fast as its backend sends it, and waits here for its client. What one tenant has waiting is
-limited. Over the limit its next answers are not lost: they are read on as its clients take those before, and a
-tenant that takes its answers slowly slows itself. But the answer that is not read on holds a seat of its backend, so
-that over the limit an answer of which nothing was taken for PRESSED_STALL_S is cut, long before the limit for
-connections (gateway/http/slow_client.py) would. The oldest answer that still arrives is read on when no other waits
-whole: so there is always one that can end, and a tenant has at most its limit and one answer more.
+The gateway reads a whole answer as fast as its backend sends it, and holds it until its client has read it. Each tenant
+has a limit of such bytes. Over the limit the gateway pauses reading the tenant's further answers until its clients have
+read earlier ones, so a tenant that reads slowly slows only itself. But a paused answer holds a slot of its backend. So
+over the limit, a client that reads nothing for PRESSED_STALL_S is cut, long before the limit for connections
+(gateway/http/slow_client.py). The oldest arriving answer is not paused while no complete answer waits: one answer can
+always finish, and a tenant holds at most its limit and one answer more.
 
-Streams are not counted: each holds its transport's mark and one read at most (relay.py).
+Streams are not counted: each holds its transport's high-water mark and one read at most (relay.py).
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from weakref import WeakSet
 
 from backends.upstream import HttpExchange
 
-# The longest round trips are 0.3 s, and TCP repeats what was lost after 0.2 to 1 s: a client that reads has taken some.
+# Long round trips take 0.3 s, and TCP resends lost data after 0.2 to 1 s: a client that reads makes progress in 2 s.
 PRESSED_STALL_S: Final = 2.0
 PRESSED: Final = "tenant_unread_bytes"
 
 
 class _Tenant:
-    """What one tenant has waiting."""
+    """The answers of one tenant that arrive, or wait complete."""
 
     __slots__ = ("arriving", "bytes", "timer", "whole")
 
@@ -35,15 +35,15 @@ class _Tenant:
 
 
 class UnreadBytes:
-    """The answers that wait, of all tenants. Mutable."""
+    """The whole answers of all tenants that wait for their clients. Mutable."""
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max`: of one tenant."""
+        """`bytes_max`: the limit of each tenant."""
         self._bytes_max = bytes_max
         self._tenants: dict[str, _Tenant] = {}
 
     def arriving(self, tenant_id: str, exchange: HttpExchange) -> "UnreadAnswer":
-        """An answer of this tenant's that begins to arrive; to be released."""
+        """The account of an answer of this tenant that begins to arrive. The caller releases it."""
         answer = UnreadAnswer(self, tenant_id, exchange)
         self._tenants.setdefault(tenant_id, _Tenant()).arriving[answer] = None
         return answer
@@ -96,7 +96,7 @@ class UnreadBytes:
 
 
 class UnreadAnswer:
-    """The account of one answer. It is released with its object at the latest: an answer may be dropped unsent."""
+    """The account of one answer. An answer may be dropped unsent, so at the latest the destructor releases it."""
 
     __slots__ = ("__weakref__", "_bytes", "_cut", "_exchange", "_moved_at", "_unread", "is_paused", "tenant_id")
 
@@ -113,13 +113,13 @@ class UnreadAnswer:
         self.release()
 
     def grew(self, bytes_: int) -> None:
-        """So much more of it is here. Its exchange is paused where that is too much."""
+        """Count bytes that have arrived. Over the tenant's limit this pauses the exchange."""
         self._bytes += bytes_
         if self._unread is not None:
             self._unread.grew(self, bytes_)
 
     def arrived(self) -> None:
-        """All of it is here."""
+        """The answer is complete."""
         self._exchange = None
         if self._unread is not None:
             self._unread.arrived(self)

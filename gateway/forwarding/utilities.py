@@ -1,8 +1,8 @@
-"""What a backend answers without generating: tokenizing, counting, a response that it keeps.
+"""Utilities: calls that a backend answers without generating: tokenizing, counting, fetching a stored response.
 
-It is quick and takes no seat of the engine, so it is not queued: it goes to a backend of the pool that is well, a few
-at a time for each tenant. It counts as a request of its tenant's minute, and costs it a unit, which is little, but
-not nothing.
+They are quick and take no slot of the engine, so they are not queued. Each goes to an available backend of the pool,
+IN_FLIGHT_MAX at a time for each tenant. It counts against the tenant's limit of requests per minute, and is charged
+one prompt token.
 """
 
 import itertools
@@ -34,7 +34,7 @@ from policies.types import LimitKind, Reason, Tenant, Usage
 UNIT: Final = Usage(1, 0, 0)  # a prompt token
 IN_FLIGHT_MAX: Final = 16  # of one tenant
 ANSWER_BYTES_MAX: Final = 64 << 20
-TRIES_MAX: Final = 3  # backends, for a call that reaches none
+TRIES_MAX: Final = 3  # backends that a call is tried at, until one can be reached
 
 
 class Utilities:
@@ -81,18 +81,18 @@ class Utilities:
             self._left(tenant)
 
     def _of_kept(self, request: web.BaseRequest, trace: CallTrace, response_id: str) -> tuple[ParsedRequest, list[str]]:
-        """A response belongs to whom it was made for, and is where it was made: also while the gateway drains, which
-        waits for what is in the background so that it can be asked for.
+        """The backend that has a stored response, for its owner alone. Raises ProblemError. It works during a drain,
+        too: the drain waits for background responses so that clients can fetch them.
         """
         identity = self._request_parser.identify(request, trace)
         kept = self._responses.find(response_id, identity.tenant_id)
-        if kept is None or kept.backend_id not in self._backend_clients:  # it went with its backend
+        if kept is None or kept.backend_id not in self._backend_clients:  # its backend was removed
             raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "response_id"))
         arrival = self._request_parser.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
         return arrival, [kept.backend_id]
 
     def _well(self, arrival: ParsedRequest) -> list[str]:
-        """The backends to ask, in turn."""
+        """The available backends that have the model, round-robin, TRIES_MAX at most. Raises ProblemError."""
         holders = self._pools.holders(arrival.card.id)
         backend_ids = [each for each in self._pools.available(arrival.card.id) if holders is None or each in holders]
         if not backend_ids:
@@ -101,7 +101,7 @@ class Utilities:
         return (backend_ids[first:] + backend_ids[:first])[:TRIES_MAX]
 
     def _admit(self, arrival: ParsedRequest) -> None:
-        """Refuse what is beyond the tenant's minute, or one too many at once."""
+        """Charge the call. Raises ProblemError beyond the tenant's limits per minute, or IN_FLIGHT_MAX."""
         tenant = arrival.tenant
         if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
             limits = arrival.dispatcher.rate_limits(tenant)
@@ -122,12 +122,14 @@ class Utilities:
         backend_ids: list[str],
         trace: CallTrace,
     ) -> HttpExchange:
-        """The answer of the first backend that takes it; a backend that hangs up without a word has not taken it."""
+        """The answer of the first backend that takes the call. A backend that closes the connection before it has sent
+        a byte has not taken it.
+        """
         changed = changes(arrival.body.values, salted=False, xargs_allowed=self._xargs_allowed)
         body = arrival.body.upstream(changed, None)
         for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
             backend_client = self._backend_clients.get(backend_id)
-            if backend_client is None:  # taken away while another was asked
+            if backend_client is None:  # removed while another backend was tried
                 continue
             trace.backend_id = backend_id
             headers = upstream_headers(
@@ -154,7 +156,7 @@ class Utilities:
             body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, arrival.tenant.id)
             exchange.release()
             return relay_body(exchange, body, headers=headers).response
-        # A kept response told again: it was charged when it was made.
+        # A stored response, streamed again: it was charged when it was made.
         trace.stream = True
         meter = ANSWERS[AnswerKind.RESPONSES].meter(StreamCall())
         result = await relay_stream(request, exchange, meter, lambda _usage: float("inf"), headers=headers)
@@ -168,7 +170,7 @@ class Utilities:
 
 
 def _target(request: web.BaseRequest, endpoint: Endpoint, path_id: str) -> str:
-    """What the backend is asked for. Only what may be asked without a body has anything to say in its query."""
+    """The target at the backend. The query is kept only for endpoints that need no body."""
     target = endpoint.target(path_id)
     query = request.rel_url.raw_query_string if endpoint.may_be_empty else ""
     return f"{target}?{query}" if query else target
