@@ -1,4 +1,4 @@
-"""Where are the backends now? Sources that watch for servers that come and go."""
+"""Discovery: sources that watch for servers that come and go."""
 
 from backends.discovery.dns import Dns
 from backends.discovery.source import OnFound, Source

@@ -1,4 +1,4 @@
-"""Signing in to a Kubernetes cluster, as the pod that we are."""
+"""Credentials for the Kubernetes cluster that the gateway's pod runs in."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -10,7 +10,9 @@ SignIn = Callable[[], Configuration]
 
 
 def sign_in() -> SignIn:
-    """How to sign in, each time anew: a pod's token is replaced every hour. Raises ValueError outside of a cluster."""
+    """Return a function that reads the credentials anew each time: a pod's token is replaced every hour. Raises
+    ValueError outside of a cluster.
+    """
     try:
         _in_cluster()
     except ConfigException as error:
@@ -19,7 +21,7 @@ def sign_in() -> SignIn:
 
 
 def connect(signed_in: SignIn) -> AbstractAsyncContextManager[ApiClient]:
-    """A client, for as long as a watch."""
+    """Return a client for the time of one watch."""
     return ApiClient(signed_in())
 
 

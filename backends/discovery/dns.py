@@ -1,7 +1,7 @@
-"""Servers by the addresses that a name has: a headless service, or any name with several A or AAAA records.
+"""Discovery by DNS: one server per address of a name, such as a headless service or several A or AAAA records.
 
-Asked every few seconds. A name that has no address now keeps those that it had: a resolver that fails, and one that
-says that there is nothing because all pods are down, cannot be told apart, and the pods are asked anyway.
+The name is resolved every few seconds. If it has no address now, the servers found before stay: a resolver that fails
+cannot be told from one that has no address because all pods are down, and the pods are polled anyway.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Dns:
             await asyncio.sleep(self._every_s)
 
     async def _ask(self) -> frozenset[str]:
-        """What the name stands for now; nothing where that cannot be found out."""
+        """Resolve the name now; empty if that fails."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(DNS_TIMEOUT_S):

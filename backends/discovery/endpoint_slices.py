@@ -1,9 +1,9 @@
-"""Servers by Kubernetes' EndpointSlices: the pods behind the services that a label selector names.
+"""Discovery by Kubernetes' EndpointSlices: the pods behind the services that a label selector names.
 
-The API server is asked for all slices once and then says what changes, so a pod is known as soon as the cluster calls
-it ready, and left alone as soon as it is about to end, while it still answers what it was sent. Where the stream
-breaks or falls silent, or the API server has forgotten where we were (410), everything is listed anew.
-(Kubernetes, "EndpointSlices"; discovery.k8s.io/v1.)
+The API server lists all slices once and then streams the changes. So a pod is added as soon as the cluster calls it
+ready, and removed as soon as it terminates, while it still answers its requests. If the stream breaks or falls silent,
+or the API server has forgotten the position in it (410), everything is listed anew. (Kubernetes, "EndpointSlices";
+discovery.k8s.io/v1.)
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from backends.discovery.source import OnFound, limited, root_url
 
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 LIST_S = 10.0
-WATCH_S = 300  # then the API server ends the stream, and it is asked anew
-# A bookmark comes every minute where anything has changed. Without one there was nothing, or nobody is there any more:
-# listing anew finds out, and costs little.
+WATCH_S = 300  # the API server ends the stream after this, and everything is listed anew
+# A bookmark comes every minute if anything has changed. Without one nothing changed, or the connection is dead; listing
+# anew finds out and costs little.
 SILENCE_S = 90.0
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ Connect = Callable[[], AbstractAsyncContextManager[ApiClient]]
 
 
 class EndpointSlices:
-    """The ready pods of the services in `namespace` whose slices have these labels."""
+    """The ready pods of the services in `namespace` whose slices match `selector`."""
 
     def __init__(
         self,
@@ -41,14 +41,16 @@ class EndpointSlices:
         scheme: str = "http",
         silence_s: float = SILENCE_S,
     ) -> None:
-        """`connect` opens a client that is signed in to a cluster; `port` is a number or a name of the slices'."""
+        """`connect` opens a client with credentials for a cluster; `port` is a number, or a name of a port in the
+        slices.
+        """
         self._connect = connect
         self._namespace = namespace
         self._selector = selector
         self._port = port
         self._scheme = scheme
         self._silence_s = silence_s
-        self._slices: dict[str, frozenset[str]] = {}  # by name: what each has
+        self._slices: dict[str, frozenset[str]] = {}  # by name of the slice: its servers
         self._found: frozenset[str] | None = None
         self._failures = 0
 
@@ -57,7 +59,7 @@ class EndpointSlices:
             try:
                 async with self._connect() as client:
                     await self._list_and_follow(DiscoveryV1Api(client), on_found)
-            except Exception as error:  # noqa: BLE001 - whatever goes wrong there, the watch goes on
+            except Exception as error:  # noqa: BLE001 - no error may end the watch
                 if not self._failures:
                     log.warning("discovery: EndpointSlices of %s: %s", self._selector, _said(error))
                 await asyncio.sleep(RETRY_S[min(self._failures, len(RETRY_S) - 1)])
@@ -97,7 +99,7 @@ class EndpointSlices:
             on_found(found)
 
     def _urls(self, endpoint_slice: Any) -> frozenset[str]:
-        """The servers of one slice."""
+        """Return the servers of one slice."""
         if endpoint_slice.address_type == "FQDN":
             return frozenset()
         ports = list(self._ports(endpoint_slice))
@@ -115,7 +117,7 @@ class EndpointSlices:
 
 
 def _is_ready(conditions: Any) -> bool:
-    """A condition that is not said counts as true; one that is about to end is not ready, whatever it says."""
+    """A missing condition counts as true; a terminating endpoint is not ready, whatever `ready` says."""
     return conditions is None or (conditions.ready is not False and conditions.terminating is not True)
 
 

@@ -1,8 +1,8 @@
-"""The question that every source answers, again whenever the answer may have changed.
+"""Interface of a discovery source, which reports the servers again whenever they may have changed.
 
-A source knows addresses of servers that are ready, nothing else: what they serve and how they are is asked of them
-(backends/pool.py). What it cannot find out just now it does not say: servers that were there a moment ago are still
-there, as far as anybody knows, and whether they answer is seen by asking them.
+A source reports only the addresses of servers that are ready; the models and the health come from polling them
+(backends/pool.py). When a source fails it reports nothing: the servers found before stay, and polling shows whether
+they answer.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,18 +15,18 @@ SERVERS_MAX = 1024  # of one source; more are a wrong selector
 
 
 class Source(Protocol):
-    """Which servers are there?"""
+    """A source of servers."""
 
     async def watch(self, on_found: OnFound) -> None:
-        """Tell of every change until cancelled. Never raises: what goes wrong is logged once, and tried again."""
+        """Report every change until cancelled. Never raises: an error is logged once, and the source tries again."""
         ...
 
 
 def root_url(scheme: str, address: str, port: int) -> str:
-    """The URL of a server at an IP address."""
+    """Return the URL of a server at an IP address."""
     return f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
 
 
 def limited(urls: Iterable[str]) -> frozenset[str]:
-    """The first of them by name, where there are more than one source may have."""
+    """Return at most SERVERS_MAX of these URLs, the first in order of name."""
     return frozenset(sorted(set(urls))[:SERVERS_MAX])

@@ -1,7 +1,7 @@
-"""Counting what an answer uses, by the API that it is written in: one table, a row per API.
+"""Meters: count the tokens of an answer, by the API that it is written in. One table, one row per API.
 
-A row says which meter counts the API's event stream, where a whole body has its usage, and where its text
-is, which is counted when there is no usage. Paths and fields are the gateway's business, not this package's.
+A row names the meter of the API's event stream, the function that reads a whole body's usage, and the field with the
+text, which is counted when there is no usage. Paths and request fields are the gateway's concern, not this package's.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class AnswerKind(StrEnum):
     COHERE = "cohere"
     TRANSCRIPTION = "transcription"
     POOLING = "pooling"  # embeddings, scores, ranks, classes: a prompt and no output
-    NONE = "none"  # nothing of it is tokens
+    NONE = "none"  # no tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
-"""The event stream of chat completions and completions: chunks of choices, a chunk of usage, [DONE].
+"""Meters of chat completions, completions and transcriptions: chunks of choices, a chunk of usage, [DONE].
 
-The gateway asks every backend that can for `include_usage` and `continuous_usage_stats`, so that it can
-charge each token as it passes; the client gets the bytes that the backend would have sent to it directly.
-A vLLM event with one token is recognised by byte search. That is exact: `"usage":{` cannot occur inside a
-JSON string, where quotes are escaped. Every other event (first seen spacing, finish, errors, several
-choices) is parsed. Where events carry no usage they are counted, and the last usage puts that right.
+The gateway asks every backend that supports it for `include_usage` and `continuous_usage_stats`, so that it can charge
+each token as it passes. The client gets the bytes that the backend would have sent to it directly. A vLLM event with
+one token is recognised by byte search. That is exact: `"usage":{` cannot occur inside a JSON string, where quotes are
+escaped. Every other event (first seen spacing, finish, errors, several choices) is parsed. Events without usage are
+counted, and the last usage corrects the count.
 
-The last finish event waits for the event behind it, because what belongs on it depends on that:
-`system_fingerprint` (vLLM puts it on the usage event where there is one, else on every finish event), and
-the usage of a server that puts its only one on the finish event.
+The last finish event is held until the next event, which decides what it contains: `system_fingerprint` (vLLM puts it
+on the usage event if there is one, else on every finish event), and the usage of a server that reports it only on the
+finish event.
 """
 
 import re
@@ -21,7 +21,7 @@ from backends.meters.events import EventMeter, StreamCall, Uncounted, json_objec
 from backends.meters.usage import count, openai_usage, response_usage, texts
 from policies.types import Usage
 
-# A vLLM event that is not the last of its choice: what stands before and behind its token counts.
+# A vLLM event that is not the last of its choice: the bytes before and after its token counts.
 _TOKEN_EVENT = re.compile(
     rb'("finish_reason":null[^\[\]{}]*\}\])(,"usage":\{"prompt_tokens":)(\d+)(,"total_tokens":)\d+,"completion_tokens":\d+'
     rb'((?:,"completion_tokens_details":null)?\}\}\n\n)\Z'
@@ -29,13 +29,13 @@ _TOKEN_EVENT = re.compile(
 _USAGE_ANY = re.compile(rb',\s*"usage"\s*:\s*(?:null|\{(?:[^{}]|\{[^{}]*\})*\})')
 _NULL_USAGE = b',"usage":null'
 _LF = 0x0A
-_NEVER = b"\0"  # is found in no event that the rest of the test would let pass
+_NEVER = b"\0"  # occurs in no event that passes the rest of the test
 _CLIENTS_FAULTS = range(400, 500)
 _STOPPED = "The backend stopped before the answer was complete."
 
 
 class _Held(NamedTuple):
-    """The last finish event: around the place of a fingerprint, and as it goes out if no usage event follows."""
+    """The last finish event, split where a fingerprint would go; `alone` is sent if no usage event follows."""
 
     before: bytes
     after: bytes
@@ -43,7 +43,7 @@ class _Held(NamedTuple):
 
 
 class ChunkMeter(EventMeter):
-    """One stream's usage so far. Continuous usage is per choice and per prompt, and is summed here."""
+    """Usage of one stream so far. Continuous usage is per choice and per prompt; this meter sums it."""
 
     __slots__ = (
         "_absent_usage", "_cached_tokens", "_choice_tail", "_choices", "_choices_per_prompt", "_continuous",
@@ -58,7 +58,7 @@ class ChunkMeter(EventMeter):
         self._choices = call.choices
         self._choices_per_prompt = max(1, call.choices // call.prompts)
         self._usage_head, self._usage_tail, self._choice_tail = _NEVER, b"", b""
-        self._absent_usage = b""  # how this server says in a chunk that it has no usage
+        self._absent_usage = b""  # what this server writes into a chunk without usage
         self._held: _Held | None = None
         self._outputs: dict[int, int] = {}
         self._prompts: dict[int, int] = {}
@@ -84,7 +84,7 @@ class ChunkMeter(EventMeter):
             return self._slow(data)
         out = self._split(data)
         if self._partial:
-            self._usage_head = _NEVER  # what comes next begins in the middle of an event
+            self._usage_head = _NEVER  # the next bytes begin in the middle of an event
         return out
 
     def finish(self) -> bytes:
@@ -95,9 +95,9 @@ class ChunkMeter(EventMeter):
         return b"data: " + orjson.dumps({"error": said}) + b"\n\n"
 
     def _token(self, event: bytes) -> bytes | None:
-        """One whole event that differs from the one before only in its tokens; None if it is not that.
+        """Match one whole event that differs from the previous one only in its tokens; None if it does not match.
 
-        bytes.partition is the cheapest search there is in CPython: it parses no arguments.
+        bytes.partition is the cheapest search in CPython: it parses no arguments.
         """
         before, _, usage = event.rpartition(self._usage_head)
         total_tokens, _, output_tokens = usage.partition(b',"completion_tokens":')
@@ -117,7 +117,7 @@ class ChunkMeter(EventMeter):
         return out
 
     def _expect_like(self, event: bytes) -> None:
-        """Remember what surrounds the tokens of an event, for _token(), where that is all there is to know."""
+        """Remember the bytes around an event's token counts for _token(), where nothing else can differ."""
         match = _TOKEN_EVENT.search(event)
         if match is None or self._choices != 1 or self._held is not None or self._estimated:
             self._usage_head = _NEVER
@@ -128,12 +128,12 @@ class ChunkMeter(EventMeter):
         self._choice_tail = choice_end + self._absent_usage + b"}\n\n"
 
     def _parsed(self, event: bytes) -> bytes:
-        """One whole event of any kind."""
+        """Parse one whole event of any kind."""
         data = payload(event)
         if data == b"[DONE]":
             return self._flush() + self._end(event)
         message = json_object(data)
-        if message is None:  # a comment that keeps the connection alive, or not ours to judge
+        if message is None:  # a keep-alive comment, or not JSON: pass it on
             return self._flush() + event
         if error := message.get("error"):
             self.error = True
@@ -145,8 +145,8 @@ class ChunkMeter(EventMeter):
         return self._usage_event(event, message)
 
     def _end(self, event: bytes) -> bytes:
-        """[DONE] says that the answer is whole: after an error or an abort it would be false."""
-        if self.error:  # of what was refused nobody takes it for an answer
+        """[DONE] says that the answer is complete: after an error or an abort that would be false."""
+        if self.error:  # after a rejected call, [DONE] does not look like a complete answer
             return event if self.refused else b""
         if self.aborted:
             self.error = True
@@ -188,7 +188,7 @@ class ChunkMeter(EventMeter):
         return b"" if self._held is not None else held.before + held.after
 
     def _count_choice(self, index: int, usage: Usage) -> None:
-        """Continuous usage: absolute, of one choice and its prompt."""
+        """Record continuous usage: absolute counts of one choice and of its prompt."""
         self._outputs[index] = usage.output_tokens
         self._prompts[index // self._choices_per_prompt] = usage.prompt_tokens
         self._cached_tokens = max(self._cached_tokens, usage.cached_tokens)
@@ -196,8 +196,8 @@ class ChunkMeter(EventMeter):
         self._sum_up()
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
-        """No usage came with this event: count what each choice has probably got."""
-        if self._choices == 1 and self._known:  # events that _token() takes leave their count nowhere else
+        """Estimate the tokens of each choice in an event without usage."""
+        if self._choices == 1 and self._known:  # _token() stores its count nowhere else
             self._outputs[0], self._prompts[0] = self.output_tokens, self._prompt_tokens
         for choice in choices:
             index = count(choice.get("index"))
@@ -212,7 +212,7 @@ class ChunkMeter(EventMeter):
         self._known = True
 
     def _usage_event(self, event: bytes, message: dict[str, Any]) -> bytes:
-        """The last event but [DONE]: usage of all choices together."""
+        """Read the last event before [DONE]: the usage of all choices together."""
         usage = openai_usage(message)
         if usage is None:
             return self._flush() + event
@@ -228,7 +228,7 @@ class ChunkMeter(EventMeter):
         return _with_fingerprint(held.before, fingerprint, held.after) if held is not None else b""
 
     def _flush(self) -> bytes:
-        """No usage event follows."""
+        """Release the held finish event: no usage event follows."""
         held, self._held = self._held, None
         if held is None:
             return b""
@@ -236,7 +236,7 @@ class ChunkMeter(EventMeter):
 
 
 class TranscriptionMeter(ChunkMeter):
-    """A transcription: chunks at vLLM, `transcript.text.delta` and `.done` in OpenAI's own API, without [DONE].
+    """Usage of a transcription: chunks at vLLM, `transcript.text.delta` and `.done` in OpenAI's API, without [DONE].
 
     https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
     """
@@ -257,17 +257,19 @@ class TranscriptionMeter(ChunkMeter):
 
 
 def _at_end(event: bytes) -> tuple[bytes, bytes]:
-    """What stands before and from the end of the event's JSON object, where a field may be added."""
+    """Split before the end of the event's JSON object, where a field can be added."""
     at = event.rfind(b"}")
     return event[:at], event[at:]
 
 
 def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:
-    """What stands before and after the event's usage, without it. Bytes are kept wherever that is possible."""
+    """Return the bytes before and after the event's usage, without it. The bytes stay as they were
+    wherever possible.
+    """
     name_at = event.rfind(b'"usage"')
     at = event.rfind(b",", 0, max(0, name_at))
     match = _USAGE_ANY.match(event, at) if at >= 0 else None
-    if match is not None and event.find(b'"usage"') == name_at:  # there is no other: it is the message's own
+    if match is not None and event.find(b'"usage"') == name_at:  # the only one, so it is the message's own
         return event[:at], event[match.end() :]
     rest = {key: value for key, value in message.items() if key != "usage"}
     if match is not None:
@@ -282,5 +284,5 @@ def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[byte
 
 
 def _with_fingerprint(before: bytes, fingerprint: bytes | None, after: bytes) -> bytes:
-    """The fingerprint stands where usage would: vLLM never sends both in an event that has choices."""
+    """Put the fingerprint where usage would be: vLLM never sends both in an event that has choices."""
     return before + b',"system_fingerprint":' + fingerprint + after if fingerprint is not None else before + after

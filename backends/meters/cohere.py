@@ -1,8 +1,8 @@
-"""The event stream of Cohere's chat (v2) as vLLM writes it: message-start, blocks with deltas, message-end, [DONE].
+"""Meter of Cohere's chat (v2) as vLLM streams it: message-start, blocks with deltas, message-end, [DONE].
 
-The usage is in `message-end` alone; until then deltas of every kind are counted as they pass: text, thinking, plans, a
-tool's arguments. vLLM always counts there. So a `message-end` without usage comes from a server that was stopped
-itself, and the [DONE] behind it would make the answer look whole.
+Only `message-end` has the usage. Until then deltas of every kind are counted: text, thinking, plans, a tool's
+arguments. vLLM always reports usage there. A `message-end` without usage therefore comes from a server that was
+stopped, and the [DONE] after it would make the answer look complete.
 
 https://docs.cohere.com/v2/docs/streaming
 """
@@ -21,7 +21,7 @@ _DELTAS = frozenset({"content-delta", "content-start", "tool-plan-delta", "tool-
 
 
 class CohereMeter(EventMeter):
-    """One answer's usage so far."""
+    """Usage of one answer so far."""
 
     __slots__ = ("_uncounted", "_usage")
 

@@ -1,9 +1,9 @@
-"""What all meters share: server-sent events cut out of a stream of bytes, and the promise to whoever relays.
+"""Server-sent events: cutting a byte stream into events, and the interface of all meters.
 
-A meter is sans-IO: bytes in, bytes out, and only whole events leave it, so whoever stops in the middle
-never leaves half an event behind. What leaves is what came, but for the usage that the gateway asked for
-and the client did not. SSE framing: https://html.spec.whatwg.org/multipage/server-sent-events.html, without
-lone CR as a line end, which no server sends.
+A meter is sans-IO: bytes in, bytes out. Only whole events leave it, so a relay that stops in the middle never leaves
+half an event behind. The output is the input without the usage that the gateway asked for and the client did not. SSE
+framing: https://html.spec.whatwg.org/multipage/server-sent-events.html, without a lone CR as line end, which no server
+sends.
 """
 
 from abc import ABC, abstractmethod
@@ -25,24 +25,23 @@ class EventTooLongError(ValueError):
 
 @dataclass(slots=True)
 class Remembered:
-    """What one stream of a backend teaches about the next. Mutable, one per backend.
+    """What one stream of a backend tells about the next. Mutable, one per backend.
 
-    `fingerprint` is what was last seen as `system_fingerprint`, as JSON.
+    `fingerprint` is the last `system_fingerprint`, as JSON.
     """
 
     fingerprint: bytes | None = None
 
 
-@dataclass(slots=True)  # not frozen: that would triple what making one costs, and one is made for every stream
+@dataclass(slots=True)  # not frozen: that would triple the cost of making one, and every stream makes one
 class StreamCall:
-    """What a meter has to know of the call whose answer it counts.
+    """What a meter needs to know of the call whose answer it counts.
 
-    `choices` is the number of sequences in the answer (n times the number of prompts), `prompts` the number
-    of prompts. `keeps_usage`: the event with the usage of all is the client's, and so is the usage in chunks
-    with `keeps_chunk_usage`; else the gateway alone asked for them. `nulls_usage`: the backend writes
-    `"usage":null` where there is none, but only because usage was asked for. `tokens_per_byte` is of the text
-    of tokens that come several at once and uncounted. `on_text` is given every piece of text that nobody
-    counted, `on_id` the id of the answer once.
+    `choices` is the number of sequences in the answer (n times the number of prompts), `prompts` the number of prompts.
+    `keeps_usage`: the client asked for the event with the usage of all choices, and with `keeps_chunk_usage` for the
+    usage in chunks; else only the gateway did. `nulls_usage`: the backend writes `"usage":null` where there is none,
+    but only because usage was asked for. `tokens_per_byte` is for text whose tokens come several at once and uncounted.
+    `on_text` gets every piece of text whose tokens the server does not count, `on_id` the id of the answer, once.
     """
 
     keeps_usage: bool = False
@@ -57,15 +56,15 @@ class StreamCall:
 
 
 class StreamMeter(Protocol):
-    """What has this stream used so far, and which bytes of it may its client see?
+    """Usage of one stream so far, and the bytes of it that the client may see.
 
-    `done`: the answer is whole. `error`: the stream says itself that it is not; `aborted`: because its backend
-    stopped; `refused`: because the call was wrong, before anything was generated, which says nothing against its
-    backend. A stream that ends with neither is to be ended with `cut`.
+    `done`: the answer is complete. `error`: the stream itself says that it is not. `aborted`: because the backend
+    stopped. `refused`: because the call was wrong, before anything was generated, which is no evidence against the
+    backend. End a stream that has neither `done` nor `error` with `cut`.
     """
 
     output_tokens: int  # of all choices so far
-    pieces: int  # of text that nobody counted, each a token at least
+    pieces: int  # of text that the server did not count, each at least one token
     done: bool
     error: bool
     aborted: bool
@@ -78,7 +77,7 @@ class StreamMeter(Protocol):
 
     @property
     def tokens_estimated(self) -> bool:
-        """Whether output_tokens is the meter's own count, for want of usage, and prompt_tokens may be 0."""
+        """Whether output_tokens is the meter's own count, for lack of usage, and prompt_tokens may be 0."""
         ...
 
     def feed(self, data: bytes) -> bytes:
@@ -86,21 +85,21 @@ class StreamMeter(Protocol):
         ...
 
     def finish(self) -> bytes:
-        """The body ended or broke off: return what is held back. Half an event is dropped, as a client would."""
+        """End the body, complete or not, and return what was held back. Half an event is dropped, as a client would."""
         ...
 
     def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
-        """The event by which this API says that an answer stops before its end. `error` has the members of its error
-        object, where they are not those of a backend that failed.
+        """Return the event by which this API says that an answer stops early. `error` overrides members of its error
+        object, whose defaults are those of a failed backend.
         """
         ...
 
 
 class Uncounted:
-    """The tokens of one sequence that its server does not count, by the pieces of text that it sends.
+    """Estimates the tokens of one sequence that its server does not count, from its pieces of text.
 
-    A piece is a token at least, and normally just one. But a server that lags, or holds tokens back, puts several
-    into one piece: then the text tells, which has so many tokens to the byte.
+    A piece is at least one token, and normally just one. A server that lags or holds tokens back puts several into one
+    piece; then the number of bytes gives the estimate.
     """
 
     __slots__ = ("_bytes", "tokens")
@@ -115,7 +114,7 @@ class Uncounted:
 
 
 class EventMeter(ABC):
-    """Cuts the stream into events and hands each to `_event`, which a grammar defines."""
+    """Cuts the stream into events and passes each to `_event`, which the meter of an API defines."""
 
     __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "refused")
 
@@ -142,13 +141,13 @@ class EventMeter(ABC):
         self._partial.clear()
         self._scanned = 0
         data = payload(rest)
-        if data == b"[DONE]" or json_object(data) is not None:  # only its blank line is missing
+        if data == b"[DONE]" or json_object(data) is not None:  # complete but for its blank line
             return self._event(rest.rstrip(b"\r\n") + b"\n\n")
         return b""
 
     @abstractmethod
     def _event(self, event: bytes) -> bytes:
-        """What the client is to see of one whole event."""
+        """Return the bytes of one whole event that the client sees."""
 
     def _split(self, data: bytes) -> bytes:
         partial = self._partial
@@ -164,7 +163,7 @@ class EventMeter(ABC):
         return b"".join(out)
 
     def _passed(self, pieces: Iterator[str], uncounted: Uncounted) -> bool:
-        """Count what passed in one event; whether there was anything."""
+        """Count the text of one event; return whether it had any."""
         bytes_, on_text = 0, self.call.on_text
         for piece in pieces:
             bytes_ += len(piece.encode(errors="replace"))
@@ -177,7 +176,7 @@ class EventMeter(ABC):
 
 
 def payload(event: bytes) -> bytes:
-    """The data lines of an event, joined as the SSE standard says; empty where there is none."""
+    """Return the data lines of an event, joined as the SSE standard says; empty if it has none."""
     if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
         return event[6:-2]
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
@@ -196,7 +195,7 @@ def named_event(name: str, body: Any) -> bytes:
 
 
 def _event_ends(data: bytearray, start: int) -> Iterator[int]:
-    """Where events end: behind a line end that a blank line follows."""
+    """Yield the ends of events: after a line end that a blank line follows."""
     at = data.find(b"\n", start)
     while at >= 0:
         for blank in (b"\n", b"\r\n"):

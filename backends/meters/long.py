@@ -1,16 +1,16 @@
-"""What a long answer says of itself, found without reading all of it: JSON that is searched from its end.
+"""Members of a long JSON answer, found by a search from its end instead of a parse.
 
-To parse 60 MB of log probabilities takes a second, in which nobody else is served, and ten times their memory. What
-is asked of an answer is one short member of its top level, and servers write their usage behind the text. Two facts of
-JSON (RFC 8259) are enough to find it exactly:
+Parsing 60 MB of log probabilities takes a second, in which no other request is served, and ten times their memory. Only
+one short member of the top level is needed, and servers write their usage after the text. Two facts of JSON (RFC 8259)
+are enough to find it exactly:
 
-* A quote that no backslash precedes begins or ends a string. So `"usage"` without one is a string of its own, and where
-  it begins is outside of all strings.
-* Outside of strings every bracket counts. So a name is of the top level where one more bracket is closed behind it
-  than is opened.
+- A quote that no backslash precedes begins or ends a string. So `"usage"` without one is a string of its own, and
+  begins outside of all strings.
+- Outside of strings every bracket counts. So a name is on the top level where one more bracket is closed after it than
+  is opened.
 
-What is searched goes by in slices, with a turn for everybody else between them: these are generators, which stop after
-each slice. An answer that is no JSON has no members, or any.
+The functions are generators that stop after each slice, so that other tasks run in between. For an answer that is not
+JSON the result is arbitrary.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 LONG_BYTES: Final = 128 * 1024
 """From here on an answer is searched. Parsing so much takes at most 9 ms here, of the smallest values there are."""
-SLICE_BYTES: Final = 64 * 1024  # splits in at most 2.5 ms: a quote in every second byte
+SLICE_BYTES: Final = 64 * 1024  # splits in at most 2.5 ms, with a quote in every second byte
 SEARCH_BYTES: Final = 1024 * 1024
 VALUE_BYTES_MAX: Final = 64 * 1024
 
@@ -32,13 +32,15 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def member(body: bytes | bytearray, name: str) -> Steps:
-    """The value of this member of the top level; None where there is none, or a long one. Of several the last."""
+    """Return this member of the top level, the last one of several. None if it is absent or longer than
+    VALUE_BYTES_MAX.
+    """
     quoted = b'"' + name.encode() + b'"'
-    end, depth = len(body), 0  # how many more brackets are closed than opened from `end` on
+    end, depth = len(body), 0  # brackets closed less brackets opened from `end` on
     limit = end
     while (at := (yield from _last(body, quoted, limit))) >= 0:
         limit = at
-        if at and body[at - 1] == 0x5C:  # inside of a string
+        if at and body[at - 1] == 0x5C:  # an escaped quote, inside a string
             continue
         opened, _ = yield from _opened(body, at, end)
         depth, end = depth - opened, at
@@ -53,26 +55,26 @@ def member(body: bytes | bytearray, name: str) -> Steps:
 
 
 def is_whole(body: bytes | bytearray) -> Steps:
-    """Whether this JSON ends where its brackets are closed."""
+    """Return whether all brackets and strings of this JSON are closed."""
     opened, inside = yield from _opened(body, 0, len(body))
     return not opened and not inside
 
 
 def _last(body: bytes | bytearray, wanted: bytes, limit: int) -> Steps:
-    """Where this was found last before `limit`, -1 where it was not."""
+    """Return the last position before `limit`, -1 if there is none."""
     while limit > 0:
         start = max(0, limit - SEARCH_BYTES)
         at = body.rfind(wanted, start, limit)
         if at >= 0 or not start:
             return at
-        limit = start + len(wanted) - 1  # it may lie across
+        limit = start + len(wanted) - 1  # it may cross the boundary
         yield
     return -1
 
 
 def _opened(body: bytes | bytearray, start: int, end: int) -> Steps:
-    """How many more brackets are opened than closed here outside of strings, and whether it ends inside of one. It
-    begins outside.
+    """Return brackets opened less brackets closed outside of strings, and whether this part ends inside a string. It
+    must begin outside.
     """
     opened, inside = 0, 0
     for outside, quotes in slices(body, start, end):
@@ -83,15 +85,17 @@ def _opened(body: bytes | bytearray, start: int, end: int) -> Steps:
 
 
 def slices(body: bytes | bytearray, start: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """What is outside of strings, slice by slice, and how many quotes begin or end one. It begins outside."""
+    """Yield the bytes outside of strings, slice by slice, and the number of quotes that begin or end one. It must begin
+    outside a string.
+    """
     inside = 0
     while start < end:
         stop = min(start + SLICE_BYTES, end)
-        if body[stop - 1] == 0x5C:  # no escape is cut in two
+        if body[stop - 1] == 0x5C:  # do not cut an escape in two
             run = _BACKSLASHES.match(body, stop)
             assert run is not None, "it may be empty"
             stop = min(run.end() + 1, end)
-        # Of a run of backslashes every two are one, and only then a last one escapes a quote.
+        # Two backslashes stand for one; only an odd last one escapes a quote.
         parts = bytes(body[start:stop]).replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         yield b"".join(parts[inside::2]), len(parts) - 1
         inside ^= (len(parts) - 1) & 1

@@ -1,10 +1,10 @@
-"""The event stream of Anthropic's Messages API: message_start, blocks with their deltas, message_delta, message_stop.
+"""Meter of Anthropic's Messages API: message_start, blocks with their deltas, message_delta, message_stop.
 
-The prompt is counted in `message_start` already; the output in `message_delta` near the end, cumulative. Until
-then deltas of every kind are counted as they pass: text, thinking, a tool's partial JSON. There is no [DONE].
+`message_start` has the prompt tokens; `message_delta` near the end has the output tokens, cumulative. Until then deltas
+of every kind are counted: text, thinking, a tool's partial JSON. There is no [DONE].
 
-A `message_delta` whose `stop_reason` is null comes from a server that was stopped itself (vLLM on SIGTERM): the
-API says that it is never null there. The stop that follows would make the answer look whole.
+A `message_delta` whose `stop_reason` is null comes from a server that was stopped (vLLM on SIGTERM): the API says that
+it is never null there. The message_stop that follows would make the answer look complete.
 
 https://docs.anthropic.com/en/docs/build-with-claude/streaming
 """
@@ -20,7 +20,7 @@ STOPPED = "The backend stopped before the answer was complete."
 
 
 class MessagesMeter(EventMeter):
-    """One message's usage so far."""
+    """Usage of one message so far."""
 
     __slots__ = ("_cached_tokens", "_counted", "_known", "_prompt_tokens", "_uncounted")
 
@@ -28,7 +28,7 @@ class MessagesMeter(EventMeter):
         super().__init__(call)
         self._prompt_tokens = self._cached_tokens = 0
         self._known = False
-        self._counted = False  # the output, by the server
+        self._counted = False  # the server has counted the output
         self._uncounted = Uncounted()
 
     @property
@@ -67,7 +67,7 @@ class MessagesMeter(EventMeter):
     def _started(self, message: Any) -> None:
         usage = message_usage(message)
         if usage is not None:
-            self._prompt_tokens, self._cached_tokens, _ = usage  # its output is a guess of the server's
+            self._prompt_tokens, self._cached_tokens, _ = usage  # its output tokens are only the server's guess
             self._known = True
 
     def _ended(self, message: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""The event stream of the Responses API: `response.created`, deltas of every kind, and an event that ends it.
+"""Meter of the Responses API: `response.created`, deltas of every kind, and one event that ends the stream.
 
-Usage comes with the last event only (`response.completed`, `.incomplete`, `.failed`), so that deltas are
-counted as they pass (text, reasoning, arguments of tools) and the count is put right at the end. There is no
-[DONE]. Nothing was asked for that the client did not ask for: every event passes as it came.
+Only the last event has usage (`response.completed`, `.incomplete`, `.failed`). Until then deltas are counted (text,
+reasoning, arguments of tools), and the usage corrects the count. There is no [DONE]. The gateway asks for nothing that
+the client did not ask for, so every event passes unchanged.
 
 https://platform.openai.com/docs/api-reference/responses-streaming
 """
@@ -19,13 +19,13 @@ _FAILURES: Final = frozenset({"response.failed", "error"})
 
 
 class ResponsesMeter(EventMeter):
-    """One response's usage so far."""
+    """Usage of one response so far."""
 
     __slots__ = ("_sequence_number", "_uncounted", "_usage")
 
     def __init__(self, call: StreamCall) -> None:
         super().__init__(call)
-        self._usage: Usage | None = None  # as the server said
+        self._usage: Usage | None = None  # as the server reports it
         self._uncounted = Uncounted()
         self._sequence_number = -1
 

@@ -1,6 +1,6 @@
-"""Where each API says what was used, and where its text is: parsed JSON in, numbers out.
+"""Usage and text of an answer, by API: parsed JSON in, numbers out.
 
-It is somebody else's JSON: a count that is no natural number is 0, and nothing here raises.
+The JSON is untrusted: a count that is not a natural number is 0, and nothing here raises.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _ALSO_WALKED = frozenset({"message", "tool_calls", "function", "function_call", 
 
 
 def openai_usage(body: Any) -> Usage | None:
-    """The usage of a chat completion, a completion, or a chunk of either; None where it has none."""
+    """Return the usage of a chat completion, a completion, or a chunk of either; None if it has none."""
     usage = _usage_object(body)
     if usage is None or not ("prompt_tokens" in usage or "completion_tokens" in usage):
         return None
@@ -41,7 +41,7 @@ def openai_usage(body: Any) -> Usage | None:
 
 
 def response_usage(body: Any) -> Usage | None:
-    """The usage of a response of the Responses API."""
+    """Return the usage of a response of the Responses API; None if it has none."""
     usage = _usage_object(body)
     if usage is None:
         return None
@@ -50,7 +50,9 @@ def response_usage(body: Any) -> Usage | None:
 
 
 def message_usage(body: Any) -> Usage | None:
-    """The usage of an Anthropic message, whose `input_tokens` leave out what was read from or written to a cache."""
+    """Return the usage of an Anthropic message, whose `input_tokens` exclude what was read from or written to
+    a cache.
+    """
     usage = _usage_object(body)
     if usage is None:
         return None
@@ -60,18 +62,18 @@ def message_usage(body: Any) -> Usage | None:
 
 
 def cohere_usage(body: Any) -> Usage | None:
-    """The usage of an answer of Cohere's chat, or of the delta that ends its stream."""
+    """Return the usage of an answer of Cohere's chat, or of the delta that ends its stream; None if it has none."""
     usage = _usage_object(body)
     if usage is None or not isinstance(usage.get("tokens"), dict):
         return None
-    tokens = usage["tokens"]  # which vLLM declares as floating-point numbers
+    tokens = usage["tokens"]  # vLLM declares them as floating-point numbers
     prompt, output = _whole(tokens.get("input_tokens")), _whole(tokens.get("output_tokens"))
     return Usage(prompt, _whole(usage.get("cached_tokens")), output)
 
 
 def pooling_usage(body: Any) -> Usage | None:
-    """The usage of an embedding, a score, a rank or a class: a prompt. Ranks may count `total_tokens` alone, and
-    Cohere's embeddings have `billed_units`.
+    """Return the usage of an embedding, a score, a rank or a class: a prompt, no output. Ranks may report only
+    `total_tokens`; Cohere's embeddings have `billed_units`.
     """
     usage = _usage_object(body)
     if usage is None:
@@ -89,7 +91,7 @@ def _billed(body: Any) -> Usage | None:
 
 
 def heard_tokens(body: Any) -> int:
-    """The prompt of a sound, by how long its transcription says that it was; 0 where that is not said."""
+    """Return the prompt tokens of audio, from the length that its transcription reports; 0 if it reports none."""
     usage = _usage_object(body) or {}
     said: Any = usage.get("seconds") or (body.get("duration") if isinstance(body, dict) else None)
     try:
@@ -100,7 +102,9 @@ def heard_tokens(body: Any) -> int:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text that a model wrote in this part of an answer, without names, roles, ids and log probabilities."""
+    """Yield every text of this part of an answer that the model wrote, without names, roles, ids and
+    log probabilities.
+    """
     stack = [value]
     while stack:
         node = stack.pop()
@@ -110,7 +114,7 @@ def texts(value: Any) -> Iterator[str]:
             stack.extend(node)
         elif type(node) is dict:
             stack.extend(child for key, child in node.items() if key in _TEXT_KEYS or key in _ALSO_WALKED)
-            if (given := node.get("input")) is not None:  # of a tool, as an object or as text
+            if (given := node.get("input")) is not None:  # a tool's input, as an object or as text
                 yield given if type(given) is str else _json(given)
 
 
@@ -119,7 +123,7 @@ def text_bytes(value: Any) -> int:
 
 
 def count(value: Any) -> int:
-    """A count from outside: anything but a natural number is 0."""
+    """Return an untrusted count; 0 for anything but a natural number."""
     return value if type(value) is int and value > 0 else 0
 
 
@@ -140,5 +144,5 @@ def _detail(usage: dict[str, Any], details: str, name: str) -> int:
 def _json(value: Any) -> str:
     try:
         return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # nested deeper than it writes
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes
         return ""
