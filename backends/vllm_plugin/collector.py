@@ -1,23 +1,23 @@
-"""When is Python's garbage collected? When nobody waits for it.
+"""Garbage collection of the engine's process, at moments that delay no request.
 
-An engine's process holds hundreds of thousands of objects that live as long as it does. What stands after the start
-is frozen, so that no collection looks at it; automatic collections are switched off, and one is made when no prompt
+An engine's process holds hundreds of thousands of objects that live as long as it does. After the start they are
+frozen, so that no collection visits them, and automatic collections are switched off. A collection runs when no prompt
 waits and every answer is well ahead of its deadlines (FairBatching, arXiv 2510.14392). However busy the engine is, one
-is made before too much has piled up.
+runs when OBJECTS_MAX objects have accumulated.
 """
 
 import gc
 from collections.abc import Callable
 from typing import Final
 
-OBJECTS_MIN: Final = 5_000  # allocated and not freed by counting: worth a collection
-OBJECTS_MAX: Final = 200_000  # a collection is due, whoever waits
+OBJECTS_MIN: Final = 5_000  # objects allocated less those freed; fewer are not worth a collection
+OBJECTS_MAX: Final = 200_000  # collect even if a request waits
 PAUSE_S_AT_FIRST: Final = 0.020
-SLACK_TIMES: Final = 4.0  # the longest pause so far, that answers must be ahead
+SLACK_TIMES: Final = 4.0  # slack that answers must have, in multiples of the longest recent pause
 
 
 class Collector:
-    """`clock` gives seconds, to time collections with."""
+    """Collects garbage on request. `clock` returns seconds, to time collections."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -25,13 +25,13 @@ class Collector:
         self.collections_total = 0
 
     def begin(self) -> None:
-        """What exists now stays."""
+        """Freeze all objects that exist now, and switch automatic collection off."""
         gc.collect()
         gc.freeze()
         gc.disable()
 
     def collect_if_calm(self, *, slack_s: float, prompts_wait: bool) -> float:
-        """Collect if this is a good moment, or has to be; return for how many seconds that took."""
+        """Collect if the moment is good or OBJECTS_MAX is reached; return the seconds that it took, 0.0 if none."""
         objects = gc.get_count()[0]
         calm = not prompts_wait and slack_s >= SLACK_TIMES * self._pause_s_max
         if objects < OBJECTS_MIN or not (calm or objects >= OBJECTS_MAX):

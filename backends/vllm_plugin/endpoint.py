@@ -1,7 +1,7 @@
-"""GET /fairlead/steps?since=N on vLLM's own port: the steps from number N on, and how the engine stands.
+"""GET /fairlead/steps?since=N on vLLM's own port: the steps from number N on, and the engines' state.
 
-It says how busy a server is and how fast, so it is served only to who shows the operator's token, or where the
-operator opened it. Otherwise the path does not exist, as without the plugin.
+The reports say how busy and how fast a server is, so the path requires the operator's token (else 401). Without a token
+the path exists only if the operator opens it with FAIRLEAD_OPEN.
 """
 
 import hmac

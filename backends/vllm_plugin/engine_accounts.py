@@ -1,6 +1,6 @@
-"""The scheduler's books, in plain values: what was promised to whom, how long steps take, what to report.
+"""Accounts of one engine, in plain values: requests' SLO envelopes, the step time, and what to report.
 
-scheduler.py translates between these and vLLM's objects. Times are seconds on the clock that is passed.
+scheduler.py translates between these and vLLM's objects. Times are seconds on the clock that is passed in.
 """
 
 from collections import deque
@@ -24,44 +24,44 @@ from policies.step_time.observation import Observation
 
 REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64
-TARGETS_KEPT: Final = 64  # of the last requests: the tightest are those of the budget that is reported
-GATEWAYS_MAX: Final = 8  # whose dispatches are told apart
-NO_MODEL: Final = StepTimeModel(1.0, 0.0)  # of steps that may last as long as they will
-LEAD_S_MAX: Final = 1.0  # steps in flight delay the next one by no more than this, whatever the model says
+TARGETS_KEPT: Final = 64  # of the last requests; the reported budget is for the tightest
+GATEWAYS_MAX: Final = 8  # gateways whose dispatches are counted separately
+NO_MODEL: Final = StepTimeModel(1.0, 0.0)  # every step costs 1: used without time limits
+LEAD_S_MAX: Final = 1.0  # most that steps in flight delay the next one, whatever the model predicts
 
 
 @dataclass(slots=True)
 class RequestAccount:
-    """A request inside the engine: what was promised, and what it has produced."""
+    """A request inside the engine: its SLO envelope, and what it has produced."""
 
     promise: RequestEnvelope
     output_tokens: int = 0
     first_token_at: float | None = None
 
     def slack_s(self, output_tokens: int, now: float) -> float:
-        """Seconds until the next token after so many is late; some of them may not be there yet."""
+        """Return the seconds until the token after these is late; some of these may be still in flight."""
         return self.promise.slack_s(output_tokens=output_tokens, first_token_at=self.first_token_at, now=now)
 
 
 class EngineAccounts:
-    """One engine's books."""
+    """The accounts of one engine."""
 
     def __init__(
         self, options: Options, clock: Callable[[], float], cached_tokens: Callable[[str], int] = lambda _: 0
     ) -> None:
-        """`cached_tokens` tells how much of the prompt of a request that waits is cached now."""
+        """`cached_tokens` returns how much of a waiting request's prompt is cached now."""
         self.options = options
         self.entries: dict[str, RequestAccount] = {}
         self.promised = 0
         """How many of them were promised any time."""
-        self.dispatches: dict[str, int] = {}  # the highest of each gateway, the last to send at the end
+        self.dispatches: dict[str, int] = {}  # highest number per gateway; the latest gateway is last
         self.tenants = TenantOrder(options.order, cached_tokens) if options.order in TENANT_ORDERS else None
         self._clock = clock
         self._steps = StepClock()
         self._learner = StepTimeLearner()
         self._groups = StepGroups()
         self._step_time: StepTime | None = None
-        self._divider: StepTimeModel | None = None  # by which steps are divided
+        self._divider: StepTimeModel | None = None  # the model that divides steps
         self._margin = Margin()
         self._in_flight_until = 0.0
         self._collector = Collector(clock) if options.collects else None
@@ -75,13 +75,13 @@ class EngineAccounts:
 
     @property
     def step_time(self) -> StepTime | None:
-        """What is believed of the engine's steps; None: nothing yet."""
+        """The present estimate of the engine's step time; None while there is none."""
         return self._step_time
 
     def arrived(
         self, request_id: str, extra_args: Mapping[str, Any] | None, *, arrived_s_ago: float, prompt_tokens: int
     ) -> None:
-        """A request is in the engine's queue, that came to its server so long ago."""
+        """Record a request in the engine's queue that reached the server `arrived_s_ago`."""
         arrived_at = self._clock() - arrived_s_ago
         promise = read_envelope(
             extra_args, arrived_at=arrived_at, ttft_s=self.options.ttft_s, tpot_s=self.options.tpot_s
@@ -99,7 +99,7 @@ class EngineAccounts:
                 del self.dispatches[next(iter(self.dispatches))]
 
     def forget(self, request_id: str) -> None:
-        """The request is over."""
+        """Drop a request that is over."""
         known = self.entries.pop(request_id, None)
         if known is None:
             return
@@ -108,12 +108,12 @@ class EngineAccounts:
             self.tenants.forget(request_id)
 
     def begun(self, request_id: str, computed_tokens: int) -> None:
-        """So much of a request's prompt, all that was not cached, will be computed."""
+        """Record that so much of a request's prompt, all that was not cached, will be computed."""
         if request_id in self.entries and self.tenants is not None:
             self.tenants.begun(request_id, computed_tokens)
 
     def produced(self, request_id: str, entry: RequestAccount, output_tokens: int, now: float) -> None:
-        """A request has produced so many tokens in all."""
+        """Record the total of output tokens of a request."""
         if output_tokens <= entry.output_tokens:
             return
         if entry.first_token_at is None:
@@ -123,7 +123,7 @@ class EngineAccounts:
             self.tenants.produced(request_id, output_tokens)
 
     def begin_step(self) -> float:
-        """Return when the step that is formed now will start: when those in flight are through."""
+        """Return the time when the step that is formed now will start: after the steps in flight."""
         if not self._has_begun:
             self._has_begun = True
             if self._collector is not None:
@@ -134,7 +134,7 @@ class EngineAccounts:
         return min(max(now, self._in_flight_until), now + LEAD_S_MAX)
 
     def scheduled(self, key: int, starts_at: float, *, new_tokens: int, context_tokens: int, requests: int) -> None:
-        """A step was formed; `key` names it."""
+        """Record a step that was formed, under the key that its outcome will have."""
         now = self._clock()
         self._steps.began(key, now, new_tokens=new_tokens, context_tokens=context_tokens, requests=requests)
         if self._step_time is not None:
@@ -143,7 +143,7 @@ class EngineAccounts:
             )
 
     def ended(self, key: int) -> float:
-        """The outcome of a step is there. Return when."""
+        """Record the outcome of a step, and return its time."""
         now = self._clock()
         report = self._steps.ended(key, now)
         if report is not None:
@@ -153,7 +153,7 @@ class EngineAccounts:
         return now
 
     def rest(self, *, is_idle: bool, prompts_wait: bool, slack_s: float) -> None:
-        """A step has been dealt with; `slack_s` is the least of what runs."""
+        """Finish a step: collect garbage, or note an idle engine. `slack_s` is the least of the running requests."""
         if self._collector is not None:
             self._steps.paused(self._collector.collect_if_calm(slack_s=slack_s, prompts_wait=prompts_wait))
         if is_idle:
@@ -162,13 +162,13 @@ class EngineAccounts:
     def divide(
         self, decodes: Sequence[Decode[str]], prefills: Sequence[Prefill[str]], *, tokens_max: int
     ) -> dict[str, int]:
-        """Return the tokens each request may have in this step.
+        """Return the tokens that each request may have in this step.
 
-        A step is made to end when the most urgent token is due, so half of these tokens would be late if the model
-        were only right in the mean. It is taken to be slower by as much as all but a tenth of the last steps were.
+        A step is sized to end when the most urgent token is due. The model is right only in the mean, so half of these
+        tokens would be late; it is therefore slowed by the margin within which nine tenths of the last steps ended.
 
-        Until the model was sure for the first time answers run in every step, as if they had no targets; that prompts
-        go by their slack needs no model.
+        Until the model is sure for the first time, every step includes all answers, as if they had no targets. The
+        order of prompts by slack needs no model.
         """
         if self._divider is None:
             aimless = [each._replace(slack_s=inf, tpot_s=inf) for each in decodes]
@@ -180,7 +180,7 @@ class EngineAccounts:
     def budget(self, decodes: Iterable[DueDecode], *, owed_tokens: int) -> tuple[float, float, float] | None:
         """Return the prefill admission budget in tokens, and the TTFT and TPOT targets in seconds that it is for.
 
-        None while the model is not sure or says that prompts cost nothing, or nobody came with both targets.
+        None while the model is not sure or says that prompts cost nothing, or no request came with both targets.
         """
         known = self._step_time
         if known is None or not known.is_sure or not known.model.token_s or not self._targets:
@@ -190,7 +190,9 @@ class EngineAccounts:
         return tokens, ttft_s, tpot_s
 
     def untold(self, *, is_idle: bool) -> list[StepReport]:
-        """Take the steps that are to be reported now; none while it is not time."""
+        """Take the steps to report now; empty if the last report is less than REPORT_EVERY_S old, unless the engine is
+        idle.
+        """
         now = self._clock()
         if not self._untold or (now - self._told_at < REPORT_EVERY_S and not is_idle):
             return []
@@ -201,14 +203,15 @@ class EngineAccounts:
         step = Observation(report.duration_s, 1, report.new_tokens, report.context_tokens, report.requests)
         if self._divider is not None and report.new_tokens > report.requests:
             self._margin.seen(report.duration_s, said_s=step.predicted_s(self._divider))
-        # Of single steps it is sure sooner, but learns the middle one, without the long ones that make the mean.
+        # Single steps make the model sure sooner, but it then learns the median, without the long steps that raise the
+        # mean.
         seen = self._groups.add(step) if self._divider is not None else step
         if seen is not None:
             self._learner.observe(seen)
             self._step_time = self._learner.step_time
             known = self._step_time
-            # In doubt it is still the best guess, unless it has forgotten what prompts cost: after a change it may have
-            # seen nothing that tells their cost from that of a step.
+            # A model in doubt is still the best guess, unless it has forgotten the cost of prompts: after a change it
+            # may have seen nothing that separates that from the cost of a step.
             is_guess = self._divider is not None and known is not None and known.model.token_s
             if known is not None and (known.is_sure or (is_guess and not self._learner.changes_total)):
                 self._divider = known.model

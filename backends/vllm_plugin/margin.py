@@ -1,13 +1,14 @@
-"""How much longer than the model says may a step turn out to be? As much as all but a tenth of the last ones.
+"""Margin: by how much a step may exceed the model's prediction, such that nine tenths of the last steps did not.
 
-A step is made to end when the most urgent token is due. The model is right in the mean, and steps have a long tail, so
-without a margin nearly half of these tokens would be late. Judged by steps with prompts in them: those are divided.
+A step is sized to end when the most urgent token is due. The model is right in the mean, and steps have a long tail, so
+without a margin nearly half of these tokens would be late. The margin is measured on steps with prompts in them,
+because those are divided.
 """
 
 from collections import deque
 from typing import Final
 
-IN_TIME_RATIO: Final = 0.9  # of the steps, that are to end when they were meant to
+IN_TIME_RATIO: Final = 0.9  # part of the steps that must end in time
 STEPS_KEPT: Final = 128
 SORT_EVERY: Final = 8
 RATIO_AT_FIRST: Final = 0.25
@@ -15,7 +16,7 @@ RATIO_MIN, RATIO_MAX = 0.02, 1.0
 
 
 class Margin:
-    """`ratio` of a step's time is to be kept free."""
+    """Keeps `ratio`, the part of a step's predicted time that is added as margin."""
 
     def __init__(self) -> None:
         self.ratio = RATIO_AT_FIRST
@@ -23,7 +24,7 @@ class Margin:
         self._unsorted = 0
 
     def seen(self, took_s: float, *, said_s: float) -> None:
-        """A step took so long, and the model says so much of it, above zero."""
+        """Record a step's time and the model's prediction of it, which is above zero."""
         self._excesses.append(took_s / said_s - 1.0)
         self._unsorted += 1
         if self._unsorted >= SORT_EVERY:

@@ -1,6 +1,6 @@
-"""What the operator sets, by environment variables: vLLM has no room for options of others on its command line.
+"""Options that the operator sets by environment variables: vLLM's command line accepts no options of plugins.
 
-Read once in each process. A value that cannot be is an error at the start, not a surprise later.
+They are read once in each process. An invalid value fails at the start.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _YES: Final = {"1": True, "true": True, "0": False, "false": False, "": False}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`ttft_s` and `tpot_s` are the targets of requests that bring none, None: they have none.
+    """`ttft_s` and `tpot_s` are the targets, in seconds, of requests without their own; None: no target.
 
-    `order` is that of the waiting queue (queue_order.py). The reports are served to whoever shows `token`; without one
-    to nobody, or to everybody where `is_open`.
+    `order` is that of the waiting queue (queue_order.py). The reports are served to callers with `token`. Without a
+    token they are not served, or served to every caller if `is_open`.
     """
 
     ttft_s: float | None = None
@@ -29,7 +29,7 @@ class Options:
 
 
 def read_options(environment: Mapping[str, str]) -> Options:
-    """Raises ValueError, which names the variable, for what cannot be."""
+    """Read the options. Raises ValueError, which names the variable, for an invalid value."""
     order = environment.get("FAIRLEAD_ORDER", "slack")
     if order not in ORDERS:
         raise ValueError(f"FAIRLEAD_ORDER is one of {', '.join(ORDERS)}, not {order!r}")
@@ -38,7 +38,7 @@ def read_options(environment: Mapping[str, str]) -> Options:
         tpot_s=_seconds(environment, "FAIRLEAD_TPOT_MS"),
         order=order,
         collects=_switch(environment, "FAIRLEAD_GC", "1"),
-        # vLLM's own key serves too: a gateway sends one Authorization, whatever it asks for.
+        # vLLM's own API key works too: a gateway sends one Authorization to all paths.
         token=environment.get("FAIRLEAD_TOKEN") or environment.get("VLLM_API_KEY") or None,
         is_open=_switch(environment, "FAIRLEAD_OPEN", "0"),
     )

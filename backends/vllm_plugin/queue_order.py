@@ -1,12 +1,12 @@
-"""Whose prompt is begun next, among those that wait inside the engine? By the orders of the gateway's own queues.
+"""Order of the waiting queue inside the engine, by tenant, with the gateway's own fairness policies.
 
-The gateway in front decides who enters the engine; this is for engines that let more wait than the gateway sends at
-once, or that others use too. Tiers share by weighted VTC and the tenants of a tier by `vtc`, or by `dlpm`, which
-follows the prefix cache as far as every tenant's deficit allows (policies/fairness). Weights are those that came with
-the latest request. A prompt is charged when it is chosen, without what is cached, and put right when it is begun;
-outputs are charged as they are produced.
+The gateway in front decides which requests enter the engine. This order is for engines that hold more waiting requests
+than the gateway sends at once, or that serve other clients too. Tiers share by weighted VTC; the tenants of a tier by
+`vtc`, or by `dlpm`, which follows the prefix cache as far as every tenant's deficit allows (policies/fairness). The
+weights are those of a tenant's latest request. A prompt is charged when it is chosen, without its cached part; the
+charge is corrected when it begins. Outputs are charged as they are produced.
 
-What was chosen goes before any new choice. So only as many are chosen as a step can begin.
+A chosen request stays ahead of any later choice, so only as many are chosen as a step can begin.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,14 +27,14 @@ TENANT_ORDERS: Final[Mapping[str, Callable[[], Fairness]]] = {
     "vtc": VirtualTokenCounter,
     "dlpm": DeficitLongestPrefix,
 }
-TENANTS_MAX: Final = 10_000  # beyond, an account is dropped with its tenant's last request
-TIERS_MAX: Final = 100  # beyond, what comes is of the tier without a name
+TENANTS_MAX: Final = 10_000  # above this, a tenant's account is dropped with its last request
+TIERS_MAX: Final = 100  # above this, new tiers count as NO_TIER
 NO_TIER: Final = ""
 
 
 class TenantOrder:
-    """One engine's accounts, and who of those that wait is next. `cached_tokens` tells how much of the prompt of a
-    request that waits is in the prefix cache now.
+    """The tenants' accounts in one engine, and the order of waiting requests. `cached_tokens` returns how much of a
+    waiting request's prompt is in the prefix cache now.
     """
 
     def __init__(self, order: str, cached_tokens: Callable[[str], int]) -> None:
@@ -51,11 +51,11 @@ class TenantOrder:
         self._chosen: dict[str, None] = {}
 
     def arrived(self, request_id: str, owner: RequestOwner, *, prompt_tokens: int, arrived_at: float) -> None:
-        """A request waits."""
+        """Record a waiting request."""
         tenant = self._tenant(owner)
         self._tenants[tenant.id] = tenant
         self._requests[tenant.id] = self._requests.get(tenant.id, 0) + 1
-        # One token for a block: `cached_tokens` counts tokens.
+        # Blocks of one token, because `cached_tokens` counts tokens.
         request = Request(request_id, tenant.id, "", arrived_at, prompt_tokens, 0, prefix_block_tokens=1.0)
         self._waiting[request_id] = request
         had_none = not self._queues.of(tenant.id).requests
@@ -64,7 +64,9 @@ class TenantOrder:
             self._order.joined(tenant.tier_id, tenant.id, self._queues.of(tenant.id).requests)
 
     def choices(self) -> Iterator[str]:
-        """The requests that were chosen and are not begun yet; then choose more, for as long as they are asked for."""
+        """Yield the requests that were chosen and have not begun; then choose more, for as long as the
+        caller iterates.
+        """
         yield from list(self._chosen)
         while (tier_id := self._order.pick_tier(())) is not None:
             request = self._order.pick(tier_id, _any_request)
@@ -73,13 +75,13 @@ class TenantOrder:
             yield request.id
 
     def has_begun(self, request_id: str) -> bool:
-        """Whether it was begun before, and is not over."""
+        """Whether the request began before, and is not over."""
         return request_id in self._ledger.in_flight and request_id not in self._chosen
 
     def begun(self, request_id: str, computed_tokens: int) -> None:
-        """So much of a request's prompt, all that was not cached, will be computed."""
+        """Record that so much of a request's prompt, all that was not cached, will be computed."""
         waiting = self._waiting.get(request_id)
-        if waiting is not None:  # the engine passed over who was chosen
+        if waiting is not None:  # the engine passed over the chosen request
             self._choose(waiting)
         self._chosen.pop(request_id, None)
         entry = self._ledger.in_flight[request_id]
@@ -87,14 +89,14 @@ class TenantOrder:
         self._charge(entry, Usage(prompt_tokens, max(0, prompt_tokens - computed_tokens), entry.usage.output_tokens))
 
     def produced(self, request_id: str, output_tokens: int) -> None:
-        """A request has produced so many tokens in all."""
+        """Record the total of output tokens of a request."""
         entry = self._ledger.in_flight.get(request_id)
         if entry is not None:
             prompt_tokens, cached_tokens, _ = entry.usage
             self._charge(entry, Usage(prompt_tokens, cached_tokens, output_tokens))
 
     def forget(self, request_id: str) -> None:
-        """The request is over. One that was not begun costs nothing."""
+        """Drop a request that is over. One that has not begun costs nothing."""
         request = self._waiting.get(request_id)
         if request is None:
             entry = self._ledger.in_flight[request_id]
@@ -112,11 +114,11 @@ class TenantOrder:
             self._order.forget(tenant.tier_id, tenant.id)
 
     def key(self, owner: RequestOwner) -> float:
-        """What the tenant has received over its weight, and was lifted to."""
+        """Return the tenant's rank: its service over its weight, with its lift."""
         return self._order.standing(self._tenant(owner)).key
 
     def _tenant(self, owner: RequestOwner) -> Tenant:
-        """A tenant has an account in each tier that it comes with."""
+        """Return the tenant of this owner: it has a separate account in each tier that its requests name."""
         is_known = owner.tier in self._tiers or len(self._tiers) < TIERS_MAX
         tier = Tier(owner.tier, owner.tier_weight) if is_known else self._tiers[NO_TIER]
         if self._tiers.get(tier.id) != tier:
@@ -125,7 +127,7 @@ class TenantOrder:
         return Tenant(f"{tier.id}\n{owner.tenant}", owner.weight, tier.id)
 
     def _choose(self, request: Request) -> None:
-        """It is next: charge it, so that the one after it is chosen by that."""
+        """Choose a request and charge it, so that the next choice takes that into account."""
         tenant = self._tenants[request.tenant_id]
         cached_tokens = min(self._cached_tokens(request.id), request.prompt_tokens)
         usage = Usage(request.prompt_tokens, cached_tokens, 0)
@@ -137,7 +139,7 @@ class TenantOrder:
         self._chosen[request.id] = None
 
     def _leave(self, request: Request) -> None:
-        """It waits for no choice any more."""
+        """Remove a request from the queue of its tenant."""
         del self._waiting[request.id]
         self._queues.take(request)
         if not self._queues.of(request.tenant_id).requests:

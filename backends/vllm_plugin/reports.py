@@ -1,8 +1,8 @@
-"""What the scheduler tells of its steps, on its way from the engine's process to whoever asks over HTTP.
+"""Reports of steps, on their way from the engine's process to an HTTP client.
 
-Rows of steps travel with vLLM's own statistics as JSON (stat_logger.py says how); the API process keeps the last
-ROWS_MAX of all its engines, numbered. Who asks says up to which number it has them. Numbers begin anew with the
-process, which `epoch` tells.
+Rows of steps travel with vLLM's own statistics as JSON (stat_logger.py). The API process keeps the last ROWS_MAX of all
+its engines, numbered. A client names the number that it has read up to. Numbers start anew with the process, which
+`epoch` identifies.
 """
 
 import json
@@ -21,11 +21,11 @@ CARRIED_PREFIX: Final = "fairlead:"
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """One engine as of its last report. What is None is not known yet.
+    """One engine as of its last report. None: not known yet.
 
     `coefficients` are those of policies/step_time/model.py, in seconds. `pab_tokens` is the prefill admission budget
     for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` are the highest numbers that it has seen, by gateway.
-    `scheduling_policy` is vLLM's: "priority" where its queue goes by the priority of each call.
+    `scheduling_policy` is vLLM's: "priority" if its queue is ordered by the priority of each call.
     """
 
     dispatches: Mapping[str, int]
@@ -46,13 +46,13 @@ class EngineState:
 
 
 def carried(steps: Sequence[StepReport], state: EngineState) -> str:
-    """One string for what is to be told."""
+    """Encode steps and state as one string."""
     rows = [[*step[:3], round(step.duration_s * 1e6)] for step in steps]
     return CARRIED_PREFIX + json.dumps({"steps": rows, "state": asdict(state)}, separators=(",", ":"))
 
 
 def take_carried(strings: dict[str, int]) -> list[Mapping[str, Any]]:
-    """Take what `carried` made out of a mapping of strings, and leave the rest."""
+    """Remove the strings that `carried` made from a mapping, and return them decoded."""
     found = [each for each in strings if each.startswith(CARRIED_PREFIX)]
     for each in found:
         del strings[each]
@@ -69,7 +69,7 @@ class Reports:
         self._engines: dict[str, Any] = {}
 
     def add(self, engine: int, report: Mapping[str, Any]) -> None:
-        """Keep what one engine told."""
+        """Keep the report of one engine."""
         for row in report["steps"]:
             self._rows.append([self._next, engine, *row])
             self._next += 1
@@ -77,7 +77,7 @@ class Reports:
 
     def since(self, number: int) -> dict[str, Any]:
         """Return, as JSON, the rows numbered from `number` on: number, engine, new tokens, context tokens, requests and
-        microseconds of each; and every engine's state. `next` is what to ask for next time.
+        microseconds of each; and every engine's state. `next` is the number to ask for next time.
         """
         kept_from = self._next - len(self._rows)
         begin = min(max(number, kept_from), self._next)

@@ -1,8 +1,7 @@
-"""What was promised to a request inside the engine, and whose it is: read from its `vllm_xargs`.
+"""SLO envelope and owner of a request inside the engine, read from its `vllm_xargs`.
 
-They are the client's word where vLLM is asked directly, so whatever is not as it should be counts as not said.
-Times run on the engine's clock from the request's arrival; the gateway sends what is left of a TTFT target when it
-sends the request.
+Where clients call vLLM directly these values are theirs and untrusted, so an invalid one counts as absent. Times run on
+the engine's clock from the request's arrival; the gateway sends what remains of a TTFT target when it dispatches.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
 
 
 class RequestOwner(NamedTuple):
-    """A tenant and its tier, with the weights that the gateway gives them. Without a name: nobody said."""
+    """A tenant and its tier, with the weights that the gateway gives them. An empty name: not given."""
 
     tenant: str = ""
     weight: float = 1.0
@@ -25,10 +24,10 @@ class RequestOwner(NamedTuple):
 
 
 class RequestEnvelope(NamedTuple):
-    """The first token is due at `first_due_at`, the others `tpot_s` apart; infinite: it was not promised any time.
+    """The first token is due at `first_due_at`, the others `tpot_s` apart; infinite: no target.
 
-    `ttft_s` is the target for the first token as it was when the request came to the gateway.
-    `dispatch` is by which gateway it was sent, and the number that it has there; None: nobody said.
+    `ttft_s` is the whole target for the first token, as of the request's arrival at the gateway. `dispatch` is the
+    gateway and its number for this dispatch; None: not given.
     """
 
     owner: RequestOwner
@@ -39,14 +38,14 @@ class RequestEnvelope(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether it was promised any time."""
+        """Whether the request has any target."""
         return min(self.first_due_at, self.tpot_s) < inf
 
     def slack_s(self, *, output_tokens: int, first_token_at: float | None, now: float) -> float:
-        """Seconds until the next token is due after so many.
+        """Return the seconds until the next token after these is due.
 
-        The envelope has all due times from the arrival on. Whoever reads an answer measures its pace from its first
-        token, so where that came early the others are due from then on: both readings of the target are kept.
+        The envelope sets all due times from the arrival on. A client measures the pace from the first token, so if that
+        came early the others are due from then on: both readings of the target are kept.
         """
         if output_tokens == 0:
             return self.first_due_at - now
@@ -57,7 +56,7 @@ class RequestEnvelope(NamedTuple):
 def read_envelope(
     extra_args: Mapping[str, Any] | None, *, arrived_at: float, ttft_s: float | None, tpot_s: float | None
 ) -> RequestEnvelope:
-    """Read a promise; `ttft_s` and `tpot_s` stand in for targets that the request does not bring."""
+    """Read an envelope; `ttft_s` and `tpot_s` stand in for targets that the request does not bring."""
     given = extra_args or {}
     ttft_s = _seconds(given.get("slo_ttft_ms"), least=-MILLISECONDS_MAX) or ttft_s
     tpot_s = _seconds(given.get("slo_tpot_ms"), least=0.0) or tpot_s
@@ -77,7 +76,7 @@ def _name(value: Any) -> str:
 
 
 def _weights(value: Any) -> tuple[float, float]:
-    """Of the tenant and of its tier."""
+    """Read the weights of the tenant and of its tier; 1.0 for an invalid one."""
     if type(value) is not list or len(value) != 2 or any(type(each) not in (int, float) for each in value):
         return 1.0, 1.0
     weight, tier_weight = (float(each) if WEIGHT_MIN <= each <= WEIGHT_MAX else 1.0 for each in value)
@@ -93,7 +92,7 @@ def _dispatch(value: Any) -> tuple[str, int] | None:
 
 
 def _seconds(value: Any, *, least: float) -> float | None:
-    """None for what is no time; zero too, which no promise can be."""
+    """Convert milliseconds; None for an invalid value, and for zero, which is no target."""
     if type(value) not in (int, float) or not isfinite(value) or not least <= value <= MILLISECONDS_MAX:
         return None
     return float(value) / 1000 or None

@@ -1,13 +1,13 @@
 """FairBatching as vLLM's scheduler: `--scheduler-cls fairlead_vllm.scheduler.FairScheduler`, for vLLM 0.32.
 
 vLLM's own `schedule()` still does all of the work: memory, preemption, prefix hits, encoders, grammars, drafts. Before
-it runs, policies/batching/fair.py divides the step on paper; while it runs, no request is given more tokens than it
-has there. The place where it may be told is `_reserve_prefill_lookahead`, which vLLM asks last of all how many tokens
-a request may have, whether it runs or waits: zero leaves a running one out of this step, and ends the scan of those
-that wait. What vLLM cannot give (no block, no seat) it gives to nobody else: the step is then shorter.
+it runs, policies/batching/fair.py divides the step among the requests; while it runs, no request gets more tokens than
+that. The hook is `_reserve_prefill_lookahead`, which vLLM calls last to ask how many tokens a request may have, running
+or waiting: zero leaves a running request out of this step, and ends the scan of the waiting ones. Tokens that vLLM
+cannot grant (no block, no slot) go to no other request: the step is then shorter.
 
-While nobody in the engine has a target, a step is vLLM's own, but for the order of the waiting queue. It derives from
-the asynchronous scheduler, which serves synchronous engines as well.
+While no request in the engine has a target, vLLM forms the step itself; only the order of the waiting queue differs.
+The class derives from the asynchronous scheduler, which serves synchronous engines as well.
 """
 
 import os
@@ -36,7 +36,7 @@ HOOK = "_reserve_prefill_lookahead"
 
 
 class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there where types are checked
-    """Raises RuntimeError where vLLM cannot be told how to divide a step."""
+    """vLLM's scheduler with FairBatching. Raises RuntimeError if this vLLM has no hook or no chunked prefill."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,9 +48,9 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         if self.policy != SchedulingPolicy.FCFS:
             options = replace(options, order=self.policy.value)
         self._accounts = EngineAccounts(options, time.monotonic, lambda each: self._glance(self.requests[each]))
-        self._granted: dict[str, int] | None = None  # of this step; None: whatever vLLM gives
+        self._granted: dict[str, int] | None = None  # of this step; None: vLLM decides
         self._queue_changed = False
-        self._turned_away_at_blocks = -1  # free blocks, with which the head of the queue found no room
+        self._turned_away_at_blocks = -1  # free blocks when the head of the queue found no room
         logger.info("FairBatching, waiting requests by %s", options.order)
 
     def add_request(self, request: Request) -> None:
@@ -117,13 +117,13 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         granted = tokens if self._granted is None else self._granted.get(request.request_id, 0)
         if granted >= tokens:
             return tokens
-        if granted and self.need_mamba_block_aligned_split:  # a cut elsewhere would lose its state
+        if granted and self.need_mamba_block_aligned_split:  # a cut elsewhere would lose the state
             known = num_computed_tokens - request.num_computed_tokens
             granted = self._mamba_block_aligned_split(request, granted, known)
         return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, granted))
 
     def _order_waiting(self) -> list[Request]:
-        """Put the waiting queue in order, unless vLLM's priorities do. Return all that wait, next first."""
+        """Order the waiting queue, unless vLLM's priorities do. Return all waiting requests, next first."""
         waiting = list(self.waiting)
         if self.policy == SchedulingPolicy.FCFS:
             ordered = self._ordered(waiting)
@@ -138,16 +138,16 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
     def _ordered(self, waiting: list[Request]) -> list[Request]:
         tenants = self._accounts.tenants
         if tenants is None:
-            # Due times of those that wait stand still: who is ahead of whom changes when somebody comes.
+            # Due times of waiting requests are fixed: their order changes only when the queue changes.
             return sorted(waiting, key=lambda each: self._slack_s(each, 0.0)) if self._queue_changed else waiting
         chosen = self._chosen(tenants, {each.request_id: each for each in waiting})
-        begun = [each for each in waiting if tenants.has_begun(each.request_id)]  # and paid for: they were preempted
+        begun = [each for each in waiting if tenants.has_begun(each.request_id)]  # preempted, and charged already
         first = {each.request_id for each in (*begun, *chosen)}
         return [*begun, *chosen, *(each for each in waiting if each.request_id not in first)]
 
     def _chosen(self, tenants: TenantOrder, waiting: Mapping[str, Request]) -> list[Request]:
-        """Who of those that wait is next by the order of tenants: as many as this step can begin. Those that wait for
-        more than their turn, which vLLM passes over, are beside these.
+        """Return the waiting requests that the order of tenants puts next, as many as this step can begin. Blocked
+        requests, which vLLM passes over, are in addition to these.
         """
         slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         chosen: list[Request] = []
@@ -155,7 +155,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         choices = tenants.choices()
         while slots > 0 and tokens < self.max_num_scheduled_tokens and (name := next(choices, None)) is not None:
             request = waiting.get(name)
-            if request is None:  # it holds memory already, and goes first
+            if request is None:  # it holds memory already, and is ahead
                 continue
             chosen.append(request)
             if not self._is_blocked_waiting_status(request.status):
@@ -182,10 +182,10 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         return self._accounts.divide(decodes, prefills, tokens_max=self.max_num_scheduled_tokens)
 
     def _seatable(self, waiting: Sequence[Request], now: float) -> Iterator[Prefill[str]]:
-        """Who may begin in this step, by the order of the queue: the head, and as many as then have room.
+        """Yield the requests that may begin in this step, in queue order: the head, and as many more as have room.
 
-        Time that is kept for a prompt which finds no room is lost to the answers. So once the head was turned away,
-        nobody is offered until blocks became free, or the queue is another one.
+        Time that is kept for a prompt without room is lost to the answers. So after the head found no room, none is
+        offered until blocks became free or the queue changed.
         """
         blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         if blocks <= self._turned_away_at_blocks:
@@ -217,12 +217,13 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
 
     def _cached_tokens(self, request: Request) -> int:
         if self.enable_kv_cache_events and getattr(request, "kv_cache_report_mode", None) == "full":
-            return 0  # asking would tell everybody who listens
+            return 0  # the lookup would publish KV events
         return int(self.kv_cache_manager.get_computed_blocks(request)[1])
 
     def _glance(self, request: Request) -> int:
-        """Tokens of a waiting request that are cached, by a few looks where blocks are plain: memory is given up from
-        the ends of prompts, so whoever holds a block holds all before it. An order asks for many at a time.
+        """Return the cached tokens of a waiting request, by a few lookups if there is one group of plain blocks: memory
+        is evicted from the ends of prompts, so a cached block implies all before it. An order asks for many requests at
+        a time.
         """
         manager = self.kv_cache_manager
         is_plain = len(self.kv_cache_config.kv_cache_groups) == 1 and self.hash_block_size == self.block_size
@@ -273,7 +274,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
             if not each.is_prefill_chunk
         ]
         begun = [each for each in self.running if each.is_prefill_chunk]
-        # A prompt that is due at no time gives way to all that are.
+        # A prompt without a due time yields to all that have one.
         owed_tokens = sum(
             each.num_tokens - each.num_computed_tokens
             for each in (*begun, *self.waiting)

@@ -1,8 +1,8 @@
-"""The API process's end of the way that reports take inside vLLM.
+"""Receiver of the scheduler's reports in vLLM's API process.
 
-vLLM sends the scheduler's statistics to the API process after every step, as a structure of its own in which other
-attributes are lost and connectors' are opened. One mapping of strings in it, of LoRA adapters that wait, reaches the
-loggers as it was filled. Ours runs before vLLM's own, and takes out what is not an adapter.
+vLLM sends the scheduler's statistics to the API process after every step, in a structure that drops unknown attributes
+and decodes those of connectors. One mapping of strings in it, of waiting LoRA adapters, reaches the loggers unchanged.
+This logger runs before vLLM's own and takes out what is not an adapter.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ REPORTS = Reports(uuid4().hex)
 
 
 class StepReportLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is not there where types are checked
-    """One per engine (vllm.stat_logger_plugins)."""
+    """One logger per engine (vllm.stat_logger_plugins)."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self._engine = engine_index

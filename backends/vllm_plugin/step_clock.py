@@ -1,19 +1,19 @@
-"""How long did each step take? From the start of one to the start of the next, as the step-time model has it.
+"""Step clock: the duration of each step, from its start to the start of the next, as the step-time model defines it.
 
-An engine starts the next step when it has dealt with the outcome of the last one. So a step has taken the time
-since the outcome before it; after a pause in which nothing was left to do, the time since it was formed. That is one
-rule for engines that wait for each step and for those that form the next one meanwhile (asynchronous scheduling).
+An engine starts the next step when it has processed the outcome of the last one. So a step takes the time since the
+outcome before it, or, after the engine was idle, since it was formed. The rule holds for engines that wait for each
+step and for those that form the next one meanwhile (asynchronous scheduling).
 """
 
 from collections import deque
 from collections.abc import Hashable
 from typing import NamedTuple
 
-IN_FLIGHT_MAX = 64  # steps; an engine has at most as many as it has pipeline stages, and one
+IN_FLIGHT_MAX = 64  # steps; an engine has at most one more than pipeline stages
 
 
 class StepReport(NamedTuple):
-    """One step: tokens that were computed, KV tokens that were read, requests in it, and seconds."""
+    """One step: tokens computed, KV tokens read, requests in it, and seconds."""
 
     new_tokens: int
     context_tokens: int
@@ -30,7 +30,7 @@ class _Begun(NamedTuple):
 
 
 class StepClock:
-    """Told of every step that computes anything, in order. Times are seconds on any one clock."""
+    """Times every step that computes anything, in order. Times are seconds on any one clock."""
 
     def __init__(self) -> None:
         self._begun: deque[_Begun] = deque(maxlen=IN_FLIGHT_MAX)
@@ -42,11 +42,11 @@ class StepClock:
         return len(self._begun)
 
     def began(self, key: Hashable, now: float, *, new_tokens: int, context_tokens: int, requests: int) -> None:
-        """Note a step, under a key that its outcome will have, when it is formed."""
+        """Record a step when it is formed, under a key that its outcome will have."""
         self._begun.append(_Begun(key, now, new_tokens, context_tokens, requests))
 
     def ended(self, key: Hashable, now: float) -> StepReport | None:
-        """Return the report of a step whose outcome is there; None for one that was not noted."""
+        """Return the report of a step whose outcome is here; None for an unknown step."""
         while self._begun:
             begun = self._begun.popleft()
             if begun.key == key:
@@ -57,10 +57,10 @@ class StepClock:
         return None
 
     def idle(self) -> None:
-        """Nothing is left to do after the outcome that ended last: the time until the next step is nobody's."""
+        """Record that nothing is left to do after the last outcome: the time until the next step belongs to no step."""
         if not self._begun:
             self._free_since, self._paused_s = None, 0.0
 
     def paused(self, pause_s: float) -> None:
-        """So much of the time since the last outcome was not the engine's work."""
+        """Exclude so much of the time since the last outcome: it was not the engine's work."""
         self._paused_s += pause_s

@@ -1,6 +1,6 @@
-"""PEP 517 hooks that build fairlead-vllm: setuptools', over sources that vendoring.py stages.
+"""PEP 517 hooks that build fairlead-vllm: those of setuptools, on sources that vendoring.py stages.
 
-They are staged in a temporary directory, so that what is built depends on no earlier build.
+The sources are staged in a temporary directory, so that a build does not depend on an earlier one.
 """
 
 import os
@@ -15,14 +15,14 @@ from vendoring import stage
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, _metadata_directory: Any = None) -> str:
-    """PEP 517."""
+    """Build a wheel (PEP 517)."""
     target = Path(wheel_directory).absolute()
     with _staged():
         return str(build_meta.build_wheel(os.fspath(target), config_settings))
 
 
 def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
-    """PEP 517. The archive holds what was staged, and is built without this file."""
+    """Build a source archive (PEP 517) of what was staged. It builds without this file."""
     target = Path(sdist_directory).absolute()
     with _staged():
         return str(build_meta.build_sdist(os.fspath(target), config_settings))

@@ -1,8 +1,8 @@
-"""The plugin as a package of its own: the sources of fairlead-vllm, made out of the gateway's tree.
+"""Sources of fairlead-vllm as a package of its own, copied from the gateway's tree.
 
-The modules of backends/vllm_plugin become the package `fairlead_vllm`, and those of policies/ that they import, of
-themselves or through others, `fairlead_vllm._policies`; imports are rewritten. So vLLM's environment gets no package
-of the gateway's, and one copy of every rule is written.
+The modules of backends/vllm_plugin become the package `fairlead_vllm`. The modules of policies/ that they import,
+directly or not, become `fairlead_vllm._policies`; imports are rewritten. So vLLM's environment gets no package of the
+gateway's, and every rule exists once.
 """
 
 import ast
@@ -19,7 +19,7 @@ OUR_BACKEND = re.compile(r"^(build-backend|backend-path) = .*\n", re.MULTILINE)
 
 
 def stage(directory: Path) -> None:
-    """Put a project that any setuptools can build into an empty directory."""
+    """Write a project that any setuptools can build into an empty directory."""
     project = (PLUGIN / "pyproject.toml").read_text(encoding="utf-8")
     standard = 'build-backend = "setuptools.build_meta"\n'
     project = OUR_BACKEND.sub(lambda line: standard if line[1] == "build-backend" else "", project)
@@ -37,7 +37,7 @@ def stage(directory: Path) -> None:
 
 
 def _with_what_they_import(modules: Iterator[str]) -> set[str]:
-    """These, all modules of ours that they need, and the packages those are in."""
+    """Return these modules, all modules of this tree that they need, and the packages of those."""
     found: set[str] = set()
     ahead = list(modules)
     while ahead:
@@ -55,7 +55,7 @@ def _needed(module: str) -> Iterator[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name for name in [node.module, *names] if _exists(name))
         elif isinstance(node, ast.Import):
-            # `import policies.x` binds a name that would be another one here.
+            # `import policies.x` binds a name that differs in the new package.
             assert all(_renamed(alias.name) == alias.name for alias in node.names), f"{module}: import by from"
 
 
