@@ -1,1 +1,1 @@
-"""The admin port: who is served, with what weight and limits, by which backends; changed while it runs."""
+"""Admin port: tenants, tiers, keys, backends and policies, changed while the gateway runs."""

@@ -1,4 +1,4 @@
-"""What the admin API reads and answers of backends (models.py says how models are read)."""
+"""Models of backends in the admin API (models.py holds the rules of parsing)."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ COEFFICIENT_MAX = 1e9
 ERROR_RATIO_MAX = 1e3
 URL_CHARS_MAX = 2048
 URL_PATTERN = r"^https?://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?/?$"
-# Not any variable: who may name one could have its value sent to a server of his own.
+# Restricted by prefix: otherwise a caller could send any environment variable's value to a server of its own.
 KEY_VARIABLE_PATTERN = r"^BACKEND_KEY_[A-Z0-9_]{1,64}$"
 CA_PATTERN = r"-----BEGIN CERTIFICATE-----"
 Coefficient = Annotated[float, Field(ge=0, le=COEFFICIENT_MAX)]
@@ -19,9 +19,9 @@ BackendKind = Literal["vllm", "sglang", "llama.cpp", "tgi", "openai", "openai-ba
 
 
 class StepTimeFields(Fields):
-    """What one engine step takes: so much, for every token computed, KV token read and request in it. `base_ms` and
-    `token_us` have to be given, and not all of them can be zero. `error_ratio` is the median relative error of what
-    it predicts.
+    """A model of the time of one engine step: a base, and a cost per token computed, per KV token read and per request
+    in it. `base_ms` and `token_us` must be given, and not all of them can be zero. `error_ratio` is the median relative
+    error of its predictions.
     """
 
     base_ms: Annotated[float, Field(ge=0, le=MILLISECONDS_MAX)] = 0.0
@@ -32,9 +32,9 @@ class StepTimeFields(Fields):
 
 
 class BackendFields(Fields):
-    """`draining`: what runs there ends, and nothing new is sent. Null sizes are found out. `step_time`: what is known
-    of its steps, which are learnt from there on; null: they are learnt. `step_tokens_max` is its
-    --max-num-batched-tokens, `prompt_step_tokens_max` its --long-prefill-token-threshold.
+    """`draining`: running requests end, and no new ones are sent. Sizes that are null are detected. `step_time`: the
+    initial step time model, which is learned further; null: it is learned from the start. `step_tokens_max` is the
+    engine's --max-num-batched-tokens, `prompt_step_tokens_max` its --long-prefill-token-threshold.
     """
 
     requests_running_max: Count | None = None
@@ -46,10 +46,10 @@ class BackendFields(Fields):
 
 
 class WholeBackend(BackendFields):
-    """`url` is its root, without /v1. `pool` null: that of the base model that it serves. `kind` null: it is found out.
-    `api_key_env`: the variable of the gateway's environment that holds its credential. `ca_pem`: the certificates of
-    the CA that its own has to be signed by, as PEM text; null: whom the system trusts. `scheduling_policy`: its
-    --scheduling-policy.
+    """`url` is the server's root, without /v1. `pool` null: that of the base model that it serves. `kind` null: it is
+    detected. `api_key_env`: the environment variable of the gateway that holds the backend's credential. `ca_pem`:
+    certificates of the CA that signs the server's certificate, as PEM text; null: the system's CAs.
+    `scheduling_policy`: the engine's --scheduling-policy.
     """
 
     url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=URL_PATTERN)]
@@ -65,8 +65,8 @@ class NewBackend(WholeBackend):
 
 
 class BelievedStepTime(StepTimeFields):
-    """What is believed of a backend's steps now. `origin`: `named` (as `step_time` says), `stored` (of a calibration's
-    file, or learnt before a restart), or `learnt` since. While it is not `sure`, nothing is promised by it.
+    """The current step time model. `origin`: `named` (as in `step_time`), `stored` (from a calibration file, or learned
+    before a restart), or `learnt` since. While it is not `sure`, no latency target is accepted by it.
     """
 
     sure: bool
@@ -74,9 +74,10 @@ class BelievedStepTime(StepTimeFields):
 
 
 class StepsResource(Fields):
-    """What a backend's limit makes of its step time. `step_s` is predicted of a step in which all that runs decodes,
-    and may be `step_s_max`: the tightest TPOT target of what runs, or the knee of the throughput. `prefill_s` is what
-    prompts take that were sent and are not computed; `budget_tokens` the prompt tokens that it can take on in time.
+    """The limits that the step time model sets. `step_s` is the predicted time of a step in which all running requests
+    decode; its limit `step_s_max` is the tightest TPOT target of the running requests, or the knee of the throughput.
+    `prefill_s` is the time of prompts that were sent and are not yet computed; `budget_tokens` the prompt tokens that
+    can be added.
     """
 
     step_s: float
@@ -86,8 +87,8 @@ class StepsResource(Fields):
 
 
 class BackendResource(StoredResource):
-    """`state`: what its health polls say; `trouble`: why the last failed. `step_time` is what was set, and
-    `step_time_now` what is believed. Nulls are not known.
+    """`state`: by its health polls; `trouble`: why the last one failed. `step_time` is the configured model,
+    `step_time_now` the current one. Null: not known.
     """
 
     url: str

@@ -1,9 +1,9 @@
-"""`fairlead admin`: what the admin API does, from the shell.
+"""`fairlead admin`: the admin API from the shell.
 
-Every command is one request (a list: one per page) and prints what was answered. On a terminal that is a table;
-anywhere else, and with --json, it is JSON, of a list one object per line: as gh does, so that what a script reads needs
-no option. Fields are given as name=value, where a dot goes inside (envelope.ttft_ms=500) and a value is JSON or else
-text. A refusal is printed field by field, and the exit code is 1.
+Every command is one request (a list: one per page) and prints the response. On a terminal that is a table; elsewhere,
+and with --json, it is JSON, a list as one object per line: as in gh, so that scripts need no option. Fields are given
+as name=value, where a dot goes inside (envelope.ttft_ms=500) and a value is JSON or else text. An error is printed
+field by field, and the exit code is 1.
 """
 
 import json
@@ -21,7 +21,7 @@ import typer
 from gateway.admin.client import AdminClient, AdminReply, UnreachableError
 from gateway.options import ConfigOption
 
-PAGE_ROWS = 1000  # that are asked for at once
+PAGE_ROWS = 1000  # per request
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,7 +59,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; that is wh
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where to ask, and with which key."""
+    """Where the admin port is, and the file with a key to it."""
 
     config: Path | None
     url: str | None
@@ -83,7 +83,7 @@ def list_(
     tenant: Annotated[str | None, typer.Option(help="Of keys: this tenant's.")] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Print all of one sort."""
+    """Print all of one kind."""
     _print_list(context, f"/{kind}", {"tenant": tenant}, as_json=as_json)
 
 
@@ -105,7 +105,7 @@ def create(
     idempotency_key: RepeatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
+    """Create one, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
     answer = _ask(context, "POST", f"/{kind}", _fields(fields), idempotency_key=idempotency_key)
     _print(answer.body, as_json=as_json)
 
@@ -121,9 +121,9 @@ def put(
     new: NewOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one, or replace it as a whole, like: put tenants alice weight=2. What is not given gets its default.
+    """Create or replace one, like: put tenants alice weight=2. Fields that are not given get their defaults.
 
-    The same command twice leaves what it left the first time. Keys are made by 'create' and changed by 'set'.
+    The command is idempotent. Keys are made by 'create' and changed by 'set'.
     """
     condition = "*" if new else None
     answer = _ask(context, "PUT", _path(kind, id_), _fields(fields or []), if_match=if_match, if_none_match=condition)
@@ -140,14 +140,14 @@ def set_(
     if_match: EtagOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change fields of one; null takes a field back to its default. A pool is given all its policies at once."""
+    """Change fields of one; null resets a field to its default. A pool is given all its policies at once."""
     method = "PUT" if kind is ResourceName.POOLS else "PATCH"
     _print(_ask(context, method, _path(kind, id_), _fields(fields), if_match=if_match).body, as_json=as_json)
 
 
 @app.command()
 def delete(context: typer.Context, kind: KindArgument, id_: IdArgument, if_match: EtagOption = None) -> None:
-    """Take one away: what waits of a tenant is refused, what runs goes on. A backend is drained first."""
+    """Delete one: a tenant's queued requests are rejected, running ones end. A backend is drained first."""
     _ask(context, "DELETE", _path(kind, id_), if_match=if_match)
 
 
@@ -160,7 +160,7 @@ def rotate(
     idempotency_key: RepeatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key like this one, which ends after an overlap, and print it this once."""
+    """Make a key that replaces this one, which ends after an overlap, and print it this once."""
     path = f"{_path(ResourceName.KEYS, key)}/rotate"
     answer = _ask(context, "POST", path, {"overlap_s": overlap_s}, idempotency_key=idempotency_key)
     _print(answer.body, as_json=as_json)
@@ -232,7 +232,7 @@ def _print_list(
 
 
 def _items(context: typer.Context, path: str, query: dict[str, str]) -> Iterator[Any]:
-    """All of a list, page after page."""
+    """All items of a list, page after page."""
     while True:
         page = _ask(context, "GET", f"{path}?{urlencode({**query, 'limit': PAGE_ROWS})}").body
         yield from page["items"]
@@ -248,7 +248,7 @@ def _ask(
     body: Mapping[str, Any] | None = None,
     **conditions: str | None,
 ) -> AdminReply:
-    """Ask with headers like if_match, where they are not None. Leaves with what was refused."""
+    """Send a request with headers like if_match, where they are not None. Exits with the error where it fails."""
     headers = {name.replace("_", "-"): value for name, value in conditions.items()}
     try:
         answer = _client(context.obj).ask(method, path, body, headers=headers)
@@ -277,7 +277,7 @@ def _client(target: _Target) -> AdminClient:
 
 
 def _fields(given: list[str]) -> dict[str, Any]:
-    """The fields as an object."""
+    """Parse NAME=VALUE arguments into an object."""
     fields: dict[str, Any] = {}
     for each in given:
         name, found, text = each.partition("=")

@@ -1,4 +1,4 @@
-"""A client of the admin API: one request, one answer, nothing else needed than what Python has."""
+"""Client of the admin API: one request, one response, with the standard library alone."""
 
 import json
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ NO_HEADERS: Mapping[str, str | None] = {}
 
 
 class UnreachableError(Exception):
-    """The admin port does not answer as one does."""
+    """No admin port answers at this URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminReply:
-    """`body` is JSON, {} where there is none."""
+    """A response. `body` is the parsed JSON, {} where there is none."""
 
     status: int
     body: Any
@@ -27,7 +27,7 @@ class AdminReply:
 
 
 class AdminClient:
-    """Asks the admin port at this URL, with this key. Redirects are not followed."""
+    """Sends requests to the admin port at this URL, with this key. It follows no redirects."""
 
     def __init__(self, url: str, key: str) -> None:
         self._url = urlsplit(url)

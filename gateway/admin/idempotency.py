@@ -1,12 +1,12 @@
-"""Idempotency-Key: a POST that is sent again is not done again, but answered as it was.
+"""Idempotency-Key: a POST that is repeated with the same key is run once, and gets the first response again.
 
-The same caller, key and request within KEPT_S get the answer of the first; another request by that key is refused
-(422). While the first is being done the others wait for it. A request that was refused has changed nothing, so it is
-not remembered and may be tried again. (draft-ietf-httpapi-idempotency-key-header)
+The same caller, key and request within KEPT_S get the response of the first; another request with that key is rejected
+(422). While the first one runs, repeats wait for it. A rejected request has changed nothing, so it is not remembered
+and may be retried. (draft-ietf-httpapi-idempotency-key-header)
 
-Answers are kept in memory and not in the store: that of a new API key holds its secret, which is written nowhere. So a
-repeat after a restart, or to another gateway, is a new request; there a tenant, tier or backend of the same id is 409,
-and a key is made twice, of which the one that nobody has can be deleted.
+Responses are kept in memory and not in the store: that of a new API key holds its secret, which is written nowhere. So
+a repeat after a restart, or at another replica, is a new request: it gets 409 for a tenant, tier or backend of the same
+id, and creates a second key, of which the unused one can be deleted.
 """
 
 import asyncio
@@ -32,17 +32,19 @@ class _Done:
 
 
 class Repeats:
-    """What was asked by which key, and what was answered. Mutable; used on one loop."""
+    """Requests by caller and idempotency key, with their responses. Mutable; used on one loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock`: seconds that only grow."""
+        """`clock`: monotonic seconds."""
         self._clock = clock
         self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
 
     async def once(
         self, caller: str, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[AdminAnswer]]
     ) -> AdminAnswer:
-        """Do the request (its path and body), unless that is done. Raises Refused, for what `run` does, too."""
+        """Run the request (its path and body), or return the response of an earlier run. Raises AdminProblem, also for
+        those that `run` raises.
+        """
         self._forget_old()
         path, body = request
         fingerprint = hashlib.sha256(path.encode() + b"\0" + body).digest()
@@ -57,7 +59,7 @@ class Repeats:
         return await asyncio.shield(doing)
 
     def _ended(self, of: tuple[str, str], done: "asyncio.Future[AdminAnswer]") -> None:
-        """What has failed is not remembered, also where its client has left."""
+        """Drop a failed request, even if its client has disconnected."""
         if done.cancelled() or done.exception() is not None:
             self._done.pop(of, None)
 

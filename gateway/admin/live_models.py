@@ -1,4 +1,4 @@
-"""What the admin API answers of what happens now."""
+"""Models of the live state in the admin API."""
 
 from typing import Literal
 
@@ -7,9 +7,9 @@ from gateway.admin.models import Fields, ModelName, Page, ResourceList
 
 
 class AttainmentResource(Fields):
-    """Since start, of requests with an envelope that were sent and have ended: how many kept which target (one that is
-    not set is kept). `tpot_met` is by the time per token since the first one came, `tpot_envelope_met` since it was
-    due; `met`: every token was in time. `refused` ones are not among `requests`.
+    """Counts since start, over dispatched requests with an envelope that have ended: how many met which target (a
+    target that is not set is met). `tpot_met` counts the time per token from the first token, `tpot_envelope_met` from
+    its due time; `met`: every token was in time. Rejected requests (`refused`) are not among `requests`.
     """
 
     requests: int
@@ -23,14 +23,16 @@ class AttainmentResource(Fields):
 
 
 class Reserve(Fields):
-    """What is held for a tier: its `reserve_ratio`, or what was learnt that it needs free where that is more."""
+    """The capacity held for a tier: its `reserve_ratio`, or the free capacity that it was learned to need, where that
+    is more.
+    """
 
     sequences: int
     tokens: int
 
 
 class BackendState(Fields):
-    """`steps` null: nothing is known of them by which it could be limited. `reserves` by tier."""
+    """`steps` null: no step time model limits the backend. `foreign_*`: external load. `reserves` are by tier."""
 
     available: bool
     in_flight_requests: int
@@ -44,7 +46,9 @@ class BackendState(Fields):
 
 
 class TierState(Fields):
-    """`slack_s_min`: the time until the next token of its most urgent request is due; null: nobody was promised one."""
+    """`slack_s_min`: the time until the next token of the tier's most urgent request is due; null: none has an
+    envelope.
+    """
 
     queued_requests: int
     in_flight_requests: int
@@ -53,7 +57,7 @@ class TierState(Fields):
 
 
 class RequestState(Fields):
-    """A request that was promised something. It waits where `backend` is null; `slack_s` below 0: it is late."""
+    """A request with an envelope. It is queued where `backend` is null; `slack_s` below 0: it is late."""
 
     request: str
     tenant: str
@@ -81,8 +85,8 @@ class LiveState(Fields):
 
 
 class TenantStateResource(Fields):
-    """`service` is charged since start, in service units (a price per token); `service_per_s` of late. `slack_s_min`
-    is of its most urgent request, queued or running.
+    """`service` is the service charged since start, in service units (a price per token); `service_per_s` its recent
+    rate. `slack_s_min` is that of the tenant's most urgent request, queued or running.
     """
 
     pool: str
@@ -100,8 +104,8 @@ class TenantStateResource(Fields):
 
 
 class BudgetState(Fields):
-    """A budget of tokens; `key` "": of its tenant as a whole. `used` is by calls that have ended, at all gateways that
-    share the state; `reserved` is for those that are waiting or running. `renewed_at`: seconds since 1970.
+    """A budget of tokens; `key` "": of the whole tenant. `used` is by calls that have ended, at all gateways that share
+    the state; `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
     """
 
     tenant: str

@@ -1,4 +1,4 @@
-"""A gateway that can be changed while it runs: the state that is kept, put in force, and the port it is changed by."""
+"""Management of a running gateway: opens the stored state, and runs the reconciler, peer exchange and admin port."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The parts of a gateway that a change reaches."""
+    """The parts of a gateway that a configuration change affects."""
 
     handlers: RequestHandlers
     pools: Pools
@@ -55,10 +55,10 @@ class Running:
 
 
 class Management:
-    """Opened before a gateway is put together, begun before it serves. Make it on the loop that runs it."""
+    """Call `open` before the gateway is assembled, `begin` before it serves. Create it on the loop that runs it."""
 
     def __init__(self, config: Config, store: Store) -> None:
-        """Raises ValueError where the file of keys cannot be read, or a source of backends cannot be asked."""
+        """Raises ValueError where the key file cannot be read, or a discovery source cannot be set up."""
         self._config = config
         self._store = store
         self._declaration = Declaration(config)
@@ -77,11 +77,11 @@ class Management:
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
 
     async def open(self) -> None:
-        """Read what is kept. Raises StateFileError, StoreUnavailable, SecretMismatch; OSError where a secret cannot be
-        written.
+        """Read the stored state. Raises StateFileError, StoreUnavailable, SecretMismatch; OSError where a secret cannot
+        be written.
         """
         if self._config.admin.enabled and self._config.auth.secret is None:
-            make_secret(self._config.auth.secret_file)  # of the HMACs of admin keys, which outlive the process
+            make_secret(self._config.auth.secret_file)  # for the HMACs of admin keys, which outlive the process
         await self.registry.start()
         self._is_open = True
         secret = self._config.auth.secret_bytes()
@@ -97,21 +97,21 @@ class Management:
 
     @property
     def has_backends(self) -> bool:
-        """Whether there are any, or may come."""
+        """Whether backends are configured, or a discovery source may find some."""
         return bool(self._sources or self.registry.entries("backends"))
 
     def scheduling_of(self, pool: str) -> Scheduling:
-        """How this pool is scheduled by now."""
+        """The current scheduling settings of this pool."""
         config = self._declaration.config
         scheduling, entry = config.scheduling_of(pool), self.registry.get("pools", pool)
         if entry is None or entry.origin == "declared":
             return scheduling
         assert isinstance(entry.section, PoolSettings), "an entry is of its kind"
-        # What is made of a pool hides what the file says of it, whole.
+        # The admin API's settings of a pool override the file's settings of it as a whole.
         return config.scheduling.overridden_by(entry.section.scheduling)
 
     def begin(self, running: Running) -> None:
-        """Put everything in force in these parts, and what changes."""
+        """Start the reconciler, the checkpoint and the discovery sources over these parts."""
         self._running = running
         if self._memory is not None:
             handlers = running.handlers
@@ -137,7 +137,7 @@ class Management:
         ]
 
     async def meet(self) -> None:
-        """Know of the other gateways before anything is served, if they can be met."""
+        """Start the peer exchange, where replicas share their state, before the gateway serves."""
         peer_exchange, running = make_peer_exchange(self._config.state), self._running
         if peer_exchange is None:
             return
@@ -158,7 +158,7 @@ class Management:
         self._running.pools.shared(share, peers)
 
     def reload(self, config: Config) -> None:
-        """The file says this now: what can be is put in force, the rest is said. Raises ValueError."""
+        """Apply a reloaded configuration file, and log the settings that wait for the next start. Raises ValueError."""
         assert self._reconciler is not None, "begun before it serves"
         before = self._declaration.config.scheduling
         late = self._declaration.read_anew(config)
@@ -190,7 +190,7 @@ class Management:
         self.registry.redeclare(self._declaration.declared())
 
     async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
-        """Listen at the admin port, if there is to be one; return its URL. Raises OSError, ValueError."""
+        """Start the admin port, if enabled; return its URL. Raises OSError, ValueError."""
         admin, auth = self._config.admin, self._config.auth
         if not admin.enabled:
             return None
@@ -215,7 +215,7 @@ class Management:
         return await self._port.start()
 
     async def stop(self) -> None:
-        """Change nothing more, keep what is learnt before everything is sent away, and leave the other gateways."""
+        """Save the checkpoint before requests are cut off, leave the peer exchange, and stop all further changes."""
         if self._memory is not None:
             await self._memory.stop()
         if self.replicas is not None:
@@ -231,7 +231,7 @@ class Management:
             await self._tokens.stop()
 
     async def close(self) -> None:
-        """When nothing runs any more: keep what has been used, and leave the store."""
+        """Write usage and budgets, and close the store. Call it once nothing runs any more."""
         if self._fingerprint_check is not None:
             await self._fingerprint_check.stop()
         if self._is_open:

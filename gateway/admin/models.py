@@ -1,7 +1,7 @@
-"""What the admin API reads and answers, as models: requests are checked with them, and OpenAPI is written from them.
+"""Models of the admin API: they validate requests, and the OpenAPI document is generated from them.
 
-A body is read as JSON is: "5" is no number. Times are seconds since 1970. What is not set has the default that it has
-in the configuration file; null in a patch goes back to it.
+Bodies are read strictly as JSON: "5" is no number. Times are seconds since 1970. A field that is not set has the
+default of the configuration file; null in a patch resets a field to it.
 """
 
 from typing import Annotated, Literal
@@ -30,7 +30,7 @@ DIGITS_PATTERN = r"^[0-9]{1,18}$"
 
 
 def whole(value: object) -> object:
-    """In JSON 2.0 is an integer, too (JSON Schema 2020-12, 4.2.3)."""
+    """In JSON, 2.0 is an integer too (JSON Schema 2020-12, 4.2.3)."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -48,7 +48,7 @@ class Fields(BaseModel):
 
 
 class StoredResource(Fields):
-    """What is said of everything that is kept. `origin`: declared in the file, made here, or both (overridden)."""
+    """Common fields of all stored resources. `origin`: declared in the file, made here, or both (overridden)."""
 
     id: str
     origin: Origin
@@ -65,7 +65,7 @@ class EnvelopeFields(Fields):
 
 
 class TenantFields(Fields):
-    """Null: there is no such limit; of queues: that of the configuration. Days and months are those of UTC."""
+    """Null: no such limit; for queues: the configuration's. Days and months are UTC."""
 
     tier: Name = "default"
     weight: Weight = 1.0
@@ -88,8 +88,8 @@ class TenantResource(StoredResource, TenantFields):
 
 
 class TierFields(Fields):
-    """`on_miss`: what becomes of a request that cannot meet its envelope. `reserve_ratio`: the part of every backend
-    that only this tier may enter. `priority`: whom to shed first, the higher the later; below 0 is sheddable.
+    """`on_miss`: what happens to a request that cannot meet its envelope. `reserve_ratio`: the part of every backend
+    that is reserved for this tier. `priority`: lower tiers are shed first; below 0 a tier is sheddable.
     """
 
     weight: Weight = 1.0
@@ -112,7 +112,9 @@ class TierResource(StoredResource, TierFields):
 
 
 class KeyFields(Fields):
-    """`models` null: all. What a key may use of its tenant's tokens, in days and months of UTC; null: all of them."""
+    """`models` null: all. The budgets limit the part of its tenant's tokens that a key may use per UTC day or month;
+    null: all.
+    """
 
     label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
     models: Annotated[list[ModelName], Field(max_length=KEY_MODELS_MAX)] | None = None
@@ -129,14 +131,14 @@ class NewKey(KeyFields):
 
 
 class KeyChange(KeyFields):
-    """`revoked` cannot be taken back."""
+    """`revoked` cannot be undone."""
 
     expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX), WHOLE] | None = None
     revoked: bool = False
 
 
 class Rotation(Fields):
-    """How long the old key goes on beside the new one."""
+    """`overlap_s`: seconds for which the old key stays valid."""
 
     overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX), WHOLE] = 86_400
 
@@ -151,7 +153,7 @@ class KeyResource(StoredResource, KeyFields):
 
 
 class KeyMade(KeyResource):
-    """`secret` is the key itself: this is the only time that anybody sees it."""
+    """`secret` is the key itself: it is shown this once."""
 
     secret: str
 
@@ -172,7 +174,7 @@ class PoolResource(Fields):
 
 
 class UsageResource(Fields):
-    """Of one day (UTC)."""
+    """Usage of one day (UTC)."""
 
     day: str
     tenant: str
@@ -199,7 +201,7 @@ class AuditResource(Fields):
 
 
 class Page(Query):
-    """Which part of a list: it goes on behind `cursor`, which is the `next_cursor` of the part before."""
+    """One page of a list: `cursor` is the `next_cursor` of the page before."""
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
@@ -210,7 +212,7 @@ class KeyPage(Page):
 
 
 class UsagePage(Page):
-    """Days are in UTC, both included; by default today."""
+    """Days are UTC, both inclusive; today by default."""
 
     first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
     last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
@@ -218,7 +220,7 @@ class UsagePage(Page):
 
 
 class AuditPage(Query):
-    """The newest first; goes on below `cursor`."""
+    """Newest first; `cursor` is the `next_cursor` of the page before."""
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
@@ -226,7 +228,7 @@ class AuditPage(Query):
 
 
 class ResourceList(Fields):
-    """`next_cursor` null: this is the end of the list."""
+    """`next_cursor` null: this is the last page."""
 
     next_cursor: str | None
 

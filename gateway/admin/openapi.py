@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the admin API, written from its table of routes and the models that it checks with."""
+"""OpenAPI 3.1 document of the admin API, generated from its route table and the models that validate requests."""
 
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -32,7 +32,7 @@ REFUSALS: Mapping[int, str] = {
 
 
 def document(routes: Iterable[Route]) -> Schema:
-    """Return the whole document."""
+    """Return the OpenAPI document of these routes."""
     routes = list(routes)
     paths: dict[str, Schema] = {}
     for route in routes:
@@ -54,13 +54,13 @@ def document(routes: Iterable[Route]) -> Schema:
 
 
 def patch_schema(model: type[BaseModel]) -> Schema:
-    """Any part of the model, where null takes a field back to its default (RFC 7396)."""
+    """The schema of a merge patch: any part of the model, where null resets a field to its default (RFC 7396)."""
     whole = model.model_json_schema(ref_template=REF_TEMPLATE)
     return _part_of(whole, whole.get("$defs", {}))
 
 
 def _part_of(whole: Schema, definitions: Schema) -> Schema:
-    """Any part of this object, and of the objects in it: those are merged, too."""
+    """Any part of this object, and of the objects in it, which are merged too."""
     required = whole.get("required", [])
     parts = {name: _inside(schema, definitions) for name, schema in whole["properties"].items()}
     return {
@@ -71,7 +71,7 @@ def _part_of(whole: Schema, definitions: Schema) -> Schema:
 
 
 def _inside(schema: Schema, definitions: Schema) -> Schema:
-    """The same, with an object that it refers to in part."""
+    """The schema, with an object that it refers to replaced by any part of that object."""
     if "anyOf" in schema:
         return schema | {"anyOf": [_inside(choice, definitions) for choice in schema["anyOf"]]}
     definition = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
@@ -124,7 +124,7 @@ def _operation_id(route: Route) -> str:
 
 
 def _refusals(route: Route) -> Iterable[int]:
-    """The statuses that this route may refuse with."""
+    """The error statuses of this route."""
     yield from (400, 401, 403, 429)
     if route.names and not route.creates:
         yield 404
@@ -146,7 +146,7 @@ def _refusal(status: int, route: Route) -> Schema:
 
 
 def _statuses(route: Route) -> tuple[int, ...]:
-    """Those of what is done."""
+    """The success statuses of this route."""
     return (route.status, 201) if route.creates else (route.status,)
 
 
@@ -184,7 +184,7 @@ def _query_parameters(query: type[Query] | None) -> list[Schema]:
 
 
 def _given(schema: Schema) -> Schema:
-    """A parameter that is there is not null: null is how it is told to be away."""
+    """The schema of a parameter without null, which stands for an absent parameter."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     return choices[0] if len(choices) == 1 else {key: value for key, value in schema.items() if key != "title"}
 

@@ -1,5 +1,5 @@
-"""The policies of a pool as the API takes them: one model per policy with its parameters, made from the tables of the
-configuration, so that the document says of each what may be set.
+"""Models of a pool's policies in the admin API: one model per policy with its parameters, generated from the tables of
+the configuration, so that the OpenAPI document lists the parameters of each.
 """
 
 from functools import reduce
@@ -15,7 +15,7 @@ LIVE_KINDS = ("fairness", "prediction", "placement")  # what a running pool can 
 
 
 def _fields(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Types made at run time are values to a type checker."""
+    """Types made at run time, which a type checker sees as plain values."""
     return definitions
 
 

@@ -1,4 +1,4 @@
-"""The admin port, put together: its routes over the registry and the running gateway, who may ask, where it listens."""
+"""Admin port: assembles the routes over the registry and the running gateway, the sign-in, and the listener."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -32,13 +32,13 @@ from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
 from gateway.store.base import Store
 
-FIRST_KEY = "key-file"  # what the audit log calls who has it
+FIRST_KEY = "key-file"  # its caller's name in the audit log
 STOP_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the routes look at and change."""
+    """What the routes read and change."""
 
     registry: Registry
     store: Store
@@ -52,7 +52,7 @@ class Parts:
 
 
 class AdminPort:
-    """Serves the admin API. Make it on the loop that runs it, `start` it, `stop` it."""
+    """Serves the admin API. Create it on the loop that runs it; call `start` and `stop`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AdminPort:
         tokens: Tokens[AdminIssuer, Caller] | None = None,
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
     ) -> None:
-        """`secret` is that of the HMACs of keys. Raises ValueError where the first key cannot be read or made."""
+        """`secret` is the HMAC secret of API keys. Raises ValueError where the first key cannot be read or created."""
         self._registry = parts.registry
         self._ring: KeyRing[Caller] = KeyRing(secret)
         key = first_key(config.key_file)
@@ -77,7 +77,7 @@ class AdminPort:
         self._listener = Listener(server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX)
 
     async def start(self) -> str:
-        """Listen; return the URL. Raises OSError where the port is taken."""
+        """Listen; return the URL. Raises OSError where the port is in use."""
         return await self._listener.start()
 
     async def stop(self) -> None:
@@ -97,7 +97,7 @@ class AdminPort:
 
 
 def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
-    """All of them; one describes them all."""
+    """All routes, including the one that serves the OpenAPI document of them."""
     registry = parts.registry
     found = [
         *tenants.routes(registry),

@@ -1,7 +1,7 @@
-"""What the admin API says when it does not do what was asked: problem details (RFC 9457).
+"""Error responses of the admin API: problem details (RFC 9457).
 
-One problem names every field that is wrong, each with its reason, so that a person or a program can mend all of it
-at once. No reason repeats a value that was sent: a value may be a secret.
+One problem names every wrong field with its reason, so that a client can correct all of them at once. No reason repeats
+a value that was sent: it may be a secret.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,13 +13,13 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 PROBLEM_TYPE = "application/problem+json"
-ERRORS_MAX = 64  # that one problem names
+ERRORS_MAX = 64  # in one problem
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class FieldError(BaseModel):
-    """One thing that is wrong: `field` is a path like envelope.ttft_ms, with the part of the request before it."""
+    """One wrong field: `field` is a path like body.envelope.ttft_ms, which begins with the part of the request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class ProblemDetails(BaseModel):
 
 @dataclass
 class AdminProblem(Exception):  # noqa: N818 - an answer, not an error
-    """The API does not do what was asked, for this reason."""
+    """The API rejects the request, with this status and detail."""
 
     status: int
     detail: str
@@ -56,12 +56,12 @@ class AdminProblem(Exception):  # noqa: N818 - an answer, not an error
 
 
 def field_problem(field_path: str, reason: str, *, status: int = 422) -> AdminProblem:
-    """One field is wrong."""
+    """The problem of one wrong field."""
     return AdminProblem(status, f"{field_path}: {reason}", [FieldError(field=field_path, reason=reason)])
 
 
 def invalid_problem(error: ValidationError, part: str, *, status: int = 422) -> AdminProblem:
-    """All that pydantic found wrong with this part of a request (body, query)."""
+    """The problem of everything that pydantic found wrong in this part of a request (body, query)."""
     errors = list(_field_errors(error, part))[:ERRORS_MAX]
     named = errors[0] if len(errors) == 1 else None
     detail = f"{named.field}: {named.reason}" if named else f"{len(errors)} fields are wrong"
@@ -69,7 +69,7 @@ def invalid_problem(error: ValidationError, part: str, *, status: int = 422) -> 
 
 
 def read_checked(model: type[M], value: Mapping[str, Any]) -> M:
-    """Read the value as JSON is read: "5" is no number. Raises AdminProblem."""
+    """Validate the value as JSON, strictly: "5" is no number. Raises AdminProblem."""
     try:
         return model.model_validate_json(orjson.dumps(value), strict=True)
     except ValidationError as error:

@@ -1,8 +1,9 @@
-"""What the registry says becomes true in the running gateway, at once and without harm to what runs.
+"""Reconciler: makes the running gateway equal the registry's desired state, at once and without harm to running
+requests.
 
-The registry tells what is new, different or gone, whoever changed it (this gateway's API, another replica, the file
-read anew); one method per kind takes it to those who use it. Backends are tended: one that is not wanted any more is
-retired, and forgotten when it runs nothing of ours; until then another of the same name has to wait.
+The registry reports which entries are new, changed or gone, whatever the source (this gateway's API, another replica, a
+reload of the file); one method per kind applies them. A backend that is no longer wanted is retired, and removed once
+it runs none of this gateway's requests; until then a new backend of the same name has to wait.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """Keeps the data plane what the registry says. `start` it on the loop that serves, `stop` it."""
+    """Applies the registry to the data plane. Call `start` on the loop that serves, and `stop`."""
 
     def __init__(
         self,
@@ -55,8 +56,8 @@ class Reconciler:
         folder: Path,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
-        """`address_allowlist`: networks of undeclared backends; `folder`: where relative paths begin;
-        `scheduling_of`: how a pool is scheduled.
+        """`address_allowlist`: networks that undeclared backends may be in; `folder`: the base of relative paths;
+        `scheduling_of`: the scheduling settings of a pool.
         """
         self._registry = registry
         self._handlers = handlers
@@ -71,13 +72,13 @@ class Reconciler:
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
         self._tier_envelopes: dict[str, policy.SloEnvelope] = {}
         self._share = policy.ALONE
-        self._urls: dict[str, str] = {}  # of the backends that the registry has brought
-        self._faults: dict[str, str] = {}  # why a backend of the registry is not there
+        self._urls: dict[str, str] = {}  # of the backends in the pool, by id
+        self._faults: dict[str, str] = {}  # why a wanted backend could not be added
         self._tending: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Make everything so, then what changes."""
+        """Apply all entries of the registry, then every change to them."""
         kinds = ("tiers", "tenants", "keys", "backends", "pools")
         self._urls = {backend_id: self._backends.spec(backend_id).url for backend_id in self._backends.backend_ids()}
         self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
@@ -92,16 +93,16 @@ class Reconciler:
             await asyncio.gather(self._tending, return_exceptions=True)
 
     def fault(self, backend_id: str) -> str:
-        """Why a backend that is wanted is not there, "" where it is."""
+        """Why a wanted backend could not be added, "" where it was."""
         return self._faults.get(backend_id, "")
 
     def scheduling_changed(self) -> None:
-        """What holds for all pools is different."""
+        """Apply changed scheduling defaults to all pools."""
         for name in self._pools.dispatchers():
             self._pool_changed(name)
 
     def shared(self, share: policy.ReplicaShare) -> None:
-        """So much of every tenant's limit in flight is this gateway's; others have the rest."""
+        """Set this gateway's share of every tenant's in-flight limit; the other replicas have the rest."""
         if share != self._share:
             self._share = share
             limited = [entry for entry in self._registry.entries("tenants") if entry.body.get("in_flight_max")]
@@ -115,7 +116,7 @@ class Reconciler:
         names: dict[str, list[str]] = {}
         for kind, name in sorted(changed):
             names.setdefault(kind, []).append(name)
-        # A tier is there before its tenants, and a tenant before its keys.
+        # Tiers are applied before their tenants, and tenants before their keys.
         self._tiers_changed(names.get("tiers", []))
         self._tenants_changed(names.get("tenants", []))
         for name in names.get("keys", []):
@@ -174,7 +175,9 @@ class Reconciler:
     # -- backends ------------------------------------------------------------------------------------------
 
     def _match_backends(self) -> None:
-        """Those that are wanted are there, as far as their names are free; all others leave."""
+        """Retire backends that are not wanted or have another URL, then add or update the wanted ones whose names are
+        free.
+        """
         wanted = {entry.name: entry for entry in self._registry.entries("backends")}
         self._faults.clear()
         for backend_id in self._backends.backend_ids():
@@ -206,15 +209,15 @@ class Reconciler:
                 kv_tokens_max=section.kv_tokens_max,
                 step_tokens_max=section.step_tokens_max,
                 prompt_step_tokens_max=section.prompt_step_tokens_max,
-                # A file is read when its backend comes, and not again with every change of any.
+                # The step time file is read when its backend is added, not with every change.
                 step_time=spec.step_time if section.step_time_file is not None else read_configured_step_time(section),
             )
         )
 
     def _add(self, backend_id: str, entry: Entry) -> None:
-        """Raises ValueError where it cannot be."""
+        """Raises ValueError where the backend cannot be added."""
         section = resolve_files(_backend(entry), self._folder)
-        # What the file declares is the operator's own word, at whatever address.
+        # The allowlist covers the admin API alone: the operator may declare any address in the file.
         address_allowlist = self._address_allowlist if entry.origin == "admin" else None
         spec = backend_spec(section.model_copy(update={"name": backend_id}), address_allowlist)
         if section.ca_pem is not None:
@@ -233,13 +236,13 @@ class Reconciler:
             for backend_id in leaving:
                 try:
                     await self._forget_if_idle(backend_id)
-                except Exception:  # whatever is wrong with one, the others have to go
-                    if backend_id not in stuck:  # tried again, but said once
+                except Exception:  # a failure of one must not keep the others from being removed
+                    if backend_id not in stuck:  # retried every TEND_S, logged once
                         log.exception("backend %s: it could not be taken away", backend_id)
                     stuck.add(backend_id)
 
     async def _forget_if_idle(self, backend_id: str) -> None:
-        """A backend that leaves and runs nothing of ours is gone, and its name is free."""
+        """Remove a retired backend that runs none of this gateway's requests, which frees its name."""
         upstream = self._backend_clients[backend_id].upstream
         if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
             return
@@ -252,7 +255,7 @@ class Reconciler:
 
 
 def _section(entry: Entry | None, kind: type[S]) -> S | None:
-    """What the entry says, None where there is none."""
+    """The entry's section, None where there is no entry."""
     assert entry is None or isinstance(entry.section, kind), "an entry is of its kind"
     return None if entry is None else cast("S", entry.section)
 

@@ -1,7 +1,7 @@
-"""The table of the admin API: every method and path, who may ask, what is read and what is answered.
+"""Route table of the admin API: every method and path, its role, its request and response models.
 
-The server dispatches by this table and the OpenAPI document is written from it, so that neither can say what the
-other does not do. A path is split at its slashes before it is decoded: a tenant may be called a/b (as a%2Fb).
+The server dispatches by this table and the OpenAPI document is generated from it, so the two always agree. A path is
+split at its slashes before it is decoded: a tenant may be named a/b (as a%2Fb).
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ ROOT = "/admin/v1"
 
 
 class Role(IntEnum):
-    """What a caller may do; each may do what those before it may."""
+    """The role of a caller; each includes the permissions of the lower ones."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -28,14 +28,14 @@ ROLES: Mapping[str, Role] = {role.name.lower(): role for role in Role}
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as the audit log names him."""
+    """The caller of a request, by its name in the audit log."""
 
     name: str
     role: Role
 
 
 class Query(BaseModel):
-    """Parameters behind the question mark. They come as text, so numbers are read from it."""
+    """Query parameters. They arrive as text, so numbers are parsed from text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,7 +46,7 @@ class JsonObject(RootModel[dict[str, JsonValue]]):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """One request, read and checked. `query` and `body` are of the route's models."""
+    """One request, parsed and validated. `query` and `body` are of the route's models."""
 
     caller: Caller
     path: Mapping[str, str]
@@ -62,7 +62,7 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
-    """What is answered. `body` None is 204; `location`, below ROOT, is where something was made, which is 201."""
+    """A response. `body` None is 204; `location`, below ROOT, is the path of what was created, which is 201."""
 
     body: BaseModel | None = None
     etag: str | None = None
@@ -71,7 +71,7 @@ class AdminAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method at one path below ROOT. `conflicts`: it may answer 409, and why."""
+    """One method at one path below ROOT. `conflicts`: why the route can return 409, None where it cannot."""
 
     method: str
     path: str
@@ -81,12 +81,12 @@ class Route:
     answer: type[BaseModel] | None = None
     status: int = 200
     body: type[BaseModel] | None = None
-    merges: type[BaseModel] | None = None  # what a merge patch must give: the body is any part of it (RFC 7396)
+    merges: type[BaseModel] | None = None  # the model of a merge patch: the body is any part of it (RFC 7396)
     query: type[Query] | None = None
     versioned: bool = False  # the answer has an ETag; a change takes If-Match
-    creates: bool = False  # it makes what is not there (201) as well as it changes what is (200)
+    creates: bool = False  # it creates (201) or replaces (200)
     conflicts: str | None = None
-    stored: bool = False  # it reads what is kept, which may not be there now
+    stored: bool = False  # it reads the store, which may be unavailable
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -95,12 +95,12 @@ class Route:
 
     @property
     def names(self) -> list[str]:
-        """Its path's parameters."""
+        """The path's parameters."""
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
 
 class RouteTable:
-    """Which route is it?"""
+    """Finds the routes at a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: Sequence[Route] = tuple(routes)
@@ -115,7 +115,9 @@ class RouteTable:
             methods[route.method] = route
 
     def find(self, raw_path: str) -> tuple[Mapping[str, Route], Mapping[str, str]] | None:
-        """Return the routes at this path by method, and the values of its parameters; None where there is no such."""
+        """Return the routes at this path by method, and the values of its parameters; None where the path is
+        unknown.
+        """
         if not raw_path.startswith(ROOT + "/"):
             return None
         parts = tuple(unquote(part) for part in raw_path.removeprefix(ROOT).split("/"))
@@ -127,7 +129,7 @@ class RouteTable:
 
 
 def path_of(kind: str, name: str) -> str:
-    """The path of one thing, below ROOT."""
+    """The path of one resource, below ROOT."""
     return f"/{kind}/{quote(name, safe='')}"
 
 

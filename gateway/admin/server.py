@@ -1,7 +1,7 @@
-"""The admin port's HTTP: read and check a request by its route, run it, and answer JSON or a problem.
+"""HTTP server of the admin port: parse and validate a request by its route, run it, respond with JSON or a problem.
 
-Nothing reaches a handler that the route's models have not read, and no answer repeats what was sent wrong. A change
-that has begun is finished although its client has left, so that what is kept and what is in force stay one.
+A handler gets only what the route's models have validated, and no response repeats an invalid value. A change that has
+begun is finished even if its client disconnects, so that the stored and the running state stay equal.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 
 BODY_BYTES_MAX = 64 << 10
 BODY_TIMEOUT_S = 10.0
-LINGERING_S = 10.0  # that the rest of a refused body is read, so that its sender gets to read why
+LINGERING_S = 10.0  # how long the rest of a rejected body is read, so that its client can read the response
 HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 30.0
 QUERY_FIELDS_MAX = 16
@@ -42,12 +42,12 @@ _KEY = re.compile(KEY_PATTERN)
 
 log = logging.getLogger(__name__)
 
-# What is answered beside the table: a path, and who may ask is asked already.
+# A page outside the route table: one path, served to any caller that is signed in.
 Page = Callable[[], Awaitable[web.Response]]
 
 
 class AdminServer(web.Server):
-    """Serves the table of routes, and `pages` (text for programs) to every caller."""
+    """Serves the route table, and `pages` (text for programs, such as metrics) to every caller that is signed in."""
 
     def __init__(self, table: RouteTable, sign_in: SignIn, pages: Mapping[str, Page] | None = None) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class AdminServer(web.Server):
         return ErrorConnection(self, loop=self._loop, **self._kwargs)
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
-        """A problem."""
+        """The problem for a request that could not be parsed, or for a failure of a handler."""
         is_ours = is_failure(status, error)
         return to_problem(AdminProblem(500, "the gateway failed") if is_ours else AdminProblem(400, "this is not HTTP"))
 
@@ -78,7 +78,7 @@ class AdminServer(web.Server):
         except AdminProblem as refused:
             response = to_problem(refused)
         response.headers.setdefault(hdrs.SERVER, HEADERS[hdrs.SERVER])  # a page has its own headers
-        if not request.content.is_eof():  # refused before its body was read
+        if not request.content.is_eof():  # rejected before its body was read
             response.force_close()
         return response
 
@@ -107,12 +107,12 @@ class AdminServer(web.Server):
 
 
 async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
-    """Do what is asked. Raises AdminProblem, whatever the store has to say."""
+    """Run the route's handler. Raises AdminProblem, also for errors of the store."""
     doing = asyncio.ensure_future(route.run(asked))
     try:
         return await asyncio.shield(doing)
     except VersionConflict:
-        # With a condition it is the client's view that is old; without, two changes crossed and the other was first.
+        # With If-Match the client's version is old (412); without, another change was committed first (409).
         raise AdminProblem(
             412 if asked.if_match or asked.if_none_match else 409, "it was changed by somebody else meanwhile"
         ) from None
@@ -171,7 +171,7 @@ async def _read(request: web.BaseRequest, content_type: str) -> bytes:
 
 
 def _body(data: bytes, model: type[BaseModel] | None) -> Any:
-    """The body as the model, or the merge patch as it is."""
+    """The body as the model; without a model, the merge patch as an object."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -192,7 +192,7 @@ def to_response(route: Route, reply: AdminAnswer) -> web.Response:
     if reply.body is None:
         return web.Response(status=204, headers=headers)
     headers[hdrs.CONTENT_TYPE] = JSON
-    # What the file declares may be beyond what the API would take: it is shown as it is.
+    # Values that the file declares may exceed the API's bounds: they are shown without a warning.
     body = reply.body.model_dump_json(warnings=False).encode()
     return web.Response(status=route.status if reply.location is None else 201, body=body, headers=headers)
 

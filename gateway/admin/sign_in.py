@@ -1,7 +1,7 @@
-"""Who asks at the admin port? A key with a role, or a token of an identity provider; never a tenant's key.
+"""Sign-in at the admin port: by a key with a role, or by a token of an identity provider; never by a tenant's key.
 
-An unknown key, a revoked one and what cannot be a key get one answer, and too many of them from one address are told
-to wait. Only who holds a tenant's key is told that it opens the other port.
+Unknown, revoked and malformed keys get the same 401, and after too many failures an address gets 429. Only the holder
+of a tenant's key learns that the key is for the other port.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ SUBJECT_CHARS_MAX = 128
 
 
 class SignIn:
-    """Who asks?"""
+    """Finds the caller of a request."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SignIn:
         clock: Callable[[], float],
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
     ) -> None:
-        """`tenant_keys` None: they are not checked. `clock`: any seconds that only grow."""
+        """`tenant_keys` None: tenants' keys are not checked. `clock`: monotonic seconds."""
         self._tokens = tokens
         self._admin_keys = admin_keys
         self._tenant_keys = tenant_keys
@@ -41,7 +41,7 @@ class SignIn:
         self._failures = FailureThrottle()
 
     def caller(self, headers: Mapping[str, str], peer: str | None) -> Caller:
-        """Raises AdminProblem."""
+        """The caller that the headers' key or token identifies. Raises AdminProblem (401, 403, 429)."""
         token = given_token(headers)
         if token is not None and self._tokens is not None:
             found = self._tokens.find(token)
@@ -66,7 +66,7 @@ class SignIn:
 
 
 def caller_of(issuer: AdminIssuer, claims: Mapping[str, Any]) -> Caller | None:
-    """Who the claims say that he is, with the highest of his roles; None where he has none."""
+    """The caller that the claims identify, with the highest of its roles; None where it has none."""
     names = claim(claims, issuer.role_claim)
     names = [names] if isinstance(names, str) else names if isinstance(names, list) else []
     roles = [ROLES[issuer.roles[name]] for name in names if isinstance(name, str) and name in issuer.roles]

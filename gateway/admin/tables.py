@@ -1,7 +1,7 @@
-"""What the admin API answers, as tables for people: a list is a row for each, one thing a row for each of its fields.
+"""Tables of admin API responses for a terminal: a list has one row per item, a single resource one row per field.
 
-A column that is empty in every row is left out. Nothing that comes from the API is taken for markup or sent to the
-terminal as a control character: a label may hold anything.
+A column that is empty in every row is left out. Values from the API are never interpreted as markup or sent to the
+terminal as control characters: a label may hold anything.
 """
 
 import sys
@@ -20,7 +20,7 @@ DIGITS = 6
 
 
 def print_list(items: Iterable[Mapping[str, Any]]) -> None:
-    """One row for each, with the fields as columns."""
+    """Print one row per item, with the fields as columns."""
     rows = list(items)
     if not rows:
         Console(file=sys.stderr).print("There are none.")
@@ -39,7 +39,7 @@ def print_list(items: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_one(thing: Mapping[str, Any]) -> None:
-    """One row for each field; lists of objects in it as tables of their own, below."""
+    """Print one row per field; lists of objects in it become tables of their own below."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -54,7 +54,7 @@ def print_one(thing: Mapping[str, Any]) -> None:
 
 
 def text_of(name: str, value: object) -> str:
-    """A value as people read it."""
+    """A value as text for people."""
     if value is None or value in ("", [], {}):
         return EMPTY
     if name in TIMES and isinstance(value, int | float):

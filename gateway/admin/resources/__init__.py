@@ -1,1 +1,1 @@
-"""What can be asked for: one file per sort of thing."""
+"""Resources of the admin API: one file per kind."""

@@ -1,7 +1,7 @@
-"""Backends: added, drained, taken away; how they are, and what they run.
+"""Backend routes: add, change, drain and delete backends; their state and load.
 
-Where a backend is cannot be changed: another address is another backend. An address that is written out is looked at
-when it is named; a name, whatever it means, whenever it is connected to (backends/address_allowlist.py).
+The URL of a backend cannot change: another URL is another backend. A literal IP address is checked against the
+allowlist when the backend is added, a host name on every connection (backends/address_allowlist.py).
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from gateway.state.resource_kinds import ManagedBackend
 from policies import step_time as policy
 from policies.types import BackendView
 
-ABSENT = "absent"  # wanted, and not there
+ABSENT = "absent"  # wanted, but not added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class BackendRoutes:
         return collection.routes()
 
     def check(self, asked: AdminRequest) -> None:
-        """Raises Refused where the address that is written out is none that a backend may have."""
+        """Raises AdminProblem where the URL holds a literal address outside the allowlist."""
         try:
             host = urlsplit(asked.body.url).hostname or ""
         except ValueError:
@@ -97,14 +97,14 @@ class BackendRoutes:
         )
 
     def _kind(self, backend_id: str) -> str | None:
-        """What it was found to be, or told; None while that is not known."""
+        """The configured or detected kind, None while it is unknown."""
         kind = self.backends.kind(backend_id)
         return None if kind is STRANGER else kind.name
 
     def _believed(
         self, section: ManagedBackend, backend_id: str, now: policy.StepTime
     ) -> backend_models.BelievedStepTime:
-        """What is believed now, and where that is from."""
+        """The current step time model, and its origin."""
         origin = "learnt" if self.backends.has_learnt_steps(backend_id) else "stored"
         if origin == "stored" and section.step_time is not None and now == self.backends.spec(backend_id).step_time:
             origin = "named"

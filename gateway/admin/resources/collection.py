@@ -1,7 +1,7 @@
-"""What all kept things have in common: list, make, read, replace, patch and delete, over the registry.
+"""Collection: the routes that all stored kinds share, over the registry: list, create, read, replace, patch, delete.
 
-A change checks what it would make of the thing with the same model that the document shows, then the registry checks
-whether that goes together with everything else: the first is a wrong field (422), the second a conflict (409).
+A change is validated with the model that the OpenAPI document shows (422), then by the registry against all other
+entries (409).
 """
 
 import re
@@ -35,8 +35,8 @@ CONFLICTS = "It goes not together with what is there, or only the configuration 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionModels:
-    """What one sort of thing looks like: to make it (`made` with its id, `whole` without), to patch it, read, and in a
-    list. What `whole` has beside `fields` cannot be changed.
+    """The models of a kind: to create it (`made` with its id, `whole` without), to patch it, to show it, and to list
+    it. Fields of `whole` that are not in `fields` cannot be changed.
     """
 
     made: type[BaseModel]
@@ -48,7 +48,7 @@ class CollectionModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """One sort of thing. `role` may make, change and delete; `check` refuses what is made, by Refused."""
+    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem."""
 
     kind: str
     noun: str
@@ -97,12 +97,12 @@ class Collection:
             return await self._create(asked.body.id, asked)
 
     async def put(self, asked: AdminRequest) -> AdminAnswer:
-        """Make it where it is not there and the request does not want it to be; else replace it."""
+        """Create the entry where it does not exist and there is no If-Match; else replace it."""
         entry = self.registry.get(self.kind, asked.id)
         if entry is None and not re.fullmatch(self.id_schema["pattern"], asked.id):
             raise field_problem("path.id", f"is nothing that a {self.noun} can be called")
         if entry is None and asked.if_match is None:
-            with suppress(AlreadyThere), registry_answers(but=AlreadyThere):  # somebody else was quicker
+            with suppress(AlreadyThere), registry_answers(but=AlreadyThere):  # another request created it first
                 return await self._create(asked.id, asked)
         entry = self.registry.get(self.kind, asked.id)
         etag = etag_of(asked, None if entry is None else entry.etag)
@@ -141,8 +141,8 @@ class Collection:
         return AdminAnswer(self.show(entry), etag=entry.etag, location=path_of(self.kind, name))
 
     def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given in place of all that can be changed. Raises AdminProblem where something
-        else would become another, and Invalid.
+        """The entry's body with the given values for all fields that can change. Raises AdminProblem where the value of
+        another field differs, and Invalid.
         """
         stays = {name: value for name, value in entry.body.items() if name not in self.models.fields.model_fields}
         body = stays | given
@@ -157,7 +157,7 @@ class Collection:
         return body
 
     def entry(self, asked: AdminRequest) -> Entry:
-        """Raises AdminProblem."""
+        """The entry that the path names. Raises AdminProblem (404)."""
         entry = self.registry.get(self.kind, asked.id)
         if entry is None:
             raise AdminProblem(404, f"there is no such {self.noun}")
@@ -167,7 +167,7 @@ class Collection:
 def page(
     registry: Registry, kind: str, query: Any, listed: type[ResourceList], show: Callable[[Entry], BaseModel]
 ) -> ResourceList:
-    """One part of the list of a kind; its cursor is the name that it ends with."""
+    """One page of a kind's list; its cursor is the last name on it."""
     entries = registry.page(kind, after=query.cursor or "", limit=query.limit + 1)
     more = len(entries) > query.limit
     shown = entries[: query.limit]
@@ -175,8 +175,8 @@ def page(
 
 
 def etag_of(asked: AdminRequest, etag: str | None) -> str | None:
-    """The etag that the change is meant for (as in registry.Edit), None for any, where `etag` is that of what is there.
-    Raises AdminProblem where a condition of the request does not hold (RFC 9110, 13.1).
+    """The etag that the change expects (as in registry.Edit), None for any. `etag` is that of the present entry, if
+    any. Raises AdminProblem where a condition of the request does not hold (RFC 9110, 13.1).
     """
     if asked.if_none_match is not None and etag is not None and _names(asked.if_none_match, etag):
         raise AdminProblem(412, "what If-None-Match names is there")
@@ -188,18 +188,18 @@ def etag_of(asked: AdminRequest, etag: str | None) -> str | None:
 
 
 def _names(condition: str, etag: str) -> bool:
-    """Whether a list of etags, or *, names it."""
+    """Whether the condition (a list of etags, or *) includes the etag."""
     return condition.strip() == "*" or f'"{etag}"' in (each.strip() for each in condition.split(","))
 
 
 def _given(asked: AdminRequest) -> dict[str, Any]:
-    """The fields that were set, but for the id."""
+    """The fields that the request sets, without the id."""
     given: dict[str, Any] = asked.body.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"id"})
     return given
 
 
 class registry_answers:  # noqa: N801 - used as `with` a function
-    """Turns what the registry refuses into what the API answers; `but` one that is for the caller."""
+    """Converts the registry's errors into AdminProblems; `but` passes one type through to the caller."""
 
     def __init__(self, but: type[RegistryError] | None = None) -> None:
         self._but = but

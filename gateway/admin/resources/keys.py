@@ -1,7 +1,7 @@
-"""API keys: made (the secret is shown once), rotated with an overlap, changed, revoked.
+"""Key routes: create API keys (the secret is shown once), rotate them with an overlap, change and revoke them.
 
-What is kept of a key is its HMAC and its last four characters. A key of the file of keys can be revoked here, but is
-taken away there.
+The store keeps the HMAC of a key and its last four characters. A key of the key file can be revoked here, but deleted
+only in that file.
 """
 
 import secrets
@@ -27,13 +27,13 @@ BUDGETS = frozenset({"tokens_per_day_max", "tokens_per_month_max"})
 CHANGED = {"label", "models", "revoked"} | BUDGETS
 INHERITED = (
     frozenset({"tenant", "role", "label", "models", "expires_at"}) | BUDGETS
-)  # by the key that takes a key's place
+)  # by the key that takes another's place
 SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRoutes:
-    """`hmac_hex` is what is kept of a key; `checks_tenants`: whether keys of tenants are looked at at all."""
+    """`hmac_hex` computes what is stored of a key; `checks_tenants`: whether the data port checks keys."""
 
     registry: Registry
     hmac_hex: Callable[[str], str]
@@ -122,7 +122,7 @@ class KeyRoutes:
         return AdminAnswer()
 
     async def rotate(self, asked: AdminRequest) -> AdminAnswer:
-        """The new key and the end of the old one are one transaction."""
+        """Create the new key and set the end of the old one, in one transaction."""
         rotation: models.Rotation = asked.body
         entry = self._entry(asked)
         key = _key(entry)

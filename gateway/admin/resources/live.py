@@ -1,8 +1,7 @@
-"""What happens now: queues, what runs against its limits, every tenant's counters and how fast it is served.
+"""Live state routes: queues, in-flight requests and limits, and every tenant's counters and rate of service.
 
-A rate is what was served since the rate was last looked at, at most every RATE_S: whoever looks more often is told
-the same rate again. Who looks for the first time at somebody that is being served waits for FIRST_LOOK_S, in which it
-is measured.
+A rate covers the time since it was last computed, at least RATE_S: a client that polls more often gets the same value
+again. The first request for a tenant that is being served waits for FIRST_LOOK_S, in which its rate is measured.
 """
 
 import asyncio
@@ -26,21 +25,21 @@ M = TypeVar("M", bound=BaseModel)
 
 RATE_S = 1.0
 FIRST_LOOK_S = 0.5  # some tens of engine steps, and no longer than a person notices
-RATES_MAX = 100_000  # tenants whose service is remembered; then all is forgotten, and learnt anew
+RATES_MAX = 100_000  # tenants; beyond that all rates are dropped and measured again
 
 
 class Rates:
-    """How fast did a number grow of late? By name. Mutable."""
+    """Recent growth rates of numbers, by name. Mutable."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}  # when, how much, the rate by then
+        self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}  # time, amount, rate
 
     def knows(self, name: tuple[str, str]) -> bool:
         return name in self._seen
 
     def per_s(self, name: tuple[str, str], amount: float, now: float, *, over_s: float = RATE_S) -> float:
-        """The number is `amount` now; its rate, anew where that was last found `over_s` ago. 0 where it was never
-        looked at.
+        """The growth rate of the number, which is `amount` now; computed again at most every `over_s`. 0 at its first
+        call.
         """
         if name not in self._seen and len(self._seen) >= RATES_MAX:
             self._seen.clear()
@@ -121,7 +120,7 @@ class LiveRoutes:
         query: models.Page = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
         rows = self.budgets.checkpoint((tenant, key), query.limit + 1)
-        # A holder is on one page with both of its budgets.
+        # Both budgets of a holder are on the same page.
         holders = list(dict.fromkeys(row.holder for row in rows))
         shown = set(holders[: query.limit])
         items = [
@@ -137,8 +136,8 @@ class LiveRoutes:
         return AdminAnswer(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
     async def _measure(self, pool: str, names: list[str]) -> set[str]:
-        """Begin to watch those of them that are looked at for the first time; return them, after a while if there is
-        something to measure.
+        """Start to measure tenants without a rate and return them, after FIRST_LOOK_S if any of them has requests in
+        flight.
         """
         unknown = [name for name in names if not self.rates.knows((pool, name))]
         if not unknown:
@@ -158,7 +157,7 @@ class LiveRoutes:
         for name in names:
             view = views.get(name)
             if view is not None:
-                # What was begun just now was watched for FIRST_LOOK_S, but for a tick of the clock.
+                # A tenant measured since just now was measured for FIRST_LOOK_S, less a tick of the clock.
                 over_s = FIRST_LOOK_S / 2 if name in unknown else RATE_S
                 rate = self.rates.per_s((pool, name), view.service, now, over_s=over_s)
                 yield _shown(
@@ -168,7 +167,7 @@ class LiveRoutes:
 
 
 def steps_of(view: BackendView) -> StepsResource | None:
-    """What is predicted of its steps; None where nothing is limited by that."""
+    """The predicted steps of a backend; None where they limit nothing."""
     return None if view.steps is None else _shown(StepsResource, view.steps)
 
 
@@ -200,6 +199,6 @@ def _urgent(request_id: str, view: RequestView) -> live_models.RequestState:
 
 
 def _shown(model: type[M], view: TenantView | BackendView | Attainment | StepsView | ReserveView, **beside: Any) -> M:
-    """What the model has of the view, and what is beside it."""
+    """The model's fields from the view, and those in `beside`."""
     known = {name: getattr(view, name) for name in model.model_fields if name not in beside}
     return model.model_construct(**known, **beside)

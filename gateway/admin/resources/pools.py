@@ -1,4 +1,4 @@
-"""Pools and their policies: which one decides what, changed while requests wait and run."""
+"""Pool routes: read and change the policies of a pool while its requests wait and run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from gateway.state.registry import ANY_THERE, NOT_THERE, Registry
 
 KIND = "pools"
 SCHEMAS = {"id": {"type": "string", "minLength": 1, "maxLength": POOL_CHARS_MAX}}
-UNTOUCHED = "0"  # the version of a pool of which nothing is said
+UNTOUCHED = "0"  # the version of a pool without an entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,13 @@ class PoolRoutes:
         return AdminAnswer(self._show(self._known(asked)), etag=self._etag(asked.id))
 
     async def put(self, asked: AdminRequest) -> AdminAnswer:
-        """What the file says of the pool beside its policies stays."""
+        """Replace the policies of a pool; its other settings from the file stay."""
         name = self._known(asked)
         entry = self.registry.get(KIND, name)
         etag = etag_of(asked, self._etag(name))
         if etag == UNTOUCHED:
             etag = NOT_THERE
-        elif etag == ANY_THERE:  # whatever was said of it: a pool that has a backend is there
+        elif etag == ANY_THERE:  # If-Match: *, which any pool with a backend satisfies
             etag = None
         scheduling: dict[str, Any] = {} if entry is None else dict(entry.body.get("scheduling", {}))
         given = asked.body.model_dump(mode="json", exclude_unset=True)

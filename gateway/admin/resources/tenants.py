@@ -1,4 +1,4 @@
-"""Tenants and tiers: whom there is to serve, by which weight, how fast, and how much at most."""
+"""Tenant and tier routes: weights, SLO envelopes and limits."""
 
 from collections.abc import Iterator
 

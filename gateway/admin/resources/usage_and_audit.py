@@ -1,7 +1,7 @@
-"""What was used, by tenant, key, model and day; and who changed what.
+"""Usage and audit routes: tokens by tenant, key, model and day; and every change with its author.
 
-Usage is summed over all gateways that share the state. It is written once a second, so it may lag by as much. The
-audit log is shown as the rest of the API is: times are seconds since 1970, and what is kept of secrets is not told.
+Usage is the sum over all gateways that share the state. It is written once a second, so it may lag by as much. The
+audit log follows the rest of the API: times are seconds since 1970, and hashes of secrets are left out.
 """
 
 import time
@@ -15,7 +15,7 @@ from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.state.registry import Registry
 from gateway.store.base import Body, Store, Totals, UsageKey
 
-# Of API keys, and of the secret that theirs are made with: who has one could try secrets until one fits.
+# Fields of API keys and of their secret: with one of them, candidate secrets could be tested offline.
 HIDDEN = frozenset({"hmac", "fingerprint"})
 TIMES = frozenset({"created_at", "expires_at"})
 
@@ -44,9 +44,9 @@ class UsageAndAuditRoutes:
             first_day=query.first_day or today, last_day=query.last_day or today, tenant=query.tenant
         )
         totals: dict[UsageKey, Totals] = {}
-        for row in rows:  # one writer's
+        for row in rows:  # one row per writer
             totals[row.of] = Totals(*map(sum, zip(totals.get(row.of, Totals()), row.totals, strict=True)))
-        # A cursor is where a page has ended: any text is one.
+        # A cursor is the last row of a page; any text is a valid one.
         names = [of for of in sorted(totals) if "\n".join(of) > (query.cursor or "")]
         shown = names[: query.limit]
         items = [models.UsageResource.model_construct(**of._asdict(), **totals[of]._asdict()) for of in shown]
@@ -79,7 +79,7 @@ class UsageAndAuditRoutes:
 
 
 def _shown(body: Body) -> dict[str, Any]:
-    """What a document was or is, as far as anybody may see it."""
+    """A stored document, without the fields that no caller may see."""
     return {
         name: int(datetime.fromisoformat(value).timestamp()) if name in TIMES and isinstance(value, str) else value
         for name, value in body.items()
