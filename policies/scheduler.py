@@ -354,7 +354,7 @@ class Scheduler:
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
         """Set all counters from a checkpoint, and drop those of this process. Call it when the backends are known and
-        nothing waits or runs. Tenants that return within `returning_s` seconds are not lifted.
+        nothing waits or runs. Tenants that join within `returning_s` seconds are lifted to the checkpoint's level only.
         """
         assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
         self._queue_factory.restored = {}

@@ -1,4 +1,4 @@
-"""Who is served next? Each file is one order of requests; `tiers.py` puts one above another."""
+"""Fairness policies: each file is one order of waiting requests; `tiers.py` combines one per tier."""
 
 from collections.abc import Callable
 

@@ -1,11 +1,12 @@
-"""The question every order answers, and the accounts that all of them keep.
+"""Fairness: the protocol of an order of requests, and the accounts that every order keeps.
 
-An order is asked for requests and sees what waits: of each tenant its queue, live and oldest first. Most orders
-choose a tenant and send its oldest request; an order may choose among a tenant's requests too. What is charged
-arrives already divided by the tenant's weight, in service units. Accounts are kept by every order, also by those that
-do not look at them, so that an operator can change the order on a running gateway and nobody's past is forgotten.
+An order reads each tenant's queue, live and oldest first, and picks requests from it. Most orders choose a tenant and
+send its oldest request; an order may also choose among a tenant's requests. Charges arrive divided by the tenant's
+weight, in service units. Every order keeps accounts, even one that does not read them, so an operator can change the
+order of a running gateway without losing what each tenant has received.
 
-An order lives in one queue (policies/queueing/fair_queue.py). What it does not want to hear it leaves to `Accounts`.
+An order lives in one queue (policies/queueing/fair_queue.py). `Accounts` has a default for each fact that an order does
+not use.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -31,24 +32,24 @@ NOTHING: Waiting = {}
 
 
 def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
-    """Nobody says what has changed: all is looked up for every decision."""
+    """Changes unknown: every lookup is repeated for every decision."""
     return 0, None
 
 
 class ServiceRecord(NamedTuple):
-    """A tenant's account: service received, and service that what it has in flight is predicted to receive yet."""
+    """A tenant's account: service received, and predicted service still to come for its requests in flight."""
 
     counter: float = 0.0
     outstanding: float = 0.0
 
     @property
     def key(self) -> float:
-        """What tenants are ordered by (VTC with length prediction, Alg. 3)."""
+        """The tenant's rank: tenants are ordered by it, least first (VTC with length prediction, Alg. 3)."""
         return self.counter + self.outstanding
 
 
 class Fairness(Protocol):
-    """Which waiting request is served next?"""
+    """The order of requests in one queue: which waiting request is served next?"""
 
     reads_counters: bool
     """Whether service that moves from outstanding to counter, and leaves the key as it was, may change the order."""
@@ -63,27 +64,27 @@ class Fairness(Protocol):
     """Whether who has received what matters. Only then may a tenant be passed over for what it has in flight."""
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
-        """`cached_blocks` tells how many leading blocks of a request are cached where it may go, as of now, and
-        `changes` of which prompts that may be different since.
+        """Set the prefix cache: `cached_blocks` gives the number of leading blocks of a request that are cached now
+        where it may go, `changes` the prompts for which that may have changed.
         """
         ...
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
-        """The request has joined its tenant's queue, `waiting`: at its end, or where it had been if it came back.
-        Its tenant may send it or not: `joined` and `left` tell.
+        """The request has joined its tenant's queue, `waiting`: at the end, or at its old place if it was returned.
+        `joined` and `left` tell whether the tenant may send it.
         """
         ...
 
     def dropped(self, request: Request, now: float) -> None:
-        """The request has left the queue for good without ever being sent."""
+        """The request has left the queue for good without being dispatched."""
         ...
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        """The tenant, which was not waiting, is."""
+        """The tenant starts to wait."""
         ...
 
     def left(self, tenant_id: str) -> None:
-        """The tenant has nothing waiting any more (that it may send)."""
+        """The tenant has no more waiting requests that it may send."""
         ...
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
@@ -91,63 +92,63 @@ class Fairness(Protocol):
         ...
 
     def dispatched(self, entry: InFlight) -> None:
-        """The request of the entry was sent, and is charged and leaves the queue next. With `entry.is_prepaid` it was
-        sent before, came back, and is charged nothing new.
+        """The entry's request is dispatched: its charge and its exit from the queue follow. With `entry.is_prepaid` it
+        was dispatched before and returned; nothing more is charged.
         """
         ...
 
     def ended(self, entry: InFlight, now: float) -> None:
-        """A request that was sent is over, and has used `entry.usage`. `entry.service` is what it was charged for in
-        the end: nothing where it was not served.
+        """A dispatched request has ended and has used `entry.usage`. `entry.service` is its final charge: 0 if it was
+        not served.
         """
         ...
 
     def pick(self, eligible: Eligible) -> Request | None:
-        """The request that is next among the eligible of those who wait; asking twice gives the same answer."""
+        """The next request among the waiting and eligible ones; asking twice gives the same answer."""
         ...
 
     def waiting_count(self) -> int:
-        """How many tenants wait."""
+        """Number of waiting tenants."""
         ...
 
     def standing(self, tenant_id: str) -> ServiceRecord:
-        """The tenant's account; zeros for one never seen."""
+        """The tenant's account; zeros for an unknown tenant."""
         ...
 
     def lag(self, tenant_id: str, other_id: str) -> float:
-        """Service over weight by which the one, which waits, is behind the other, which does too; negative: ahead."""
+        """Service over weight by which one waiting tenant is behind another waiting tenant; negative: it is ahead."""
         ...
 
     def adopt(self, tenant_id: str, standing: ServiceRecord) -> None:
-        """Take over the account of a tenant that is not waiting here yet."""
+        """Take over the account of a tenant that does not wait here yet."""
         ...
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
-        """The tenant, which is not waiting, has its account in another order of this kind from now on. It is there what
-        it was here: ahead of or behind those that wait by as much, and nothing else is known of it.
+        """Move the account of a tenant that does not wait to another order of this kind. There the tenant is as far
+        ahead of or behind the waiting tenants as it was here; the order learns nothing else about it.
         """
         ...
 
     def forget(self, tenant_id: str) -> None:
-        """Drop the account of a tenant that is not waiting."""
+        """Drop the account of a tenant that does not wait."""
         ...
 
     def received(self) -> Mapping[str, float]:
-        """What every tenant with an account has received, over its weight."""
+        """The counter of every tenant with an account: service over weight."""
         ...
 
     def level(self) -> float:
-        """The counter that a tenant back from idleness is lifted to, nothing being outstanding; 0.0: nobody is."""
+        """The counter to which a returning tenant without outstanding service is lifted; 0.0: the order never lifts."""
         ...
 
     def begin_at(self, level: float, *, returning: bool) -> None:
-        """Nobody has waited here yet: the first to join is lifted to this level. With `returning` all are, until
-        `all_returned`: as if somebody of this level went on waiting.
+        """Set the level of an order in which nothing has waited yet. The first tenant to join is lifted to it. With
+        `returning` all are, until `all_returned`, as if a tenant of this level kept waiting.
         """
         ...
 
     def all_returned(self) -> None:
-        """Who has not come back by now was away."""
+        """End `returning`: a tenant that joins from now on was away, and is lifted."""
         ...
 
 
@@ -164,12 +165,12 @@ class Account(Place):
         self.waiting = NOTHING
 
     def head(self) -> Request:
-        """The oldest request of a tenant that waits."""
+        """The oldest request of a waiting tenant."""
         return next(iter(self.waiting.values()))
 
 
 class Accounts:
-    """The accounts of all tenants: the part that every order shares."""
+    """The accounts of all tenants, and defaults for an order that ignores the other facts."""
 
     reads_counters = False
     follows_requests = False
@@ -222,7 +223,7 @@ class Accounts:
         standing = self.standing(tenant_id)
         counter = standing.counter + to._key_level() - self._key_level()
         self.forget(tenant_id)
-        # Where nobody has received as much as it is behind, it begins like one that has received nothing.
+        # A tenant that is further behind than any counter here begins as if it had received nothing.
         to.adopt(tenant_id, ServiceRecord(max(0.0, counter), standing.outstanding))
 
     def forget(self, tenant_id: str) -> None:
@@ -247,8 +248,8 @@ class Accounts:
         self._is_returning = False
 
     def _key_level(self) -> float:
-        """The least key of those that wait, or that of the last to leave: its key of now, not of when it left, for it
-        has gone on being served since.
+        """The least rank of the waiting tenants. If none waits, that of the last to leave: its present rank, because
+        its requests in flight were charged since it left.
         """
         if self._is_returning:
             return self._first_level
@@ -256,7 +257,7 @@ class Accounts:
         return self._first_level if least is None else least.counter + least.outstanding
 
     def _least(self) -> Account:
-        """Whoever of those that wait has the least key."""
+        """The waiting tenant with the least rank."""
         waiting = (account for account in self._accounts.values() if account.is_waiting)
         return min(waiting, key=lambda account: account.counter + account.outstanding)
 
@@ -278,6 +279,6 @@ class Accounts:
         assert account.is_waiting, "left without waiting"
         account.is_waiting, account.waiting = False, NOTHING
         self._last_left = account
-        account.stamp = 0  # disowns what the heap still holds of it
+        account.stamp = 0  # its entry in the heap is void
         self._waiting -= 1
         return account

@@ -1,13 +1,13 @@
-"""Which of these requests has the most of its prompt cached?
+"""Longest cached prefix: the waiting request with the most cached prompt tokens, among a limited number of them.
 
-Looking that up costs time, and so does finding the tenants whose requests may be compared. So a decision compares a
-limited number of requests: those of the tenants that have received the least, in equal parts, the oldest of each
-first. (SGLang looks at all of 128 waiting requests, and at none where there are more.) Whoever is fair stays so: the
-limit bounds what is looked at, not who may be chosen.
+Looking up the cache costs time, and so does finding the tenants whose requests may be compared. A decision therefore
+compares at most LOOKUPS_MAX requests: those of the tenants with the least ranks, in equal parts, the oldest of each
+first. (SGLang compares all of up to 128 waiting requests, and none if there are more.) Fair orders stay fair: the
+limit bounds which requests are compared, not which may be chosen.
 
-From one decision to the next little of that changes: the tenant that was served is another's place, one request more or
-less waits, and what was sent is cached of the few prompts that go on where it ended. So the first tenants are kept in
-order, and of each the requests that are looked at and what is cached of them; what changes is told, and done again.
+Little of that changes between two decisions: the tenant that was served moves, one request joins or leaves, and the
+dispatched prompt is now cached for the few prompts that continue it. So the first tenants are kept in order, with the
+requests that are compared and their cached tokens; each change is reported and looked up again.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,16 +21,16 @@ from policies.fairness.heap import TenantHeap
 from policies.types import Request
 
 LOOKUPS_MAX = 128  # per decision
-SPARE_PROMPTS = 4 * LOOKUPS_MAX  # that nobody looks at any more, tolerated before they are forgotten
+SPARE_PROMPTS = 4 * LOOKUPS_MAX  # prompts that are not compared any more, tolerated before they are forgotten
 
 Rank = tuple[float] | tuple[float, float, str]
 """Tokens that are cached, negative, arrival and tenant: the smallest goes first."""
 
-UNKNOWN: Rank = (-inf,)  # before all that are known
+UNKNOWN: Rank = (-inf,)  # sorts before all known ranks
 
 
 class _Window:
-    """The oldest requests of a tenant, and what they rank."""
+    """The oldest requests of a tenant, and their ranks."""
 
     __slots__ = ("ranks", "requests")
 
@@ -46,35 +46,35 @@ class _Window:
 
 
 class LongestCached:
-    """Tenants that wait, by key, the first LOOKUPS_MAX of them in order; and the request that is best among these.
+    """Waiting tenants, the first LOOKUPS_MAX of them in order, and the best request among these.
 
-    Besides what every heap is told it wants to hear of keys that rise (`rose`), of tenants that leave (`remove`), and
-    of requests that are queued or gone.
+    In addition to the calls of every heap it needs those about ranks that rise (`rose`), tenants that leave (`remove`),
+    and requests that are queued or gone.
     """
 
     def __init__(self, key: Callable[[Account], float]) -> None:
         self._key = key
         self._others: TenantHeap[Account] = TenantHeap(key)
-        self._first: list[tuple[float, str, Account]] = []  # by key, equal keys by tenant: none of the others is before
-        self._bests: list[Rank] = []  # of each of them, of as many requests as were compared last
+        self._first: list[tuple[float, str, Account]] = []  # by rank, then tenant; none of the others is before them
+        self._bests: list[Rank] = []  # of each of them, over as many requests as were compared last
         self._compared = 0
-        self._listed: dict[str, Account] = {}  # the same by id
-        self._rose: dict[str, Account] = {}  # those of them with a larger key, perhaps
+        self._listed: dict[str, Account] = {}  # those in _first, by id
+        self._rose: dict[str, Account] = {}  # those of them whose rank may have risen
         self._waiting = 0  # tenants, at most
         self._windows: dict[str, _Window] = {}  # of tenants that were compared
-        self._askers: dict[int, set[str]] = {}  # the tenants of these with such a prompt there, by its last block
+        self._askers: dict[int, set[str]] = {}  # tenants with such a prompt in their window, by its last block
         self.look_up_in(lambda _: 0, anything_changes)
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes) -> None:
-        """From now on this says what is cached, and of which prompts that has changed."""
+        """Set what reports the cached blocks, and the prompts for which they have changed."""
         self._cached_blocks, self._changes = cached_blocks, changes
         self._number, _ = changes(0)
         self._forget_all()
 
-    # -- who waits, by key -----------------------------------------------------------------------------------
+    # -- waiting tenants, by rank ----------------------------------------------------------------------------
 
     def push(self, place: Account, waiting: int) -> None:
-        """As of every heap."""
+        """As for every heap."""
         self._unlist(place)
         self._waiting, key = waiting, self._key(place)
         if not self._first or (key, place.tenant_id) > self._first[-1][:2]:
@@ -87,29 +87,29 @@ class LongestCached:
             self._others.push(last, waiting)
 
     def rose(self, place: Account) -> None:
-        """The tenant's key has perhaps become larger."""
+        """The tenant's rank may have risen."""
         if place.tenant_id in self._listed:
             self._rose[place.tenant_id] = place
 
     def remove(self, place: Account) -> None:
-        """The tenant does not wait any more."""
+        """The tenant has stopped waiting."""
         self._unlist(place)
         self._windows.pop(place.tenant_id, None)
 
     def first(self) -> Account | None:
-        """The tenant with the smallest key as of now."""
+        """The tenant with the least rank as of now."""
         self._settle()
         return self._first[0][2] if self._first else None
 
     def first_of(self, eligible: Callable[[Account], bool]) -> Account | None:
-        """The eligible tenant with the smallest key."""
+        """The eligible tenant with the least rank."""
         self._settle()
         for _, _, account in self._first:
             if eligible(account):
                 return account
         return self._others.first_of(eligible)
 
-    # -- what waits ------------------------------------------------------------------------------------------
+    # -- waiting requests ------------------------------------------------------------------------------------
 
     def queued(self, request: Request, waiting: Waiting) -> None:
         """The request has joined its tenant's queue."""
@@ -125,8 +125,8 @@ class LongestCached:
             self._changed(request.tenant_id)
 
     def best(self, key_max: float, eligible: Eligible) -> Request | None:
-        """The eligible request with the most tokens cached, equals by arrival, then by tenant id, among those that are
-        compared: LOOKUPS_MAX of the tenants with keys of at most this. None where none of them is eligible.
+        """The eligible request with the most cached tokens, ties by arrival, then by tenant id. At most LOOKUPS_MAX
+        requests are compared, of the tenants with ranks up to `key_max`. None where none of them is eligible.
         """
         self._settle()
         tenants = bisect_right(self._first, key_max, key=itemgetter(0))
@@ -156,7 +156,7 @@ class LongestCached:
     # -- in parts --------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Bring the first in order."""
+        """Bring the first tenants into order."""
         for account in self._rose.values():
             if account.tenant_id in self._listed and account.entry_key < self._key(account):
                 self.push(account, self._waiting)
@@ -180,13 +180,13 @@ class LongestCached:
         return bisect_left(self._first, (account.entry_key, account.tenant_id))
 
     def _changed(self, tenant_id: str) -> None:
-        """Another of the tenant's requests may be its best."""
+        """The tenant's best request may be another one."""
         account = self._listed.get(tenant_id)
         if account is not None:
             self._bests[self._at(account)] = UNKNOWN
 
     def _window(self, account: Account, each: int) -> _Window:
-        """The tenant's, with as many of its requests."""
+        """The tenant's window, extended to `each` requests."""
         tenant_id, waiting = account.tenant_id, account.waiting
         window = self._windows.get(tenant_id)
         if window is None:
@@ -208,7 +208,7 @@ class LongestCached:
         return -self._cached_blocks(request) * request.prefix_block_tokens, request.arrived_at, request.tenant_id
 
     def _take_in_changes(self) -> None:
-        """Look up again what has changed."""
+        """Look up again the prompts that have changed."""
         self._number, prompts = self._changes(self._number)
         if prompts is None:
             self._forget_all()
@@ -231,7 +231,7 @@ class LongestCached:
             self._changed(tenant_id)
 
     def _forget_all(self) -> None:
-        """More or less may be cached of any prompt."""
+        """Discard all lookups: any prompt may have changed."""
         self._windows.clear()
         self._askers.clear()
         self._bests = [UNKNOWN] * len(self._first)

@@ -1,10 +1,10 @@
-"""Who comes after whom in a circle, while some join it and others leave?
+"""Circle: an ordered ring of places that tenants join and leave.
 
-Every place has a mark, and marks grow along the circle from its first place to its last; so who comes first is one
-comparison. A place that is put between two others takes a mark from the room between theirs, more to the left, for the
-next mostly comes between it and its right neighbour. Where there is no room left the next few are spaced out again
-(list labelling: Dietz and Sleator, "Two algorithms for maintaining order in a list", STOC '87); to the right of
-the last there is always some.
+Every place has a mark, and marks grow along the circle from its first place to its last, so comparing two places is one
+comparison of numbers. A place that is inserted between two others takes a mark from the gap between theirs, near its
+left end, because the next is mostly inserted to its right. Where no gap is left, the next few places are spaced out
+again (list labelling: Dietz and Sleator, "Two algorithms for maintaining order in a list", STOC '87); after the last
+place there is always room.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from policies.fairness.heap import Place
 
-# Measured with 4,000 places in one gap: put before one place, one of 250 moves another; each before the last, one moves
-# 50.
-ROOM = 1 << 96  # behind the last place
+# Measured with 4,000 inserts into one gap: all before the same place, one insert in 250 moves another place; each
+# before the last inserted, one insert moves 50.
+ROOM = 1 << 96  # after the last place
 ROOM_MIN = 1 << 64  # between places that are spaced out again, at least
-LEFT_BITS = 2  # a newcomer leaves a quarter of the room to its left
+LEFT_BITS = 2  # a new place leaves a quarter of the gap to its left
 
 
 class Spot(Place):
@@ -35,15 +35,15 @@ S = TypeVar("S", bound=Spot)
 
 
 class Circle(Generic[S]):
-    """Places in a circle. Nothing here takes time in proportion to how many there are, but now and then."""
+    """Places in a circle. Operations take constant time, except when places are spaced out again."""
 
     def __init__(self, moved: Callable[[S], None]) -> None:
-        """`moved` is told of places that have another mark, when all have theirs."""
+        """`moved` is called with each place that has a new mark, after all marks are set."""
         self.first: S | None = None
         self._moved = moved
 
     def enter(self, spot: S, before: S | None) -> None:
-        """Put it right before another; before the first it is the last. None: into an empty circle."""
+        """Insert the place before another; before the first means last. None: the circle is empty."""
         if before is None:
             assert self.first is None, "there is somebody"
             self.first = spot
@@ -59,14 +59,14 @@ class Circle(Generic[S]):
         previous.following = before.previous = spot
 
     def leave(self, spot: S) -> None:
-        """Take it out."""
+        """Remove the place."""
         following: S = spot.following
         if spot is self.first:
             self.first = None if following is spot else following
         spot.previous.following, following.previous = following, spot.previous
 
     def _space_out(self, spot: S) -> None:
-        """Make room behind it, by moving as few of those that follow as it takes."""
+        """Make room after the place, by moving as few of the following places as possible."""
         crowd: list[S] = []
         following: S = spot.following
         while following is not self.first and following.mark - spot.mark < (len(crowd) + 1) * ROOM_MIN:

@@ -1,14 +1,14 @@
-"""Deficit longest prefix match: follow the cache, but only for tenants that have not had their share of this refill.
+"""Deficit longest prefix match (DLPM): the longest cached prefix first, among tenants with credit left of this refill.
 
-Every tenant has a deficit. What it is charged is taken from it: the tokens of its prompts that are not cached (extend
-tokens, as estimated at dispatch and then reported) and what it decodes. Among tenants whose deficit is positive the
-request with the longest cached prefix goes; when nobody who waits has any left, all who wait are given a quantum.
-Two tenants that both wait over an interval receive service that differs by at most 2 (U + K) there. A small
-quantum tends to VTC, a large one to longest prefix match. (DLPM, Alg. 1; the price that it means is 1 per extend token,
-nothing per cached one, and 2 per output token.)
+Every tenant has a deficit, reduced by what it is charged: the tokens of its prompts that are not cached (extend tokens,
+as estimated at dispatch and then reported) and the tokens that it decodes. Among tenants whose deficit is positive the
+request with the longest cached prefix is next; when no waiting tenant has any left, every waiting tenant gets a
+quantum. Two tenants that both wait over an interval receive amounts of service that differ by at most 2 (U + K). A
+small quantum tends to VTC, a large one to longest prefix match. (DLPM, Alg. 1; its price is 1 per extend token, 0 per
+cached token and 2 per output token.)
 
-All who wait are refilled at the same instants, so no deficit is written down while its tenant waits: the refills
-since the start are one level, and a deficit is how far the level is above what the tenant has spent.
+All waiting tenants are refilled at the same instants, so their deficits are not stored: the refills since the start are
+one level, and a deficit is the level minus what the tenant has spent.
 """
 
 from math import floor, inf, nextafter
@@ -24,15 +24,15 @@ REFILL_SERVICE = 2_000.0  # K_u
 
 
 class DeficitLongestPrefix(Accounts):
-    """Which request of a tenant with credit has the most of its prompt cached?"""
+    """The request with the most cached prompt tokens, among those of tenants with credit."""
 
-    reads_counters = True  # a token is paid for when it is decoded
+    reads_counters = True  # a token is charged when it is decoded
     follows_requests = True
     reads_prefixes = True
 
     def __init__(self, quantum_service: float = REFILL_SERVICE, *, forgives_debt: bool = False) -> None:
-        """A tenant that was away comes back with what it owes, or, as in the paper, with nothing
-        (`forgives_debt`): then whoever leaves in debt and comes back gains up to U each time.
+        """A returning tenant keeps its debt; with `forgives_debt`, as in the paper, it has none, and a tenant that
+        leaves in debt and returns gains up to U each time. `quantum_service` is the refill, in service over weight.
         """
         super().__init__()
         self._quantum = quantum_service
@@ -51,20 +51,20 @@ class DeficitLongestPrefix(Accounts):
         self._heap.gone(request)
 
     def ended(self, entry: InFlight, now: float) -> None:
-        self._heap.gone(entry.request)  # if it waited again
+        self._heap.gone(entry.request)  # it may wait again
 
     def deficit(self, tenant_id: str) -> float:
-        """Service the tenant may still receive before the next refill; negative: what it owes."""
+        """Service that the tenant may still receive before the next refill; negative: its debt."""
         spent = self._spent.get(tenant_id, 0.0)
         account = self._accounts.get(tenant_id)
         return self._level - spent if account is not None and account.is_waiting else -spent
 
     def lag(self, tenant_id: str, other_id: str) -> float:
-        # Not by counters: what one got while the other was away was never owed to that one.
+        # Not by counters: service that one got while the other was away is no debt to the other.
         return self.deficit(tenant_id) - self.deficit(other_id)
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        # Credit is not kept while away.
+        # An absent tenant keeps no credit.
         owed = 0.0 if self._forgives_debt else max(0.0, -self.deficit(tenant_id))
         self._spent[tenant_id] = self._level + owed
         self._heap.push(self._began(tenant_id, waiting), self._waiting)
@@ -91,7 +91,7 @@ class DeficitLongestPrefix(Accounts):
         best = self._heap.best(nextafter(self._next_level(), -inf), eligible)
         if best is not None:
             return best
-        # Those with credit may not go, and are not refilled for that: of the others, whoever owes least.
+        # Tenants with credit may not send, and are not refilled for that: take the tenant with the least debt.
         account = self._heap.first_of(lambda account: eligible(account.head()))
         return account.head() if account else None
 
@@ -105,7 +105,7 @@ class DeficitLongestPrefix(Accounts):
         self._spent.pop(tenant_id, None)
 
     def _next_level(self) -> float:
-        """The level at which somebody who waits has credit: as it is, or after the refills that this takes."""
+        """The level at which a waiting tenant has credit: the present one, or the one after the refills needed."""
         least = self._heap.first()
         owed = 0.0 if least is None else self._spent[least.tenant_id] - self._level
         if least is None or owed < 0.0:

@@ -1,13 +1,13 @@
 """Deficit round robin, adapted to service that is known only afterwards (VTC App. C.2).
 
-Tenants are visited in a circle. One whose deficit is spent gets a quantum at its visit; one with credit sends
-until the credit is gone. Prompts are charged at dispatch and tokens as they are decoded, so a deficit may fall
-far below zero and is then paid off over several visits. As the quantum shrinks the order tends to VTC's.
+Tenants are visited in a circle. A tenant whose deficit is spent gets a quantum at its visit; a tenant with credit sends
+until the credit is spent. Prompts are charged at dispatch and tokens as they are decoded, so a deficit may fall far
+below zero and is then paid off over several visits. As the quantum shrinks, the order tends to VTC's.
 
-Nobody is visited one by one. Nothing moves until somebody sends, who is the first of all whom a visit leaves with
-credit; so on the way to it nobody is passed who would have any, and whoever is passed gets a quantum. What a tenant has
-is then what it had less a quantum per visit since the start, plus a quantum for each visit: one subtraction. The visit
-at which it may send is known as soon as it is charged, and a heap of those is the circle.
+No visit is made one by one. The circle stands still until a tenant sends, which is the first that a visit leaves with
+credit; so no tenant on the way to it has credit, and each gets a quantum. A tenant's deficit is then its
+deficit before all visits plus a quantum per visit since the start: one sum. The visit at which it may send is
+known as soon as it is charged, and a heap of those visits is the circle.
 """
 
 from math import floor
@@ -34,9 +34,9 @@ class _Turn(Spot):
 
 
 class DeficitRoundRobin(Accounts):
-    """Whose turn is it in the circle of waiting tenants?"""
+    """Deficit round robin over the waiting tenants."""
 
-    reads_counters = True  # a token is paid for when it is decoded
+    reads_counters = True  # a token is charged when it is decoded
     follows_requests = True
 
     def __init__(self, quantum_service: float = QUANTUM_SERVICE) -> None:
@@ -46,8 +46,8 @@ class DeficitRoundRobin(Accounts):
         self._turns: dict[str, _Turn] = {}
         self._circle: Circle[_Turn] = Circle(self._moved)
         self._heap: TenantHeap[_Turn] = TenantHeap(self._due)
-        self._rounds = 0  # that were completed, from the first of the circle to its last
-        self._visited: _Turn | None = None  # whose visit it is
+        self._rounds = 0  # completed, from the first of the circle to its last
+        self._visited: _Turn | None = None  # the tenant of the present visit
         self._refilled = False  # it has had its quantum at this visit
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
@@ -81,22 +81,22 @@ class DeficitRoundRobin(Accounts):
             self._moved(turn)
 
     def deficit(self, tenant_id: str) -> float:
-        """Service the tenant may still receive before its turn ends; negative: what it owes."""
+        """Service that the tenant may still receive before its turn ends; negative: its debt."""
         turn = self._turns.get(tenant_id)
         return self._deficits.get(tenant_id, 0.0) if turn is None else self._deficit(turn)
 
     def lag(self, tenant_id: str, other_id: str) -> float:
-        # Not by counters: what one got while the other was away was never owed to that one.
+        # Not by counters: service that one got while the other was away is no debt to the other.
         return self.deficit(tenant_id) - self.deficit(other_id)
 
     def pick(self, eligible: Eligible) -> Request | None:
-        # Nothing moves until the tenant sends: a full backend stops the circle where it is.
+        # The circle stands still until the tenant sends: a full backend stops it where it is.
         turn = self._heap.first_of(lambda turn: eligible(turn.account.head()))
         return turn.account.head() if turn else None
 
     def dispatched(self, entry: InFlight) -> None:
-        """Take the turn, and visit everybody on the way to it. Who goes before his turn, because others may not go
-        now, moves nobody on for that: he pays for it out of his next turns.
+        """Take the turn, and visit every tenant on the way to it. A tenant that sends before its turn, because others
+        may not send now, does not move the circle: it pays out of its next turns.
         """
         if entry.is_prepaid:
             return
@@ -105,7 +105,7 @@ class DeficitRoundRobin(Accounts):
             return
         rounds, _ = self._due(turn)
         if self._deficit(turn) > 0.0 and not self._is_refilled(turn):
-            turn.deficit_at_0 -= self._quantum  # a visit to somebody with credit brings none
+            turn.deficit_at_0 -= self._quantum  # a visit to a tenant with credit adds none
         self._rounds, self._visited, self._refilled = rounds, turn, True
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
@@ -121,7 +121,7 @@ class DeficitRoundRobin(Accounts):
         return turn is self._visited and self._refilled
 
     def _visits(self, turn: _Turn) -> int:
-        """To this place of the circle, since the start."""
+        """Visits to this place of the circle since the start."""
         assert self._visited is not None, "where somebody waits it is somebody's visit"
         return self._rounds + (turn.mark < self._visited.mark or self._is_refilled(turn))
 
@@ -135,6 +135,6 @@ class DeficitRoundRobin(Accounts):
         return max(self._visits(turn), floor(-turn.deficit_at_0 / self._quantum)), turn.mark
 
     def _moved(self, turn: _Turn) -> None:
-        """Its turn may come sooner than it was to, or its place has another mark."""
+        """The turn may come sooner than before, or its place has a new mark."""
         if self._due(turn) < turn.entry_key:
             self._heap.push(turn, self._waiting)

@@ -1,4 +1,4 @@
-"""First come, first served over all tenants: what an engine does by itself, and the baseline to beat."""
+"""First come, first served over all tenants: what an engine does by itself, and the baseline."""
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.heap import TenantHeap
@@ -17,7 +17,7 @@ class Fifo(Accounts):
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
         account = self._account(request.tenant_id)
-        if account.is_waiting and request.arrived_at < account.entry_key:  # it came back, before all others
+        if account.is_waiting and request.arrived_at < account.entry_key:  # it was returned, and is the oldest
             self._heap.push(account, self._waiting)
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:

@@ -1,8 +1,8 @@
 """A heap of waiting tenants whose keys change while they wait, O(log n) a change.
 
-Lazy deletion: an entry carries a stamp that no other entry of the heap has, and is void when its tenant has
-another one by now. A key that fell gets a new entry at once; a key that rose is found too small when it surfaces
-and sinks to its place then. Rising is what happens per token, so the token path never touches the heap.
+Deletion is lazy: an entry carries a stamp that no other entry of the heap has, and is void when its tenant has another
+stamp. A key that fell gets a new entry at once; a key that rose is found when its entry surfaces, which then sinks to
+its place. Keys rise with every token, so the token path never touches the heap.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ SPARE_ENTRIES = 64  # void entries tolerated before the heap is rebuilt
 
 
 class Place:
-    """A tenant's place in a heap: `stamp` names its current entry (0: none), `entry_key` the key which that has."""
+    """A tenant's place in a heap: `stamp` identifies its current entry (0: none), `entry_key` is that entry's key."""
 
     __slots__ = ("entry_key", "stamp", "tenant_id")
 
@@ -28,7 +28,7 @@ P = TypeVar("P", bound=Place)
 
 
 class ByKey(Protocol[P]):
-    """Waiting tenants, smallest key first, equal keys by tenant id."""
+    """Waiting tenants, smallest key first, ties by tenant id."""
 
     def push(self, place: P, waiting: int) -> None: ...
 
@@ -38,17 +38,17 @@ class ByKey(Protocol[P]):
 
 
 class TenantHeap(Generic[P]):
-    """Places of waiting tenants, smallest key first, equal keys by tenant id. Keys are numbers, or tuples of them."""
+    """Places of waiting tenants, smallest key first, ties by tenant id. Keys are numbers, or tuples of numbers."""
 
     def __init__(self, key: Callable[[P], Any], stamps: Iterator[int] | None = None) -> None:
-        """Heaps that hold the same places by turns give them stamps from one counter."""
+        """Heaps that share places, each in one heap at a time, need a common `stamps`."""
         self._key = key
         self._entries: list[tuple[Any, str, int, P]] = []
-        # Given out once, also where a tenant is forgotten and comes back.
+        # Stamps are never reused, even if a tenant is forgotten and returns.
         self._stamps = count(1) if stamps is None else stamps
 
     def push(self, place: P, waiting: int) -> None:
-        """Enter the place, or enter it again because its key fell; `waiting` places are in use in all."""
+        """Add the place, or add it again because its key fell; `waiting` is the number of places in use."""
         place.stamp, place.entry_key = next(self._stamps), self._key(place)
         heappush(self._entries, (place.entry_key, place.tenant_id, place.stamp, place))
         if len(self._entries) > 2 * waiting + SPARE_ENTRIES:
@@ -70,7 +70,7 @@ class TenantHeap(Generic[P]):
         return None
 
     def first_of(self, eligible: Callable[[P], bool]) -> P | None:
-        """The eligible place with the smallest key; costs O(log n) for every ineligible one before it."""
+        """The eligible place with the smallest key; costs O(log n) per ineligible one before it."""
         place = self.first()
         if place is None or eligible(place):
             return place
@@ -83,7 +83,7 @@ class TenantHeap(Generic[P]):
         return place
 
     def pop(self) -> P | None:
-        """Take out the place with the smallest key as of now."""
+        """Remove and return the place with the smallest key as of now."""
         place = self.first()
         if place is not None:
             heappop(self._entries)

@@ -1,6 +1,6 @@
-"""Each tenant's waiting requests by a rank that a request keeps, best first.
+"""Ranked requests: each tenant's waiting requests by a fixed rank, smallest first.
 
-Lazy deletion: what has left its queue stays in the heap until it surfaces or the heap is rebuilt.
+Deletion is lazy: a request that has left its queue stays in the heap until it surfaces or the heap is rebuilt.
 """
 
 from collections.abc import Callable
@@ -10,28 +10,28 @@ from itertools import count
 from policies.fairness.base import Waiting
 from policies.types import Request
 
-SPARE_REQUESTS = 64  # of one tenant, void, tolerated before its heap is rebuilt
+SPARE_REQUESTS = 64  # void entries of one tenant tolerated before its heap is rebuilt
 
 Rank = Callable[[Request], float]
 
-_Entry = tuple[float, float, int, Request]  # rank, arrival, a number that settles the rest
+_Entry = tuple[float, float, int, Request]  # rank, arrival, a number that breaks ties
 
 
 class Ranked:
-    """Which of a tenant's requests is best? Equal ranks by arrival."""
+    """A heap of requests per tenant. The smallest rank is best; ties by arrival."""
 
     def __init__(self, rank: Rank) -> None:
-        """`rank` is asked once each time that a request is queued; the smallest is best."""
+        """`rank` is called once each time a request is queued."""
         self._rank = rank
         self._heaps: dict[str, list[_Entry]] = {}
         self._valid: dict[str, dict[str, int]] = {}  # tenant -> request id -> the number of its entry
         self._numbers = count()
 
     def queued(self, request: Request, waiting: Waiting) -> float:
-        """The request waits, in this queue of its tenant, for the first time or again. Returns its rank."""
+        """Add a request to its tenant's heap, for the first time or again. Returns its rank."""
         heap = self._heaps.setdefault(request.tenant_id, [])
         valid = self._valid.setdefault(request.tenant_id, {})
-        # One that comes back before its first entry has surfaced has two.
+        # A request that returns before its first entry has surfaced has two entries.
         rank, number = self._rank(request), next(self._numbers)
         valid[request.id] = number
         heappush(heap, (rank, request.arrived_at, number, request))
@@ -42,7 +42,7 @@ class Ranked:
         return rank
 
     def best(self, tenant_id: str, waiting: Waiting) -> tuple[float, Request]:
-        """The best of the requests in the tenant's queue, which is not empty, and its rank."""
+        """The rank of the best request in the tenant's queue, and the request. The queue must not be empty."""
         heap, valid = self._heaps[tenant_id], self._valid[tenant_id]
         while not _waits(heap[0], valid, waiting):
             _, _, number, request = heappop(heap)

@@ -1,15 +1,15 @@
-"""The knob between fairness and everything else: among tenants that are about level, take the best request.
+"""Slack counter: among the tenants whose rank is within Q of the smallest, take the best request by a second key.
 
-VTC serves the tenant with the smallest key, always. Here, all tenants whose key is within a slack Q of the smallest
-are level, and a second key chooses among what they have waiting: the longest cached prefix, the nearest deadline, or
-the oldest arrival. Q = 0 is VTC; Q = infinity is the second key alone: longest prefix match, earliest
-deadline first, first come first served. Two tenants that both wait over an interval receive service that differs by
-at most 2 (U + Q) there, U being VTC's.
+VTC always serves the tenant with the smallest rank. Here all tenants whose rank is within a slack Q of the smallest are
+level, and a second key chooses among their waiting requests: the longest cached prefix, the nearest deadline, or the
+oldest arrival. Q = 0 is VTC; Q = infinity is the second key alone: longest prefix match, earliest deadline first, first
+come first served. Two tenants that both wait over an interval receive amounts of service that differ by at most
+2 (U + Q), U being VTC's.
 
-A key that a request keeps (arrival, deadline) is kept in two more heaps, so a decision costs O(log n): tenants that are
-too far ahead, by counter, and tenants that are level, by their best request. They change over as the smallest key
-rises; who turns out to have got ahead goes back when he surfaces. What is cached changes with every dispatch: of a
-limited number of requests it is kept up to date (cached.py).
+A second key that is fixed per request (arrival, deadline) takes two more heaps, so a decision costs O(log n): tenants
+that are too far ahead, by rank, and tenants that are level, by their best request. Tenants change heaps as the smallest
+rank rises; a tenant that has got ahead goes back when it surfaces. Cached prefixes change with every dispatch: they are
+kept up to date for a limited number of requests (cached.py).
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ PREFIX = "prefix"
 RANKS: Mapping[str, Rank] = MappingProxyType(
     {
         "arrival": lambda request: request.arrived_at,
-        "deadline": urgency_at,  # of all slacks, deadline - now, the same one is the smallest
+        "deadline": urgency_at,  # the least slack, deadline - now, is always that of the earliest deadline
     }
 )
 SECOND_KEYS = (*RANKS, PREFIX)
@@ -40,7 +40,7 @@ SECOND_KEYS = (*RANKS, PREFIX)
 
 
 class SlackCounter(VirtualTokenCounter):
-    """Which request is best among those of the tenants that have received the least, give or take a slack?"""
+    """VTC with a slack: the best request by a second key, among the tenants within Q of the least rank."""
 
     def __init__(self, slack_service: float = SLACK_SERVICE, second_key: str = PREFIX) -> None:
         """`slack_service` is Q, in service over weight; `second_key` one of SECOND_KEYS."""
@@ -74,7 +74,7 @@ class SlackCounter(VirtualTokenCounter):
 
     def ended(self, entry: InFlight, now: float) -> None:
         if self._cached is not None:
-            self._cached.gone(entry.request)  # if it waited again
+            self._cached.gone(entry.request)  # it may wait again
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         super().joined(tenant_id, waiting)
@@ -127,12 +127,12 @@ class _Level(Place):
 
 
 class _Levels:
-    """Who is level, by rank, and who is ahead, by counter."""
+    """Two heaps: level tenants by their best request, the others by rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._ranked = Ranked(rank)
         self._places: dict[str, _Level] = {}
-        stamps = count(1)  # one for both: a place leaves the one heap by entering the other
+        stamps = count(1)  # shared: a place leaves one heap by entering the other
         self._ahead: TenantHeap[_Level] = TenantHeap(lambda place: key_of(place.account), stamps)
         self._level: TenantHeap[_Level] = TenantHeap(lambda place: self._best(place)[0], stamps)
 
@@ -155,7 +155,7 @@ class _Levels:
             self._ahead.push(place, tenants)
 
     def best(self, key_max: float, eligible: Eligible, tenants: int) -> Request | None:
-        """The best eligible request of those whose key is at most this."""
+        """The best eligible request of the tenants whose rank is at most `key_max`."""
 
         def may_go(place: _Level) -> bool:
             return key_of(place.account) <= key_max and eligible(self._best(place)[1])

@@ -1,7 +1,7 @@
-"""Tiers above tenants: tiers compete by weighted VTC, the tenants of a tier by the pool's own order.
+"""Tiers: they compete by weighted VTC, and the tenants of one tier by the pool's own order.
 
-A tier is charged for what its tenants receive, over its weight, so its share does not depend on how many
-tenants it has. Both levels are the same idea, and the upper one is always VTC.
+A tier is charged what its tenants receive, over its own weight, so its share does not depend on its number of tenants.
+Both levels apply the same rule; the upper one is always VTC.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -23,7 +23,7 @@ from policies.types import Request, Tenant, Tier
 
 
 class TieredFairness:
-    """Which tier is served next, and which request in it?"""
+    """The order of tiers in one queue, and one order of tenants per tier."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class TieredFairness:
         cached_changes: Changes = anything_changes,
         noted: set[str] | None = None,
     ) -> None:
-        """`cached_blocks` tells orders that ask how much of a request is cached where it may go, `cached_changes` when
-        to ask again. Who is charged is `noted`.
+        """`cached_blocks` and `cached_changes` are the prefix cache of orders that read it (Fairness.look_up_in). The
+        ids of charged tenants are added to `noted`.
         """
         self._noted = set[str]() if noted is None else noted
         self._make_order = make_order
@@ -48,7 +48,7 @@ class TieredFairness:
         self.set_tiers(tiers)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Add tiers or change their weights; the counters stay as they are, and what is outstanding counts by the new
+        """Add tiers or change their weights. Counters stay as they are; outstanding service counts by the new
         weight.
         """
         for tier in tiers:
@@ -60,7 +60,7 @@ class TieredFairness:
         self.follows_requests = any(order.follows_requests for order in self._orders.values())
 
     def remove_tier(self, tier_id: str) -> None:
-        """Nobody who is here is of this tier any more; the accounts of those that may come back stay."""
+        """Remove a tier without tenants. Accounts of tenants that may return stay."""
         assert not self._orders[tier_id].waiting_count(), "a tier that waits is somebody's"
         del self._tiers[tier_id]
         if not self._orders[tier_id].received():
@@ -95,7 +95,7 @@ class TieredFairness:
             self._tier_order.left(tier_id)
 
     def charged(self, tenant: Tenant, charge: Charge) -> None:
-        """Charge a tenant over its weight, and its tier over the tier's."""
+        """Charge the tenant over its weight, and its tier over the tier's weight."""
         service, outstanding = charge
         weight, tier_id = tenant.weight, tenant.tier_id
         self._noted.add(tenant.id)
@@ -110,11 +110,11 @@ class TieredFairness:
         self._orders[tier_id].ended(entry, now)
 
     def waiting_tiers(self) -> frozenset[str]:
-        """The tiers of which anybody waits."""
+        """Ids of the tiers with a waiting tenant."""
         return frozenset(tier_id for tier_id, order in self._orders.items() if order.waiting_count())
 
     def pick_tier(self, passed_over: Collection[str]) -> str | None:
-        """The tier that is next, but for these."""
+        """The next tier, except those passed over; None if no other waits."""
         return self._tier_order.least(passed_over)
 
     def pick(self, tier_id: str, eligible: Eligible) -> Request | None:
@@ -127,7 +127,7 @@ class TieredFairness:
         return self._tier_order.standing(tier_id)
 
     def checkpoint(self) -> QueueCheckpoint:
-        """What all tiers and tenants have received; takes time in proportion to them."""
+        """The counters of all tiers and tenants; takes time in proportion to their number."""
         tiers = {
             tier_id: TierCheckpoint(self.tier_checkpoint(tier_id).counter, order.level(), order.received())
             for tier_id, order in self._orders.items()
@@ -136,8 +136,8 @@ class TieredFairness:
         return QueueCheckpoint(self._tier_order.level(), tiers)
 
     def begin_at(self, checkpoint: QueueCheckpoint, *, returning: bool) -> None:
-        """Nobody has waited here yet: so much have the tiers and their tenants received, and so far is lifted the first
-        to join, or with `returning` whoever joins until `all_returned`. Some of the tiers may not be here yet.
+        """Start from these counters, before anything has waited here. The first tenant to join is lifted to the level;
+        with `returning` all are, until `all_returned`. The checkpoint may have tiers that are not here yet.
         """
         self._tier_order.begin_at(checkpoint.level, returning=returning)
         for tier_id, tier in checkpoint.tiers.items():
@@ -149,26 +149,26 @@ class TieredFairness:
                     order.adopt(tenant_id, ServiceRecord(counter))
 
     def all_returned(self) -> None:
-        """Who has not come back by now was away."""
+        """End `returning`: tenants that join from now on were away, and are lifted."""
         for order in (self._tier_order, *self._orders.values()):
             order.all_returned()
 
     def lag(self, tenant: Tenant, other: Tenant) -> float:
-        """Service by which the tenant is behind the other, or its tier behind the other's tier."""
+        """Service by which the tenant is behind the other, or across tiers, its tier behind the other's tier."""
         if tenant.tier_id == other.tier_id:
             return self._orders[tenant.tier_id].lag(tenant.id, other.id) * tenant.weight
         lag = self.tier_checkpoint(other.tier_id).key - self.tier_checkpoint(tenant.tier_id).key
         return lag * self._tiers[tenant.tier_id].weight
 
     def reweighed(self, before: Tenant, after: Tenant) -> None:
-        """A tenant has another weight: its counter stays, and what is outstanding counts by the new one."""
+        """The tenant has a new weight: its counter stays, and outstanding service counts by the new weight."""
         _reweigh(self._orders[after.tier_id], after.id, before.weight / after.weight)
 
     def moved(self, before: Tenant, after: Tenant, now: float) -> None:
-        """A tenant that is not waiting is of another tier, and perhaps of another weight.
+        """A tenant that does not wait has moved to another tier, perhaps with another weight.
 
-        Counters of two tiers say nothing of each other: what it takes along is by how much it is ahead of or behind its
-        tier. What it has in flight is its new tier's from now on.
+        Counters of two tiers are not comparable: the tenant keeps only its distance to the tier's level. Its requests
+        in flight count for the new tier from now on.
         """
         from_tier_id, to_tier_id = before.tier_id, after.tier_id
         outstanding = self._orders[from_tier_id].standing(after.id).outstanding * before.weight
@@ -182,7 +182,7 @@ class TieredFairness:
         self._orders[tier_id].forget(tenant_id)
 
     def _order(self, tier_id: str) -> Fairness:
-        """The tier's order, new where there is none."""
+        """The tier's order; makes it if there is none."""
         order = self._orders.get(tier_id)
         if order is None:
             order = self._orders[tier_id] = self._make_order()
@@ -192,7 +192,7 @@ class TieredFairness:
 
 
 def _reweigh(order: Fairness, account_id: str, ratio: float) -> None:
-    """What is outstanding in this account stands over another weight; `ratio` is the old weight over the new."""
+    """Restate an account's outstanding service for another weight; `ratio` is the old weight over the new."""
     if ratio != 1.0:
         outstanding = order.standing(account_id).outstanding
         order.charged(account_id, 0.0, outstanding * ratio - outstanding)

@@ -1,14 +1,14 @@
 """Virtual Token Counter: serve the waiting tenant that has received the least.
 
-Service is counted in priced tokens over weight. A tenant back from idleness is lifted to the least counter
-among those that wait, so absence earns no credit; where nobody waits, to the counter of the tenant that was
-the last to leave the queue. Two tenants that both wait over an interval receive service that differs by at
-most 2U there, U = max(price of the longest prompt, price of the outputs that fit in the pool at once).
-Sheng et al., "Fairness in Serving Large Language Models", OSDI '24, Alg. 2 (and Alg. 3: ordered by
-counter + predicted outstanding; with prediction "none" nothing is ever outstanding).
+Service is counted in priced tokens over weight. A returning tenant is lifted to the least counter of the waiting
+tenants, so absence earns no credit; if none waits, to the counter of the last tenant that left the queue. Two tenants
+that both wait over an interval receive amounts of service that differ by at most 2U, U = max(price of the longest
+prompt, price of the outputs that fit in the pool at once). Sheng et al., "Fairness in Serving Large Language Models",
+OSDI '24, Alg. 2 (and Alg. 3: tenants are ordered by rank, that is counter + predicted outstanding service; with
+prediction "none" nothing is outstanding).
 
-Counters are never decayed or reset when the system idles. They only grow, but slowly for a double: a year at
-a million service units a second leaves a resolution of 0.004.
+Counters never decay, nor reset when the system idles. They only grow, and a double has room: after a year at a million
+service units a second its resolution is 0.004.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.heap import ByKey, Place, TenantHeap
 from policies.types import Request
 
-KEY_RESOLUTION_RATIO = 1e-12  # a key that is lower by less than this part of it has only been rounded
+KEY_RESOLUTION_RATIO = 1e-12  # a rank that falls by less than this ratio fell by rounding
 
 
 def key_of(account: Account) -> float:
@@ -25,13 +25,13 @@ def key_of(account: Account) -> float:
 
 
 def fell(place: Place, key: float) -> bool:
-    """Whether a tenant with this key belongs before its place in the heap."""
+    """Whether this rank is below that of the tenant's entry in the heap."""
     entry_key: float = place.entry_key
     return key < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
 
 
 class LeastCounterFirst(Accounts):
-    """Serve the least counter, and never lift: a baseline that a tenant can cheat by staying away (VTC Fig. 10)."""
+    """VTC without lifts: a baseline that a tenant can exploit by staying away (VTC Fig. 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class LeastCounterFirst(Accounts):
         account.counter += service
         account.outstanding += outstanding
         if account.is_waiting:
-            entry_key = account.entry_key  # as `fell`, without a call
+            entry_key = account.entry_key  # `fell`, inlined
             if account.counter + account.outstanding < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key):
                 self._heap.push(account, self._waiting)
 
     def least(self, passed_over: Collection[str]) -> str | None:
-        """The id that has received the least among those that wait, but for these."""
+        """The waiting id that has received the least, except those passed over; None if no other waits."""
         account = self._heap.first()
         if account is not None and account.tenant_id in passed_over:
             account = self._heap.first_of(lambda account: account.tenant_id not in passed_over)
@@ -76,7 +76,7 @@ class LeastCounterFirst(Accounts):
 
 
 class VirtualTokenCounter(LeastCounterFirst):
-    """Least counter first, with both lifts of Alg. 2."""
+    """VTC: least counter first, with both lifts of Alg. 2."""
 
     level = Accounts.level
 
