@@ -31,7 +31,7 @@ async def engine():
 
 
 def plan(url, **changed):
-    whole = {"spec": BackendSpec("b", url), "api_key": None, "model": None, "seconds": 6.0, "tenants": 2, "seats": 8}
+    whole = {"spec": BackendSpec("b", url), "api_key": None, "model": None, "seconds": 6.0, "tenants": 2, "slots": 8}
     return run.Plan(**whole | changed)
 
 

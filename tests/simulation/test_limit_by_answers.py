@@ -82,7 +82,7 @@ def test_beyond_the_knee_answers_become_faster_and_no_throughput_is_lost():
     assert took[len(took) // 2] < 0.55 * took_without[len(took_without) // 2]
 
 
-@pytest.mark.parametrize(("seats", "kinds"), [(8, (STREAM,)), (24, MIXED)])
+@pytest.mark.parametrize(("slots", "kinds"), [(8, (STREAM,)), (24, MIXED)])
 def test_weights_hold_at_a_backend_of_unknown_size_once_it_is_learnt(slots, kinds):
     tenants = (Tenant("A", weight=1.0), Tenant("B", weight=3.0))
     clients = [Clients(60, kinds, tenant_id=tenant.id) for tenant in tenants]

@@ -8,8 +8,8 @@ from steady_load import CPU, GPU, Load
 from backends.chunk_size import ChunkSize
 from backends.metrics import EngineMetrics, parse_metrics
 
-BACKLOG = {"concurrent": 64, "seats": 128, "prompts_max": 4000, "answers_max": 60}  # prompts wait for each other
-SEATS = {"concurrent": 64, "seats": 32, "prompts_max": 100, "answers_max": 30}  # they wait for seats
+BACKLOG = {"concurrent": 64, "slots": 128, "prompts_max": 4000, "answers_max": 60}  # prompts wait for each other
+SEATS = {"concurrent": 64, "slots": 32, "prompts_max": 100, "answers_max": 30}  # they wait for seats
 SECONDS = {CPU: 60, GPU: 150}
 
 
@@ -34,7 +34,7 @@ def test_the_size_of_a_full_step_is_learnt_while_prompts_wait(coefficients, toke
 
 
 @pytest.mark.parametrize("coefficients", [CPU, GPU])
-@pytest.mark.parametrize("other", [{}, {"prompts_max": 400}, {"seats": 8}, {"answers_max": 4}])
+@pytest.mark.parametrize("other", [{}, {"prompts_max": 400}, {"slots": 8}, {"answers_max": 4}])
 def test_who_waits_for_a_seat_says_nothing(coefficients, other):
     load = Load(coefficients, step_tokens_max=2048, **SEATS | other)
     assert set(watch(load, ChunkSize(), seconds=SECONDS[coefficients])) == {None}
@@ -42,7 +42,7 @@ def test_who_waits_for_a_seat_says_nothing(coefficients, other):
 
 def test_a_few_seats_with_a_long_prompt_in_one_of_them_say_nothing():
     """Fewer decode than there are seats, then; and who waits still waits for a seat."""
-    load = Load(CPU, step_tokens_max=512, **BACKLOG | {"seats": 6})
+    load = Load(CPU, step_tokens_max=512, **BACKLOG | {"slots": 6})
     assert set(watch(load, ChunkSize(), seconds=SECONDS[CPU])) == {None}
 
 

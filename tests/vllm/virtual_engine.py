@@ -158,7 +158,7 @@ class Run:
             for name, times in chats.items()
             for number, at in enumerate(times)
         ]
-        entries = getattr(self.scheduler, "_clerk", SimpleNamespace(entries={})).entries
+        entries = getattr(self.scheduler, "_accounts", SimpleNamespace(entries={})).entries
         return {
             "incomplete": [name for name, at in stayed.items() if len(at) != OUTPUT_TOKENS[name.partition("-")[0]]],
             "tokens_in_time": sum(in_time) / len(in_time),
