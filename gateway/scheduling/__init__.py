@@ -1,1 +1,1 @@
-"""The schedulers on the event loop: made from configuration, one for each pool, and leases that calls hold."""
+"""The schedulers on the event loop: one for each pool, made from configuration; calls hold leases on them."""

@@ -1,7 +1,7 @@
-"""From configuration to a Scheduler: the one place that puts policies together by their names.
+"""make_scheduler: makes a Scheduler from configuration; the only place that composes policies by their names.
 
-The gateway makes the Scheduler of every pool here, and `fairlead simulate` makes the ones that it tries out, so
-what is simulated is what would run.
+The gateway makes the Scheduler of every pool here, and `fairlead simulate` makes those that it compares, so what is
+simulated is what would run.
 """
 
 import inspect
@@ -24,8 +24,8 @@ from policies.types import DEFAULT_TIER, PolicyChoice, Tenant, Tier
 
 T = TypeVar("T")
 
-# What reserves room where the prediction that orders tenants is too small for it. A reservation of nothing would move
-# the queue into the engine, where it is first come, first served; one that half of the answers outgrow ends in
+# The prediction that reserves KV cache, where the one that orders tenants is too small for that. A reservation of zero
+# would move the queue into the engine, which is first come, first served; one that half of the answers exceed causes
 # preemptions.
 SIZING: Mapping[str, Callable[[], Prediction]] = {
     "none": TenantQuantile,
@@ -46,8 +46,8 @@ def make_scheduler(
     rng: Random | None = None,
     sharing: SharedRateLimits | None = None,
 ) -> Scheduler:
-    """Return a Scheduler of one pool, with policies of its own. `rng` is for those that need chance: without one they
-    get a seed from the system. `sharing`: with whom limits per minute are shared; None: with nobody.
+    """Return a Scheduler for one pool, with policies of its own. `rng` is for randomized policies; by default the
+    system seeds it. `sharing`: the limits per minute that replicas share; None: they are not shared.
     """
     queue = queue or QueueSection()
     rng = rng or Random()  # noqa: S311 - no secrets
@@ -81,7 +81,7 @@ def make_scheduler(
 
 
 def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:
-    """What a running Scheduler is told to be scheduled so, by kind."""
+    """The policies that `Dispatcher.policy_changed` takes to follow this configuration, by kind."""
     choices = {
         kind: PolicyChoice(policy.policy, policy.parameters())
         for kind, policy in (
@@ -94,7 +94,7 @@ def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:
 
 
 def _made(table: Mapping[str, Callable[..., T]], policy: PolicySettings, rng: Random) -> T:
-    """Make what the table has under the policy's name, of its parameters."""
+    """Make the policy that the table has under this name, with its parameters."""
     make, parameters = table[policy.policy], policy.parameters()
     if "rng" in inspect.signature(make).parameters:
         parameters["rng"] = rng

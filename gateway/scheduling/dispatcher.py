@@ -1,14 +1,13 @@
-"""One pool's Scheduler on the event loop: leases in, decisions out.
+"""Dispatcher: drives the Scheduler of one pool on the event loop. Lease: the hold of one request on it.
 
-The Scheduler is told every fact with the loop's time and asked once per loop tick (`_pump_soon` once, however
-many facts arrived), so facts of one tick are decided together. Where there is more to decide than one poll does, the
-next tick goes on. One timer stands for everything else it wants to be woken for. A request holds a Lease from its
-arrival to its end, on every path: waiting for a backend, sent to one, put back, refused, finished, or left by its
-client.
+The dispatcher reports every event to the Scheduler with the loop's time, and polls it once per tick of the loop
+(`_pump_soon`), so events of one tick are decided together. Where one poll does not decide all, the next tick continues.
+One timer serves all later wake-ups. A request holds a Lease from its arrival to its end, on every path: queued,
+dispatched, returned, rejected, finished, or disconnected.
 
-Tokens that no decision depends on (`Dispatch.quiet_tokens`) are not told one by one: a lease knows what has passed,
-and is asked when somebody looks at the books or its request ends. All others are kept, newest only, and told before
-the next decision. Either way whoever reads a counter sees every token that has passed.
+Tokens that no decision depends on (`Dispatch.quiet_tokens`) are not reported one by one: the lease knows what has
+passed, and is read when the accounts are read or the request ends. Of all others the newest usage is kept and reported
+before the next decision. Either way a reader of the accounts sees every token that has passed.
 """
 
 import asyncio
@@ -44,11 +43,11 @@ from policies.types import (
 T = TypeVar("T")
 
 NO_USAGE = Usage(0, 0, 0)
-CLOSED_RETRY_S = 1.0  # by then somebody else answers
+CLOSED_RETRY_S = 1.0  # for the client of a gateway that shuts down: by then another replica answers
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler refused the request, where one of its tenant's limits did by that."""
+    """The scheduler rejected the request; `limit` is the tenant's limit that did, None for any other reason."""
 
     def __init__(self, reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> None:
         super().__init__(reason)
@@ -58,18 +57,18 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Preempted(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler wants the request back: its client has been sent nothing yet."""
+    """The scheduler preempts the request: it returns to the queue. Its client has been sent nothing yet."""
 
 
 class QueueWatch(Protocol):
-    """What became of this request in the queue? Asked of few: telling costs more than the queue does."""
+    """Observes one request in the queue. Only sampled requests have one: it costs more than queueing itself."""
 
     def lifted(self, service: float) -> None:
-        """Its tenant, back from idleness, was credited with so much service over weight, which others had received."""
+        """The lift: the counter of its tenant, idle until now, was raised by so much service over weight."""
         ...
 
     def waits(self, reason: Wait) -> None:
-        """It was not sent at once."""
+        """The request was not dispatched at once, for this reason."""
         ...
 
 
@@ -95,24 +94,24 @@ class Dispatcher:
         self._timer_at = 0.0
 
     def lease(self, request: Request, tenant: Tenant, watch: QueueWatch | None = None) -> "Lease":
-        """A place for the request, to be entered; raises Rejected there. `watch` is told how it fares in the queue."""
+        """A lease for the request. To enter it waits for a backend, and raises Rejected. `watch` observes the queue."""
         self._know(tenant)
         return Lease(self, request, watch)
 
     def spent(self, tenant: Tenant, usage: Usage) -> None:
-        """The tenant used this much by a call that was never queued."""
+        """Charge the tenant for a call that was never queued."""
         self._know(tenant)
         self._scheduler.spent(tenant.id, usage, self.now())
 
     def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
-        """These are all the backends there are."""
-        # What is not known to be ours by now would look like somebody else's.
+        """Replace the set of backends: these are all of them."""
+        # Usage that is not reported first would look like external load.
         self._tell_all_usages()
         self._scheduler.load_changed(loads, self.now())
         self._pump_soon()
 
     def measured(self, load: BackendLoad) -> None:
-        """One of the backends was measured; the others are as they were told. What runs elsewhere is not looked at."""
+        """Update one backend. Only the usage of the requests that run there is brought up to date."""
         self._tell_usages()
         self._tell_passed(load.backend_id)
         self._scheduler.measured(load, self.now())
@@ -126,9 +125,7 @@ class Dispatcher:
         sizing: PolicyChoice | None = None,
         placement: PolicyChoice | None = None,
     ) -> None:
-        """Schedule by these policies from now on; None leaves one as it is. Raises ValueError where there is no such
-        policy or parameter.
-        """
+        """Replace policies; None leaves one as it is. Raises ValueError for an unknown policy or parameter."""
         self._tell_all_usages()
         self._scheduler.policy_changed(
             fairness=fairness, prediction=prediction, sizing=sizing, placement=placement, now=self.now()
@@ -136,60 +133,60 @@ class Dispatcher:
         self._pump_soon()
 
     def tenant_changed(self, tenant: Tenant) -> None:
-        """The tenant has other settings; one that has not been here is not made known."""
+        """Apply changed settings of a tenant; no effect on a tenant that this pool has not seen."""
         if tenant.id in self._tenants:
             self._know(tenant)
             self._pump_soon()
 
     def tiers_changed(self, tiers: Sequence[Tier]) -> None:
-        """These tiers are new, or have other settings."""
+        """Add tiers, or apply their changed settings."""
         self._tell_all_usages()
         self._scheduler.tenants_changed(tiers=tiers, now=self.now())
         self._pump_soon()
 
     def tiers_removed(self, tier_ids: Collection[str]) -> None:
-        """These tiers are gone: each with the last of its tenants."""
+        """Remove tiers. Each goes when the last of its tenants has gone."""
         self._scheduler.tenants_changed(tiers_removed=tier_ids, now=self.now())
 
     def restored(self, checkpoint: ServiceCheckpoint) -> None:
-        """Everybody goes on from these. Told before anybody comes."""
+        """Restore the tenants' counters from a checkpoint, before the first request."""
         self._scheduler.restored(checkpoint, self.now())
 
     def checkpoint(self) -> ServiceCheckpoint:
-        """What everybody has received by now, to be restored in another process."""
+        """The checkpoint of what all tenants have received by now, to restore in another process."""
         self._tell_all_usages()
         return self._scheduler.checkpoint()
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant is gone; what it has queued is refused."""
-        self._tenants.pop(tenant_id, None)  # one that has not been here may be known from before a restart
+        """Forget a tenant. Its queued requests are rejected; what runs goes on."""
+        self._tenants.pop(tenant_id, None)  # the scheduler may know others from a checkpoint
         self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
         self._pump_soon()
 
     def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
-        """The state by now, with these tenants alone, or all."""
+        """The present state of the pool, with these tenants; None: with all."""
         self._tell_all_usages()
         return self._scheduler.snapshot(self.now(), tenant_ids)
 
     def tenant_views(self, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
-        """These tenants, after a snapshot: of tokens that passed since it some may be missing."""
+        """These tenants, right after a snapshot: tokens that passed since that snapshot may be missing."""
         return self._scheduler.snapshot(self.now(), tenant_ids).tenants
 
     def tenants(self) -> Collection[Tenant]:
-        """All that have been here and are not forgotten, as they are now."""
+        """All tenants that this pool has seen and not forgotten, with their present settings."""
         return self._tenants.values()
 
     def leases(self) -> "Collection[Lease]":
-        """All that wait or run."""
+        """The leases of all queued and running requests."""
         return self._leases.values()
 
     def rate_limits(self, tenant: Tenant) -> RateLimits:
-        """The tenant's limits per minute as they stand, its latest request included."""
+        """The present state of the tenant's limits per minute, with its latest request counted."""
         self._know(tenant)
         return self._scheduler.rate_limits(tenant.id, self.now())
 
     def close(self) -> None:
-        """Decide nothing more: what waits is refused, and so is what comes or comes back."""
+        """Stop deciding. Queued requests are rejected, and so are later ones, and those that return to the queue."""
         self._closed, self._has_more = True, False
         self._arm(None)
         waiting, self._waiting = self._waiting, {}
@@ -200,7 +197,7 @@ class Dispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether anybody holds a lease."""
+        """Whether any request holds a lease."""
         return bool(self._leases)
 
     def serves(self, tenant_id: str) -> bool:
@@ -221,7 +218,7 @@ class Dispatcher:
             del self._tenant_leases[tenant_id]
 
     def submit(self, request: Request, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
-        """Put a request into its tenant's queue; what is returned waits for a backend."""
+        """Put a request into its tenant's queue. The returned coroutine waits for the decision; it raises Rejected."""
         if watch is None:
             self._scheduler.submit(request, self.now())
         else:
@@ -233,7 +230,9 @@ class Dispatcher:
         return self._decision(request.id)
 
     def returned(self, request_id: str, hold_s: float, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
-        """Put a dispatched request back; what is returned waits for the next backend."""
+        """Return a dispatched request to its queue. The returned coroutine waits for the next backend; it raises
+        Rejected. The backend gets no request for `hold_s`.
+        """
         self._left_backend(request_id)
         self._usages.pop(request_id, None)
         self._scheduler.returned(request_id, self.now(), hold_s)
@@ -245,11 +244,11 @@ class Dispatcher:
         self._usages[request_id] = usage
 
     def prefilled(self, request_id: str) -> Usage:
-        """A dispatched request's prompt as far as its backend has probably got with it by now."""
+        """The part of a dispatched request's prompt that its backend has prefilled by now, as estimated."""
         return self._scheduler.prefilled(request_id, self.now()) or NO_USAGE
 
     def trued_up(self) -> None:
-        """A prompt's true size is known: the reservation that shrinks may let somebody in."""
+        """A prompt's true size is known. A reservation may have shrunk, so a queued request may fit now."""
         if self._waiting:
             self._pump_soon()
 
@@ -260,7 +259,9 @@ class Dispatcher:
             self._pump_soon()
 
     def _ask_why(self, request_id: str, watch: QueueWatch) -> None:
-        """Say why the request waits once all was decided: not before the tick after next, for this one ends in it."""
+        """Report why the request waits when all has been decided: in the tick after next at the earliest, because the
+        next tick makes the decision.
+        """
 
         def tell() -> None:
             if self._has_more:
@@ -282,7 +283,7 @@ class Dispatcher:
         try:
             return await decided
         except asyncio.CancelledError:
-            if request_id in self._in_flight:  # its dispatch crossed with the client's leaving: nothing was sent
+            if request_id in self._in_flight:  # dispatched in the same tick as the disconnect: nothing was sent
                 self._usages[request_id] = NO_USAGE
                 self.finished(request_id, Outcome.CLIENT_GONE)
             else:
@@ -296,7 +297,7 @@ class Dispatcher:
     def _know(self, tenant: Tenant) -> None:
         if self._tenants.get(tenant.id) is not tenant:
             self._tenants[tenant.id] = tenant
-            self._tell_all_usages()  # at the weight they passed with
+            self._tell_all_usages()  # at the weight that applied when the tokens passed
             self._scheduler.tenants_changed(changed=[tenant], now=self.now())
 
     def _pump_soon(self) -> None:
@@ -306,7 +307,7 @@ class Dispatcher:
 
     def _on_timer(self) -> None:
         self._timer = None
-        # A timer may fire a little early by the loop's own clock: what it was set for is due all the same.
+        # A timer may fire slightly early by the loop's own clock: what it was set for counts as due.
         self._decide(max(self.now(), self._timer_at))
 
     def _pump(self) -> None:
@@ -327,14 +328,14 @@ class Dispatcher:
                 self._in_flight[request_id] = backend_id
                 self._running.setdefault(backend_id, {})[request_id] = self._leases[request_id]
             if decided.cancelled():
-                continue  # its task is on the way to _decision's except
+                continue  # its task was cancelled; the handler in `_decision` cleans up
             if isinstance(action, Reject):
                 decided.set_exception(Rejected(action.reason, action.retry_after_s, action.limit))
             else:
                 decided.set_result(action)
         wakeup_at = self._scheduler.next_wakeup()
         self._has_more = wakeup_at is not None and wakeup_at <= now
-        if self._has_more:  # than one poll decides: streams go on in between
+        if self._has_more:  # more than one poll decides: streams are relayed in between
             self._pump_soon()
         self._arm(None if self._has_more else wakeup_at)
 
@@ -351,7 +352,7 @@ class Dispatcher:
             self._tell_passed(backend_id)
 
     def _tell_passed(self, backend_id: str) -> None:
-        """Tell what has passed by now of all that runs there."""
+        """Report the tokens that have passed by now of all requests at this backend."""
         now, tokens = self.now(), self._scheduler.tokens
         for request_id, lease in self._running.get(backend_id, NO_LEASES).items():
             usage = lease.passed()
@@ -377,9 +378,9 @@ class Dispatcher:
 
 
 class Lease:
-    """One request's claim on the pool: entered when it was given a backend, left when it ended.
+    """The hold of one request on its pool. To enter it waits for a backend; to exit it ends the request.
 
-    An exception that leaves the block says how it ended; without one the handler sets `outcome`.
+    An exception that leaves the block decides the outcome; without one the handler sets `outcome`.
     """
 
     __slots__ = (
@@ -391,12 +392,12 @@ class Lease:
         self._dispatcher = dispatcher
         self.watch = watch
         self._trued_up = False
-        self._sender: asyncio.Task[object] | None = None  # while the request can be taken back
+        self._sender: asyncio.Task[object] | None = None  # set while the request can be preempted
         self.request = request
         self.may_be_preempted = False
-        self.is_preempted = False  # the scheduler is taking it back
-        self.backend_id = ""
-        self.number = 0  # of those that the backend was sent
+        self.is_preempted = False
+        self.backend_id = ""  # empty while the request is queued
+        self.number = 0  # the running number of this dispatch to the backend
         self.quiet_tokens = 0.0
         self.outcome = Outcome.COMPLETED
         self.timeliness: Timeliness | None = None  # of the answer as it passes, where the request has an envelope
@@ -418,16 +419,16 @@ class Lease:
     ) -> None:
         self._dispatcher.closed(self)
         if not self.backend_id:
-            return  # it was put back and refused then: it ended in the queue
+            return  # it had returned to the queue and ended there
         if error is not None:
             self.outcome = Outcome.BACKEND_FAILED if isinstance(error, UpstreamError) else Outcome.CLIENT_GONE
-        if not self._trued_up:  # nothing is counted of it: then it is not charged, either
+        if not self._trued_up:  # no usage was reported, so nothing is charged
             self._dispatcher.tokens(self.request.id, NO_USAGE)
         self._dispatcher.finished(self.request.id, self.outcome, self.timing)
 
     def tokens(self, usage: Usage) -> float:
-        """So much has been used so far. Returns how many output tokens there are when it has to be told again; the
-        last usage is told in any case.
+        """Report the cumulative usage. Returns at how many output tokens it has to be called again; the last usage is
+        reported in any case.
         """
         self._dispatcher.tokens(self.request.id, usage)
         if not self._trued_up:
@@ -436,12 +437,12 @@ class Lease:
         return max(usage.output_tokens, self.quiet_tokens) + 1
 
     def prefilled(self) -> Usage:
-        """Its prompt as far as its backend has probably got with it by now."""
+        """The part of its prompt that its backend has prefilled by now, as estimated."""
         return self._dispatcher.prefilled(self.request.id)
 
     def unless_preempted(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """What `sending` returns. Raises Preempted, having cancelled it, where the request is taken back before
-        `answering` is called; it is to be returned then.
+        """The result of `sending`. Where the scheduler preempts the request before `answering` is called, `sending` is
+        cancelled, and this raises Preempted: the caller then calls `returned`.
         """
         return self._watched(sending) if self.may_be_preempted else sending
 
@@ -450,7 +451,7 @@ class Lease:
         try:
             return await sending
         except asyncio.CancelledError:
-            # The client may have left at the same time: then it is the client's leaving.
+            # The client may have disconnected at the same time: then the disconnect wins.
             if self.is_preempted and self._sender is not None and self._sender.uncancel() == 0:
                 raise Preempted from None
             raise
@@ -458,18 +459,18 @@ class Lease:
             self._sender = None
 
     def answering(self) -> None:
-        """The client is about to be sent something: from now on it is too late to take the request back."""
+        """The client is about to be sent something: from now on the request cannot be preempted."""
         if not self.is_preempted:
             self._sender = None
 
     def preempt(self) -> None:
-        """Take the request back, if it is not too late."""
+        """Preempt the request, if it is not too late."""
         if self._sender is not None and not self.is_preempted:
             self.is_preempted = True
             self._sender.cancel()
 
     async def returned(self, hold_s: float) -> None:
-        """The backend did not take it, or gave it back: wait for the next one. Raises Rejected."""
+        """The backend did not take the request, or it was preempted: wait for the next backend. Raises Rejected."""
         self.backend_id, self._trued_up = "", False
         self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch))
 

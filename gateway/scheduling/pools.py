@@ -1,8 +1,8 @@
-"""From a model's name to the Dispatcher of its pool.
+"""Pools: all pools of one gateway, and the route from a model's name to the Dispatcher of its pool.
 
-A pool's Scheduler is made when a backend of it is first seen, and lives as long as the gateway: the tenants'
-counters of that pool are in it. News of backends is coalesced. What one of them was measured to be doing, which all of
-them say several times a second, is told to its own pool alone, and moves no route.
+A pool's Scheduler is made when a backend of the pool is first seen, and lives as long as the gateway, because it holds
+the tenants' counters of that pool. Updates about backends are coalesced. A measurement of one backend, of which there
+are several a second, goes to its own pool alone, and changes no route.
 """
 
 import asyncio
@@ -28,47 +28,47 @@ from policies.types import (
 
 
 class Pools:
-    """All pools of one gateway."""
+    """All pools of one gateway. Mutable; used on the gateway's loop."""
 
     def __init__(self, make_dispatcher: Callable[[str], Dispatcher]) -> None:
-        """`make_dispatcher` is given the name of a pool that was not seen before."""
+        """`make_dispatcher` is called with the name of each new pool."""
         self._make_dispatcher = make_dispatcher
         self._dispatchers: dict[str, Dispatcher] = {}
         self._backends: BackendPool
         self._updating = False
-        self._measured: dict[str, None] = {}  # backends of which there is news
-        self._is_other = False  # what there is, and for whom, may be different
-        self._tiers: dict[str, Tier] = {}  # that were told since the start
+        self._measured: dict[str, None] = {}  # backends with a new measurement, in order
+        self._is_other = False  # whether the backends, their models or the shares have changed
+        self._tiers: dict[str, Tier] = {}  # tiers added or changed since the start
         self._tiers_removed: set[str] = set()
         self._checkpoint_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
-        self._share: ReplicaShare = ALONE  # of what backends can hold
+        self._share: ReplicaShare = ALONE  # of the backends' capacity
         self._peers: Mapping[str, PeerUse] = {}  # by backend
-        # By model, as asked for since the last news.
+        # By model: caches of `find` and `holders` until the backends change.
         self._routes: dict[str, tuple[Dispatcher, ModelCard]] = {}
         self._holders: dict[str, frozenset[str] | None] = {}
 
     def watch(self, backends: BackendPool) -> None:
-        """Follow these backends; `changed` and `load_changed` are to be called when there is news of them."""
+        """Use these backends. The caller reports their changes with `changed` and `load_changed`."""
         self._backends = backends
 
     def remember(self, checkpoint_of: Callable[[str], ServiceCheckpoint | None]) -> None:
-        """A pool begins with what everybody had received there, where that is known."""
+        """Restore each new pool from its checkpoint, where `checkpoint_of` has one."""
         self._checkpoint_of = checkpoint_of
 
     def changed(self) -> None:
-        """There are other backends, or they serve other models."""
+        """The set of backends, or the models that they serve, has changed."""
         self._routes.clear()
         self._holders.clear()
         self._is_other = True
         self._update_soon()
 
     def load_changed(self, backend_id: str) -> None:
-        """One of the backends was measured."""
+        """A backend has a new measurement."""
         self._measured[backend_id] = None
         self._update_soon()
 
     def shared(self, share: ReplicaShare, peers: Mapping[str, PeerUse]) -> None:
-        """Other replicas have their parts of every backend, and so much there now, by backend."""
+        """Set this replica's share of every backend, and what the other replicas use there, by backend."""
         before, self._share, self._peers = (self._share, self._peers), share, peers
         if share != before[0]:
             self._is_other = True
@@ -78,7 +78,9 @@ class Pools:
         self._update_soon()
 
     def find(self, model: str | None) -> tuple[Dispatcher, ModelCard] | None:
-        """Who serves this model. A call that names none means the only base model, as in vLLM."""
+        """The dispatcher and the card of this model, None where no backend has it. None as the model means the only
+        base model, as in vLLM.
+        """
         route = self._routes.get(model) if model is not None else None
         if route is not None:
             return route
@@ -93,7 +95,7 @@ class Pools:
         return route
 
     def any(self) -> tuple[Dispatcher, ModelCard] | None:
-        """Some pool, for what does not depend on the model; one that could answer now, where there is one."""
+        """The route to some pool, for calls that do not depend on the model: an available one where there is one."""
         well = [pool for pool, loads in self._backends.loads().items() if any(load.available for load in loads)]
         cards = [card for entry in self._backends.models() if (card := self._backends.model_card(entry["id"]))]
         cards.sort(key=lambda card: self._backends.pool_of(card.id) not in well)
@@ -108,11 +110,11 @@ class Pools:
         return self._holders[model]
 
     def available(self, model: str) -> list[str]:
-        """The backends of its pool that are well."""
+        """The available backends of this model's pool."""
         return [load.backend_id for load in self._loads(model) if load.available]
 
     def may_come(self) -> bool:
-        """Whether a backend that has not been heard from yet may serve what nobody else does."""
+        """Whether a backend that has not answered yet may serve a model that no other backend serves."""
         return bool(self._backends.undiscovered())
 
     def any_available(self) -> bool:
@@ -122,12 +124,12 @@ class Pools:
         return any(dispatcher.busy for dispatcher in self._dispatchers.values())
 
     def close(self) -> None:
-        """Refuse what waits, for good."""
+        """Reject all queued and later requests, for good."""
         for dispatcher in self._dispatchers.values():
             dispatcher.close()
 
     def forget_if_idle(self, tenant_id: str) -> bool:
-        """Forget a tenant everywhere unless it has something queued or in flight; whether it is forgotten."""
+        """Forget a tenant in all pools, unless it has a request queued or in flight. Return whether it is forgotten."""
         if any(dispatcher.serves(tenant_id) for dispatcher in self._dispatchers.values()):
             return False
         for dispatcher in self._dispatchers.values():
@@ -135,43 +137,43 @@ class Pools:
         return True
 
     def tenant_changed(self, tenant: Tenant) -> None:
-        """A tenant has other settings: for what it has waiting, too."""
+        """Apply changed settings of a tenant in all pools, also to its queued requests."""
         for dispatcher in self._dispatchers.values():
             dispatcher.tenant_changed(tenant)
 
     def tiers_changed(self, tiers: Sequence[Tier]) -> None:
-        """These tiers are new, or have other settings; pools that come get them, too."""
+        """Add tiers, or apply their changed settings, in all present and later pools."""
         self._tiers |= {tier.id: tier for tier in tiers}
         self._tiers_removed -= {tier.id for tier in tiers}
         for dispatcher in self._dispatchers.values():
             dispatcher.tiers_changed(tiers)
 
     def tiers_removed(self, tier_ids: Collection[str]) -> None:
-        """These tiers are gone; in every pool each goes with the last of its tenants."""
+        """Remove tiers. In every pool a tier goes when the last of its tenants has gone."""
         self._tiers = {tier_id: tier for tier_id, tier in self._tiers.items() if tier_id not in tier_ids}
         self._tiers_removed |= set(tier_ids)
         for dispatcher in self._dispatchers.values():
             dispatcher.tiers_removed(tier_ids)
 
     def forget(self, tenant_id: str) -> None:
-        """A tenant is gone everywhere: what it has queued is refused, what runs goes on."""
+        """Forget a tenant in all pools: its queued requests are rejected, what runs goes on."""
         for dispatcher in self._dispatchers.values():
             dispatcher.forget(tenant_id)
 
     def policy_changed(self, pool: str, choices: Mapping[str, PolicyChoice]) -> None:
-        """Schedule the pool by these policies, by kind, from now on; one that is not there yet is made with its own.
-        Raises ValueError where there is no such policy.
+        """Replace policies of the pool, by kind. No effect on a pool that does not exist yet: it is made with its
+        configuration. Raises ValueError for an unknown policy.
         """
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is not None:
             dispatcher.policy_changed(**choices)
 
     def overviews(self) -> Mapping[str, Snapshot]:
-        """Snapshots without tenants, which cost no more with many of them."""
+        """Snapshots without tenants, whose cost does not grow with the number of tenants."""
         return {pool: dispatcher.snapshot(()) for pool, dispatcher in self._dispatchers.items()}
 
     def views(self, pool: str, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
-        """These tenants, of those that the pool knows; none where there is no such pool."""
+        """Those of these tenants that the pool knows; empty where there is no such pool."""
         dispatcher = self._dispatchers.get(pool)
         return {} if dispatcher is None else dispatcher.snapshot(tenant_ids).tenants
 
@@ -183,7 +185,7 @@ class Pools:
         }
 
     def runs_at(self, backend_id: str) -> bool:
-        """Whether a backend runs anything of ours."""
+        """Whether a backend runs a request of this gateway."""
         views = (snapshot.backends.get(backend_id) for snapshot in self.overviews().values())
         return any(view is not None and view.in_flight_requests for view in views)
 
@@ -217,14 +219,14 @@ class Pools:
             return
         for backend_id in measured:
             of = self._backends.pool_of_backend(backend_id)
-            if of is not None:  # otherwise nobody is served by it yet, or any more
+            if of is not None:  # otherwise it is in no pool yet, or no longer
                 self._dispatcher(of).measured(self._divided(self._backends.load(backend_id)))
 
     def _loads_of(self, pool: str) -> tuple[BackendLoad, ...]:
         return tuple(self._divided(load) for load in self._backends.loads_of(pool))
 
     def _divided(self, load: BackendLoad) -> BackendLoad:
-        """With our part of it, where other replicas have theirs."""
+        """The load with this replica's share, where other replicas use the backend, too."""
         if self._share is ALONE:
             return load
         return replace(load, share=self._share, peers=self._peers.get(load.backend_id, NO_PEERS))
@@ -235,7 +237,7 @@ class Pools:
             dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
             if self._tiers:
                 dispatcher.tiers_changed(list(self._tiers.values()))
-            dispatcher.tiers_removed(self._tiers_removed)  # which the file may have declared at the start
+            dispatcher.tiers_removed(self._tiers_removed)  # the configuration at the start may have declared them
             dispatcher.load_changed(self._loads_of(pool))
             checkpoint = self._checkpoint_of(pool)
             if checkpoint is not None:

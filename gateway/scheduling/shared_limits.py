@@ -1,4 +1,4 @@
-"""The limits per minute of all pools, as far as gateways share them: what is said of them when gateways meet."""
+"""SharedLimits: the limits per minute of all pools that replicas share, for the peer exchange."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ Minutes = Mapping[str, Mapping[str, RateWindowReport]]
 
 
 class PoolSharing(Protocol):
-    """What may one pool of this gateway let in without asking the others? policies/admission/shared_limits.py."""
+    """The limits of one pool that replicas share (policies/admission/shared_limits.py)."""
 
     replicas: int
     is_cut_off: bool
@@ -24,7 +24,7 @@ class PoolSharing(Protocol):
 
 
 class SharedLimits:
-    """Mutable; used on one loop."""
+    """The shared limits of all pools of this replica. Mutable; used on one loop."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
@@ -32,18 +32,18 @@ class SharedLimits:
         self._replicas, self._is_cut_off = 0, False
 
     def add(self, pool: str, sharing: PoolSharing) -> None:
-        """A pool has come."""
+        """Add a new pool."""
         self._sharing[pool] = sharing
         sharing.replicas, sharing.is_cut_off = self._replicas, self._is_cut_off
 
     def shared_by(self, replicas: int, *, is_cut_off: bool) -> None:
-        """So many gateways share the limits; cut off from the others, this one keeps to its fair share."""
+        """Set how many replicas share the limits. A replica that is cut off from the others keeps to its fair share."""
         self._replicas, self._is_cut_off = replicas, is_cut_off
         for sharing in self._sharing.values():
             sharing.replicas, sharing.is_cut_off = replicas, is_cut_off
 
     def propose(self, name: str, heard: Mapping[str, Minutes]) -> Minutes:
-        """What this gateway, of this name, says where the others have said so much."""
+        """The reports that this replica, of this name, publishes. `heard`: the other replicas' reports, by replica."""
         now = asyncio.get_running_loop().time()
         return {
             pool: sharing.propose(name, {other: minutes.get(pool, {}) for other, minutes in heard.items()}, now)
@@ -51,12 +51,12 @@ class SharedLimits:
         }
 
     def agreed(self) -> None:
-        """All have heard what was proposed."""
+        """The other replicas have received what was proposed."""
         for sharing in self._sharing.values():
             sharing.agreed()
 
     def at_backends(self) -> dict[str, tuple[int, int]]:
-        """Requests of this gateway at each backend, and the tokens that are reserved for them."""
+        """Requests of this replica at each backend, and the tokens reserved for them."""
         return {
             backend_id: (view.in_flight_requests, view.reserved_tokens)
             for snapshot in self._pools.overviews().values()

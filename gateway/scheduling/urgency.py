@@ -1,8 +1,8 @@
-"""Who has how much time left? Read off the leases of one pool, for people.
+"""urgency_of: the slack of the requests of one pool, for the admin API: seconds until a request's next token is due.
 
-The scheduler's own snapshot says it, too, but in one piece, which takes tens of milliseconds where thousands wait. What
-was promised, and what has passed of an answer, its lease knows as well; so it is read there in slices, with a turn of
-the event loop between them.
+The scheduler's snapshot has it, too, but in one piece, which takes tens of milliseconds with thousands of requests. A
+lease also knows its SLO envelope and the tokens that have passed, so the leases are read in slices, with a turn of the
+event loop between them.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SLICE_LEASES: Final = 500
 
 @dataclass(slots=True)
 class TierUrgency:
-    """What a tier has queued and in flight, and the least slack among that, in seconds; infinite: there is none."""
+    """A tier's queued and in-flight requests, and their least slack in seconds; infinite where no request has any."""
 
     queued_requests: int = 0
     in_flight_requests: int = 0
@@ -31,8 +31,8 @@ class TierUrgency:
 
 @dataclass(slots=True)
 class Urgency:
-    """The least slack of each tenant that has any, all tiers, and the most urgent requests by id, the least slack
-    first. Of a slack below 0 the token is late.
+    """All tiers, the least slack of each tenant that has any, and the REQUESTS_MAX most urgent requests by id, the
+    least slack first. Slack is in seconds; below 0 the token is late.
     """
 
     tiers: dict[str, TierUrgency]
@@ -41,7 +41,7 @@ class Urgency:
 
 
 async def urgency_of(dispatcher: Dispatcher, tier_ids: list[str]) -> Urgency:
-    """Of all requests that the pool has, whose tiers are these."""
+    """The urgency of all requests of the pool. `tier_ids`: the tiers to report."""
     found = Urgency({tier_id: TierUrgency() for tier_id in tier_ids})
     tier_of = {tenant.id: tenant.tier_id for tenant in dispatcher.tenants()}
     slacks: list[tuple[float, str, Lease]] = []
@@ -74,7 +74,7 @@ def _count(found: Urgency, lease: Lease, tier_id: str | None, slack: float) -> N
 
 
 def _slack_s(lease: Lease, now: float) -> float:
-    """Seconds until its next token is due; infinite where it was promised none."""
+    """Seconds until the next token is due; infinite without an SLO envelope."""
     if lease.request.envelope is None:
         return inf
     return (lease.timeliness or Timeliness(lease.request)).slack_s(now)
