@@ -1,1 +1,1 @@
-"""What a call asks for, for whom, and what of it the scheduler has to know."""
+"""Request parsing and admission: from an HTTP request to a Request for the scheduler."""

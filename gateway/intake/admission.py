@@ -1,7 +1,7 @@
-"""From a call that was received to one that may be queued, or to the answer why not.
+"""RequestAdmission: turns a parsed HTTP request into a call that may be queued, or raises the problem to answer with.
 
-Everything that can be wrong with a call is found here, before it is queued, forwarded or charged. What the
-backend alone can know (a context that is too long by its tokenizer) it says itself, and that costs nothing.
+Every fault of a call that the gateway can detect is found here, before the call is queued, forwarded or charged. Only
+the backend can detect others (a context that is too long by its tokenizer); its error response costs nothing.
 """
 
 from collections.abc import Mapping
@@ -31,14 +31,15 @@ from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
 from policies.types import Reason, Request, Tenant
 
-# What a call without any limit is taken to ask for where its model's length is not known either.
+# The context that is assumed where the backend does not report `max_model_len`.
 CONTEXT_TOKENS_UNKNOWN = 8192
 
 
 class Call(NamedTuple):
-    """A call that may be queued: what was read of it, whose it is, and who serves it.
+    """A call that may be queued: its parsed body, its tenant, and the dispatcher of its pool.
 
-    `context_tokens` of its prompt are not in it: they are those of the response that it goes on from.
+    `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens`: prompt tokens
+    that the body does not contain, those of the stored response that the call continues.
     """
 
     parsed: ParsedCall
@@ -51,7 +52,7 @@ class Call(NamedTuple):
 
 
 class RequestAdmission:
-    """Is it a call that may be queued, and how large is it?"""
+    """Checks calls and determines their size: prompt tokens and most output tokens."""
 
     def __init__(
         self,
@@ -81,7 +82,9 @@ class RequestAdmission:
         self._budgets = budgets
 
     async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
-        """Everything up to the queue, noted in the trace as it becomes known. Raises ProblemError."""
+        """Parse, check and size a call, and reserve its part of the budgets. Facts are noted in the trace as they
+        become known. Raises ProblemError.
+        """
         arrival = await self._request_parser.receive(request, endpoint, trace)
         tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
@@ -104,7 +107,7 @@ class RequestAdmission:
         output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
         if self._budgets is not None:
             self._spend(self._budgets, trace, tenant.id, prompt_tokens, output_tokens_max)
-        # What follows a context begins like nothing that is known here.
+        # The gateway does not know the text of a stored context, so such a call has no known prefix.
         prefix = parsed.prefix if previous is None else ()
         queued = Request(
             id=trace.request_id,
@@ -117,7 +120,7 @@ class RequestAdmission:
             body_bytes=arrival.body_bytes,
             prefix=prefix,
             prefix_block_tokens=own_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if prefix else 0.0,
-            # Nobody waits for what is made in the background.
+            # No client waits for a background response, so it has no latency targets.
             envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any and not background else None,
             backend_ids=self._pools.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
             program_id=self._programs.of(tenant.id, request.headers, values),
@@ -129,7 +132,9 @@ class RequestAdmission:
     def _spend(
         self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
     ) -> None:
-        """Reserve what the call may use of its tenant's and its key's budgets. Raises ProblemError."""
+        """Reserve what the call may use of the budgets of its tenant and its key. Raises ProblemError where one is
+        spent.
+        """
         spent = budgets.spent_by(tenant_id, trace.key_id, prompt_tokens)
         if spent is not None:
             raise problem_error(Reason.BUDGET_SPENT, spent.wait_s, spent.period)
@@ -138,7 +143,7 @@ class RequestAdmission:
         )
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
-        """A backend has counted the prompt."""
+        """Update the estimator of prompt tokens with a backend's count of this call's prompt."""
         if call.parsed.prompt_token_ids is None and not call.context_tokens:
             request = call.request
             self._prompt_tokens.observed(
@@ -151,13 +156,13 @@ class RequestAdmission:
         return self._cache_salts.salt(tenant_id=tenant.id, tier_id=tenant.tier_id, own=own)
 
     def _previous(self, arrival: ParsedRequest) -> StoredResponse | None:
-        """The response which this one goes on from, None where it goes on from none. Raises ProblemError."""
+        """The stored response that the call continues, None where it continues none. Raises ProblemError."""
         previous = arrival.body.values.get("previous_response_id")
         if previous is None:
             return None
         kept = self._responses.find(previous, arrival.owner) if type(previous) is str else None
         route = self._pools.find(kept.model) if kept is not None else None
-        if kept is None or route is None or route[0] is not arrival.dispatcher:  # no backend of this pool has it
+        if kept is None or route is None or route[0] is not arrival.dispatcher:  # unknown here, or of another pool
             raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "previous_response_id"))
         return kept
 
@@ -178,16 +183,16 @@ class RequestAdmission:
 
 
 def _in_background(values: Mapping[str, Any]) -> bool:
-    """Whether its client does not wait for it. Raises BadRequest."""
+    """Whether the response is made in the background. Raises BadRequest."""
     background = flag(values, "background")
     if background and flag(values, "stream"):
-        # Whoever leaves such a stream leaves the backend at work, and nobody would know for how long.
+        # After a disconnect from such a stream the backend works on, and the gateway could not tell for how long.
         raise BadRequest("'background' cannot be streamed here: ask for the response by its id.", param="background")
     return background
 
 
 def _output_tokens_max(parsed: ParsedCall, card: ModelCard, prompt_tokens: int) -> int:
-    """Tokens that all choices may produce: what the call allows, as far as the context has room for it."""
+    """The most output tokens of all choices together: the call's own limit, or what the context has room for."""
     context = card.max_model_len or CONTEXT_TOKENS_UNKNOWN
     room = max(context - prompt_tokens // parsed.prompts, 1) * parsed.choices
     if parsed.output_tokens_max is None:

@@ -1,8 +1,8 @@
-"""Which latencies was this request promised? Its tenant's, or its tier's, or tighter ones that it asks for itself.
+"""Envelopes: the SLO envelope of a request: its tenant's, else its tier's, or tighter targets from its headers.
 
-A client may only ask for less time than it is given: a target out of nothing, or a wider one, is not its to take. Nor
-is any time per token: an engine keeps its steps to the tightest of what runs, so all others pay for it with their
-throughput. A first token may be asked for as soon as one likes: nobody gives way to more than what was given.
+A header can only tighten a configured target; it cannot create or widen one. A TPOT target has a lower bound, because
+an engine sizes its steps for the tightest request that runs, at the expense of all others' throughput. A TTFT target
+has none: other requests give way only to the configured TTFT.
 
 Header names are llm-d's; the values are whole milliseconds.
 """
@@ -17,13 +17,13 @@ TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 HEADER_TPOT_RATIO_MIN: Final = 0.5
 _DIGITS_MAX: Final = 9
-_TENANTS_TOLD_MAX: Final = 1000  # that are in the log: a header that is wrong is wrong in every call
+_TENANTS_TOLD_MAX: Final = 1000  # tenants with a warning in the log: a wrong header is usually in every call
 
 log = logging.getLogger(__name__)
 
 
 class Envelopes:
-    """The configured envelopes: a tenant's own goes before its tier's, target by target."""
+    """The configured envelopes. A tenant's own overrides its tier's, target by target. Mutable."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Envelopes:
         tiers: Mapping[str, SloEnvelope],
         header_tpot_ratio_min: float = HEADER_TPOT_RATIO_MIN,
     ) -> None:
-        """No header asks for less time per token than `header_tpot_ratio_min` of what was given."""
+        """`header_tpot_ratio_min`: the least part of the configured TPOT target that a header can ask for."""
         self._tpot_ratio_min = header_tpot_ratio_min
         self._tenants = tenants
         self._tiers = tiers
@@ -40,12 +40,12 @@ class Envelopes:
         self._told: set[str] = set()
 
     def replace(self, *, tenants: Mapping[str, SloEnvelope], tiers: Mapping[str, SloEnvelope]) -> None:
-        """These are all that there are from now on."""
+        """Replace all envelopes."""
         self._tenants, self._tiers = tenants, tiers
         self.any = bool(self._tenants or self._tiers)
 
     def of(self, tenant: Tenant, headers: Mapping[str, str]) -> SloEnvelope | None:
-        """The envelope of a request with these headers, None where its tenant has none."""
+        """The envelope of a request with these headers; None where neither its tenant nor its tier has one."""
         own, tier = self._tenants.get(tenant.id), self._tiers.get(tenant.tier_id)
         if own is None and tier is None:
             return None
@@ -65,7 +65,7 @@ class Envelopes:
         *,
         ratio_min: float = 0.0,
     ) -> float | None:
-        """The target that was given, or the one that is asked for where that is less, but not less than this part."""
+        """The configured target, or the header's where that is less, but at least `ratio_min` of the configured one."""
         if given_s is None:
             return None
         name = next((name for name in names if name in headers), None)
@@ -78,7 +78,7 @@ class Envelopes:
         return min(given_s, max(int(asked) / 1000, ratio_min * given_s))
 
     def _tell(self, tenant: Tenant, name: str) -> None:
-        """Once for each tenant: a call whose target cannot be read is served by the one it was given."""
+        """Warn once for each tenant that a target is invalid; the configured one applies."""
         if tenant.id not in self._told and len(self._told) < _TENANTS_TOLD_MAX:
             self._told.add(tenant.id)
             log.warning("tenant %s: %s is no number of milliseconds, and is ignored", tenant.id, name)

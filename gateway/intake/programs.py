@@ -1,15 +1,15 @@
-"""Which program is this call a part of? An agent, that is: an application that makes many calls one after the other.
+"""Programs: the program that a call belongs to: an agent or application that makes many calls one after another.
 
-Its client names it, in a header of ours or by the session that vLLM knows; what is kept of the name is an HMAC over it
-and its tenant, because a session's name may be what opens the session. So two tenants never have a program in common,
-and no log holds a name that anybody gave. A name decides nothing but whose calls belong together within one tenant.
+The client names it, in the gateway's own header or by the session id that vLLM knows. The gateway keeps only an HMAC
+over the tenant and the name, because a session's name may grant access to the session. So two tenants never share a
+program, and no log has a client's name for one. The name only groups calls within one tenant.
 """
 
 import hmac
 from collections.abc import Mapping
 from typing import Any, Final
 
-# The first that is there counts, then the field of the body.
+# The first header that is present counts, else the field of the body.
 PROGRAM_HEADERS: Final = ("x-fairlead-program-id", "x-session-id")
 PROGRAM_FIELD: Final = "session_id"
 NAME_CHARS_MAX: Final = 512
@@ -17,13 +17,15 @@ HEX_CHARS: Final = 16
 
 
 class Programs:
-    """The programs that calls belong to."""
+    """Derives program ids from calls. `secret` keys the HMAC."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def of(self, tenant_id: str, headers: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
-        """The program of a call with these headers and fields, None where it names none, or none that is a name."""
+        """The program id of a call with these headers and fields: 16 hex digits. None without a name of 1 to
+        NAME_CHARS_MAX characters.
+        """
         name = values.get(PROGRAM_FIELD)
         for header in PROGRAM_HEADERS:
             if header in headers:

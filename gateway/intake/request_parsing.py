@@ -1,7 +1,7 @@
-"""From an HTTP request to who sent it, what it says, and the pool that it is for; or to the answer why not.
+"""RequestParser: turns an HTTP request into its caller, body, pool and tenant, or raises the problem to answer with.
 
-What is asked of every call that reaches a backend, queued or not, in this order: is it known who calls (401), is the
-body here (408, 413) and what its path wants (400), is there the model (404), is there the tenant (403).
+Every call that reaches a backend, queued or not, is checked in this order: the caller is known (401), the body is
+complete (408, 413) and valid for its path (400), the model exists (404), the tenant exists (403).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ NO_BODY: Final = JsonBody(b"", {})
 
 
 class ParsedRequest(NamedTuple):
-    """A call that has been received. `owner` is who called, whatever tenant that counts as."""
+    """A call that has been received and routed. `owner` is the caller, even where `tenant` is the model."""
 
     owner: str
     body: Body
@@ -42,7 +42,7 @@ class ParsedRequest(NamedTuple):
 
 
 class RequestParser:
-    """Who calls, what do they say, and which pool is it for?"""
+    """Identifies callers, reads bodies and finds the pool and tenant of a call. Mutable; used on one loop."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class RequestParser:
         body_timeout_s: float,
         long_bodies: LongBodies,
     ) -> None:
-        """`tenant_is_model`: calls are counted by the model or adapter that they are for, not by who sent them."""
+        """`tenant_is_model`: the tenant of a call is its model or adapter, not its caller. `body_timeout_s`: seconds
+        that a body may take to arrive.
+        """
         self._auth = auth
         self._proxies = proxies if proxies.any else None
         self._tenants = tenants
@@ -64,10 +66,10 @@ class RequestParser:
         self._body_timeout_s = body_timeout_s
         self.long_bodies = long_bodies
         self._failures = FailureThrottle()
-        self.draining = False  # nothing new is taken: the gateway is about to end
+        self.draining = False  # new calls are rejected: the gateway shuts down
 
     def identify(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
-        """Who calls, noted in the trace. Raises ProblemError."""
+        """The caller, noted in the trace. Raises ProblemError."""
         try:
             named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
             identity = named or self._auth.identify(request.headers)
@@ -80,7 +82,7 @@ class RequestParser:
         return identity
 
     async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
-        """A call with a body, noted in the trace as it becomes known. Raises ProblemError."""
+        """Identify, read and route a call. Facts are noted in the trace as they become known. Raises ProblemError."""
         identity = self.enter(request, trace)
         data = await self._data(request)
         try:
@@ -108,7 +110,9 @@ class RequestParser:
         route: tuple[Dispatcher, ModelCard] | None,
         trace: CallTrace,
     ) -> ParsedRequest:
-        """A call whose pool has been looked for. Raises ProblemError where there is none, or no such tenant."""
+        """The call for a pool that `Pools` has looked up. Raises ProblemError where there is no pool for the model, the
+        caller may not use the model, or the tenant does not exist.
+        """
         if route is None:
             if self._pools.may_come():
                 raise problem_error(Reason.NO_BACKEND)
@@ -125,7 +129,7 @@ class RequestParser:
         return ParsedRequest(identity.tenant_id, body, body_bytes, tenant, dispatcher, card)
 
     def enter(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
-        """Who calls, while calls are taken. Raises ProblemError."""
+        """The caller of a new call. Raises ProblemError, also while the gateway drains."""
         if self.draining:
             raise problem_error(Reason.DRAINING)
         return self.identify(request, trace)
@@ -136,7 +140,7 @@ class RequestParser:
         return await self.long_bodies.run(read_body, content_type, data, multipart=multipart)
 
     async def _data(self, request: web.BaseRequest) -> bytes:
-        # vLLM reads none either. A thousandfold of what was sent would have to be unpacked to know its size.
+        # vLLM rejects compressed bodies, too. Only decompression, up to a thousandfold, would show the true size.
         if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:
             raise ProblemError(errors.BODY_COMPRESSED)
         try:

@@ -1,8 +1,8 @@
-"""Whose is this response, and which backend keeps it?
+"""StoredResponses: the owner and the backend of each response made through this gateway.
 
-A server keeps responses in its own memory and gives them to whoever knows their id. Here an id is worth something
-only to whom it was made for: anybody else is told that there is no such response, and so is everybody about a response
-that this gateway has forgotten. The newest `responses_max` are remembered.
+A backend keeps responses in its own memory and returns them to any caller that knows their id. The gateway returns a
+response to its owner alone: for any other caller it does not exist. Nor does a response exist that the gateway has
+forgotten: it keeps `responses_max`, and forgets the least recently used.
 """
 
 from collections import OrderedDict
@@ -14,8 +14,8 @@ ID_CHARS_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """`owner` is who called, by key or by a trusted proxy's word, whatever tenant that counts as. `context_tokens` are
-    its prompt and its output: what comes before a response that goes on from it.
+    """`owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens` are its
+    prompt and its output tokens: the context of a response that continues it.
     """
 
     owner: str
@@ -32,7 +32,7 @@ class StoredResponses:
         self._responses_max = responses_max
 
     def made(self, response_id: str, kept: StoredResponse) -> None:
-        """A backend has made this response, or has made more of it. Who was seen with an id first is who has it."""
+        """Store or update a response that a backend makes. The first owner and backend of an id keep it."""
         known = self._responses.get(response_id)
         if known is not None:
             if (known.owner, known.backend_id) == (kept.owner, kept.backend_id):
@@ -45,7 +45,7 @@ class StoredResponses:
         self._responses[response_id] = kept
 
     def find(self, response_id: str, owner: str) -> StoredResponse | None:
-        """The owner's own response of this id, None for any other."""
+        """The response with this id, None where it is unknown or has another owner."""
         kept = self._responses.get(response_id)
         if kept is None or kept.owner != owner:
             return None
