@@ -1,11 +1,11 @@
-"""How promptly did an answer come, as the FairBatching paper reads it? In constant memory, while it comes.
+"""Pace of an answer against its SLO envelope, as the FairBatching paper measures it; in constant memory.
 
-policies/slo/timeliness.py judges an answer, here as in the gateway; a leap of an engine is told to it step by step.
-Beside it a second reading of the time per output token since the first was due, the largest over an answer's tokens
-(arXiv 2510.14392, 5.1): where the first token came late it is since it came, or being late would count twice. An answer
-is inside its envelope when its first token came by its target and this reading is at most the target of time per token:
-then every token came by arrival + TTFT + j * TPOT. The reading since the first token came may exceed the target all
-the same, where that came early and the second one took its time.
+policies/slo/timeliness.py measures an answer, here as in the gateway; a leap of an engine is passed to it step by step.
+This class adds a second reading of the time per output token, counted from when the first token was due, the largest
+over an answer's tokens (arXiv 2510.14392, 5.1). If the first token came late, it counts from when it came, because
+lateness would otherwise count twice. An answer is inside its envelope if its first token met its target and this
+reading is at most the TPOT target: then every token came by arrival + TTFT + j * TPOT. The reading since the first
+token came may still exceed the target, if that came early and the second one late.
 """
 
 from policies.slo.timeliness import ROUNDING_S, Timeliness
@@ -13,7 +13,7 @@ from policies.types import Request, SloEnvelope, Timing
 
 
 class AnswerPace:
-    """The tokens of one answer against what was asked for: the request has an envelope."""
+    """Measures the tokens of one answer against the targets; the request must have an envelope."""
 
     __slots__ = ("_due_at", "_last_at", "_timeliness", "_tokens", "tpot_envelope_s")
 
@@ -28,9 +28,9 @@ class AnswerPace:
         """The second reading; None until the second token."""
 
     def emitted(self, tokens: int, now: float) -> None:
-        """So many tokens more, the last of them now; the others since the last call, at equal distances.
+        """Record more tokens: the last one came now, the others since the last call at equal distances.
 
-        The second reading looks at the first and the last of them: between equal distances a mean moves one way only.
+        The second reading uses the first and the last of them: at equal distances the mean is monotonic.
         """
         before, last_at = self._tokens, self._last_at
         self._tokens, self._last_at = before + tokens, now
@@ -44,11 +44,11 @@ class AnswerPace:
                 self._address_allowlist(before + tokens - 1, now)
         else:
             assert tokens == 1, "a first token comes alone"
-            # Without a target the first token is due when it comes.
+            # Without a TTFT target the first token is due when it comes.
             self._due_at = now if self._due_at is None else max(now, self._due_at)
 
     def timing(self) -> Timing:
-        """As the gateway would judge it."""
+        """Return the timing as the gateway would measure it."""
         return self._timeliness.timing()
 
     def _address_allowlist(self, number: int, at: float) -> None:
@@ -59,7 +59,7 @@ class AnswerPace:
 
 
 def is_inside(envelope: SloEnvelope, *, ttft_s: float | None, tpot_envelope_s: float | None) -> bool:
-    """Whether an answer that came to its end kept its targets; a target that is None is kept."""
+    """Whether an answer that ended met its targets; a target of None is met."""
     if ttft_s is None:
         return False
     if envelope.ttft_s is not None and ttft_s > envelope.ttft_s + ROUNDING_S:

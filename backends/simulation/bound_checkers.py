@@ -1,8 +1,8 @@
-"""Judges of fairness: what a policy promises (bounds.py) is never exceeded, by any two tenants, over any interval.
+"""Checks of fairness: a policy's bound (policies/fairness/bounds.py) holds for any two tenants over any interval.
 
-An interval ends where its promise does: when tenants or the policy change, when one who should wait does not. U, G
-and H are measured in the same run, at their largest so far: the judge is as strict as the theory and knows no capacity.
-Tenants with a limit in flight are not owed anything: what they cannot use is no service that they wait for.
+An interval ends when its bound no longer applies: when tenants or the policy change, or when a tenant that must wait no
+longer does. U, G and H are measured in the same run, at their largest so far: the check is as strict as the theory and
+uses no capacity. Tenants with an in-flight limit are owed nothing, because they do not wait for what they cannot use.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ TIERS = 2.0  # tiers are ordered by VTC
 
 @dataclass(slots=True)
 class Exposed:
-    """Service over weight: U, the part of it that may be given back (E), G, and H."""
+    """Service over weight: U, its part that may be refunded (E), G, and H."""
 
     open: float = 0.0
     refundable: float = 0.0
@@ -30,7 +30,7 @@ class Exposed:
     held: float = 0.0
 
     def grow(self, other: "Exposed") -> None:
-        """Keep the larger of each."""
+        """Keep the larger value of each field."""
         self.open = max(self.open, other.open)
         self.refundable = max(self.refundable, other.refundable)
         self.share = max(self.share, other.share)
@@ -38,11 +38,11 @@ class Exposed:
 
 
 class Exposure:
-    """How far can accounts be off? By tier, and among tiers, at the largest so far.
+    """Bounds how far the accounts can be off: by tier, and among tiers, at the largest so far.
 
-    A request in flight (or waiting again, still charged) may yet be charged up to the price of its whole output
-    allowance and, before its first token, be given back what it was charged. `prompt_error_tokens` is by how much a
-    prompt may have been estimated too short.
+    A request in flight, or queued again and still charged, may be charged up to the price of its whole output
+    allowance, and may be refunded its charge before its first token. `prompt_error_tokens` is the most by which a
+    prompt's estimate may be too short.
     """
 
     def __init__(self, accounts: RunAccounts, *, price: Price = LINEAR, prompt_error_tokens: int = 0) -> None:
@@ -57,7 +57,7 @@ class Exposure:
         """U of the whole pool, weights left aside."""
 
     def look(self) -> None:
-        """Take in what is in flight now: after a dispatch it is most."""
+        """Take in the requests in flight now. Call it after a dispatch, when the exposure is largest."""
         tiers: defaultdict[str, Exposed] = defaultdict(Exposed)
         among, service = Exposed(), 0.0
         at_backend: defaultdict[str, float] = defaultdict(float)
@@ -93,7 +93,7 @@ class Exposure:
         return whole - accounts.service if accounts.output_tokens else whole
 
     def _worth(self, requests: Collection[Request]) -> float:
-        """All tokens that these may have in flight, as outputs."""
+        """Price of all tokens that these requests may have in flight, as outputs."""
         tokens = sum(request.prompt_tokens + request.output_tokens_max for request in requests)
         tokens += self._prompt_error_tokens * len(requests)
         return self._price.service(0, 0, tokens) if tokens else 0.0
@@ -101,11 +101,11 @@ class Exposure:
 
 @dataclass(slots=True)
 class _Span:
-    """How far one was ahead of another since an interval began."""
+    """Range of one tenant's lead over another since an interval began."""
 
     low: float
     high: float
-    rise: float = 0.0  # the largest within it
+    rise: float = 0.0  # largest rise within the interval
 
     def look(self, ahead: float) -> None:
         self.low, self.high = min(self.low, ahead), max(self.high, ahead)
@@ -114,7 +114,7 @@ class _Span:
 
 @dataclass(slots=True)
 class _Arrival:
-    """A request of a tenant that had nothing here, and what everybody had received when it came."""
+    """A request of a tenant that had none here, and every tenant's service when it came."""
 
     tenant_id: str
     services: dict[str, float] = field(default_factory=dict)
@@ -124,9 +124,9 @@ Pair = tuple[str, str]
 
 
 class ServiceBound:
-    """The promises of a policy, whose K is `ahead_service`, among the tenants of each tier, and among tiers.
+    """Check a policy's bounds among the tenants of each tier, and among tiers; the policy's K is `ahead_service`.
 
-    `is_capped`: a tenant may hold only a part of what is in flight. Judged at most every `every_s` seconds of the run.
+    `is_capped`: a tenant may hold only a part of what is in flight. Runs at most every `every_s` seconds of the run.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ServiceBound:
         self._both_wait: dict[Pair, _Span] = {}
         self._one_waits: dict[Pair, _Span] = {}
         self._tiers: dict[Pair, _Span] = {}
-        self._arrivals: dict[str, _Arrival] = {}  # by request that waits
+        self._arrivals: dict[str, _Arrival] = {}  # by waiting request
         self._given_back: dict[str, float] = {}
         self.exposure = Exposure(accounts) if exposure is None else exposure
         self.spread_max = 0.0
@@ -157,7 +157,7 @@ class ServiceBound:
         """The part of what is promised that the worst interval used up."""
 
     def allowed(self, tier_id: str) -> float:
-        """U + K of a tier, with what a held backend, a cap or refunds add."""
+        """U + K of a tier, plus what a held backend, a cap or refunds add."""
         return self._sum(self.exposure.tiers[tier_id], self._ahead_service)
 
     def __call__(self, entry: Entry) -> None:
@@ -208,7 +208,7 @@ class ServiceBound:
                     for pair in [pair for pair in spans if tenant_id in pair]:
                         del spans[pair]
 
-    # -- promises --------------------------------------------------------------------------------------------
+    # -- bounds ----------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
         tenants = self._accounts.tenants
@@ -240,8 +240,8 @@ class ServiceBound:
             self._within(span.high - span.low, promised, f"the tiers {pair} differ")
 
     def _judge_arrival(self, request_id: str, arrival: _Arrival) -> None:
-        """Judged while its tenant is sent nothing, and once more when it is: an order may send another of its requests
-        before this one.
+        """Check while the tenant gets no dispatch, and once more when it does: an order may dispatch another of its
+        requests before this one.
         """
         accounts, tenants = self._accounts.requests.get(request_id), self._accounts.tenants
         if accounts is None:

@@ -1,8 +1,8 @@
-"""Judges of a run: the rules that hold for every workload, and one call each.
+"""Checks of a run: the rules that hold for every workload.
 
-They watch what a Recorder tells and raise ViolationError at the entry that breaks the rule. None of them shares
-code with the Scheduler: `InFlightLimits` trusts only the books, `WorkConservation` also reads the Scheduler's own view
-of its backends. What a policy promises is judged in bound_checkers.py.
+Each check receives a Recorder's entries and raises ViolationError at the entry that breaks its rule. None shares code
+with the Scheduler: `InFlightLimits` uses only the run's accounts, `WorkConservation` also the Scheduler's view of its
+backends. The bounds of fairness policies are checked in bound_checkers.py.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ NOTHING_HELD = ReserveView(0, 0)
 
 
 class RunWatch:
-    """Books and judges over one Scheduler: give it to a Recorder as its listener."""
+    """The accounts and checks of one Scheduler's run: give it to a Recorder as its listener."""
 
     def __init__(self, accounts: RunAccounts, judges: Iterable[Listener] = ()) -> None:
         self.accounts = accounts
@@ -31,10 +31,10 @@ class RunWatch:
 
 
 class InFlightLimits:
-    """No tenant has more in flight than its limit, no backend more sequences than it runs at once.
+    """Check that no tenant exceeds its in-flight limit and no backend its limit of sequences.
 
-    An idle backend always takes one request, however many sequences that is. Limits that are lowered bind
-    what comes after: they are judged when something is dispatched.
+    An idle backend always takes one request, however many sequences that is. A lowered limit binds only later
+    dispatches, so limits are checked at each dispatch.
     """
 
     def __init__(self, accounts: RunAccounts) -> None:
@@ -61,13 +61,13 @@ class InFlightLimits:
 
 
 class WorkConservation:
-    """After a poll that leaves nothing to do what was chosen could not be placed anywhere.
+    """Check that after the last poll of an instant, the chosen request could not be placed anywhere.
 
-    The judge does not know whom the policy chose. So it asks of every backend that not all requests that might have
-    been chosen for it would surely fit: with their whole output allowance, beside what the other tiers' reserves keep
-    free, or because nothing runs there. Chosen are heads of queues, or with `any_request` whatever waits; `waits_for`
-    gives the one backend that a request waits for, where there is one. Judged at most every `every_s` seconds of the
-    run: a snapshot costs time in proportion to the number of tenants.
+    The check does not know which request the policy chose. For every backend it therefore requires that some request
+    that might have been chosen for it does not surely fit. A request surely fits with its whole output allowance beside
+    what the other tiers' reserves keep free, or if the backend is idle. Heads of queues may be chosen, or any queued
+    request with `any_request`; `waits_for` maps a request to the one backend that it waits for, if any. The check runs
+    at most every `every_s` seconds of the run, because a snapshot takes time in proportion to the number of tenants.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class WorkConservation:
             return
         wakeup_at = self._scheduler.next_wakeup()
         if wakeup_at is not None and wakeup_at <= entry.now:
-            return  # the next poll goes on
+            return  # the next poll continues at this instant
         self._judged_at = entry.now
         eligible = [
             accounts for accounts in self._accounts.tenants.values() if accounts.queued and not _at_limit(accounts)
@@ -105,8 +105,8 @@ class WorkConservation:
                 require(stuck or not choices, f"{choices[:1]} waits although it fits {backend_id}, at {entry.now}")
 
     def _choices(self, accounts: TenantAccounts, backend_id: str) -> list[Request]:
-        """What of the tenant's may have been chosen for this backend: nothing where it may have been passed over for a
-        request that others have to take.
+        """The tenant's requests that may have been chosen for this backend: none if it may have been passed over for a
+        request that must go elsewhere.
         """
         waits_for = self._waits_for
         queue = [each for each in accounts.queued.values() if waits_for.get(each.id, backend_id) == backend_id]
@@ -124,7 +124,7 @@ class WorkConservation:
         if not self._accounts.requests_at[backend_id]:
             return True
         tier_id = self._accounts.tenants[request.tenant_id].tenant.tier_id
-        # What the operator says, or what was learnt: not more than this is free for others.
+        # At most so much is kept free for the other tiers: their configured ratio, or what was learnt.
         others = [tier for tier in self._accounts.tiers.values() if tier.id != tier_id]
         held_for = [backend.reserves.get(tier.id, NOTHING_HELD) for tier in others]
         kept = sum(

@@ -1,14 +1,14 @@
-"""How unfair was a run? The service-difference metric of the VTC paper, on per-request records.
+"""Service-difference metric of the VTC paper, computed from per-request records.
 
-A request's price is spread evenly from its first token to its last. In each of a row of overlapping
-windows every tenant has a service rate and a demand rate. A tenant is owed the distance to the best
-served one, but never more than what it asked for and did not get; what is owed, summed over tenants,
-is the window's service difference (Sheng et al., "Fairness in Serving Large Language Models",
-OSDI 2024, section 5.1). The formulas reproduce all rows of the paper's tables 2 to 6 from its logs.
+A request's price is spread evenly from its first token to its last. In each of several overlapping windows every tenant
+has a service rate and a demand rate. A tenant is owed its distance to the best served tenant, but at most what it asked
+for and did not get. What is owed, summed over tenants, is the window's service difference (Sheng et al., "Fairness in
+Serving Large Language Models", OSDI 2024, section 5.1). The formulas reproduce all rows of the paper's tables 2 to 6
+from its logs.
 
-The paper's text gives the case of two tenants; its published code sums over tenants and takes the
-absolute value of demand minus service, and so does this file. Demand is priced linearly whatever
-prices the service, as in the paper; compare quadratic figures only with each other.
+The paper's text gives the case of two tenants; its published code sums over tenants and takes the absolute value of
+demand minus service, and so does this file. Demand is priced linearly whatever prices the service, as in the paper;
+compare quadratic figures only with each other.
 """
 
 from collections import defaultdict
@@ -19,16 +19,16 @@ from statistics import fmean, pvariance
 from policies.accounts.cost import LinearPrice, Price
 from policies.types import Reason
 
-LINEAR = LinearPrice()  # an output token is worth two prompt tokens
+LINEAR = LinearPrice()  # an output token costs two prompt tokens
 SPAN_S_MIN = 1e-5  # a shorter answer has no rate; the paper's code gives it no service
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What became of one request.
+    """The outcome of one request.
 
-    Latencies count from its arrival and are None where that never happened; a request without a last
-    token was not served. `refused` says why the scheduler did not let it in, where it did not.
+    Latencies, in seconds, count from its arrival; None if that event never came. A request without a last token was not
+    served. `refused` is the scheduler's reason for rejecting it, if it did.
     """
 
     tenant_id: str
@@ -50,10 +50,10 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The row of windows a run is judged by. The defaults are the paper's: 19 windows of 60 s in 600 s.
+    """The windows that a run is measured by. The defaults are the paper's: 19 windows of 60 s in 600 s.
 
-    Their centres divide what follows the warm-up into `steps` parts. An answer that ends before
-    `ends_at_min_s` earns nothing (an oddity of the paper's code, kept so that its tables come out).
+    Their centres divide the time after the warm-up into `steps` parts. An answer that ends before `ends_at_min_s`
+    counts no service (an oddity of the paper's code, kept to reproduce its tables).
     """
 
     duration_s: float = 600.0
@@ -73,7 +73,7 @@ class Windows:
         )
 
     def spans(self) -> list[tuple[float, float]]:
-        """Start and end of every window, in seconds."""
+        """Return start and end of every window, in seconds."""
         step_s = (self.duration_s - self.warm_up_s) / self.steps
         centres = (self.warm_up_s + step_s * number for number in range(1, self.steps))
         return [(centre - self.window_s / 2, centre + self.window_s / 2) for centre in centres]
@@ -94,7 +94,7 @@ class ServiceDifference:
 def service_difference(
     records: Iterable[RequestRecord], *, price: Price = LINEAR, windows: Windows = PAPER_WINDOWS
 ) -> ServiceDifference:
-    """Judge a run. Records that were not served count neither as service nor as demand."""
+    """Return the service difference of a run. Records that were not served count as neither service nor demand."""
     gaps = window_gaps(records, price=price, windows=windows)
     return ServiceDifference(maximum=max(gaps), average=fmean(gaps), variance=pvariance(gaps))
 
@@ -110,7 +110,7 @@ def window_gaps(
 
 
 def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> float:
-    """Sum what the tenants of one window are owed, from their rates of service and demand."""
+    """Return the sum of what the tenants of one window are owed, from their rates of service and demand."""
     tenants = sorted(service.keys() | demand.keys())
     best = max((service.get(tenant, 0.0) for tenant in tenants), default=0.0)
     return sum(
@@ -120,7 +120,7 @@ def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> flo
 
 
 def service_rates(records: Iterable[RequestRecord], *, price: Price, windows: Windows) -> list[dict[str, float]]:
-    """Every tenant's service per second in each window."""
+    """Return every tenant's service per second in each window."""
     spans = windows.spans()
     rates: list[dict[str, float]] = [defaultdict(float) for _ in spans]
     for record in records:
@@ -137,7 +137,7 @@ def service_rates(records: Iterable[RequestRecord], *, price: Price, windows: Wi
 
 
 def demand_rates(records: Iterable[RequestRecord], *, windows: Windows) -> list[dict[str, float]]:
-    """Every tenant's linear price per second of what arrived in each window."""
+    """Return every tenant's demand per second in each window: the linear price of what arrived in it."""
     spans = windows.spans()
     rates: list[dict[str, float]] = [defaultdict(float) for _ in spans]
     for record in records:
@@ -151,7 +151,7 @@ def demand_rates(records: Iterable[RequestRecord], *, windows: Windows) -> list[
 def accumulated_service(
     records: Iterable[RequestRecord], times: Sequence[float], *, price: Price = LINEAR
 ) -> dict[str, list[float]]:
-    """Every tenant's service from the start of the run to each of `times` (ascending), in weighted tokens."""
+    """Return every tenant's service from the start of the run to each of `times` (ascending), in weighted tokens."""
     totals: dict[str, list[float]] = {}
     for record in records:
         series = totals.setdefault(record.tenant_id, [0.0] * len(times))
@@ -166,19 +166,19 @@ def accumulated_service(
 
 
 def accumulated_difference(records: Iterable[RequestRecord], times: Sequence[float]) -> list[float]:
-    """Distance of the best from the worst served tenant at each of `times`, counted from the first of them."""
+    """Return the best less the worst tenant's service at each of `times`, counted from the first of them."""
     totals = accumulated_service(records, times)
     since_first = [[value - series[0] for value in series] for series in totals.values()]
     return [max(column) - min(column) for column in zip(*since_first, strict=True)]
 
 
 def throughput(records: Iterable[RequestRecord], wall_s: float) -> float:
-    """Prompt and output tokens of served requests per second of the whole run, as the paper counts them."""
+    """Return prompt and output tokens of served requests per second of the whole run, as the paper counts them."""
     return sum(record.prompt_tokens + record.output_tokens for record in records if record.served) / wall_s
 
 
 def mean_ttft_s(records: Iterable[RequestRecord]) -> dict[str, float]:
-    """Every served tenant's mean time to first token."""
+    """Return every served tenant's mean time to first token, in seconds."""
     latencies: dict[str, list[float]] = defaultdict(list)
     for record in records:
         if record.first_token_latency_s is not None:
@@ -187,7 +187,7 @@ def mean_ttft_s(records: Iterable[RequestRecord]) -> dict[str, float]:
 
 
 def tenants_by_requests(records: Iterable[RequestRecord]) -> list[str]:
-    """Tenants from the one with the most requests to the one with the fewest: rank 1 is the first."""
+    """Return the tenants in order of the number of their requests, the largest first."""
     counts: dict[str, int] = defaultdict(int)
     for record in records:
         counts[record.tenant_id] += 1

@@ -1,8 +1,8 @@
-"""What goes wrong in a pool: engines that die and come back, or slow down; tenants that change; metrics that lag.
+"""Faults of a simulated pool: engines that die and return, or slow down; tenants that change; metrics that lag.
 
-A World to which faults happen. An engine that dies takes with it what it runs: a request that has had no token waits
-again (the gateway sends it anew), one that had loses its answer. Until somebody notices the pool goes on counting on
-it, and what is sent there comes back at once. It returns empty.
+An engine that dies loses what it runs: a request without a token is queued again (the gateway retries it), one with
+tokens loses its answer. Until the death is noticed the pool keeps counting on the engine, and a dispatch to it returns
+at once. The engine comes back empty.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import BackendLoad, Outcome, Tenant
 
 NOTICED_AFTER_S = 2.0
-REFUSED_HOLD_S = 0.5  # as long the gateway leaves alone a backend that did not take a request
+REFUSED_HOLD_S = 0.5  # how long the gateway holds a backend that failed to take a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDies:
-    """It runs nothing from `at_s` until `returns_at_s`; the pool knows of either `noticed_after_s` later."""
+    """The engine is down from `at_s` until `returns_at_s`; the pool notices either `noticed_after_s` later."""
 
     backend_id: str
     at_s: float
@@ -32,7 +32,7 @@ class EngineDies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSlows:
-    """Its steps take `factor` times as long."""
+    """The engine's steps take `factor` times as long."""
 
     backend_id: str
     at_s: float
@@ -53,7 +53,7 @@ Fault = EngineDies | EngineSlows | TenantsChange
 
 
 class FaultyWorld(World):
-    """A World to which these faults happen, and whose pool learns what engines do `metrics_lag_s` late."""
+    """A World with these faults, whose pool gets measurements `metrics_lag_s` late."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FaultyWorld(World):
         metrics_lag_s: float = 0.0,
         requests_running_max: int | None = None,
     ) -> None:
-        """`make_engine` makes what comes back in place of an engine that died."""
+        """`make_engine` makes the engine that replaces one that died."""
         super().__init__(scheduler, engines, requests_running_max=requests_running_max)
         self._make_engine = make_engine
         self._metrics_lag_s = metrics_lag_s
@@ -99,7 +99,7 @@ class FaultyWorld(World):
                 self._come_back(call, now)
 
     def _is_missed(self, backend_id: str, now: float) -> None:
-        """It is not in the live set any more."""
+        """Remove the engine from the pool: its death is noticed."""
         if backend_id in self._dead:
             self._slots.pop(backend_id)
             self._report([self._load(slot) for slot in self._slots.values()], now)
@@ -131,7 +131,7 @@ class FaultyWorld(World):
             self._come_back(call, now)
 
     def _come_back(self, call: SimulatedCall, now: float) -> None:
-        """The call waits again, and its engine is left alone for a while."""
+        """Queue the call again, and hold its engine for a while."""
         call.slot, call.cached_tokens = None, 0
         del self._in_flight[call.request.id]
         self._scheduler.returned(call.request.id, now, REFUSED_HOLD_S)
@@ -144,7 +144,7 @@ class FaultyWorld(World):
         self._is_poll_due = True
 
     def _report(self, loads: Sequence[BackendLoad], now: float) -> None:
-        """What is measured arrives late; who is there is known from other sources."""
+        """Report measurements late; which engines exist is known without delay."""
         if not self._metrics_lag_s or not self.now:
             super()._report(loads, now)
         else:

@@ -1,7 +1,7 @@
-"""Who asks with prompts that begin alike: trees of thoughts, and long beginnings with short ends.
+"""Workloads whose prompts share beginnings: trees of thoughts, and long shared beginnings with short ends.
 
-Prompts consist of whole blocks of `BLOCK_TOKENS`, the engine's, except for their ends. A block is named by a number
-drawn for it; nobody but those who share it has it.
+Prompts consist of whole blocks of `BLOCK_TOKENS`, the engine's, except for their ends. Each block has a random id,
+which only the prompts that share it contain.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from backends.simulation.workload import Arrival
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Thoughts that go on from thoughts: every node below the root asks one request, whose prompt is the root's text
-    and the thoughts on the way to it. The nodes of a level ask within `level_s` of each other, the next level's after.
+    """A tree of thoughts: every node below the root is one request, whose prompt is the root's text and the thoughts on
+    the path to it. The nodes of a level arrive within `level_s` seconds, the next level's after that.
     """
 
     branch: int
@@ -31,8 +31,8 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """Poisson requests that each begin with one of `count` texts (system prompts, documents, examples) of a tenant,
-    all equally likely, and end with a part of their own of a length that is uniform in `end_tokens`.
+    """Poisson requests. Each begins with one of a tenant's `count` texts (system prompts, documents, examples), all
+    equally likely, and ends with a part of its own whose length is uniform in `end_tokens`.
     """
 
     count: int
@@ -43,7 +43,7 @@ class Beginnings:
 
 
 def tree(tenant_id: str, shape: Tree, *, at_s: float, output_tokens: tuple[int, int], rng: Random) -> Iterator[Arrival]:
-    """One tree that a tenant begins at `at_s`, level by level, in order of time."""
+    """Yield the requests of one tree that a tenant begins at `at_s`, level by level, in order of time."""
     level = [_blocks(shape.root_tokens, rng)]
     for depth in range(1, shape.height + 1):
         level = [node + _blocks(shape.thought_tokens, rng) for node in level for _ in range(shape.branch)]
@@ -61,7 +61,7 @@ def tree(tenant_id: str, shape: Tree, *, at_s: float, output_tokens: tuple[int, 
 
 
 def beginnings(tenant_id: str, shape: Beginnings, *, duration_s: float, rng: Random) -> Iterator[Arrival]:
-    """One tenant's requests from 0 to `duration_s`."""
+    """Yield one tenant's requests from 0 to `duration_s`."""
     texts = [_blocks(shape.tokens, rng) for _ in range(shape.count)]
     at_s = rng.expovariate(shape.rate_per_s)
     while at_s < duration_s:
@@ -78,5 +78,5 @@ def beginnings(tenant_id: str, shape: Beginnings, *, duration_s: float, rng: Ran
 
 
 def _blocks(tokens: int, rng: Random) -> tuple[int, ...]:
-    """New names for the whole blocks of so many tokens."""
+    """Return new ids for the whole blocks of so many tokens."""
     return tuple(rng.getrandbits(64) for _ in range(tokens // BLOCK_TOKENS))

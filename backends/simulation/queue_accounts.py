@@ -1,8 +1,8 @@
-"""The books of one backend's queue, where requests wait for one backend each.
+"""Accounts of one backend's queue, for pools in which every request waits for one backend.
 
-Which backend a request waits for is no fact and no decision of a Scheduler's; the placement says it when the request
-arrives. So the placement is watched, and the part of a run that concerns one backend is told to books and judges of
-its own: what holds of a pool with one queue holds of each of them.
+The backend that a request waits for is neither a fact nor a decision of the Scheduler; the placement chooses it when
+the request arrives. So the placement is watched, and the entries that concern one backend go to separate accounts and
+checks: the rules of a pool with one queue hold for each of these queues.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ from policies.types import Dispatch, Request, Usage
 
 
 class WatchedPlacement(ArrivalPlacement):
-    """A placement on arrival, of which is known what it answered."""
+    """A placement on arrival that records its answers."""
 
     def __init__(self, placement: ArrivalPlacement) -> None:
         self._placement = placement
@@ -61,8 +61,8 @@ class WatchedPlacement(ArrivalPlacement):
 
 
 class QueueWatcher:
-    """Tells books and judges what happens before and at one backend. What moves to another's queue is not followed:
-    backends may be slow or full, but have to stay.
+    """Passes the entries of one backend's queue to accounts and checks. Moves to another backend's queue are not
+    followed: backends may be slow or full, but must stay.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class QueueWatcher:
                 listener(part)
 
     def _part(self, entry: Entry) -> Entry | None:
-        """The entry as far as it concerns this backend."""
+        """Return the part of an entry that concerns this backend, None if there is none."""
         match entry:
             case Polled():
                 return self._polled(entry)

@@ -1,12 +1,11 @@
-"""The facts of a run as values: taken down as they happen, kept as JSON lines, told again later.
+"""Recording and replay of a Scheduler's calls, as values and as JSON lines.
 
-A Scheduler decides by nothing but the calls made on it, so the list of those calls is the run.
-`Recorder` stands where a Scheduler stands, hands every call on, and gives it as a value to whoever
-listens: a file of a live gateway, or the judges of a simulation. `replay` makes the same calls on a
-fresh Scheduler and reports every poll that decided otherwise. There is none while the Scheduler is
-deterministic, whoever drove it: event loop or virtual clock.
+A Scheduler's decisions depend only on the calls made on it, so the list of those calls is the run. `Recorder` stands in
+for a Scheduler, forwards every call, and passes it as a value to a listener: a file of a live gateway, or the checks of
+a simulation. `replay` makes the same calls on a fresh Scheduler and reports every poll that decided differently. There
+is none while the Scheduler is deterministic, whether an event loop or a virtual clock drives it.
 
-A line holds what the Scheduler was told: ids, sizes and hashes, never a prompt or a key.
+A line holds only the arguments of a call: ids, sizes and hashes, never a prompt or an API key.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -170,7 +169,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A poll and what it decided; the only entry that is an answer."""
+    """A poll and its decisions; the only entry with a result."""
 
     now: float
     actions: tuple[Action, ...]
@@ -197,9 +196,9 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="c
 
 
 class Recorder:
-    """A Scheduler that tells `listener` of every call once it has taken effect.
+    """A Scheduler that passes every call to `listener` after it took effect.
 
-    Calls that only look (`next_wakeup`, `snapshot` and the like) and calls that raise are not told.
+    Calls that only read (`next_wakeup`, `snapshot` and the like) and calls that raise are not recorded.
     """
 
     def __init__(self, scheduler: SchedulerProtocol, listener: Listener) -> None:
@@ -215,7 +214,7 @@ class Recorder:
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
-        if usage is not None:  # two facts, though the scheduler may be told of both at once
+        if usage is not None:  # two facts, though the Scheduler takes both in one call
             self.tokens(request_id, usage, now)
         self._record(Finished(now, request_id, outcome, timing))
 
@@ -292,7 +291,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The poll at `now`, entry `number` of the recording (from 0), decided otherwise when told again."""
+    """The poll at `now`, entry `number` of the recording (from 0), which decided differently in the replay."""
 
     number: int
     now: float
@@ -301,7 +300,7 @@ class Mismatch:
 
 
 def replay(entries: Iterable[Entry], scheduler: SchedulerProtocol) -> Iterator[Mismatch]:
-    """Tell a recording to a Scheduler built as the recorded one was; yield every poll that differs."""
+    """Replay a recording on a Scheduler built like the recorded one; yield every poll that differs."""
     for number, entry in enumerate(entries):
         if isinstance(entry, Polled):
             actions = tuple(scheduler.poll(entry.now))
@@ -312,7 +311,7 @@ def replay(entries: Iterable[Entry], scheduler: SchedulerProtocol) -> Iterator[M
 
 
 def write_to(sink: BinaryIO) -> Listener:
-    """Make a listener that appends each entry to `sink` as one JSON line; floats survive to the last bit."""
+    """Return a listener that appends each entry to `sink` as one JSON line; floats are exact."""
 
     def write(entry: Entry) -> None:
         sink.write(orjson.dumps(entry, default=tuple, option=orjson.OPT_APPEND_NEWLINE))  # a Usage is a named tuple
@@ -321,5 +320,5 @@ def write_to(sink: BinaryIO) -> Listener:
 
 
 def read_from(lines: Iterable[bytes]) -> Iterator[Entry]:
-    """Yield the entries of a recording, in order; raises pydantic.ValidationError at a line that is none."""
+    """Yield the entries of a recording, in order. Raises pydantic.ValidationError at an invalid line."""
     return (_ENTRY.validate_json(line) for line in lines)

@@ -1,10 +1,10 @@
-"""Accounts of a run, kept from what a Scheduler is told and what it decides, and from nothing it says of itself.
+"""Accounts of a run, computed from the calls on a Scheduler and its decisions, independently of its own accounts.
 
-Every request is queued, in flight or gone, and every answer is about one that is queued. A charge is the price
-of the usage that was reported: a dispatch charges the prompt as estimated, a request that came back keeps its
-charge, one that leaves the queue for good or fails before its first token gets it back.
+Every request is queued, in flight or gone, and every action is about a queued request (a preemption: about one in
+flight). A charge is the price of the reported usage: a dispatch charges the estimated prompt, a returned request keeps
+its charge, and a request that leaves the queue for good or fails before its first token is refunded.
 
-Books are fed by a Recorder. They raise ViolationError at the entry that breaks conservation; the judges in
+A Recorder feeds the accounts. They raise ViolationError at the entry that breaks conservation; the checks in
 checkers.py read them.
 """
 
@@ -39,7 +39,7 @@ from policies.types import (
     Usage,
 )
 
-RELATIVE_TOLERANCE = 1e-9  # sums of floats in another order
+RELATIVE_TOLERANCE = 1e-9  # floats are summed in another order
 ABSOLUTE_TOLERANCE = 1e-3
 
 
@@ -48,14 +48,14 @@ class ViolationError(AssertionError):
 
 
 def require(holds: object, rule: str) -> None:
-    """Raise ViolationError, which says what should have been."""
+    """Raise ViolationError with this rule unless it holds."""
     if not holds:
         raise ViolationError(rule)
 
 
 @dataclass(slots=True)
 class TenantAccounts:
-    """One tenant as the facts tell it: what waits (oldest first), what runs, what it was charged and given back."""
+    """Accounts of one tenant: queued requests (oldest first), requests in flight, service charged and refunded."""
 
     tenant: Tenant
     queued: OrderedDict[str, Request] = field(default_factory=OrderedDict)
@@ -66,7 +66,7 @@ class TenantAccounts:
 
 @dataclass(slots=True)
 class RequestAccounts:
-    """One request that lives; without a backend it waits."""
+    """Accounts of one live request; without a backend it is queued."""
 
     request: Request
     backend_id: str | None = None
@@ -75,7 +75,7 @@ class RequestAccounts:
 
 
 class RunAccounts:
-    """The accounts of one pool. Compare them with a Scheduler's snapshot after a poll, conclude at the end."""
+    """The accounts of one pool. `compare` them with a Scheduler's snapshot after a poll, and `conclude` at the end."""
 
     def __init__(
         self, *, tenants: Iterable[Tenant], tiers: Iterable[Tier] = (DEFAULT_TIER,), price: Price | None = None
@@ -114,7 +114,9 @@ class RunAccounts:
                 self._tenants_changed(entry)
 
     def conclude(self, snapshot: Snapshot) -> None:
-        """Everything has ended: nothing is left anywhere, and every charge belongs to tokens that were used."""
+        """Check that all has ended: no request is left, and nothing is reserved or outstanding.
+        Raises ViolationError.
+        """
         require(not self.requests, "every request ends")
         self.compare(snapshot)
         require(snapshot.queued_bytes == 0, "empty queues hold no bytes")
@@ -125,7 +127,9 @@ class RunAccounts:
             require(_equal(tenant.key, tenant.counter), "nothing in flight leaves nothing outstanding")
 
     def compare(self, snapshot: Snapshot) -> None:
-        """The Scheduler's view of itself agrees with the books. What submit refused counts until it is polled."""
+        """Check that the Scheduler's snapshot agrees with these accounts. A request that `submit` rejected counts until
+        the next poll. Raises ViolationError.
+        """
         in_flight = self.requests_at.total()
         require(snapshot.in_flight_requests == in_flight, f"{in_flight} in flight, not {snapshot.in_flight_requests}")
         queued = len(self.requests) - in_flight
@@ -181,7 +185,7 @@ class RunAccounts:
         if accounts is None:
             return
         assert accounts.backend_id is not None
-        if accounts.backend_id in self.loads:  # one that is gone is sent nothing anyhow
+        if accounts.backend_id in self.loads:  # a backend that is gone gets no dispatch anyway
             self.held_until[accounts.backend_id] = max(self.held_until.get(accounts.backend_id, 0.0), held_until)
         self._leave_backend(accounts)
         queued = self.tenants[accounts.request.tenant_id].queued
@@ -259,7 +263,9 @@ class RunAccounts:
         self._forget_gone_backends()
 
     def _forget_gone_backends(self) -> None:
-        """A backend that was away, and ran nothing of ours any more, comes back as a new one: not held."""
+        """Forget the holds of backends that are gone and run no request: such a backend returns as a new one,
+        not held.
+        """
         for backend_id in self.held_until.keys() - self.loads.keys():
             if not self.requests_at[backend_id]:
                 del self.held_until[backend_id]
@@ -273,7 +279,7 @@ class RunAccounts:
             accounts.service = service
 
     def _running(self, request_id: str) -> RequestAccounts | None:
-        """The request if it is in flight: facts about one that ended, or waits, change nothing."""
+        """Return the request if it is in flight: facts about one that ended, or waits, change nothing."""
         accounts = self.requests.get(request_id)
         return accounts if accounts is not None and accounts.backend_id is not None else None
 

@@ -1,5 +1,5 @@
-"""What the gateway learns of a simulated engine's steps: its counters as /metrics of vLLM shows them, read once in a
-while by the very learner that the gateway has for a server that is not configured.
+"""Learning of a simulated engine's step time from its counters, as vLLM's /metrics shows them, by the same learner that
+the gateway uses for a server without configured values.
 """
 
 from backends.engine.engine import Engine, Leap, StepResult
@@ -10,7 +10,7 @@ from policies.step_time.model import StepTime
 
 
 class ScrapedSteps:
-    """Counts the steps of one engine as it would itself, and learns from what the counters show."""
+    """Counts the steps of one engine as the engine would, and learns from the counters."""
 
     def __init__(self, backend_id: str, engine: Engine) -> None:
         self._engine = engine
@@ -20,12 +20,12 @@ class ScrapedSteps:
 
     @property
     def step_time(self) -> StepTime | None:
-        """What is believed of its steps by now; None while nothing is."""
+        """The present estimate of its step time; None while there is none."""
         return self._learner.step_time
 
     @property
     def tokens_max(self) -> int | None:
-        """The most tokens that one of its steps computes, as far as the counters showed it."""
+        """The most tokens that one of its steps computes, learnt from the counters; None while that is unknown."""
         return self._learner.tokens_max
 
     def ended(self, report: StepResult) -> None:
@@ -34,11 +34,11 @@ class ScrapedSteps:
         self._finished += len(report.finished)
 
     def leapt(self, leap: Leap) -> None:
-        """Count the steps of a leap, in each of which everybody got a token."""
+        """Count the steps of a leap; each gave every running sequence one token."""
         self._meters.decoded(steps=leap.steps, tokens=len(leap.emitted))
 
     def scraped(self, now: float) -> None:
-        """Read the counters; to be called in order of time."""
+        """Read the counters; call it in order of time."""
         gauges, kv_tokens_max = self._engine.snapshot(), self._engine.kv_tokens_max
         steps = EngineSteps(
             engine="0",

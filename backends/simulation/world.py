@@ -1,18 +1,16 @@
-"""A gateway and its engines under a virtual clock: the real Scheduler, the real engine, no waiting.
+"""Discrete-event simulation of a pool: the real Scheduler and the real engine under a virtual clock.
 
-The world keeps a heap of what happens next and jumps from instant to instant. At each instant it first lets
-everything happen that happens then, tells the Scheduler, polls if there may be something to decide, until nothing is,
-hands what was dispatched to the engines, and lets every idle engine begin its next step. That is what the gateway does
-in one tick of its loop, or in several where there is much to decide, so the decisions are the ones the gateway would
-take: tokens are told when they are asked about (before a poll, and when their request ends), and a token alone is no
-reason to poll. What the world leaves out is the network: a fact is known when it happens, and a dispatch arrives at
-once.
+The world keeps a heap of events and jumps from instant to instant. At each instant it handles all events, reports them
+to the Scheduler, polls it if a decision may be due until it has none left, passes dispatched requests to the engines,
+and starts the next step of every idle engine. The gateway does the same in one iteration of its event loop, or in
+several if there is much to decide, so the decisions are the ones that the gateway would make. Tokens are reported when
+they matter (before a poll, and when their request ends); a token alone causes no poll. The network is left out: a fact
+is known when it happens, and a dispatch arrives at once.
 
-Steps of an engine in which nothing happens but that everybody gets one token more are done in one leap, up to the
-next instant of the heap.
+Steps of an engine in which every sequence only gets one more token are done in one leap, up to the next event.
 
-A Scheduler that leaves a request waiting for ever is a bug: the world asserts that there is always a next
-instant while anything lives.
+A Scheduler that lets a request wait for ever has a bug: the world asserts that there is a next event while any request
+is alive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,15 +45,15 @@ class SimulatedCall:
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     emitted: int = 0
-    told: int = 0  # of what it emitted, to the scheduler
+    told: int = 0  # emitted tokens that were reported to the scheduler
     first_token_at: float | None = None
-    pace: AnswerPace | None = None  # of those with an envelope
+    pace: AnswerPace | None = None  # for a request with an envelope
 
 
 @dataclass(frozen=True, slots=True)
 class KnownSteps:
-    """What the gateway knows of every engine's steps, as it would in BackendLoad; by default nothing. `learnt`: by what
-    their counters show it at every measurement, as of a server of which nothing is configured.
+    """What the gateway knows of every engine's steps, as in BackendLoad; by default nothing. `learnt`: it learns them
+    from the counters of every scrape, as for a server without configured values.
     """
 
     time: StepTime | None = None
@@ -66,20 +64,20 @@ class KnownSteps:
 
 @dataclass(slots=True)
 class Slot:
-    """One engine and the step it computes."""
+    """One engine and its present step."""
 
     backend_id: str
     engine: Engine
     scrapes: ScrapedSteps | None = None
     plan: StepPlan | None = None
-    step_s: float = 0.0  # the last one's
+    step_s: float = 0.0  # of the last step
 
 
 class World:
     """Runs one pool: arrivals in, records out, each as soon as its request has ended.
 
-    `requests_running_max` is max_num_seqs of every engine where the operator has configured it, `steps` what the
-    gateway knows of how long their steps take.
+    `requests_running_max` is max_num_seqs of every engine if the operator has configured it; `steps` is what the
+    gateway knows of their step times.
     """
 
     def __init__(
@@ -111,7 +109,9 @@ class World:
         self.now = 0.0
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[RequestRecord]:
-        """Let the arrivals (in order of time) happen and go on until the last of them has ended."""
+        """Handle the arrivals, which are in order of time, until the last request has ended; yield a record
+        for each.
+        """
         self._arrivals = iter(arrivals)
         self._expect_arrival()
         self._measure(self.now)
@@ -134,7 +134,7 @@ class World:
     def _at(self, at: float, happening: Happening) -> None:
         heappush(self._happenings, (at, next(self._numbers), happening))
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------
 
     def _expect_arrival(self) -> None:
         self._upcoming = next(self._arrivals, None)
@@ -193,7 +193,7 @@ class World:
         for request_id, cached_tokens in report.prefilled.items():
             call = in_flight[request_id]
             call.first_token_at, call.cached_tokens = now, cached_tokens
-            self._is_poll_due |= self._somebody_waits  # the prompt's true size is known
+            self._is_poll_due |= self._somebody_waits  # the prompt's true size is known now
         for request_id in report.finished:
             call = in_flight[request_id]
             self._finish(call, Outcome.COMPLETED, now)
@@ -230,11 +230,11 @@ class World:
         self._scheduler.load_changed(loads, now)
         self._is_poll_due = True
 
-    # -- what is decided -------------------------------------------------------------------------------------
+    # -- decisions --------------------------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
         for call in self._in_flight.values():
-            # What was told once is asked about again only when the scheduler's decisions may depend on it.
+            # After the first report, tokens are reported only when the scheduler's decisions may depend on them.
             if call.emitted > call.quiet_tokens or not call.told:
                 self._tell(call, now)
         preempted: list[SimulatedCall] = []
@@ -250,7 +250,7 @@ class World:
         for call in preempted:
             self._preempt(call, now)
         if preempted:
-            self._decide(now)  # whose place it was for
+            self._decide(now)  # for the requests whose place this frees
             return
         self._is_poll_due = False
         wakeup_at = self._scheduler.next_wakeup()
@@ -258,7 +258,7 @@ class World:
         self._wakeup_at = inf if wakeup_at is None else wakeup_at
 
     def _poll(self, now: float) -> Iterator[Action]:
-        """All that is to be decided at this instant."""
+        """Poll until nothing more is to be decided at this instant."""
         while True:
             yield from self._scheduler.poll(now)
             wakeup_at = self._scheduler.next_wakeup()
@@ -297,10 +297,10 @@ class World:
                 self._at(began_at + slot.plan.duration_s, partial(self._end_step, slot))
 
     def _leap(self, slot: Slot, now: float) -> float:
-        """Let the engine do what nobody will look at; the time at which it goes on."""
+        """Skip the engine's steps without events; return the time at which it continues."""
         before = self._next_instant() or inf
         if before - now < slot.step_s:
-            return now  # something happens before the step is over: nothing to look for
+            return now  # an event comes before the step ends: no leap
         leap = slot.engine.leap(now, before)
         if leap is None:
             return now
@@ -334,7 +334,7 @@ class World:
         return float(next(iter(self._slots.values())).engine.block_tokens)
 
     def _load(self, slot: Slot) -> BackendLoad:
-        """What the gateway would know of this engine from its configuration and from /metrics."""
+        """The load that the gateway would know from its configuration and from /metrics."""
         gauges = slot.engine.snapshot()
         tokens_max, step_time = self._steps.tokens_max, self._steps.time
         if slot.scrapes is not None:
