@@ -1,23 +1,25 @@
-"""How much may a backend hold of ours at once?
+"""Capacity of one backend: what our requests and external load hold there, and whether one more request fits.
 
-What waits inside an engine is first come, first served and outside our fairness, so a backend is given no more
-than it can run: its sequences stay below `max_num_seqs`, and the KV tokens its requests will need fit its pool
-(prompt + predicted output, growing with the actual output). What they need is what all of them come to at their
-full lengths ("sum"), or what is there at the fullest moment ("peak", kv_peak.py). Blocks of a prompt that another
-running request holds too are counted once. What others send to the same backend is measured (its counts minus
-ours) and taken off. An engine that preempts says that the pool was overbooked. Where that is our doing its headroom
-shrinks at once and comes back slowly. It is where nobody else is there, and where ours have outgrown what was left to
-them when the last was let in by more than strangers have grown since: who grew more has used up the headroom, and
-more of it for us would not have kept strangers out. However often an engine preempts before another of ours is let in,
-it is one accident.
+An engine serves what waits inside it first come, first served, outside the scheduler's fairness. So a backend is given
+no more than it can run: its sequences stay below `max_num_seqs`, and the KV tokens that its requests will need fit its
+KV pool (prompt + predicted output, growing with the actual output). The need is the sum of all full lengths ("sum"),
+or the most that is held at any one moment ("peak", kv_peak.py). A prompt block that several running requests share
+counts once. External load, what other clients run at the same backend, is measured (its counts minus ours) and
+subtracted.
 
-What a backend has seats and memory for may still be more than it can serve in time: that is asked of a limit
-(policies/limit/).
+A preemption inside the engine shows that its KV pool was overbooked. If our requests are the cause, the usable part of
+the pool shrinks at once and recovers slowly. They are the cause where there is no external load, or where they have
+outgrown the room that was left at the last dispatch by more than external load has grown since: otherwise external
+load used up the headroom, and more headroom would not have kept it out. All preemptions between two dispatches
+count as one.
 
-Replicas of the gateway have a part each of a backend's seats and memory, and tell each other what they have there, so
-that none takes the others' for strangers'.
+A backend with free slots and memory may still be unable to serve one more request in time: a limit
+(policies/limit/) decides that.
 
-A tier's reserve is a part of each backend that only this tier may enter: for all others it is as if occupied.
+Each replica of the gateway has a share of a backend's slots and memory. Replicas tell each other what they hold there,
+so that none takes another's requests for external load.
+
+A tier's reserve is a part of each backend that only this tier may enter. For all other tiers it counts as occupied.
 """
 
 from collections import defaultdict, deque
@@ -35,15 +37,15 @@ from policies.limit.steps_view import steps_view
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, ReserveView
 
-KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond the pool requests would queue in the engine
+KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond that, requests would queue in the engine
 PREEMPTION_SHRINK_RATIO = 0.9
 HEADROOM_RATIO_MIN = 0.5
-HEADROOM_RECOVERY_RATIO = 0.005  # a measurement
-SERVED_WINDOW = 50  # requests whose service says how fast a backend is: two or three fillings of a small engine
-RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs where none is configured or learnt
+HEADROOM_RECOVERY_RATIO = 0.005  # per measurement
+SERVED_WINDOW = 50  # requests that the service rate is averaged over: two or three fillings of a small engine
+RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs, where none is configured or learnt
 FOREIGN_OBSERVATIONS = 3
-HELD_MEAN_OF = 16  # requests, of how long each held its seat
-ROUNDING = 1e-9  # 0.07 of 100 seats are 7, although the product is 7.000000000000001
+HELD_MEAN_OF = 16  # requests that the mean time in a slot is taken over
+ROUNDING = 1e-9  # 0.07 of 100 slots are 7, although the product is 7.000000000000001
 NO_RESERVES: Mapping[str, float] = MappingProxyType({})
 
 KV_RULES: dict[str, type[PeakOverTime] | None] = {
@@ -63,7 +65,7 @@ NOTHING = _Use()
 
 @dataclass(slots=True)
 class _SharedBlock:
-    """A prompt block that running requests hold, accounted to the tier that brought it."""
+    """A prompt block that running requests hold, charged to the tier of the request that brought it."""
 
     tier_id: str
     tokens: float
@@ -72,18 +74,18 @@ class _SharedBlock:
 
 @dataclass(slots=True)
 class Clock:
-    """The time of the latest fact or decision, in one place for all backends of a fleet."""
+    """The time of the latest event or decision in seconds, shared by all backends of a fleet."""
 
     now: float = 0.0
 
 
 class BackendCapacity:
-    """One backend's books: what it holds of ours, what of others, and what still fits.
+    """What one backend holds of ours and of external load, and what still fits.
 
-    Limits change with measurements and are computed then; what fits is asked for every decision.
+    Limits are recomputed with every measurement; every dispatch decision asks what fits. Mutable.
     """
 
-    # As EngineWork.
+    # Slots for speed, as in EngineWork.
     __slots__ = (
         "_clock", "_entitled", "_floating", "_foreign_requests", "_foreign_tokens", "_granted",
         "_headroom_ratio", "_headroom_ratio_max", "_limit", "_peak", "_reads_time", "_reserve_ratios",
@@ -111,15 +113,15 @@ class BackendCapacity:
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
         self._floating: dict[str, FloatingReserve] = {}
-        self.held_s = 0.0  # that a request holds its seat, in the mean of the last
-        self._rooms: dict[str, Room] = {}  # by tier, as far as it was asked for since something changed
+        self.held_s = 0.0  # mean time that the latest requests held their slot
+        self._rooms: dict[str, Room] = {}  # cache by tier, cleared by every change
         self._reserved_ratio: float | None = None  # likewise
-        self.held_until = -inf  # the backend refused a request: nothing is sent before
-        self.refusing_since: float | None = None  # it has taken none since
+        self.held_until = -inf  # the backend rejected a request: nothing is sent before this time
+        self.refusing_since: float | None = None  # since then it has accepted no request
         self.requests = 0
         self.sequences = 0
         self.tokens = 0.0
-        self.speed = 1.0  # against the mean of its pool
+        self.speed = 1.0  # service rate over the mean of its pool
         self._service = self._token_seconds = 0.0
         self._tiers: defaultdict[str, _Use] = defaultdict(_Use)
         self._running: dict[Reservation, None] = {}
@@ -133,14 +135,18 @@ class BackendCapacity:
         self._entitled: Mapping[str, float] = NO_RESERVES
         self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
         self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
-        # Tokens that were left to us, and that strangers had, when we last let one in; None after a preemption.
+        # At the last dispatch: tokens that our requests could hold, and tokens of external load. None after a
+        # preemption that our requests caused.
         self._granted: tuple[float, float] | None = None
         self._set_limits()
         self._set_pace(is_new=True)
 
     @property
     def reserved_ratio(self) -> float:
-        """How full it is, by whichever limit is nearer; as of the last that came, went or was reported."""
+        """The part of its capacity that is reserved, external load included: of slots or KV tokens, the larger ratio.
+
+        Cached until something is dispatched, released, resized or measured.
+        """
         ratio = self._reserved_ratio
         if ratio is None:
             peers = self.load.peers
@@ -156,21 +162,21 @@ class BackendCapacity:
 
     @property
     def tokens_held_max(self) -> float:
-        """The most tokens that our requests will hold at once, by the pool's rule."""
+        """The most KV tokens that our requests will hold at once, by the KV rule ("sum" or "peak")."""
         return self.tokens if self._peak is None else min(self.tokens, self._peak.tokens() + self._shared_tokens)
 
     @property
     def sequences_usable(self) -> float:
-        """Sequences of ours that may run at once, by its seats and what it is allowed."""
+        """Sequences of ours that may run at once, by its slots and by its limit."""
         return min(self.sequences_max, self._limit.sequences_max(self.work))
 
     @property
     def has_slot(self) -> bool:
-        """Whether one sequence more may run, whatever tokens it needs; an idle backend always takes one."""
+        """Whether one more sequence may run, regardless of its tokens; an idle backend always takes one."""
         return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))
 
     def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
-        """What a request of this prompt and (expected) output would occupy here."""
+        """What a request with this prompt and expected output would occupy here."""
         prefix = request.prefix if self.load.prefixes_shared else ()
         tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         return Reservation(
@@ -188,7 +194,7 @@ class BackendCapacity:
         )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
-        """KV tokens, in whole blocks, beyond the shareable prefix: the choices share the prompt, not the output."""
+        """KV tokens, in whole blocks, beyond the shareable prefix. Choices share the prompt, not the output."""
         block = self.load.kv_block_tokens
         tail = max(0.0, prompt_tokens - len(prefix) * request.prefix_block_tokens)
         if request.choices == 1:
@@ -197,15 +203,17 @@ class BackendCapacity:
         return (ceil((tail + output) / block) + (request.choices - 1) * ceil(output / block)) * block
 
     def fits(self, reservation: Reservation, *, reserve_only: bool) -> bool:
-        """Whether the reservation fits beside what runs; with `reserve_only` only into its own tier's reserve."""
+        """Whether the reservation fits beside what runs and the limit allows it now. With `reserve_only`, it must fit
+        into its own tier's reserve.
+        """
         return self.has_room(reservation, reserve_only=reserve_only) and (
             not self.sequences or self._limit.allows(self.work, reservation, self._clock.now)
         )
 
     def has_room(self, reservation: Reservation, *, reserve_only: bool) -> bool:
-        """Whether it has the seats and the memory for it, whatever it can serve in time."""
+        """Whether there are slots and memory for the reservation. Does not ask the limit."""
         if not self.sequences:
-            return True  # an idle backend always takes one, whatever is foreign there and however large it is
+            return True  # an idle backend always takes one, however large it is and whatever the external load
         room = self.room(reservation.tier_id)
         if reservation.sequences > room.sequences:
             return False
@@ -223,7 +231,7 @@ class BackendCapacity:
         return needed <= room.tokens or self._fits_peak(reservation, needed, room)
 
     def may_fit(self, reservation: Reservation, *, reserve_only: bool) -> bool:
-        """Whether `fits` may be true of it, whatever of its prompt is cached: what a glance tells."""
+        """False where `fits` is certainly False, however much of the prompt is cached. A cheap check before `fits`."""
         if not self.sequences:
             return True
         room = self.own_room(reservation.tier_id) if reserve_only else self.room(reservation.tier_id)
@@ -232,16 +240,20 @@ class BackendCapacity:
         return self._clock.now >= self.busy_until(reservation.first_due_at)
 
     def busy_until(self, due_at: float) -> float:
-        """Until when it surely takes no prompt whose first token is due then; long ago: perhaps it takes one now."""
+        """The time until which the backend certainly takes no prompt whose first token is due at `due_at`; -inf where
+        it may take one now.
+        """
         work = self.work
         return work.busy_until if self._reads_time and self.sequences and work.ready_at > due_at else -inf
 
     def opens_at(self, now: float) -> float:
-        """When time alone may make room that there is not at `now`; infinite where it does not."""
+        """When the backend may take a prompt that it would not take at `now`, without any other event; infinite if
+        time alone changes nothing.
+        """
         return self.work.opens_at(now) if self._reads_time and self.sequences else inf
 
     def room(self, tier_id: str) -> Room:
-        """What is free beside what runs, and what is kept for other tiers."""
+        """What is free for the tier: neither in use nor reserved for other tiers."""
         room = self._rooms.get(tier_id)
         if room is None:
             kept = self._kept_for_others(tier_id) if self._reserves or self._floating else NOTHING
@@ -250,20 +262,20 @@ class BackendCapacity:
         return room
 
     def own_room(self, tier_id: str) -> Room:
-        """What is free of the tier's own reserve; negative where it has more than that."""
+        """What is free of the tier's own reserve; negative where the tier uses more than that."""
         used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
         sequences, tokens = reserve.sequences - used.sequences, reserve.tokens - used.tokens
         floating = self._floats(tier_id)
         return Room(max(sequences, floating.sequences), max(tokens, floating.tokens))
 
     def needs(self, tier_id: str) -> Room:
-        """What was learnt that has to be free here for the tier."""
+        """The learnt reserve of the tier: what has to be free here for its next arrival."""
         floating = self._floating.get(tier_id)
         return NONE if floating is None else floating.needed(self._clock.now)
 
     def ttft_s(self, prefill_tokens: float, *, due_at: float = inf) -> float | None:
-        """Seconds until the first token of a request that is sent now, of whose prompt so much has to be computed, and
-        which is due then; None while too little is known of the backend's steps.
+        """Seconds until the first token of a request that is sent now, with `prefill_tokens` of prompt to compute and
+        its first token due at `due_at`. None while the step-time model is missing or not sure.
         """
         work = self.work
         if work.model is None or not work.is_sure:
@@ -271,8 +283,8 @@ class BackendCapacity:
         return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now, due_at=due_at)
 
     def budget_tokens(self, window_s: float, *, due_at: float = inf) -> float | None:
-        """The prefill admission budget: as reported, or over a window of so many seconds by what runs there, for a
-        prompt whose first token is due then; None while too little is known of the backend's steps.
+        """The prefill admission budget in tokens, for a prompt whose first token is due at `due_at`: as the engine
+        reports it, or else computed over `window_s` seconds from what runs there. None without either.
         """
         work, now = self.work, self._clock.now
         reported = work.budget_tokens(due_at, now)
@@ -281,8 +293,8 @@ class BackendCapacity:
         return prefill_tokens_per_s(work) * window_s - work.owed_by(due_at, now)
 
     def slot_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
-        """Seconds until there is a seat, and memory, for so much, if requests end as often as they should in the mean.
-        With `is_full` there is none now, whatever there is room for. Only with a model.
+        """Seconds until there are slots and memory for this much, if requests end at their mean rate. With `is_full`
+        there is no room now, whatever the counts say. Requires a step-time model.
         """
         if not self.sequences:
             return 0.0
@@ -293,12 +305,13 @@ class BackendCapacity:
         return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
 
     def room_in_steps(self, needed: Reservation) -> float:
-        """Steps until there is a seat and memory for this much, if nothing more is sent and all ends as predicted."""
+        """Steps until there are slots and memory for this, if nothing more is sent and all ends as predicted."""
         return self._room_after(needed)[0]
 
     def spares(self, first: Reservation, other: Reservation) -> bool:
-        """Whether the other, which has room now, may go before what has none: it will have ended by then, or is not in
-        its way. What has room, and is kept out by the limit alone, is delayed by anything.
+        """Whether sending `other`, which has room now, does not delay `first`, which has none: `other` ends before
+        there is room for `first`, or both fit at that time. A `first` that has room, and is held back by the limit
+        alone, is delayed by anything.
         """
         room = self.room(first.tier_id)
         if first.sequences <= room.sequences and first.tokens + self._unheld_tokens(first) <= room.tokens:
@@ -310,7 +323,7 @@ class BackendCapacity:
         return first.sequences + other.sequences <= room.sequences and tokens <= room.tokens
 
     def take(self, reservation: Reservation) -> None:
-        # An idle backend takes one however little is left: less headroom would not have kept it out.
+        # An idle backend takes a request however little is left: a smaller usable part would not have kept it out.
         left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
         self._granted = left, self.foreign_tokens
         self.requests += 1
@@ -331,25 +344,25 @@ class BackendCapacity:
             self._peak.add(reservation)
 
     def resize(self, reservation: Reservation, tokens: int) -> None:
-        """The request's own tokens are now expected to be this many."""
+        """Set the number of the request's own KV tokens (`own_tokens`) that are now expected."""
         self._add(reservation.tier_id, 0, tokens - reservation.tokens)
         reservation.tokens = tokens
         if self._peak is not None:
             self._peak.moved(reservation)
 
     def started(self, reservation: Reservation) -> None:
-        """The request's first token is there."""
+        """Record the request's first token."""
         self.work.started(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.moved(reservation)
             self._reserved_ratio = None
 
     def computed_tokens(self, reservation: Reservation, now: float) -> float:
-        """How much of what its prompt has to have computed is, as far as that is known."""
+        """How many of the prompt tokens to compute are computed by `now`, by the step-time model (EngineWork)."""
         return self.work.computed_tokens(reservation, now)
 
     def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
-        """The request, which held its seat for so long, is over."""
+        """Remove the request, which held its slot for `held_s` seconds."""
         self.requests -= 1
         del self._running[reservation]
         self.by_end = None
@@ -372,21 +385,23 @@ class BackendCapacity:
         if not self.requests:
             assert not self.sequences, "an idle backend holds nothing"
             assert not self._shared, "an idle backend holds nothing"
-            self.tokens = self._shared_tokens = 0.0  # what rounding of shared blocks may have left
+            self.tokens = self._shared_tokens = 0.0  # drop the rounding error of shared blocks
             self._tiers.clear()
 
     @property
     def service_rate(self) -> float | None:
-        """Service per second and reserved token, of the last requests that were served; None while too few were."""
+        """Service per second and reserved token, over about the last SERVED_WINDOW requests; None before the first."""
         return self._service / self._token_seconds if self._token_seconds > 0.0 else None
 
     def served(self, service: float, reservation: Reservation, seconds: float) -> None:
-        """A request that was in flight here so long is about to be released, charged so much."""
+        """Record the service charged to a request that was in flight here for `seconds`. Called before `release`."""
         self._service += service - self._service / SERVED_WINDOW
         self._token_seconds += reservation.tokens * seconds - self._token_seconds / SERVED_WINDOW
 
     def answered(self, reservation: Reservation, tokens: int, duration_s: float, *, is_streamed: bool) -> None:
-        """What is about to be released was answered in so many tokens per sequence, so long after it was sent."""
+        """Tell the limit of an answer of `tokens` per sequence, `duration_s` after its dispatch. Called before
+        `release`.
+        """
         prompt, first, last = reservation.prefill_tokens, reservation.ran_with, self.sequences
         answer = TimedAnswer(duration_s, prompt, tokens, is_streamed, first, last)
         before = self._limit.sequences_max(self.work)
@@ -395,11 +410,13 @@ class BackendCapacity:
             self._set_limits()
 
     def is_news(self, load: BackendLoad) -> bool:
-        """Whether this is another measurement than the last, not the same told again."""
+        """Whether this is a new measurement, not the last one repeated."""
         return load.measured_at is None or load.measured_at != self.load.measured_at
 
     def measured(self, load: BackendLoad, held_tokens: float) -> None:
-        """Take in a measurement, made while our requests there held `held_tokens` of their own (not: had reserved)."""
+        """Apply a measurement, made while our requests there held `held_tokens` KV tokens of their own (held, not
+        reserved).
+        """
         is_new = self.is_news(load)
         if is_new:
             self._observe(load, held_tokens)
@@ -408,8 +425,8 @@ class BackendCapacity:
         self._set_pace(is_new=is_new)
 
     def set_reserves(self, reserve_ratios: Mapping[str, float], entitled: Mapping[str, float]) -> None:
-        """From now on these tiers have this part of the backend to themselves. No more than what it is `entitled` to,
-        by its weight, is held for a tier by what was learnt.
+        """Set the configured reserve of each tier, as a part of the backend. A learnt reserve is at most the part that
+        the tier is `entitled` to by its weight.
         """
         self._reserve_ratios, self._entitled = reserve_ratios, entitled
         self._floating = {tier_id: each for tier_id, each in self._floating.items() if tier_id in entitled}
@@ -439,18 +456,18 @@ class BackendCapacity:
         self.layout = (load.kv_block_tokens, load.prefixes_shared)  # equal: requests reserve the same at both
         if self._peak is not None:
             self._peak.measured(load.kv_block_tokens)
-        # What may run there at once, ours and others'; infinitely many tokens where the pool's size is not known.
+        # What may run there at once, external load included. Tokens are infinite where the pool's size is not known.
         self.sequences_limit = load.requests_running_max or RUNNING_MAX_UNKNOWN * load.engines
         self.is_sized = load.requests_running_max is not None or load.kv_tokens_max is not None
         learnt = self._limit.sequences_max(self.work)
         if not self.is_sized and learnt < inf:
             self.sequences_limit = max(self.sequences_limit, int(learnt) * load.share.replicas)
         self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom_ratio
-        # The least of the last observations: a count of ours that moved between the measurement and its
-        # arrival looks like foreign load once, a foreign request stays.
+        # The least of the last observations: a request of ours that came or went between the measurement and its
+        # arrival looks like external load once; external load stays.
         self.foreign_requests = min(self._foreign_requests)
         self.foreign_tokens = min(self._foreign_tokens)
-        # What may be ours: of what strangers leave, our part beside other replicas.
+        # What may be ours: this replica's share of what external load leaves.
         share = load.share
         self.sequences_max = share.of(max(0, self.sequences_limit - self.foreign_requests))
         self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens) / share.replicas
@@ -461,10 +478,10 @@ class BackendCapacity:
         }
 
     def _set_pace(self, *, is_new: bool) -> None:
-        """How fast it goes, by the latest measurement."""
+        """Update the pace of the engine from the latest measurement."""
         self.work.measured(
             self.load,
-            # Other replicas' requests take time of every step like strangers'.
+            # Requests of other replicas take time of every step, as external load does.
             foreign_sequences=self.foreign_requests + self.load.peers.requests,
             foreign_tokens=self.foreign_tokens + self.load.peers.tokens,
             now=self._clock.now,
@@ -472,19 +489,19 @@ class BackendCapacity:
         )
 
     def _fits_peak(self, reservation: Reservation, needed: float, room: Room) -> bool:
-        """Whether it fits at the fullest moment, where it does not fit if all have their full lengths at once."""
+        """Whether it fits by the "peak" rule, where it does not fit by the sum of full lengths."""
         if self._peak is None:
             return False
         tokens_max = self.tokens + room.tokens - self._shared_tokens - (needed - reservation.tokens)
         if self._peak.tokens() + self._peak.own_tokens(reservation) <= tokens_max:
-            return True  # even with all that it needs at the fullest moment
+            return True  # even if it has its full length at the fullest moment
         return self._peak.tokens_with(reservation) <= tokens_max
 
     def _room_after(self, needed: Reservation) -> tuple[float, Room]:
-        """When there will be room for what is needed, in steps from now, and what is free then."""
+        """Steps from now until there is room for what is needed, and what is free then."""
         (sequences, tokens), steps = self.room(needed.tier_id), 0.0
         wanted = needed.tokens + self._unheld_tokens(needed)
-        # What has outgrown its prediction ends next, for all that is known.
+        # A request that has outgrown its prediction is assumed to end next.
         if self.by_end is None:
             self.by_end = sorted(self._running, key=_steps_left)
         for each in self.by_end:
@@ -517,7 +534,7 @@ class BackendCapacity:
         return kept
 
     def _reserve_views(self) -> dict[str, ReserveView]:
-        """What is held for each tier: as the operator says, or as was learnt where that is more."""
+        """The reserve of each tier: the configured one, or the learnt one where that is larger."""
         held = {}
         for tier_id in self._reserves.keys() | self._floating.keys():
             configured, learnt = self._reserves.get(tier_id, NOTHING), self._limited(self.needs(tier_id), tier_id)
@@ -526,19 +543,19 @@ class BackendCapacity:
         return held
 
     def _floats(self, tier_id: str) -> Room:
-        """What is held free for the tier by what was learnt."""
+        """What the tier's learnt reserve still holds free."""
         floating = self._floating.get(tier_id)
         if floating is None:
             return NONE
         return self._limited(floating.free(self._clock.now), tier_id)
 
     def _limited(self, room: Room, tier_id: str) -> Room:
-        """No more of it than the tier's part of the backend by its weight."""
+        """The room, bounded by the tier's part of the backend by its weight."""
         part = self._entitled.get(tier_id, 1.0)
         return Room(min(room.sequences, int(part * self.sequences_max)), min(room.tokens, part * self.tokens_max))
 
     def _came(self, reservation: Reservation) -> None:
-        """Learn from it what its tier needs free, if it could not have waited for a seat to turn over."""
+        """Learn what the tier needs free, if the request could not have waited for a slot to come free."""
         envelope, tier_id = reservation.envelope, reservation.tier_id
         if envelope is not None and envelope.ttft_s is not None and envelope.ttft_s < self.held_s:
             floating = self._floating.get(tier_id)
@@ -563,10 +580,10 @@ class BackendCapacity:
                 self._headroom_ratio = min(recovered, self._headroom_ratio_max)
 
     def _has_overbooked(self, load: BackendLoad) -> bool:
-        """Whether a preemption is our doing, and the first one since we last let a request in."""
+        """Whether our requests caused this preemption, and it is the first since the last dispatch."""
         if self._granted is None:
             return False
-        # The most of the last observations: who has just been preempted holds less than before.
+        # The most of the last observations: a request that was just preempted holds less than before.
         if not max(self._foreign_requests) and not load.peers.requests:
             return True
         left, theirs = self._granted
@@ -583,4 +600,4 @@ class BackendCapacity:
 
 
 def _steps_left(reservation: Reservation) -> float:
-    return (reservation.output_tokens - reservation.produced_tokens) / reservation.sequences  # all that runs are asked
+    return (reservation.output_tokens - reservation.produced_tokens) / reservation.sequences  # called for all that run

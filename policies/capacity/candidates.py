@@ -1,7 +1,7 @@
-"""Backends that a request may be sent to, and which of them is the least full.
+"""Candidates: the backends that a request may be sent to, ordered from the least full.
 
-A poll sends many requests, and each asks for the least full backend that has room for it. So the order is made once,
-when it is first asked for, and only the backend that was sent something moves in it.
+A poll sends many requests, and each asks for the least full backend that has room for it. So the list is sorted once,
+at first use, and after that only the backend that was sent a request moves in it.
 """
 
 from bisect import bisect_left
@@ -12,25 +12,25 @@ from policies.capacity.backend import BackendCapacity
 
 
 class Candidates(list[BackendCapacity]):
-    """The backends that one poll may still send to. In any order until `least_full_first` is asked for; what fills up
-    or goes afterwards is told.
+    """The backends that one poll may still send to. Unsorted until `least_full_first` is called. The caller reports
+    every change with `filled` and `gone`.
     """
 
     __slots__ = ("_fills",)
 
     def __init__(self, backends: Iterable[BackendCapacity] = ()) -> None:
         super().__init__(backends)
-        self._fills: list[tuple[float, str]] | None = None  # in the same order, once that is known
+        self._fills: list[tuple[float, str]] | None = None  # sort keys in the same order, once sorted
 
     def least_full_first(self) -> Self:
-        """Themselves, by the reserved part of the capacity, equals by id."""
+        """Sort by the reserved part of the capacity, ties by id, and return itself."""
         if self._fills is None:
             self.sort(key=fill)
             self._fills = [fill(each) for each in self]
         return self
 
     def filled(self, backend: BackendCapacity) -> None:
-        """One of them was sent something."""
+        """Move a backend that was sent a request to its new place."""
         if self._fills is not None:
             self.gone(backend)
             now = fill(backend)
@@ -39,14 +39,14 @@ class Candidates(list[BackendCapacity]):
             self._fills.insert(place, now)
 
     def gone(self, backend: BackendCapacity) -> None:
-        """One of them has no seat any more."""
+        """Remove a backend that has no slot left."""
         place = self.index(backend)
         del self[place]
         if self._fills is not None:
             del self._fills[place]
 
     def among(self, backend_ids: Collection[str]) -> "Candidates":
-        """Those of them that have one of these ids, in the same order."""
+        """The candidates with one of these ids, in the same order."""
         some = Candidates([each for each in self if each.id in backend_ids])
         if self._fills is not None:
             some._fills = [each for each in self._fills if each[1] in backend_ids]
@@ -54,7 +54,7 @@ class Candidates(list[BackendCapacity]):
 
 
 def least_full_first(backends: Sequence[BackendCapacity]) -> Sequence[BackendCapacity]:
-    """By the reserved part of the capacity, equals by id; at next to no cost where that is known."""
+    """Sorted by the reserved part of the capacity, ties by id; nearly free for `Candidates`, which keep the order."""
     return backends.least_full_first() if isinstance(backends, Candidates) else sorted(backends, key=fill)
 
 

@@ -1,21 +1,21 @@
-"""When will a backend's KV pool be fullest, and how full?
+"""Peak KV use: the most tokens that a backend's running requests will hold at any one moment.
 
-A running sequence holds its prompt and one token more after every step, and gives all of it back when it ends. So
-the sum of full lengths is never held at once: the pool is fullest just as some request ends. With the batch in
-order of remaining output, longest first, the k-th end finds k sequences that have all grown by its remainder l_k,
-so that the most ever held is
+A running sequence holds its prompt and one more token after every step, and frees all of it when it ends. So
+the sum of full lengths is never held at once: the pool is fullest just before some request ends. With the batch in
+order of remaining output, longest first, k sequences run until the k-th end, and each has grown by the remainder l_k.
+So the most ever held is
 
     max over k of (k * l_k + sum of what the first k hold now)
 
 (the memory rule of the S-LoRA and VTC code; there with known lengths, here with predicted ones). While all
-sequences step together no term changes: what is held grows as what remains shrinks. So ends are kept by a clock of
-steps that the tokens of one running request drive, and what is held at them is summed up again only when somebody
-came, went or turned out otherwise, and somebody asks who may have room. Mostly one number is enough to say that it has
-none: what is held at the moment that was found to be the fullest. Who comes or goes adds to it or takes from it.
+sequences step together no term changes: what is held grows as what remains shrinks. So each end is kept as a step
+number, on a clock that the tokens of one running request drive. The sums are computed again only when the peak is asked
+for after a request was added, was removed or deviated from its prediction. To see that there is no room, one number is
+mostly enough: what is held at the last known peak. Each request that is added or removed changes it by its part.
 
-Where a step is not one token each (speculative decoding, a prompt that waits for its prefill) an end is off by that
-much until the request's first token, its end, or the next measurement: what the headroom is for. Who has outgrown
-its prediction is taken to hold what it has for ever: nobody knows until when.
+Where a step is not one token each (speculative decoding, a prompt that waits for its prefill), an end is off by that
+much until the request's first token, its end, or the next measurement. The headroom covers this error. A request that
+has outgrown its prediction is assumed to hold its tokens forever, as its end is unknown.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,14 +24,14 @@ from operator import add, mul
 
 from policies.reservation import Reservation
 
-MOVED_ONE_BY_ONE = 8  # to put one in its place costs as much as to rank so many (timed with 60 members)
+MOVED_ONE_BY_ONE = 8  # to move one member costs as much as to sort this many (timed with 60 members)
 
 
 class PeakOverTime:
-    """What the requests of one backend hold at the fullest moment, by what is predicted of each.
+    """The KV tokens that one backend's requests hold at the peak, by their predicted lengths. Mutable.
 
-    Shared prompt blocks are not in it. A sequence holds whole blocks: up to a block less one token more than it
-    has tokens.
+    Shared prompt blocks are not included. A sequence holds whole blocks, so it counts with one block less one token
+    more than it has tokens.
     """
 
     def __init__(self) -> None:
@@ -39,25 +39,25 @@ class PeakOverTime:
         self._clock = 0.0  # steps
         self._pacemaker: Reservation | None = None  # drives the clock, and ends at step `_pace_end`
         self._pace_end = 0.0
-        # Those whose end is expected, soonest first, in columns. The tokens are those at its end, less what it
-        # would have grown by since step 0.
+        # Requests with an expected end, soonest first, in columns. `_tokens_at_0` is the tokens at the end, less the
+        # growth from step 0 to it.
         self._members: list[Reservation] = []
         self._ends: list[float] = []
         self._sequences: list[int] = []
         self._tokens_at_0: list[float] = []
         self._end_of: dict[Reservation, float] = {}
-        self._outgrown: dict[Reservation, int] = {}  # those who should have ended, and their tokens
+        self._outgrown: dict[Reservation, int] = {}  # requests beyond their predicted end, and their tokens
         self._outgrown_tokens = 0
-        # What that comes to. At each end: sequences that run until then or longer, and what they hold then.
+        # The sums. At each end: sequences that run until then or longer, and what they hold then.
         self._is_summed_up = False
         self._sequences_from: list[int] = []
         self._held: list[float] = []
-        # What is held at the moment that was the fullest when it was last summed up: of all moments another may be
-        # fuller since. Not known of those who have moved.
+        # Tokens held at the last known peak, and its step. Another moment may have become fuller since. Not valid
+        # while a request has moved (`_full_holds`).
         self._full_tokens = 0.0
         self._full_at = 0.0
         self._full_holds = False
-        # Told, and looked at when it is asked what that comes to: facts of one instant arrive one after another.
+        # Changed requests, placed again at the next query: events of one instant arrive one after another.
         self._moved: dict[Reservation, None] = {}
 
     def add(self, reservation: Reservation) -> None:
@@ -70,29 +70,29 @@ class PeakOverTime:
             self._set_pace()
 
     def moved(self, reservation: Reservation) -> None:
-        """The reservation's tokens are others than they were, or its first token is there."""
+        """Mark a reservation whose tokens have changed or whose first token has come."""
         self._moved[reservation] = None
         self._is_summed_up = self._full_holds = False
 
     def measured(self, block_tokens: int) -> None:
-        """A time to believe what everybody has produced by now; the backend's blocks hold this many tokens."""
+        """Mark all reservations for a new look at their produced tokens, and set the tokens per KV block."""
         self._block_slack = block_tokens - 1
         self._moved.update(dict.fromkeys(self._members))
         self._moved.update(dict.fromkeys(self._outgrown))
         self._is_summed_up = self._full_holds = False
 
     def tokens(self) -> float:
-        """Tokens held at the fullest moment from now on."""
+        """Tokens held at the peak from now on."""
         self._sum_up()
         return self._full_tokens
 
     def tokens_at_least(self) -> float:
-        """Tokens held at what was found to be the fullest moment: at the price of a look, and mostly the same."""
+        """Tokens held at the last known peak: a lower bound of `tokens` in constant time, and mostly equal to it."""
         return self._full_tokens if self._full_holds else self.tokens()
 
     def surely_exceeds(self, newcomer: Reservation, tokens_max: float) -> bool:
-        """Whether more than so many tokens are held at what was found to be the fullest moment, if the newcomer
-        starts now. That it is False says nothing; but it costs little, and mostly it is True of a full pool.
+        """Whether the last known peak exceeds `tokens_max` if the newcomer starts now. Takes constant time. True is
+        certain, and usual for a full pool; False says nothing.
         """
         if not self._full_holds:
             return False
@@ -101,24 +101,24 @@ class PeakOverTime:
         return missing >= 0.0 <= steps and self._full_tokens + newcomer.tokens - missing > tokens_max
 
     def tokens_with(self, newcomer: Reservation) -> float:
-        """Tokens held at the fullest moment from now on if the newcomer starts now."""
+        """Tokens held at the peak from now on if the newcomer starts now."""
         end = self._sum_up() + newcomer.steps_left
         ends, sequences = self._ends, newcomer.sequences
         own = self.own_tokens(newcomer)
         later = bisect_right(ends, end)
         most: float = own
-        if later < len(ends):  # beside those who end later it ends itself
+        if later < len(ends):  # its own end, while later ones run
             most += self._held[later] - self._sequences_from[later] * (ends[later] - end)
-        if later:  # beside those who end before it has not grown to its full length yet
+        if later:  # at earlier ends it has not grown to its full length yet
             at_ends = ends if sequences == 1 else map(mul, ends, repeat(sequences))
             most = max(most, max(map(add, self._held[:later], at_ends)) + own - sequences * end)
         return max(self._full_tokens, self._outgrown_tokens + most)
 
     def own_tokens(self, reservation: Reservation) -> int:
-        """Tokens of its full length, in blocks wherever they end."""
+        """Tokens of its full length, plus the most that its last blocks leave unused."""
         return reservation.tokens + self._block_slack * reservation.sequences
 
-    # -- the clock, and who is when --------------------------------------------------------------------------
+    # -- the clock, and the order of ends --------------------------------------------------------------------
 
     def _now(self) -> float:
         if self._pacemaker is not None:
@@ -126,7 +126,7 @@ class PeakOverTime:
         return self._clock
 
     def _set_pace(self) -> None:
-        """Let the last to end of those that have begun drive the clock."""
+        """Let the last to end of the requests that have produced tokens drive the clock."""
         begun = (member for member in reversed(self._members) if member.produced_tokens)
         self._pacemaker = next(begun, None)
         if self._pacemaker is not None:
@@ -165,7 +165,7 @@ class PeakOverTime:
             del column[place]
 
     def _place_again(self, clock: float) -> None:
-        """Those who have moved are looked at; where it is most of them, all are, and put in order at once."""
+        """Place the moved requests again: one by one if they are few, by sorting all if they are many."""
         if len(self._moved) > len(self._members) // MOVED_ONE_BY_ONE:
             self._set_columns(clock)
         else:
@@ -182,7 +182,7 @@ class PeakOverTime:
         outgrown.clear()
         for number, member in enumerate(everybody):
             sequences = member.sequences
-            left = (member.output_tokens - member.produced_tokens) / sequences  # written out: every report asks all
+            left = (member.output_tokens - member.produced_tokens) / sequences  # inlined: every report asks all
             if left > 0:
                 ranked.append((clock + left, number, member))
             else:
@@ -198,14 +198,14 @@ class PeakOverTime:
         ]
         self._end_of = dict(zip(self._members, self._ends, strict=True))
 
-    # -- what it comes to ------------------------------------------------------------------------------------
+    # -- the sums --------------------------------------------------------------------------------------------
 
     def _sum_up(self) -> float:
-        """Bring the sums up to date; the step that it is."""
+        """Bring the sums up to date; return the current step."""
         clock = self._now()
         if self._moved:
             self._place_again(clock)
-        while self._ends and self._ends[0] < clock:  # it should have ended: later, then, or nobody knows when
+        while self._ends and self._ends[0] < clock:  # overdue: to a later end, or to the outgrown
             overdue = self._members[0]
             self._take_out(overdue)
             self._insert(overdue, clock)

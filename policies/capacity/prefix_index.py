@@ -1,15 +1,15 @@
-"""Which backend holds how much of this prompt? What the gateway knows of every backend's prefix cache.
+"""Prefix index: which backend is believed to hold how many leading blocks of a prompt in its prefix cache.
 
-A prompt is told as chained hashes of its leading blocks. A chained hash names everything before it, so one flat
-table from hash to holders is a radix tree over all prompts: the way from the root to a node is the prompt's own
+A prompt is a list of chained hashes of its leading blocks. A chained hash identifies everything before it, so one flat
+table from hash to holders is a radix tree over all prompts: the path from the root to a node is the prompt's own
 list of hashes, and no pointer is followed. The holders of a node are the bits of one integer.
 
-What a backend has evicted is seen late or never, so each backend's part is kept no larger than its KV pool, least
-recently used first. A prompt is touched from its end to its beginning: a beginning is then always more recent than
-whatever follows it, and the order of use gives up leaves first without knowing which nodes are leaves. So who holds
-a block holds all before it, and how far a prompt matches is found by bisection.
+Evictions at a backend are seen late or never. So each backend's part is kept no larger than its KV pool, and the least
+recently used blocks are dropped first. A prompt is touched from its end to its beginning: a block is then always more
+recent than the blocks that follow it, and LRU order drops leaves first without knowing which nodes are leaves. So a
+backend that holds a block holds all blocks before it, and bisection finds how far a prompt matches.
 
-The engine fills the same pool with outputs and with the ends of prompts too, so this errs on the side of cached.
+The engine stores outputs and the ends of prompts in the same pool, so the index overestimates what is cached.
 """
 
 from collections import OrderedDict, deque
@@ -20,16 +20,16 @@ from typing import Generic, TypeVar
 
 from policies.types import Request
 
-KV_TOKENS_UNKNOWN = 262_144  # of a backend whose pool is not known
-BLOCKS_MAX = 262_144  # of one backend, however small its blocks: some 50 MB
-MATCHES_MAX = 1024  # prompts that are remembered to match so far, of one backend and of all
+KV_TOKENS_UNKNOWN = 262_144  # assumed where the size of a backend's KV pool is not known
+BLOCKS_MAX = 262_144  # per backend, however small its blocks: some 50 MB
+MATCHES_MAX = 1024  # prompts whose match is cached, per backend and for the best of all
 
 A = TypeVar("A")
 
 
 class _Answers(Generic[A]):
-    """How far prompts match, by their last block. An answer holds while the last block that matches is held by the same
-    backends and the one after it by none.
+    """Cache of how far prompts match, by their last block. An answer is valid while the last block that matches keeps
+    its holders and the block after it has none.
     """
 
     __slots__ = ("_added", "_answers", "_floor", "_numbers", "_said", "_told")
@@ -38,9 +38,9 @@ class _Answers(Generic[A]):
         self._numbers = numbers
         self._answers: dict[int, A] = {}
         self._added = 0
-        self._told: dict[int, list[int]] = {}  # prompts whose answer ends with a change of the block
-        self._said: deque[tuple[int, int]] = deque(maxlen=MATCHES_MAX)  # prompts whose answer has ended, numbered
-        self._floor = next(numbers)  # what ended before is not known
+        self._told: dict[int, list[int]] = {}  # by block: prompts whose answer a change of the block invalidates
+        self._said: deque[tuple[int, int]] = deque(maxlen=MATCHES_MAX)  # number and prompt of invalidated answers
+        self._floor = next(numbers)  # invalidations before this number are not known
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -49,7 +49,7 @@ class _Answers(Generic[A]):
         return self._answers.get(prompt)
 
     def add(self, prefix: Sequence[int], matched: int, answer: A) -> None:
-        if self._added == MATCHES_MAX:  # of what has ended something may be left where it would have been told
+        if self._added == MATCHES_MAX:  # bounds `_told`, where entries of invalidated answers may be left
             self.clear()
         self._added += 1
         self._answers[prefix[-1]] = answer
@@ -57,7 +57,7 @@ class _Answers(Generic[A]):
             self._told.setdefault(block, []).append(prefix[-1])
 
     def changed(self, block: int) -> None:
-        """Another backend holds the block, or one less."""
+        """Invalidate the answers that depend on the block: its holders have changed."""
         for prompt in self._told.pop(block, ()):
             if self._answers.pop(prompt, None) is not None:
                 if len(self._said) == MATCHES_MAX:
@@ -65,14 +65,14 @@ class _Answers(Generic[A]):
                 self._said.append((next(self._numbers), prompt))
 
     def clear(self) -> None:
-        """Anything may be held."""
+        """Drop all answers: any block may have changed."""
         self._answers.clear()
         self._told.clear()
         self._said.clear()
         self._added, self._floor = 0, next(self._numbers)
 
     def since(self, number: int) -> tuple[int, Collection[int] | None]:
-        """The number of now, and the prompts whose answers have ended since another; None: any."""
+        """The current number, and the prompts whose answers were invalidated since `number`; None: perhaps any."""
         now = self._said[-1][0] if self._said else self._floor
         if number < self._floor:
             return now, None
@@ -81,9 +81,9 @@ class _Answers(Generic[A]):
 
 @dataclass(slots=True)
 class _Holder:
-    """One backend's blocks, least recently used first, and the tokens that each stands for.
+    """One backend's blocks, least recently used first, and the tokens of each.
 
-    `matches` are answers: a full backend is asked for the same waiting prompts again and again.
+    `matches` caches lookups: a full backend is asked for the same waiting prompts again and again.
     """
 
     bit: int
@@ -103,11 +103,11 @@ class PrefixIndex:
         self._longest: _Answers[tuple[int, frozenset[str]]] = _Answers(self._numbers)
 
     def __len__(self) -> int:
-        """Distinct blocks that are known."""
+        """The number of distinct blocks that any backend is believed to hold."""
         return len(self._bits)
 
     def matched_blocks(self, request: Request, backend_id: str) -> int:
-        """How many leading blocks of the prompt this backend holds."""
+        """The number of leading blocks of the prompt that this backend holds."""
         holder = self._holders.get(backend_id)
         if holder is None or not request.prefix:
             return 0
@@ -118,8 +118,9 @@ class PrefixIndex:
         return matched
 
     def changes(self, number: int, *, backend_id: str | None = None) -> tuple[int, Collection[int] | None]:
-        """A number for now, and of which prompts, by their last blocks, this backend (None: the best) holds more or
-        less since the moment of another number, as far as that was asked for; None: perhaps of any.
+        """A number for the current state, and the prompts, by their last block, whose match at this backend (None: at
+        the best backends) has changed since the state of `number`. Only prompts that were looked up are reported.
+        None in place of the prompts: any may have changed.
         """
         if backend_id is None:
             return self._longest.since(number)
@@ -127,14 +128,14 @@ class PrefixIndex:
         return (0, None) if holder is None else holder.matches.since(number)
 
     def uncached_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that this backend would have to compute: the last one in any case."""
+        """Tokens of the prompt that this backend would have to compute; at least 1, as the last is never cached."""
         if not request.prefix:
             return max(1, request.prompt_tokens)
         cached_tokens = int(self.matched_blocks(request, backend_id) * request.prefix_block_tokens)
         return max(1, request.prompt_tokens - cached_tokens)
 
     def longest(self, request: Request) -> tuple[int, frozenset[str]]:
-        """How many leading blocks the best backends hold, and which these are; (0, nobody) where none holds any."""
+        """The most leading blocks that a backend holds, and the ids of all that hold as many; (0, empty) if none."""
         if not request.prefix:
             return 0, frozenset()
         answer = self._longest.get(request.prefix[-1])
@@ -144,7 +145,7 @@ class PrefixIndex:
         return answer
 
     def inserted(self, request: Request, backend_id: str) -> None:
-        """The backend was sent this prompt: it will hold all of its blocks, used just now."""
+        """Record that the backend was sent this prompt: it will hold all its blocks, as the most recently used."""
         if not request.prefix:
             return
         holder = self._holder(backend_id)
@@ -160,8 +161,8 @@ class PrefixIndex:
         self._trim(holder)
 
     def evicted(self, backend_id: str, hashes: Iterable[int]) -> None:
-        """The backend reports that it has given up these blocks. Engines give up leaves first, too: where a block goes
-        alone, what followed it is believed to be held until it is reported or falls out of use.
+        """Drop blocks that the backend reports as evicted. Engines evict leaves first, too: if only an inner block is
+        reported, the blocks after it are believed to be held until they are reported or age out.
         """
         holder = self._holders.get(backend_id)
         if holder is None:
@@ -170,17 +171,17 @@ class PrefixIndex:
             tokens = holder.blocks.pop(block, None)
             if tokens is not None:
                 self._dropped(holder, block, tokens)
-        holder.matches.clear()  # somebody may hold a block alone
+        holder.matches.clear()  # a block may be held without the blocks before it
         self._longest.clear()
 
     def resized(self, backend_id: str, kv_tokens_max: int | None) -> None:
-        """The backend's KV pool holds this many tokens; None where it is not known."""
+        """Set the size of the backend's KV pool in tokens; None where it is not known."""
         holder = self._holder(backend_id)
         holder.tokens_max = KV_TOKENS_UNKNOWN if kv_tokens_max is None else kv_tokens_max
         self._trim(holder)
 
     def retain(self, backend_ids: Collection[str]) -> None:
-        """These are all the backends there are: what others held is gone."""
+        """Drop all backends but these."""
         for backend_id in [name for name in self._holders if name not in backend_ids]:
             holder = self._holders.pop(backend_id)
             for block, tokens in holder.blocks.items():
@@ -194,7 +195,7 @@ class PrefixIndex:
         return matched, frozenset(name for name, holder in self._holders.items() if holder.bit & best)
 
     def _changed(self, holder: _Holder, block: int) -> None:
-        """It holds the block since now, or not any more."""
+        """Invalidate cached matches: the backend got or dropped the block."""
         holder.matches.changed(block)
         self._longest.changed(block)
 
@@ -210,7 +211,7 @@ class PrefixIndex:
         while holder.blocks and (holder.tokens > holder.tokens_max or len(holder.blocks) > BLOCKS_MAX):
             self._dropped(holder, *holder.blocks.popitem(last=False))
         if not holder.blocks:
-            holder.tokens = 0.0  # what rounding may have left
+            holder.tokens = 0.0  # drop the rounding error
 
     def _dropped(self, holder: _Holder, block: int, tokens: float) -> None:
         self._changed(holder, block)
@@ -223,7 +224,7 @@ class PrefixIndex:
 
 
 def leading_blocks(prefix: Sequence[int], holds: Callable[[int], bool]) -> int:
-    """How many leading blocks are held, where who holds one holds all before it."""
+    """The number of leading blocks that are held, found by bisection: a holder of a block holds all before it."""
     low, high = 0, len(prefix)
     while low < high:
         middle = (low + high) // 2

@@ -1,14 +1,14 @@
-"""How much has to be free at a backend so that a request which cannot wait finds room there?
+"""Learnt reserve: how much of a backend is kept free so that a request of a tier that cannot wait finds room there.
 
-Who comes takes a seat, and the next that comes free anywhere on the backend takes its place in the reserve. So what is
-missing of a reserve is a queue: arrivals of the tier join it, whatever ends there leaves it. Whoever comes while fewer
-are missing than are held finds a seat. What 99 of 100 arrivals need is thus the 99th percentile of what they found
-missing, themselves included. It is measured, not computed: arrivals need not be Poisson (for such, at a part rho of all
-ends, the share of those that need more than n is rho^n). KV tokens are counted the same way. How often the tier comes
-and how long a seat takes to come free are both in it.
+An arrival of the tier takes a slot of the reserve, and the next slot that comes free anywhere on the backend refills
+it. So the missing part of a reserve behaves as a queue: arrivals of the tier join it, requests that end leave it. An
+arrival finds a slot if fewer are missing than the reserve has. What 99 of 100 arrivals need is therefore the 99th
+percentile of what they found missing, themselves included. It is measured, not computed: arrivals need not be Poisson
+(if they were, and rho were their part of all ends, the share that needs more than n slots would be rho^n). The measure
+includes how often the tier arrives and how long a slot takes to come free. KV tokens are counted the same way.
 
-Only a tier that cannot wait for a seat to turn over needs any: one whose first token is due sooner than a seat is held
-in the mean. What is held is given back when none of it came for RESERVE_S.
+Only a tier that cannot wait for a slot to come free needs a reserve: one whose first token is due sooner than the mean
+time that a request holds a slot. The reserve is dropped when no request of the tier arrives for RESERVE_S.
 """
 
 from bisect import bisect_left, insort
@@ -18,9 +18,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 N = TypeVar("N", int, float)
 
-SERVED_RATIO = 0.99  # of arrivals: latencies are promised as a p99
-ARRIVALS = 200  # the least of which a 99th percentile is not their maximum
-RESERVE_S = 60.0  # quiet for longer than the gap between two arrivals of a tier that is worth a seat
+SERVED_RATIO = 0.99  # of arrivals: latency targets are stated as a p99
+ARRIVALS = 200  # that are remembered: enough that their 99th percentile is not their maximum
+RESERVE_S = 60.0  # without an arrival: longer than the gap between two arrivals of a tier that is worth a slot
 
 
 class Room(NamedTuple):
@@ -34,18 +34,18 @@ NONE = Room(0, 0.0)
 
 
 class FloatingReserve:
-    """What is held free at one backend for one tier."""
+    """What is kept free at one backend for one tier, learnt from its arrivals. Mutable."""
 
     __slots__ = ("_last_at", "_missing", "_needed", "_sequences", "_tokens")
 
     def __init__(self) -> None:
-        self._sequences, self._tokens = _Last[int](), _Last[float]()  # that arrivals found missing
+        self._sequences, self._tokens = _Last[int](), _Last[float]()  # what arrivals found missing
         self._last_at = float("-inf")
         self._missing = NONE
         self._needed = NONE
 
     def came(self, sequences: int, tokens: float, now: float) -> None:
-        """A request of the tier took so much."""
+        """Record an arrival of the tier that takes this many sequences and KV tokens."""
         if now - self._last_at > RESERVE_S:
             self._sequences, self._tokens = _Last[int](), _Last[float]()
             self._missing = NONE
@@ -54,7 +54,9 @@ class FloatingReserve:
         self._needed = Room(self._sequences.with_one(missing.sequences), self._tokens.with_one(missing.tokens))
 
     def ended(self, sequences: int, tokens: float, *, is_roomy: bool) -> None:
-        """So much came free, whoever had it; where more is free than anybody asks for nothing is missing."""
+        """Record what any request freed. Where the backend `is_roomy` (less than half in use), nothing is missing any
+        more.
+        """
         missing = self._missing
         if missing is NONE:
             return
@@ -62,17 +64,17 @@ class FloatingReserve:
         self._missing = NONE if is_roomy or left.sequences <= 0 else left
 
     def needed(self, now: float) -> Room:
-        """What has to be free for the next arrival."""
+        """What has to be free for the next arrival; nothing when the tier has been quiet for RESERVE_S."""
         return self._needed if now - self._last_at <= RESERVE_S else NONE
 
     def free(self, now: float) -> Room:
-        """What of it is not taken, or has come free again."""
+        """What of `needed` is not missing: the part to keep free now."""
         needed, missing = self.needed(now), self._missing
         return Room(max(0, needed.sequences - missing.sequences), max(0.0, needed.tokens - missing.tokens))
 
 
 class _Last(Generic[N]):
-    """The last of some numbers, in order of size."""
+    """The last ARRIVALS numbers, sorted by size."""
 
     __slots__ = ("_came", "_ranked")
 
@@ -81,7 +83,7 @@ class _Last(Generic[N]):
         self._ranked: list[N] = []
 
     def with_one(self, number: N) -> N:
-        """Which so many of them do not exceed, now that this one is there."""
+        """Add a number; return the SERVED_RATIO quantile (nearest rank) of those kept."""
         came, ranked = self._came, self._ranked
         if len(came) == ARRIVALS:
             del ranked[bisect_left(ranked, came.popleft())]
