@@ -1,11 +1,11 @@
-"""One queue: who in it goes next?
+"""FairQueue: one queue of a pool, and which of its requests is next.
 
 A pool has one queue before all its backends, or one before each of them (policies/queueing/fair_queues.py). A queue has
-an order of its own, with its own counters, and knows what its tenants have in flight from it; limits of
-tenants hold over all queues and are told to it.
+its own order and counters, and counts what its tenants have in flight from it. Limits of tenants hold over all queues;
+the queue is told of them.
 
-Limits make a tenant eligible; tiers compete by weighted VTC; inside the tier the pool's fairness picks the request.
-What becomes of one that fits nowhere is in backfill.py.
+The order of precedence: limits make a tenant eligible, tiers compete by weighted VTC, and inside the tier the pool's
+fairness policy picks the request. backfill.py handles a request that fits nowhere.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -26,12 +26,12 @@ NO_USE = TenantUse()
 
 @dataclass(slots=True)
 class QueuedTenant:
-    """A tenant of the pool, and whether it may send."""
+    """A tenant of the pool, and whether its limits let it send."""
 
     tenant: Tenant
     in_flight: int = 0
-    removed: bool = False  # goes when its last request has ended
-    spells: int = 0  # times that it began to wait in a lane
+    removed: bool = False  # forgotten when its last request has ended
+    spells: int = 0  # times that it began to wait in a queue
 
     @property
     def may_send(self) -> bool:
@@ -40,7 +40,7 @@ class QueuedTenant:
 
 
 class FairQueue:
-    """Who goes next among those that wait here?"""
+    """One queue: the order of its waiting requests, and what is in flight from it."""
 
     def __init__(
         self,
@@ -54,8 +54,9 @@ class FairQueue:
         output_tokens: Callable[[Request], float],
         backend_id: str | None = None,
     ) -> None:
-        """`limits` are the sequences and tokens that may be in flight from here, `output_tokens` what a request is
-        sized at; `backend_id` is the one backend that requests wait for here, None any.
+        """`limits` gives the sequences and tokens that may be in flight from here; `output_tokens` gives the output
+        that a request's reservation is sized for. `backend_id` is the one backend that requests wait for here; None:
+        any.
         """
         self.backend_id = backend_id
         self.order = order
@@ -73,15 +74,15 @@ class FairQueue:
         self._share = ShareCap(share_ratio_max, order.tier)
         self._limits = limits
         self._competing: set[str] = set()  # tenants that wait and may send
-        self._uses: dict[str, TenantUse] = {}  # of those with anything in flight from here
-        self._absent: dict[str, str] = {}  # the tier of their account, by tenant that has not been here yet
+        self._uses: dict[str, TenantUse] = {}  # of tenants with anything in flight from here
+        self._absent: dict[str, str] = {}  # restored tenants that have not joined yet -> the tier of their account
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits here or is in flight from here."""
         return not self._uses and not self.queues.tenant_ids()
 
-    # -- who waits -------------------------------------------------------------------------------------------
+    # -- waiting tenants -------------------------------------------------------------------------------------
 
     def competes(self, tenant_id: str) -> bool:
         """Whether the tenant waits here and may send."""
@@ -94,16 +95,16 @@ class FairQueue:
             self.order.queued(self.tier_id(request.tenant_id), request, waiting, now)
 
     def dropped(self, request: Request, now: float) -> None:
-        """The request has left its tenant's queue here for good without ever being sent."""
+        """The request has left its tenant's queue for good without being dispatched."""
         if self.order.follows_requests:
             self.order.dropped(self.tier_id(request.tenant_id), request, now)
 
     def refresh(self, state: QueuedTenant) -> None:
-        """Bring the order up to what the tenant's queue, requests in flight and limits now say."""
+        """Update the order from the tenant's queue, requests in flight and limits."""
         tenant = state.tenant
         requests = self.queues.of(tenant.id).requests
-        # A tenant at its in-flight limit is not in the queue as far as fairness goes: it is lifted like one that
-        # was away, or it would save up credit that nobody else could use.
+        # For the order, a tenant at its in-flight limit does not wait: it is lifted like one that was away. Otherwise
+        # it would accumulate credit for service that only its own limit denies it.
         if requests and state.may_send:
             if tenant.id not in self._competing:
                 self._competing.add(tenant.id)
@@ -114,7 +115,7 @@ class FairQueue:
         self._share.set_active(tenant, active=bool(requests) or tenant.id in self._uses)
 
     def change(self, before: Tenant, state: QueuedTenant, now: float) -> None:
-        """The tenant is another than before."""
+        """The tenant's settings have changed."""
         tenant = state.tenant
         self._share.set_active(before, active=False)
         if before.tier_id != tenant.tier_id:
@@ -130,37 +131,37 @@ class FairQueue:
     def forget(self, tenant: Tenant) -> None:
         self.order.forget(tenant.tier_id, tenant.id)
 
-    # -- who has received what -------------------------------------------------------------------------------
+    # -- service received ------------------------------------------------------------------------------------
 
     def checkpoint(self) -> QueueCheckpoint:
-        """What everybody has received here, also who has not come back yet."""
+        """The counters of all tiers and tenants, including tenants that have not returned yet."""
         return self.order.checkpoint()
 
     def restore(self, checkpoint: QueueCheckpoint, *, returning: bool = False) -> None:
-        """Nobody has waited here yet: everybody goes on from these. With `returning` nobody is lifted for being away,
-        until the order is told otherwise.
+        """Start from these counters, before anything has waited here. With `returning`, tenants are lifted at most to
+        the checkpoint's level, until the order's `all_returned`.
         """
         self.order.begin_at(checkpoint, returning=returning)
         for tier_id, tier in checkpoint.tiers.items():
             for tenant_id in tier.tenants:
-                self.forget_absent(tenant_id)  # it had moved in one of the lanes that these are the sum of
+                self.forget_absent(tenant_id)  # it was in another tier in one of the queues summed here
                 self._absent[tenant_id] = tier_id
         for tenant_id in self._absent.keys() & self._tenants.keys():
             self.welcome(self._tenants[tenant_id].tenant)
 
     def welcome(self, tenant: Tenant) -> None:
-        """The tenant is new here, or back, perhaps in another tier than it was."""
+        """The tenant is new here or returns, perhaps in another tier than before."""
         tier_id = self._absent.pop(tenant.id, tenant.tier_id)
         if tier_id != tenant.tier_id:
-            # Nothing of it waits or runs: nothing of what it takes along depends on the time.
+            # Nothing of the tenant waits or runs, so the move does not depend on the time.
             self.order.moved(replace(tenant, tier_id=tier_id), tenant, -inf)
 
     def forget_absent(self, tenant_id: str) -> None:
-        """A tenant that has not come back will not."""
+        """Drop the account of a restored tenant that will not return."""
         if tenant_id in self._absent:
             self.order.forget(self._absent.pop(tenant_id), tenant_id)
 
-    # -- what is in flight from here -------------------------------------------------------------------------
+    # -- requests in flight from here ------------------------------------------------------------------------
 
     def use(self, tenant_id: str) -> TenantUse:
         return self._uses.get(tenant_id, NO_USE)
@@ -169,7 +170,7 @@ class FairQueue:
         self.order.charged(self._tenants[tenant_id].tenant, charge)
 
     def opened(self, entry: InFlight, charge: Charge) -> None:
-        """The entry was dispatched from here, for this charge."""
+        """The entry was dispatched from here, and costs this charge."""
         tenant = self._tenants[entry.request.tenant_id].tenant
         entry.weight = tenant.weight
         self.holds(entry)
@@ -178,7 +179,7 @@ class FairQueue:
         self.order.charged(tenant, charge)
 
     def holds(self, entry: InFlight) -> None:
-        """The entry counts as in flight from here."""
+        """Count the entry as in flight from here."""
         tenant_id = entry.request.tenant_id
         use = self._uses.get(tenant_id)
         if use is None:
@@ -187,11 +188,11 @@ class FairQueue:
         self._count(use, entry, entry.reservation.sequences, entry.reservation.tokens)
 
     def resized(self, entry: InFlight, tokens: int) -> None:
-        """The entry's reservation is about to become this many tokens."""
+        """The entry's reservation is about to become `tokens`."""
         self._count(self._uses[entry.request.tenant_id], entry, 0, tokens - entry.reservation.tokens)
 
     def closed(self, entry: InFlight) -> None:
-        """The entry is not in flight any more."""
+        """The entry is no longer in flight."""
         tenant_id = entry.request.tenant_id
         use = self._uses[tenant_id]
         use.requests -= 1
@@ -201,7 +202,7 @@ class FairQueue:
             del self._uses[tenant_id]
 
     def ended(self, entry: InFlight, now: float) -> None:
-        """What was sent from here is over, or is another lane's from now on."""
+        """The entry dispatched from here has ended, or belongs to another queue from now on."""
         if self.order.follows_requests:
             self.order.ended(self.tier_id(entry.request.tenant_id), entry, now)
 
@@ -209,39 +210,46 @@ class FairQueue:
         return self._tenants[tenant_id].tenant.tier_id
 
     def key(self, tenant_id: str) -> float:
-        """What the tenant has received and is predicted to receive yet from here, over its weight."""
+        """The tenant's rank here: its counter plus its predicted outstanding service, over weight."""
         return self.order.standing(self._tenants[tenant_id].tenant).key
 
     def share_ratio(self, tenant: Tenant) -> float:
-        """The part of what is sent from here that the tenant's weight entitles it to, while all that are here stay."""
+        """The part of this queue's dispatches that the tenant's weight entitles it to, while all present tenants
+        stay.
+        """
         return self._share.ratio_if_active(tenant)
 
     def lead_service(self, tenant: Tenant) -> float:
-        """Service by which the tenant is ahead of who is next in its tier; 0.0 where that is itself, or nobody."""
+        """Service by which the tenant is ahead of the next tenant of its tier; 0.0 if that is itself or there is
+        none.
+        """
         request = self.order.pick(tenant.tier_id, any_request)
         if request is None:
             return 0.0
         return max(0.0, -self.order.lag(tenant, self._tenants[request.tenant_id].tenant))
 
-    # -- who goes next ---------------------------------------------------------------------------------------
+    # -- the next request ------------------------------------------------------------------------------------
 
     def next(self, blocked: Collection[str], may_go: Callable[[Request], bool]) -> tuple[str, Request] | None:
-        """The request that is next, and its tier, among the tiers that are not blocked and requests that may go."""
+        """The next request and its tier, among tiers that are not blocked and requests that may go; None: there is
+        none.
+        """
         first = self._pick(blocked, may_go)
         if first is None or not self.order.is_fair or self.order.waiting == 1 or self._is_within_share(first[1]):
             return first
-        # Where everybody who waits is over his share the rest of the room is for whoever is next.
+        # Where every waiting tenant is over its share, the rest of the room is for the next tenant.
         other = self._pick(blocked, lambda request: may_go(request) and self._is_within_share(request))
         if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):
             return first
-        # He may be of another tier, and pass over somebody there too.
+        # The other may be of another tier, and pass over a tenant there too.
         next_to_him = self.order.pick(other[0], may_go)
         assert next_to_him is not None, "he is one whom it may pick"
         return other if self._may_be_passed(next_to_him.tenant_id, other[1].tenant_id) else first
 
     def may_pass(self, tenant_id: str, other_id: str, hold: BackendHold | None) -> bool:
-        """Whether the one may go before the other, which this backend is held for: ahead of it by no more than what
-        was in flight there and, where there is a cap on shares, what it has in flight itself can turn out to be worth.
+        """Whether one tenant may pass another for which `hold` keeps a backend: ahead of it by no more than the price
+        of what was in flight there, plus, where shares are capped, the price of what it has in flight itself. Both are
+        priced as if all tokens were outputs.
         """
         lead = -self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
         if lead <= 0.0:
@@ -253,7 +261,7 @@ class FairQueue:
         return lead <= worth
 
     def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
-        """Every tier that waits, the next first, and the request that is next in it, whether or not it fits."""
+        """Each waiting tier, the next first, and its next request, whether or not that fits."""
         blocked: set[str] = set()
         while (choice := self._pick(blocked, any_request)) is not None:
             yield choice
@@ -278,13 +286,13 @@ class FairQueue:
         return self._share.allows(tenant, use, request, output_tokens=output_tokens, limits=self._limits())
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
-        """Whether the one is behind the other by no more than the tokens that it has reserved can turn out to be."""
+        """Whether one tenant is behind another by no more than what it has in flight can turn out to cost."""
         lag = self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
         use = self.use(tenant_id)
         return lag <= self._worth(use.requests, use.tokens)
 
     def _worth(self, requests: int, tokens: float) -> float:
-        """What so many requests of so many tokens cost if all of them are outputs (the w_q * M of VTC's U)."""
+        """The price of this many requests with this many tokens, if all are outputs (the w_q * M of VTC's U)."""
         return requests and self._price.service(0, 0, tokens / requests) * requests
 
     def _count(self, use: TenantUse, entry: InFlight, sequences: int, tokens: int) -> None:

@@ -1,11 +1,11 @@
-"""Where does a request wait: before all backends, or before one of them?
+"""Fair queues of a pool: one queue before all backends, or one per backend.
 
-With a late placement there is one lane, and whoever is next in it goes to whichever backend has room. With a placement
-on arrival there is one lane per backend, each with its own order and counters: what one backend's tenants receive
-there is fair, and the pool's bound is as many times as large as there are backends.
+A late placement has one shared queue, and its next request goes to any backend with room. A placement on arrival has
+one queue per backend, each with its own order and counters: service is fair within one backend's queue, and the pool's
+bound is multiplied by the number of backends.
 
-What waits for a backend that is not there any more, or has refused for too long, is assigned again where there is
-another. Counters of a lane stay as long as its backend is known or anything waits or runs there.
+A request that waits for a backend that is gone, or has rejected requests for too long, is assigned again if another
+backend serves. Counters of a queue stay as long as its backend is known or anything waits or runs there.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,84 +29,84 @@ from policies.types import Request, Tier
 
 
 class QueueMove(NamedTuple):
-    """A request waited in one lane and now waits in another."""
+    """A request waited in one queue and now waits in another."""
 
     before: FairQueue
     after: FairQueue
 
 
 class FairQueues(Protocol):
-    """Which lane does a request wait in? The answers of the single lane are the defaults."""
+    """The queues of a pool: which one does a request wait in? The defaults suit a single queue."""
 
     def all(self) -> Collection[FairQueue]:
-        """Every lane, in a fixed order."""
+        """Every queue, in a fixed order."""
         ...
 
     def at(self, backend_id: str) -> FairQueue:
-        """The lane that what is in flight at this backend was sent from."""
+        """The queue that requests in flight at this backend were dispatched from."""
         ...
 
     def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
-        """Of each lane that may send to any of these backends, those that it may."""
+        """Each queue that may dispatch to any of these backends, and those of them that it may use."""
         ...
 
     def enter(self, request: Request, now: float) -> FairQueue:
-        """A request that arrived waits from now on, in this lane. It `has_place`."""
+        """Add a request that has arrived, and return its queue. Requires `has_place`."""
         ...
 
     def enter_again(self, entry: InFlight) -> FairQueue:
-        """A request came back: it waits again, before all of its tenant's."""
+        """Add a returned request again, before all other requests of its tenant."""
         ...
 
     def leave(self, request: Request, *, sent: bool) -> FairQueue:
-        """The request waits no more: it was sent from this lane, or is gone."""
+        """Remove a request that was dispatched (`sent`) or is gone, and return its queue."""
         ...
 
     def ended(self, entry: InFlight) -> None:
-        """What was sent has ended."""
+        """A dispatched request has ended."""
         return
 
     def backends_changed(self) -> None:
-        """There are other backends, or more is known of all of them."""
+        """Backends have come or gone, or more is known of all of them."""
         self.release_holds()
 
     def release_holds(self) -> None:
-        """More is known of a backend: another than the one that is held may have room sooner."""
+        """Drop all holds: with new information, a backend other than the held one may have room sooner."""
         for fair_queue in self.all():
             fair_queue.held.clear()
 
     def stranded(self, now: float) -> Sequence[Request]:
-        """What waits for a backend that does not serve although another would, oldest first."""
+        """Requests that wait for a backend that does not serve although another would, oldest first."""
         return ()
 
     def running(self) -> Collection[str]:
-        """Ids of what was sent from here and has not ended, as far as the placement was told."""
+        """Ids of requests that were dispatched and have not ended, as far as the placement was told."""
         return ()
 
     def has_place(self, request: Request) -> bool:
-        """Whether there is a lane that the request may wait in, if its backend is available or not."""
+        """Whether there is a queue that the request may wait in, whether or not its backend is available."""
         return True
 
     def move(self, request: Request, now: float) -> QueueMove:
-        """Assign a stranded request again."""
+        """Assign a stranded request to another backend."""
         ...
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant is gone."""
+        """The tenant is removed."""
         return
 
     def checkpoint(self) -> dict[str, QueueCheckpoint]:
-        """What everybody has received in every lane."""
+        """The counters of each queue, by backend id, or BEFORE_ALL."""
         return {fair_queue.backend_id or BEFORE_ALL: fair_queue.checkpoint() for fair_queue in self.all()}
 
     def all_returned(self) -> None:
-        """Who has not come back by now was away."""
+        """End the time in which restored tenants return (Fairness.all_returned)."""
         for fair_queue in self.all():
             fair_queue.order.all_returned()
 
 
 class SharedQueue(FairQueues):
-    """One lane before all backends, over the pool's own queues."""
+    """One queue before all backends, over the pool's own FIFOs."""
 
     def __init__(self, fair_queue: FairQueue) -> None:
         self._fair_queue = fair_queue
@@ -136,7 +136,7 @@ class SharedQueue(FairQueues):
 
 
 class QueuePerBackend(FairQueues):
-    """One lane per backend; the placement says which when a request arrives."""
+    """One queue per backend; the placement chooses it when a request arrives."""
 
     def __init__(
         self,
@@ -145,14 +145,14 @@ class QueuePerBackend(FairQueues):
         make_fair_queue: Callable[[str], FairQueue],
         running: Collection[str] = (),
     ) -> None:
-        """`running` are ids of requests that the placement knows as sent already."""
+        """`running` are ids of requests that the placement knows as dispatched."""
         self._placement = placement
         self._running = set(running)
         self._fleet = fleet
         self._make_fair_queue = make_fair_queue
         self._fair_queues: dict[str, FairQueue] = {}
-        self._queued: dict[str, int] = {}  # requests that wait, by lane
-        self._backend_ids: dict[str, str] = {}  # by waiting request
+        self._queued: dict[str, int] = {}  # number of waiting requests, by backend
+        self._backend_ids: dict[str, str] = {}  # backend by waiting request
         self.backends_changed()
 
     def all(self) -> Collection[FairQueue]:
@@ -176,7 +176,7 @@ class QueuePerBackend(FairQueues):
         if request.id in self._running:
             self._running.discard(request.id)
             self._placement.returned(request, entry.backend_id)
-        else:  # it was sent before the time of this placement
+        else:  # it was dispatched before this placement was chosen
             self._assign(request, [each for each in self._fleet.known(request) if each.id == entry.backend_id])
         fair_queue = self._wait(request, entry.backend_id)
         fair_queue.queues.add_first(request)
@@ -254,7 +254,7 @@ class QueuePerBackend(FairQueues):
 
 @dataclass(slots=True)
 class QueueFactory:
-    """What every lane of a pool is made of."""
+    """Makes the queues of a pool."""
 
     make_order: Callable[[], Fairness]
     tiers: Mapping[str, Tier]
@@ -272,19 +272,21 @@ class QueueFactory:
     def fair_queues(
         self, placement: Placement | ArrivalPlacement, queues: PoolQueues, running: Collection[str] = ()
     ) -> FairQueues:
-        """The lanes that this placement needs, over the pool's queues; `running` are ids that it knows as sent."""
+        """The queues that this placement needs, over the pool's FIFOs; `running` are ids that it knows as
+        dispatched.
+        """
         if placement.reads_prefixes:
             placement.look_up_in(self.prefixes)
         if isinstance(placement, ArrivalPlacement):
             return QueuePerBackend(placement, self.fleet, self._queue_before, running)
-        self.restored = {}  # of lanes that there will not be
+        self.restored = {}  # they belong to queues that this placement does not have
         longest = self.prefixes.longest
         return SharedQueue(
             self._fair_queue(queues, self.fleet.limits, lambda request: longest(request)[0], self.prefixes.changes)
         )
 
     def _queue_before(self, backend_id: str) -> FairQueue:
-        """A lane before one backend, with queues of its own."""
+        """A queue before one backend, with FIFOs of its own."""
         cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
         changes = partial(self.prefixes.changes, backend_id=backend_id)
         fair_queue = self._fair_queue(

@@ -1,15 +1,15 @@
-"""How much may one tenant have in flight while others wait? At most phi of what the pool serves.
+"""Share cap: a tenant may have at most phi of what the pool can hold in flight, while others wait.
 
-Counters move only by what was dispatched already, so a tenant that is behind may fill the whole pool before it
-has paid for one output. A cap of phi * F on what it has in flight (F: what the pool may hold of ours) bounds two
-backlogged tenants' difference by U = max(price of the longest prompt, price of phi * F output tokens), for
-almost nothing. It yields where it would do harm, which the scheduler sees to:
-- a tenant that is alone has no cap, and when everybody who waits is over it the room goes to whoever is next;
-- a tenant that is next but over its share is passed over only for those it is behind by no more than what it has
-  in flight can be worth. A tenant of long answers needs more than half of the tokens for half of the service.
-What is in flight counts by how fast its backend serves: the slots of an engine that is three times as slow are worth a
-third. Counted as slots they fill a tenant's share that serve it little, and it is passed over until its lag is G.
-It is never below the part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would
+Counters move only by what was dispatched already, so a tenant that is behind could fill the whole pool before it has
+paid for one output. A cap of phi * F on what it has in flight (F: what the pool may hold of ours) bounds the difference
+of two backlogged tenants by U = max(price of the longest prompt, price of phi * F output tokens), at almost no cost.
+The scheduler lifts the cap where it would do harm:
+- a tenant that is alone has no cap, and when every waiting tenant is over the cap the room goes to the next one;
+- a tenant that is next but over its share is passed over only while it is behind by no more than what it has in flight
+  can cost. A tenant of long answers needs more than half of the tokens for half of the service.
+What is in flight counts by the speed of its backend: slots of an engine that is three times as slow count a third.
+Counted in full they would fill a tenant's share but serve it little, and it would be passed over until its lag is G.
+The cap is never below the part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would
 come out as 1 against 1.
 """
 
@@ -24,8 +24,8 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 @dataclass(slots=True)
 class TenantUse:
-    """What a tenant has in flight now; tokens are reserved ones. In its share count `share_tokens` and
-    `share_sequences`: the same times the speed of their backends.
+    """A tenant's requests in flight; `tokens` are reserved tokens. Its share is counted in `share_tokens` and
+    `share_sequences`: tokens and sequences times the speed of their backends.
     """
 
     requests: int = 0
@@ -36,7 +36,7 @@ class TenantUse:
 
 
 class _Active(NamedTuple):
-    """The tenants of a tier that have anything queued or in flight: their number and their summed weight."""
+    """The tenants of a tier with anything queued or in flight: their number and the sum of their weights."""
 
     tenants: int
     weight: float
@@ -46,17 +46,17 @@ NOBODY = _Active(0, 0.0)
 
 
 class ShareCap:
-    """May this tenant have its next request in flight too, while others wait?"""
+    """The cap on each tenant's share of what is in flight."""
 
     def __init__(self, ratio_max: float, tier: Callable[[str], Tier]) -> None:
-        """`ratio_max` is phi; `tier` gives the tier of an id as it is now."""
+        """`ratio_max` is phi; `tier` gives the current tier of an id."""
         self._ratio_max = ratio_max
         self._tier = tier
-        self._entered: dict[str, Tenant] = {}  # by id, as they were when they entered
-        self._active: dict[str, _Active] = {}  # tier id -> who competes in it
+        self._entered: dict[str, Tenant] = {}  # by id, with the settings that they entered with
+        self._active: dict[str, _Active] = {}  # tier id -> its active tenants
 
     def set_active(self, tenant: Tenant, *, active: bool) -> None:
-        """Whether the tenant has anything queued or in flight: its weight counts from the one to the other."""
+        """Set whether the tenant has anything queued or in flight; its weight counts while it has."""
         entered = self._entered.get(tenant.id)
         if active and entered is None:
             self._entered[tenant.id] = tenant
@@ -78,8 +78,8 @@ class ShareCap:
         output_tokens: float,
         limits: tuple[float, float],
     ) -> bool:
-        """Whether the tenant, with this in use, stays within its share of the pool's `limits` (sequences and KV
-        tokens, times the speed of their backends) when its head is sent, to a backend of mean speed.
+        """Whether the tenant, with this use, stays within its share of the pool's `limits` (sequences and KV tokens,
+        times the speed of their backends) if its head is sent to a backend of mean speed.
         """
         sequences = use.share_sequences + head.choices
         tokens = use.share_tokens + head.prompt_tokens + output_tokens
@@ -89,11 +89,11 @@ class ShareCap:
             return True
         ratio = max(ratio, self._weight_ratio(tenant))
         if ratio >= 1.0:
-            return True  # the whole pool is no cap: a request too large for it is stopped at, not passed over
+            return True  # no cap: a request larger than the whole pool blocks the queue instead of being passed over
         return sequences <= ratio * sequences_max and tokens <= ratio * tokens_max
 
     def ratio_if_active(self, tenant: Tenant) -> float:
-        """The part of the pool that the tenant's weight entitles it to among those with anything here, and itself."""
+        """The part of the pool that the tenant's weight entitles it to, among the active tenants and itself."""
         if tenant.id in self._entered:
             return self._weight_ratio(tenant)
         tenants_weight = self._active.get(tenant.tier_id, NOBODY).weight + tenant.weight
@@ -101,7 +101,7 @@ class ShareCap:
         return self._tier(tenant.tier_id).weight / tiers_weight * tenant.weight / tenants_weight
 
     def _weight_ratio(self, tenant: Tenant) -> float:
-        """The tenant's weight in its tier times the tier's weight, both among those with anything here."""
+        """The tenant's part of its tier's weight times the tier's part of all weights, among active tenants."""
         weights = {tier_id: self._tier(tier_id).weight for tier_id in self._active}
         tier_ratio = weights[tenant.tier_id] / sum(weights.values())
         return tier_ratio * tenant.weight / self._active[tenant.tier_id].weight
