@@ -1,1 +1,3 @@
-"""What is in force: declared in the file or made by the API, as one view that is read without waiting."""
+"""State of the gateway: the desired configuration (declared in the file or set by the API), usage, budgets and
+checkpoints.
+"""

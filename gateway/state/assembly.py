@@ -1,4 +1,4 @@
-"""Which store is there: a file alone, or a file that mirrors what gateways share in Redis."""
+"""Assembly of the store: a file alone, or a file that mirrors the Redis that gateways share."""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ FILE_NAME = "fairlead.db"
 
 
 def make_store(state: StateSection, config_file: Path | None) -> Store:
-    """The file is beside the configuration where that does not say otherwise; without one, nothing is kept. Raises
-    ValueError where a password cannot be read.
+    """The store of a gateway. The file is beside the configuration by default; without either, state is in memory
+    alone. Raises ValueError where a password cannot be read.
     """
     own = SqliteStore(_file(state, config_file))
     if state.redis is None:
@@ -24,7 +24,7 @@ def make_store(state: StateSection, config_file: Path | None) -> Store:
 
 
 def make_tool_store(state: StateSection, config_file: Path | None) -> Store:
-    """The same state, for a moment and beside gateways that run. Raises ValueError where there is none."""
+    """The same state for a command that runs briefly beside the gateways. Raises ValueError where there is none."""
     if state.redis is not None:
         return _shared(state.redis)
     file = _file(state, config_file)
@@ -38,8 +38,8 @@ def _file(state: StateSection, config_file: Path | None) -> Path | None:
 
 
 def make_peer_exchange(state: StateSection) -> RedisExchange | None:
-    """Where gateways that share their state meet; None where they do not. Raises ValueError where a password cannot be
-    read.
+    """The peer exchange of gateways that share their state; None where they do not. Raises ValueError where a password
+    cannot be read.
     """
     return None if state.redis is None else RedisExchange(state.redis.url, **_settings(state.redis))
 

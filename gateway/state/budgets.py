@@ -1,12 +1,12 @@
-"""May a tenant, or a key, use more tokens today or this month? Budgets by the calendar, in UTC.
+"""Token budgets of tenants and keys, per calendar day and month in UTC.
 
-Nothing is counted a second time: what is spent is what the book of usage has counted. What this process counts is told
-as it is counted; what others have counted (earlier processes, other gateways) is read from the store, or told by them
-sooner. The totals of one writer only grow, so of two that are known the larger is true, and nothing counts twice.
+Budgets keep no counts of their own: they follow the usage book. Usage of this process is added as it is counted; usage
+of others (earlier processes, other gateways) is read from the store, or received earlier by peer exchange. The totals
+of one writer only grow, so the larger of two reports is the newer, and nothing counts twice.
 
-A call reserves what it is likely to use (its prompt, and the output that its tenant's answers have in the mean) until
-it has ended; then it has used what it used. It is let in while its prompt fits into what is left: a guess at its
-answer may hold back others, but not itself.
+A call reserves its expected tokens (its prompt, and the mean output of its tenant's calls) until it has ended; then its
+actual usage counts. It is admitted if its prompt alone fits into what is left: an estimate of its output can hold back
+other calls, but not the call itself.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from gateway.store.base import Store, StoreFull, StoreUnavailable, UsageKey, Usa
 from gateway.store.periodic import Periodic
 from policies.types import LimitKind
 
-LOOK_S = 0.25  # for budgets that are new
-READ_S = 10.0  # what others have counted, which the store has by then
+LOOK_S = 0.25  # between checks for new budgets
+READ_S = 10.0  # between reads of other gateways' usage from the store
 ROWS_AT_ONCE = 1_000
-OUTPUT_TOKENS_UNKNOWN = 256  # of an answer, while none has ended
+OUTPUT_TOKENS_UNKNOWN = 256  # per call, until the first one has ended
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ Spent = Mapping[str, Mapping[str, int]]
 
 
 class BudgetLimits(NamedTuple):
-    """Tokens at most; None: no such budget."""
+    """Maximum tokens; None: no such budget."""
 
     day: int | None = None
     month: int | None = None
 
 
 class Overrun(NamedTuple):
-    """A budget that a call does not fit into, and in how many seconds it is renewed."""
+    """A budget that a call does not fit into, and the seconds until it resets."""
 
     wait_s: float
     period: LimitKind
@@ -56,14 +56,14 @@ class Overrun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """One budget as it stands."""
+    """The present use of one budget."""
 
     holder: Holder
     period: Literal["day", "month"]
     limit: int
     used: int
     reserved: int
-    kept_back: int  # for other gateways, while they cannot be met
+    kept_back: int  # for other replicas, while the peer exchange is unavailable
     renewed_at_s: float
 
     @property
@@ -73,19 +73,19 @@ class BudgetUse:
 
 @dataclass(slots=True)
 class _Account:
-    """What one holder has spent this month. Mutable."""
+    """The tokens that one holder has spent this month. Mutable."""
 
     limits: BudgetLimits
     days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
     month: str = ""
     month_tokens: int = 0
-    reserved: int = 0  # by calls that are here
+    reserved: int = 0  # by calls at this gateway
     calls: int = 0
     output_tokens: int = 0
-    cut_off: tuple[str, int, int] | None = None  # today by then, and what was spent, when the others were last met
+    cut_off: tuple[str, int, int] | None = None  # the day, and tokens of day and month, at the last peer exchange
 
     def told(self, writer: str, day: str, tokens: int) -> None:
-        """One writer has counted so many on this day, all in all."""
+        """Record one writer's total of this day."""
         writers = self.days.setdefault(day, {})
         more = tokens - writers.get(writer, 0)
         if more > 0:
@@ -94,7 +94,7 @@ class _Account:
                 self.month_tokens += more
 
     def spent(self, today: str) -> tuple[int, int]:
-        """Today, and this month."""
+        """Tokens spent today and this month."""
         if self.month != today[:7]:
             self.month = today[:7]
             self.days = {day: writers for day, writers in self.days.items() if day[:7] == self.month}
@@ -102,7 +102,7 @@ class _Account:
         return sum(self.days.get(today, {}).values()), self.month_tokens
 
     def before(self, today: str) -> tuple[int, int]:
-        """What of today's and this month's was spent when the other gateways were last met."""
+        """The part of today's and this month's tokens that was spent by the last peer exchange."""
         if self.cut_off is None:
             return 0, 0
         day, day_tokens, month_tokens = self.cut_off
@@ -115,7 +115,7 @@ class Budgets:
     def __init__(
         self, book: UsageBook, store: Store, *, is_shared: bool, clock: Callable[[], float] = time.time
     ) -> None:
-        """`is_shared`: others write the store, too. `clock`: seconds since 1970."""
+        """`is_shared`: other gateways write the store too. `clock`: seconds since 1970."""
         self._book = book
         self._store = store
         self._is_shared = is_shared
@@ -126,12 +126,12 @@ class Budgets:
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
         self.reserved_elsewhere: Mapping[str, int] = {}
         """By holder (`holder_name`): what other gateways have reserved."""
-        self._replicas = 1  # that share what is left while they cannot meet
+        self._replicas = 1  # that divide the rest while the peer exchange is unavailable
         self._today, self._ends_s = "", (0.0, 0.0)
         book.counted = self._counted
 
     async def start(self) -> None:
-        """Know what was spent before anything is spent, as far as the store can be read."""
+        """Read past usage before any call is admitted, as far as the store can be read."""
         await self._read()
         self._reader.start()
 
@@ -142,7 +142,7 @@ class Budgets:
     # -- who has budgets -----------------------------------------------------------------------------------
 
     def put(self, holder: Holder, limits: BudgetLimits) -> None:
-        """From now on the holder has these budgets."""
+        """Set the budgets of a holder; no limits remove it."""
         account = self._accounts.get(holder)
         if limits == BudgetLimits():
             self._accounts.pop(holder, None)
@@ -155,14 +155,16 @@ class Budgets:
             self._unread.add(holder)
 
     def forget_key(self, key: str) -> None:
-        """There is no such key any more."""
+        """Remove the budgets of a deleted key."""
         for holder in [holder for holder in self._accounts if holder[1] == key]:
             self.put(holder, BudgetLimits())
 
     # -- calls ---------------------------------------------------------------------------------------------
 
     def spent_by(self, tenant: str, key: str, prompt_tokens: int) -> Overrun | None:
-        """The budget that a prompt does not fit into, the one that is renewed last; None where it may come now."""
+        """The budget that a prompt does not fit into, of several the one that resets last; None where it fits
+        into all.
+        """
         if not self._accounts:
             return None
         over = [
@@ -174,7 +176,7 @@ class Budgets:
         return max(over, default=None)
 
     def reserve(self, tenant: str, key: str, *, prompt_tokens: int, output_tokens_max: int) -> int:
-        """Reserve what a call is likely to use, and return it: `ended` gives it back."""
+        """Reserve the expected tokens of a call, and return their number; `ended` releases them."""
         accounts = [self._accounts[each] for each in _holders(tenant, key) if each in self._accounts]
         if not accounts:
             return 0
@@ -186,7 +188,7 @@ class Budgets:
         return tokens
 
     def ended(self, trace: CallTrace) -> None:
-        """A call has ended, and was counted by the book before."""
+        """Release the reservation of an ended call, which the usage book has counted before."""
         if trace.reserved_tokens and trace.tenant_id is not None:
             for holder in _holders(trace.tenant_id, trace.key_id):
                 account = self._accounts.get(holder)
@@ -200,7 +202,7 @@ class Budgets:
     # -- gateways that share them ----------------------------------------------------------------------------
 
     def spent_here(self) -> tuple[Spent, Mapping[str, int]]:
-        """What this writer has counted today, and what is reserved here, by holder (`holder_name`)."""
+        """Tokens that this writer has counted today, and tokens reserved here, by holder (`holder_name`)."""
         today, writer = self._book.today(), self._book.writer
         counted = {holder: account.days.get(today, {}).get(writer, 0) for holder, account in self._accounts.items()}
         reserved = {
@@ -209,7 +211,7 @@ class Budgets:
         return {today: {holder_name(holder): tokens for holder, tokens in counted.items() if tokens}}, reserved
 
     def spent_elsewhere(self, writer: str, spent: Spent) -> None:
-        """Another gateway has counted so much."""
+        """Record another gateway's totals."""
         for day, by_holder in spent.items():
             for name, tokens in by_holder.items():
                 tenant, _, key = name.partition("\n")
@@ -218,7 +220,7 @@ class Budgets:
                     account.told(writer, day, tokens)
 
     def cut_off(self, replicas: int) -> None:
-        """So many gateways share what is left and cannot meet; 1: they meet."""
+        """The number of replicas that divide the rest while the peer exchange is unavailable; 1: it is available."""
         if replicas != self._replicas:
             self._replicas, today = replicas, self._book.today()
             self.reserved_elsewhere = {}
@@ -228,7 +230,7 @@ class Budgets:
     # -- for people ----------------------------------------------------------------------------------------
 
     def checkpoint(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
-        """Every budget of so many holders as it stands, by holder, those behind `after`."""
+        """The use of every budget of at most `limit` holders, by holder, after `after`."""
         holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
         return [standing for holder in holders for standing in self._standings(holder)]
 
@@ -249,11 +251,11 @@ class Budgets:
             yield BudgetUse(holder, "month", month, used[1], reserved, self._kept_back(month - before[1]), ends_s[1])
 
     def _kept_back(self, left: int) -> int:
-        """Of what was left when the gateways last met: what is for the others."""
+        """The part of the rest at the last peer exchange that the other replicas may spend."""
         return max(0, left) * (self._replicas - 1) // self._replicas
 
     def _counted(self, of: UsageKey, tokens: int) -> None:
-        """The book has counted so many more."""
+        """Add tokens that the usage book has just counted."""
         for holder in _holders(of.tenant, of.key):
             account = self._accounts.get(holder)
             if account is not None:
@@ -265,7 +267,7 @@ class Budgets:
         return by_key.get(holder[1], 0) if holder[1] else sum(by_key.values())
 
     async def _read(self) -> None:
-        """Read what others have counted: this month's of a budget that is new, lately for all."""
+        """Read usage from the store: this month's for new budgets, and every READ_S the last two days' for all."""
         today = date.fromisoformat(self._book.today())
         unread, self._unread = self._unread, set()
         try:
@@ -294,7 +296,7 @@ class Budgets:
             day += timedelta(days=1)
 
     async def _rows(self, day: str, tenants: set[str]) -> AsyncIterator[UsageRow]:
-        """The rows of these tenants on one day; the loop has its turn between them."""
+        """The rows of these tenants on one day; yields to the event loop between them."""
         one = next(iter(tenants)) if len(tenants) == 1 else None
         try:
             rows: Iterable[UsageRow] = await self._store.usage(first_day=day, last_day=day, tenant=one)
@@ -311,14 +313,14 @@ class Budgets:
 
 
 def limits_of(section: Section | None) -> BudgetLimits:
-    """The budgets of a tenant or a key; none where there is no such thing any more."""
+    """The budgets of a tenant or a key; none where the section is neither, or gone."""
     if not isinstance(section, TenantSection | ApiKey):
         return BudgetLimits()
     return BudgetLimits(section.tokens_per_day_max, section.tokens_per_month_max)
 
 
 def holder_name(holder: Holder) -> str:
-    """The holder as a name: one line for a tenant, two for a key."""
+    """The holder as a string: one line for a tenant, two for a key."""
     return "\n".join(holder) if holder[1] else holder[0]
 
 

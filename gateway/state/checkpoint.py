@@ -1,12 +1,12 @@
-"""What a gateway has learnt outlives it: taken every CHECKPOINT_S and at the end, read at the start.
+"""Checkpoint: writes what the gateway has learned every CHECKPOINT_S and at shutdown, and reads it at start.
 
-A process that was killed has forgotten what came after its last checkpoint. What is learnt of a pool or backend that is
-not there yet is carried on until it is, or until it is too old.
+A killed process loses what came after its last checkpoint. What is known of a pool or backend that does not exist yet
+is carried over until it does, or until it is too old.
 
-All gateways that share a store write under the same names, and the newest wins. So one that is new, or has lost its
-disk, begins where another stands; one that comes back takes what is newest, which may be another's: their counters
-differ by what each has served alone, their models are of the same backends. (Where one order is kept for all, whoever
-keeps it writes the same.)
+All gateways that share a store write under the same names, and the newest write wins. So a gateway that is new, or has
+lost its disk, starts from another's checkpoint; one that restarts takes the newest, which may be another's: their
+counters differ by what each has served alone, their models describe the same backends. (Where one order is shared by
+all, any gateway's checkpoint of it is the same.)
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from policies.step_time import StepTime
 
 CHECKPOINT_S = 5.0
 COUNTERS, MODELS = "counters", "models"
-TICK_S = 1e-3  # a checkpoint is newer than the one before, whatever the clock says
+TICK_S = 1e-3  # each checkpoint is newer than the one before, even if the clock steps back
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ K = TypeVar("K", Counters, LearntModels)
 
 
 class Checkpoint:
-    """Mutable; used on one loop."""
+    """Reads and writes the checkpoint. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""
@@ -55,7 +55,7 @@ class Checkpoint:
         self._pools: dict[str, PoolCounters] = {}
         self._models: dict[str, BackendModel] = {}
         self._ratios: Sequence[Ratio] = ()
-        self._serving: dict[str, ServiceCheckpoint] = {}  # by pool, when new calls were last taken
+        self._serving: dict[str, ServiceCheckpoint] = {}  # by pool, when the gateway last accepted new calls
         self._bodies: dict[str, bytes] = {}  # as last written
         self._at_s = 0.0
         self._source: Learning | None = None
@@ -63,7 +63,7 @@ class Checkpoint:
         self._writer = Periodic(self._try_write, CHECKPOINT_S, "keep what was learnt")
 
     async def open(self) -> None:
-        """Read what is kept."""
+        """Read the stored checkpoint; what is unreadable or too old is left out."""
         now = self._clock()
         counters, models = await self._read(COUNTERS, Counters), await self._read(MODELS, LearntModels)
         if counters is not None:
@@ -75,7 +75,7 @@ class Checkpoint:
             self._ratios = models.tokens_per_byte
 
     def start(self, source: Learning) -> None:
-        """Let these parts, which are new, take up what was kept; keep what they learn from now on."""
+        """Restore the checkpoint into these new parts, and start to write what they learn."""
         source.pools.remember(self.checkpoint_of)
         source.backends.remember(self.step_time_of)
         source.prompt_tokens.remember(self._ratios)
@@ -83,7 +83,9 @@ class Checkpoint:
         self._writer.start()
 
     async def stop(self) -> None:
-        """Keep what is learnt by now, and nothing more: who is sent away next is not to be lifted for it."""
+        """Write the last checkpoint. Shutdown calls it before it disconnects requests, so that their tenants are not
+        lifted because of the disconnect.
+        """
         if self._writer.is_running:
             await self._writer.stop()
             await self._try_write()
@@ -91,13 +93,13 @@ class Checkpoint:
     # -- what was kept -------------------------------------------------------------------------------------
 
     def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
-        """What everybody had received in this pool, None where nothing is known."""
+        """The service received by the tenants of this pool, None where none is known."""
         kept = self._pools.get(pool)
         return None if kept is None else kept.fair_queues
 
     def step_time_of(self, spec: BackendSpec) -> StepTime | None:
-        """What is to be believed of a backend's steps before any is seen: what was learnt at this address, unless
-        something else was configured since; then that.
+        """The step time model to start a backend with: the stored one, if it is of this URL and the configured model
+        has not changed since; else the configured one.
         """
         kept = self._models.get(spec.id)
         configured = None if spec.step_time is None else spec.step_time.model
@@ -108,7 +110,7 @@ class Checkpoint:
     # -- keeping -------------------------------------------------------------------------------------------
 
     async def write(self) -> None:
-        """Keep what is different from the last time. Raises StoreUnavailable, StoreFull."""
+        """Write what has changed since the last write. Raises StoreUnavailable, StoreFull."""
         assert self._source is not None, "started"
         for name, kept in ((COUNTERS, await self._counters(self._source)), (MODELS, self._learnt(self._source))):
             body = write_document(kept)
@@ -116,7 +118,7 @@ class Checkpoint:
                 self._at_s = max(self._clock(), self._at_s + TICK_S)
                 await self._store.put_learnt(Learnt(name, self._at_s, body))
                 self._bodies[name] = body
-            await asyncio.sleep(0)  # whoever waits for the loop comes between
+            await asyncio.sleep(0)  # yield to the event loop
 
     async def _counters(self, source: Learning) -> Counters:
         now = self._clock()
@@ -158,7 +160,7 @@ class Checkpoint:
         try:
             await self.write()
         except (StoreUnavailable, StoreFull) as error:
-            if str(error) != self._complained:  # tried again every time, but said once
+            if str(error) != self._complained:  # retried every time, logged once
                 log.warning("what was learnt is not kept: %s", error)
             self._complained = str(error)
         else:

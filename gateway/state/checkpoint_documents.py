@@ -1,9 +1,10 @@
-"""What a gateway has learnt, as it is kept over restarts: two documents of JSON, each with the version of its form.
+"""Checkpoint documents: what a gateway has learned, as two JSON documents with the version of their format.
 
-    counters   what everybody has received in each pool (policies/accounts/checkpoint.py)
-    models     how long the steps of each backend take, and how many tokens a byte of whose prompts has
+    counters   service received in each pool (policies/accounts/checkpoint.py)
+    models     step time models of the backends, and tokens per byte of the tenants' prompts
 
-What cannot be read, is of a newer gateway or too old is named and left out: it is worth having, and nothing more.
+A document that is unreadable, from a newer gateway or too old is logged and left out: a checkpoint is useful, but not
+required.
 """
 
 from collections.abc import Mapping
@@ -19,14 +20,14 @@ from policies.accounts.checkpoint import QueueCheckpoint, ServiceCheckpoint
 from policies.step_time import StepTime, StepTimeModel
 
 VERSION = 1
-COUNTERS_AGE_S_MAX = 86_400.0  # who was served a day ago is owed nothing for it
+COUNTERS_AGE_S_MAX = 86_400.0  # service of a day ago does not matter any more
 MODELS_AGE_S_MAX = 7 * 86_400.0
-ACCOUNTS_MAX = 50_000  # of all pools: those that are furthest ahead
+ACCOUNTS_MAX = 50_000  # of all pools: those with the most service above the level
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCounters:
-    """What everybody had received in a pool when somebody last received anything (seconds since 1970)."""
+    """The service received in a pool, as of its last change (seconds since 1970)."""
 
     at_s: float
     fair_queues: ServiceCheckpoint
@@ -34,7 +35,7 @@ class PoolCounters:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """By pool."""
+    """Counters by pool."""
 
     pools: Mapping[str, PoolCounters] = field(default_factory=dict)
     version: int = VERSION
@@ -42,8 +43,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class BackendModel:
-    """What was believed of a backend's steps, and what had been configured of them: whoever configures something else
-    since knows better.
+    """The learned step time model of a backend, and the configured one at that time: a changed configuration overrides
+    what was learned.
     """
 
     at_s: float
@@ -54,7 +55,7 @@ class BackendModel:
 
 @dataclass(frozen=True, slots=True)
 class LearntModels:
-    """By backend; ratios of the tenants seen last, the last one last."""
+    """Models by backend; ratios of the tenants seen last, the most recent one last."""
 
     backends: Mapping[str, BackendModel] = field(default_factory=dict)
     tokens_per_byte: tuple[Ratio, ...] = ()
@@ -67,16 +68,16 @@ _READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in
 
 
 class UnreadableError(Exception):
-    """It is not what was expected; the text says what is wrong."""
+    """The document is not a valid checkpoint; the text says why."""
 
 
 def write_document(kept: Counters | LearntModels) -> bytes:
-    """Equal contents are equal bytes."""
+    """Serialize; equal contents give equal bytes."""
     return orjson.dumps(kept)
 
 
 def read_document(kind: type[K], body: bytes) -> K:
-    """What `write_document` wrote. Raises UnreadableError."""
+    """Parse what `write_document` wrote. Raises UnreadableError."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -95,7 +96,7 @@ def read_document(kind: type[K], body: bytes) -> K:
 
 
 def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNTS_MAX) -> Mapping[str, PoolCounters]:
-    """With as many accounts as are kept: those furthest above what anybody is lifted to."""
+    """Keep at most `accounts_max` accounts: those furthest above the level that a returning tenant is lifted to."""
     tiers = [
         ((pool, fair_queue, tier_id), tier)
         for pool, counters in pools.items()

@@ -1,7 +1,7 @@
-"""What is declared: the file as it was last read, its keys, and the backends that were found.
+"""Declared state: the file as last read, its keys, and the backends that discovery found.
 
-Each of them may change while the gateway runs; what all of them say together is what the registry is told. A
-backend that the file names goes before one that is found at the same place, and a source before those behind it.
+Each of them may change while the gateway runs; the registry gets their sum. A backend in the file overrides a
+discovered one of the same id, and a source overrides the later ones.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
 
 
 class Declaration:
-    """Mutable. Raises ValueError where the file of keys cannot be read."""
+    """The current declarations. Mutable. Raises ValueError where the key file cannot be read."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -28,7 +28,7 @@ class Declaration:
         self._found: dict[int, frozenset[str]] = {}  # by source: the URLs there
 
     def declared(self) -> Declared:
-        """All of it."""
+        """All declared entries."""
         backends: dict[str, BackendSection] = {backend.id: backend for backend in self.config.backends}
         for number, source in enumerate(self.config.discovery):
             for url in sorted(self._found.get(number, ())):
@@ -37,12 +37,12 @@ class Declaration:
         return declared_by(self.config.model_copy(update={"backends": tuple(backends.values())}), self._keys)
 
     def found(self, number: int, urls: frozenset[str]) -> None:
-        """The source of this number has these servers now."""
+        """Set the servers that the source of this number has found."""
         self._found[number] = urls
 
     def read_anew(self, config: Config) -> list[str]:
-        """The file says this now. Returns the fields (`queue.wait_s_max`) of which the change waits for the next start.
-        Raises ValueError, and then nothing has changed.
+        """Take over a reloaded configuration. Returns the changed fields (`queue.wait_s_max`) that wait for the next
+        start. Raises ValueError, and then nothing has changed.
         """
         keys = _keys(config)
         late = sorted(dotted_path(path) for path in _differing(self.config, config) if not _is_live(path))
@@ -52,7 +52,7 @@ class Declaration:
 
 
 def _differing(before: BaseModel, after: BaseModel, path: Loc = ()) -> Iterator[Loc]:
-    """The paths of all fields that are not the same in both."""
+    """The paths of all fields that differ."""
     for name in type(before).model_fields:
         one, other = getattr(before, name), getattr(after, name)
         if isinstance(one, BaseModel) and type(one) is type(other):
@@ -62,7 +62,7 @@ def _differing(before: BaseModel, after: BaseModel, path: Loc = ()) -> Iterator[
 
 
 def _is_live(path: Loc) -> bool:
-    """Whether a change there takes effect at once."""
+    """Whether a change of this field takes effect at once."""
     return path[0] in LIVE_SECTIONS and (path[0] != "scheduling" or path[1] in LIVE_SCHEDULING)
 
 

@@ -1,4 +1,4 @@
-"""From a configured source of backends to one that watches."""
+"""Makes a discovery source that watches for backends, from its configuration."""
 
 from functools import partial
 from pathlib import Path
@@ -10,11 +10,11 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def make_source(section: Discovery) -> Source:
-    """Raises ValueError where there is no cluster to ask, or the client for it is not installed."""
+    """The source of a section. Raises ValueError outside a cluster, or where the Kubernetes client is not installed."""
     if section.dns is not None:
         assert isinstance(section.port, int), "checked with the configuration"
         return Dns(section.dns, section.port, scheme=section.scheme, every_s=section.every_s)
-    try:  # half a second and 48 MB, for those who ask a cluster
+    try:  # an import of half a second and 48 MB, for Kubernetes alone
         from backends.discovery.cluster import connect, sign_in  # noqa: PLC0415
         from backends.discovery.endpoint_slices import EndpointSlices  # noqa: PLC0415
     except ImportError:

@@ -1,8 +1,8 @@
-"""Declared in the file, or made by the API: which of the two is in force?
+"""Entries of the registry: what the file declares, and what the API has written over it.
 
-The file declares; the API may say otherwise. What the API writes of a name hides what the file declares of it, whole,
-until the API deletes its own again; then what the file declares, by then, is in force. What only the file declares
-can be overridden, but not deleted: it is there, in the file.
+The API overrides the file. What it writes of a name replaces the file's declaration of it as a whole, until the API
+deletes its own; then the declaration of that time applies again. An entry that only the file declares can be
+overridden, but not deleted.
 """
 
 import json
@@ -28,9 +28,9 @@ Declared = Mapping[str, Mapping[str, Section]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing in force. `body` holds the fields that were set, `section` those and the defaults.
+    """One entry of the desired state. `body` holds the fields that were set, `section` those and the defaults.
 
-    `version` is the document's in the store, 0 where only the file has it; `etag` changes whenever the body does.
+    `version` is the document's in the store, 0 where only the file declares it; `etag` changes whenever the body does.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Entry:
 
 
 def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
-    """What a configuration and its file of keys declare."""
+    """The entries that a configuration and its key file declare."""
     backends = {
         backend.id: ManagedBackend.model_construct(
             _fields_set=backend.model_fields_set,
@@ -72,7 +72,7 @@ def _declared_key(record: KeyRecord) -> ApiKey:
 
 
 class View:
-    """All entries in force. Mutable: told documents and declarations, it answers what is."""
+    """All entries of the desired state, from declarations and documents. Mutable."""
 
     def __init__(self, declared: Declared) -> None:
         self._declared = {kind: _entries(kind, declared.get(kind, {})) for kind in RESOURCE_KINDS}
@@ -90,11 +90,11 @@ class View:
         return None if entry is None else entry.body
 
     def names(self, kind: str) -> list[str]:
-        """Sorted; not to be changed."""
+        """The names of a kind, sorted; not to be modified."""
         return self._sorted[kind]
 
     def page(self, kind: str, *, after: str = "", limit: int | None = None) -> list[Entry]:
-        """By name, those behind `after`."""
+        """The entries after the name `after`, by name."""
         names = self.names(kind)
         first = bisect_right(names, after) if after else 0
         return [self._at(kind, name) for name in names[first : None if limit is None else first + limit]]
@@ -103,7 +103,7 @@ class View:
         return (self._at(kind, name) for name in self.names(kind))
 
     def redeclare(self, declared: Declared) -> frozenset[tuple[str, str]]:
-        """The file says this now. Returns what is different in force."""
+        """Replace the declarations. Returns the entries whose effective state differs."""
         changed = set()
         for kind in RESOURCE_KINDS:
             before, after = self._declared[kind], _entries(kind, declared.get(kind, {}))
@@ -117,7 +117,7 @@ class View:
         return frozenset(changed)
 
     def wrote(self, document: Document, section: Section | None) -> bool:
-        """A document is as it is now; `section` is its body, None where it is deleted. Returns whether that is news."""
+        """Apply a document; `section` is its body, None where it is deleted. Returns whether the entry changed."""
         kind, name = document.kind, document.name
         before = self._written[kind].get(name)
         if before is not None and before.version >= document.version:

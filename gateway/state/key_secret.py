@@ -1,8 +1,8 @@
-"""Do all gateways of one state check keys with the same secret?
+"""Secret check: all gateways that share a state must check keys with the same secret.
 
-A key is kept as its HMAC, so a gateway with another secret answers 401 to every key that was made before. The state
-keeps a fingerprint of the secret: a gateway that has another secret does not start. A fingerprint tells nothing of the
-secret, which has 256 random bits.
+A key is stored as its HMAC, so a gateway with another secret answers 401 to every existing key. The state holds a
+fingerprint of the secret, and a gateway with another secret does not start. The fingerprint does not reveal the secret,
+which has 256 random bits.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ from gateway.store.periodic import Periodic
 
 KIND, NAME = "secrets", "api-keys"
 ACTOR = "fairlead"
-RETRY_S = 1.0  # a Redis that was away at the start is compared with as soon after it is back
+RETRY_S = 1.0  # how soon after it is back a Redis is checked that was unavailable at start
 PURPOSE = b"fairlead: which secret are the HMACs of API keys made with?"
 
 log = logging.getLogger(__name__)
 
 
 class SecretMismatch(ValueError):  # noqa: N818 - named as what it finds
-    """The state holds keys that were made with another secret."""
+    """The state holds keys made with another secret."""
 
 
 def fingerprint_of(secret: bytes) -> str:
-    """64 hex digits that are the same for the same secret alone."""
+    """64 hex digits that identify the secret."""
     return hmac.new(secret, PURPOSE, "sha256").hexdigest()
 
 
 class FingerprintCheck:
-    """Compares one gateway's secret with the fingerprint in its open store. `start` it, `stop` it."""
+    """Compares one gateway's secret with the fingerprint in its open store. Call `start` and `stop`."""
 
     def __init__(self, store: Store, secret: bytes) -> None:
         self._store = store
@@ -43,8 +43,8 @@ class FingerprintCheck:
         self._later = Periodic(self._try_again, RETRY_S, "compare the secret of API keys")
 
     async def start(self) -> None:
-        """Compare, or keep the fingerprint where there is none. Raises SecretMismatch. A shared store that is away is
-        compared with when it comes: a mismatch is then an error in the log, because the gateway serves already.
+        """Compare, or write the fingerprint where there is none. Raises SecretMismatch. A store that is unavailable is
+        checked once it is back: a mismatch is then an error in the log, because the gateway serves already.
         """
         if not await self._is_kept():
             self._later.start()
@@ -56,7 +56,7 @@ class FingerprintCheck:
         try:
             is_kept = await self._is_kept()
         except SecretMismatch as error:
-            log.error("%s", error)  # noqa: TRY400 - where it was found does not matter
+            log.error("%s", error)  # noqa: TRY400 - the traceback would not help
             is_kept = True
         if is_kept:
             self._later.finish()
@@ -65,7 +65,7 @@ class FingerprintCheck:
         """Whether the store has the fingerprint of this secret now. Raises SecretMismatch."""
         try:
             if await _fingerprint(self._store) is None:
-                with contextlib.suppress(VersionConflict):  # another gateway was quicker
+                with contextlib.suppress(VersionConflict):  # another gateway wrote it first
                     await _keep(self._store, self._secret, expected=0)
             found = await _fingerprint(self._store)
         except StoreUnavailable:
@@ -80,8 +80,8 @@ class FingerprintCheck:
 
 
 def accept(config: Config, config_file: Path | None) -> None:
-    """From now on the state of this configuration is of its secret. Raises ValueError where it has none,
-    StateFileError, StoreUnavailable.
+    """Replace the fingerprint in the state by that of the configured secret. Raises ValueError where there is no
+    secret; StateFileError, StoreUnavailable.
     """
     secret = config.auth.secret_bytes()
     if secret is None:

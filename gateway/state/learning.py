@@ -1,4 +1,4 @@
-"""Where a running gateway has what it learns, and where it takes up what was learnt before."""
+"""Learning parts of a running gateway, for the checkpoint to read and restore."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from policies.step_time import StepTime
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """The parts of one gateway that learn. `is_serving`: whether it takes new calls."""
+    """The parts of one gateway that learn. `is_serving`: whether it accepts new calls."""
 
     pools: Pools
     backends: BackendPool
@@ -21,11 +21,11 @@ class Learning:
     is_serving: Callable[[], bool]
 
     def checkpoint(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
-        """How to ask every pool what everybody has received."""
+        """By pool, a function that returns the service its tenants have received."""
         return {name: dispatcher.checkpoint for name, dispatcher in self.pools.dispatchers().items()}
 
     def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
-        """What is believed of the steps of every backend, of which anything is."""
+        """The step time models of all backends that have one."""
         return [
             (self.backends.spec(load.backend_id), load.step_time)
             for loads in self.backends.loads().values()
@@ -34,5 +34,5 @@ class Learning:
         ]
 
     def tokens_per_byte(self) -> Sequence[Ratio]:
-        """What is learnt of prompts, the latest last."""
+        """The learned ratios of prompts, the most recent one last."""
         return self.prompt_tokens.latest()

@@ -1,10 +1,10 @@
-"""Gateways that share limits: who is there, and what each tells the others a few times a second.
+"""Peer exchange: replicas that share limits publish their state to each other a few times a second.
 
-Each tells what it has let in and claims of limits per minute (policies/admission/shared_limits.py), what budgets have
-spent, and what it has at the backends. Nothing on the path of a call waits for it: a call is decided by what was heard.
+Each publishes what it has admitted and claims of limits per minute (policies/admission/shared_limits.py), what budgets
+have spent, and its load at the backends. No request waits for the exchange: decisions use the messages received so far.
 
-A gateway that was not heard of for GONE_S is gone; what it let in counts until it has left the minute. While nobody can
-be met, each keeps to its fair share: limits over the number of gateways that there were.
+A replica without a message for GONE_S counts as gone; what it admitted counts until it is older than the minute. While
+the exchange is unavailable, each replica limits itself to a fair share: limits over the last known number of replicas.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from policies.types import ALONE, NO_PEERS, PeerUse, RateWindowReport, ReplicaSh
 
 MEET_S = 0.2
 GONE_S = 2.0
-AWAY_S = 1.0  # without a meeting
+AWAY_S = 1.0  # without a successful exchange
 MINUTE_S = 60.0
-TIME_RATIO_MAX = 0.1  # of the event loop's time, for meeting
+TIME_RATIO_MAX = 0.1  # of the event loop's time, for the exchange
 PAUSE_S_MAX = 0.8
 TRIES_MAX = 5
 NAME_BYTES = 9
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class PeerExchange(Protocol):
-    """Where do gateways meet?"""
+    """Transports messages between replicas."""
 
     async def receive_from(self, name: str, said: int) -> ExchangeResult: ...
     async def publish(self, name: str, word: bytes, said: int) -> ExchangeResult: ...
@@ -46,9 +46,9 @@ class PeerExchange(Protocol):
 
 @dataclass(slots=True)
 class _Other:
-    """What another gateway said last."""
+    """The latest message of another replica."""
 
-    heard_at: float  # when it was said, by this gateway's clock
+    heard_at: float  # when it was published, by this gateway's clock
     writer: str = ""
     leaves: bool = False
     minutes: Minutes = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Other:
 
 
 class Replicas:
-    """One gateway among others. `start` it on the loop that serves, `stop` it."""
+    """The peer exchange as seen by one gateway. Call `start` on the loop that serves, and `stop`."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Replicas:
         on_share: Callable[[ReplicaShare, Mapping[str, PeerUse]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_share` is told the part that is this gateway's of what is shared, and what others have at backends,
-        whenever either is different.
+        """`on_share` is called with this gateway's share of the limits and the other replicas' load at the backends,
+        whenever either changes.
         """
         self._peer_exchange = peer_exchange
         self._limits = limits
@@ -85,8 +85,8 @@ class Replicas:
         self.name = secrets.token_urlsafe(NAME_BYTES)
         self._others: dict[str, _Other] = {}
         self._next_at = clock()
-        self._busy_s = 0.0  # with the latest meeting
-        self._said = 0  # by all of them, as far as was heard
+        self._busy_s = 0.0  # seconds of CPU work in the latest exchange
+        self._said = 0  # messages published by all replicas, as far as received
         self._met_at = clock()
         self._told: tuple[ReplicaShare, Mapping[str, PeerUse]] = (ALONE, {})
         self._meets = Periodic(self._meet, MEET_S, "meet the other gateways")
@@ -100,7 +100,9 @@ class Replicas:
         self._meets.start()
 
     async def stop(self) -> None:
-        """Leave: the others need not wait to see it. Nor need who ends wait for a server that is known to be away."""
+        """Publish that this gateway leaves, so that the others need not wait for GONE_S. Skipped while the exchange is
+        unavailable, so that shutdown does not wait for a server.
+        """
         await self._meets.stop()
         if not self.is_cut_off:
             try:
@@ -123,7 +125,7 @@ class Replicas:
             now = self._clock()
             if self.is_cut_off:
                 log.info("the other gateways are met again")
-                for other in self._others.values():  # they could not say anything either
+                for other in self._others.values():  # they could not publish either
                     other.heard_at = min(now, other.heard_at + now - self._met_at)
             self.is_cut_off, self._met_at = False, now
             self._look()
@@ -135,7 +137,9 @@ class Replicas:
         self._next_at = self._clock() + min(self._busy_s / TIME_RATIO_MAX, PAUSE_S_MAX) - MEET_S
 
     async def _publish(self, *, leaves: bool) -> bool:
-        """Hear what is new until nothing is, and say what that makes of this gateway's part; whether it was said."""
+        """Receive messages until there are no new ones, then publish this gateway's own; returns whether it was
+        published.
+        """
         await self._receive(await self._peer_exchange.receive_from(self.name, self._said))
         for _ in range(TRIES_MAX):
             began = time.perf_counter()
@@ -169,14 +173,14 @@ class Replicas:
             began = time.perf_counter()
             try:
                 self._others[name] = _read(orjson.loads(word), now - age_s)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:  # another version's
+            except (AttributeError, KeyError, TypeError, ValueError) as error:  # from another version
                 log.debug("what another gateway says is not understood: %s", error)
             self._busy_s += time.perf_counter() - began
-            await asyncio.sleep(0)  # a word may be of thousands of tenants
+            await asyncio.sleep(0)  # a message may hold thousands of tenants
         self._said = met.said
 
     def _look(self) -> None:
-        """Who is there by now, and what that means for this gateway."""
+        """Update the number of replicas, and this gateway's share of limits and budgets."""
         now = self._clock()
         self._others = {name: each for name, each in self._others.items() if now - each.heard_at < MINUTE_S}
         there = {name: each for name, each in self._others.items() if each.is_there(now)}
@@ -218,7 +222,7 @@ def _read(word: Any, heard_at: float) -> _Other:
 
 
 def _minutes_at(other: _Other, now: float) -> Minutes:
-    """What it has let in and claims; of one that is gone, what may not have left the minute yet."""
+    """What the replica has admitted and claims; for one that is gone, the part that may still be within the minute."""
     if other.is_there(now):
         return other.minutes
     left = max(0.0, 1 - (now - other.heard_at) / MINUTE_S)
@@ -232,7 +236,7 @@ def _minutes_at(other: _Other, now: float) -> Minutes:
 
 
 def _at_backends(others: Iterable[_Other]) -> dict[str, PeerUse]:
-    """What all of them have at each backend."""
+    """The sum of these replicas' load, by backend."""
     found: dict[str, PeerUse] = {}
     for other in others:
         for backend_id, use in other.backends.items():

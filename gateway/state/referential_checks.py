@@ -1,6 +1,6 @@
-"""Do the entries agree with each other? What the file is checked for as a whole, changes are checked for one by one.
+"""Referential checks: changes must not break references between entries (a tenant's tier exists, a tier in use stays).
 
-Only what a change may break is looked at, so that one change costs what it touches and not what there is.
+Only what a change can break is checked, so that its cost grows with the change and not with the number of entries.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from policies.types import DEFAULT_TIER
 
 
 class _After:
-    """The view as it will be."""
+    """The view as it would be after the changes."""
 
     def __init__(self, view: View, changes: Sequence[Change]) -> None:
         self._view = view
@@ -39,7 +39,7 @@ class _After:
 
 
 def disagreements(view: View, changes: Sequence[Change]) -> Iterator[ConfigProblem]:
-    """What would be wrong after the changes; paths are in the body of the entry that is changed."""
+    """The problems that the changes would cause; paths are in the body of the changed entry."""
     after = _After(view, changes)
     for change in changes:
         if change.body is not None:

@@ -1,12 +1,12 @@
-"""The registry: what is in force, read at once; and changes to it, one transaction each, everywhere in a second.
+"""Registry: the desired state of the gateway, readable at once, and changed in transactions that reach every replica.
 
-    reads     from memory, never waiting: get, page, entries
-    writes    checked as a whole (a tenant's tier exists, tiers in use stay), then one transaction of the store with
-              its audit entries, then in force here
-    watching  what other gateways have written is looked for WATCH_S apart, and listeners are told what is different
+    reads     from memory, without waiting: get, page, entries
+    writes    validated as a whole (a tenant's tier exists, tiers in use stay), then one transaction of the store with
+              its audit entries, then visible here
+    watching  the store is polled for changes of other gateways every WATCH_S; listeners are called with what differs
 
-A write names the etag that it is meant for, or takes what is there: then it is tried again where somebody else was
-quicker. The store may be away: reads and what is in force go on, writes raise StoreUnavailable.
+A write names the etag that it expects, or none: then it is retried when another write was committed first. While the
+store is unavailable, reads go on and writes raise StoreUnavailable.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from gateway.store.base import AuditEntry, Change, Document, Store, StoreUnavail
 from gateway.store.periodic import Periodic
 
 WATCH_S = 0.25
-TRIES_MAX = 5  # of a write that names no etag, against others who write the same
+TRIES_MAX = 5  # of a write without an etag, against concurrent writes to the same entry
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ Changed = frozenset[tuple[str, str]]
 
 
 class RegistryError(Exception):
-    """A change that is not made."""
+    """A rejected change."""
 
 
 class NotFound(RegistryError):  # noqa: N818 - named as HTTP names them
@@ -45,32 +45,34 @@ class AlreadyThere(RegistryError):  # noqa: N818
 
 
 class EtagMismatch(RegistryError):  # noqa: N818
-    """The entry is not, or no longer, what the change was meant for."""
+    """The entry does not have the etag that the change expects."""
 
     def __init__(self, etag: str | None) -> None:
-        """`etag` is what the entry has, None where there is none."""
+        """`etag` is the entry's etag, None where there is no entry."""
         super().__init__("the entry has changed meanwhile")
         self.etag = etag
 
 
 class DeclaredInFile(RegistryError):  # noqa: N818
-    """Only the file declares it: it can be overridden here, and deleted there."""
+    """Only the file declares the entry: the API can override it, but not delete it."""
 
 
 class Invalid(RegistryError):  # noqa: N818
-    """The change would make something wrong, in every way that `problems` tells (their paths are in the body)."""
+    """The change would make the configuration invalid; `problems` lists every reason (their paths are in the body)."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("; ".join(problem.describe(None) for problem in problems))
         self.problems = tuple(problems)
 
 
-NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: it must not be there, it must be
+NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: the entry must not exist, or must exist
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One entry as it is to be; `body` None: deleted. `etag`: what it must have now; None: it may be there or not."""
+    """The desired state of one entry; `body` None: deleted. `etag`: the etag it must have now; None: any, or no
+    entry.
+    """
 
     kind: str
     name: str
@@ -79,7 +81,7 @@ class Edit:
 
 
 class Registry:
-    """All that can be managed of one gateway. Make it on the loop that runs it, `start` it, `stop` it."""
+    """All managed entries of one gateway. Create it on the loop that runs it; call `start` and `stop`."""
 
     def __init__(self, store: Store, declared: Declared, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970, for the audit log."""
@@ -93,8 +95,8 @@ class Registry:
         self._is_readable = True
 
     async def start(self) -> None:
-        """Open the store, take what is there, begin to watch. Raises StateFileError, and StoreUnavailable where there
-        is no copy to start from.
+        """Open the store, read it, start to watch it. Raises StateFileError, and StoreUnavailable where there is no
+        local copy either.
         """
         await self._store.open()
         await self.refresh()
@@ -106,7 +108,7 @@ class Registry:
 
     @property
     def is_store_available(self) -> bool:
-        """Whether a change would be taken, as far as is known."""
+        """Whether a change would be accepted, by the latest contact with the store."""
         return self._is_readable and self._store.is_available
 
     # -- reads, from memory --------------------------------------------------------------------------------
@@ -115,22 +117,24 @@ class Registry:
         return self._view.get(kind, name)
 
     def page(self, kind: str, *, after: str = "", limit: int = 100) -> list[Entry]:
-        """At most `limit` entries by name, those behind `after`."""
+        """At most `limit` entries of a kind by name, after the name `after`."""
         return self._view.page(kind, after=after, limit=limit)
 
     def entries(self, kind: str) -> list[Entry]:
-        """All of a kind, by name."""
+        """All entries of a kind, by name."""
         return list(self._view.all(kind))
 
     def subscribe(self, listener: Callable[[Changed], None]) -> Callable[[], None]:
-        """`listener` is called on the loop after every change, and must not fail or wait. Returns how to end that."""
+        """Call `listener` on the loop after every change; it must not raise or block. Returns a function that
+        unsubscribes it.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     # -- writes --------------------------------------------------------------------------------------------
 
     async def create(self, kind: str, name: str, body: Mapping[str, Any], *, actor: str) -> Entry:
-        """Raises AlreadyThere and what `apply` raises."""
+        """Create an entry. Raises AlreadyThere and what `apply` raises."""
         if self.get(kind, name) is not None:
             raise AlreadyThere
         try:
@@ -139,13 +143,13 @@ class Registry:
             raise AlreadyThere from error
 
     async def put(self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, etag: str | None = None) -> Entry:
-        """Make the entry what `body` says, whole, where its etag is this (as in Edit). Raises what `apply` raises."""
+        """Replace the whole body of an entry, which must have this etag (as in Edit). Raises what `apply` raises."""
         return await self._one(Edit(kind, name, body, etag), actor)
 
     async def patch(
         self, kind: str, name: str, patch: Mapping[str, Any], *, actor: str, etag: str | None = None
     ) -> Entry:
-        """Merge `patch` into the body (RFC 7396: null takes a field away). Raises NotFound, what `apply` raises."""
+        """Merge `patch` into the body (RFC 7396: null removes a field). Raises NotFound and what `apply` raises."""
         for _ in range(TRIES_MAX):
             entry = self.get(kind, name)
             if entry is None:
@@ -160,8 +164,8 @@ class Registry:
         raise StoreUnavailable(f"{kind}/{name} is being changed by too many at once")
 
     async def delete(self, kind: str, name: str, *, actor: str, etag: str | None = None) -> None:
-        """Take away what the API has made of it, and with a tenant its keys. Raises NotFound, DeclaredInFile where
-        only the file has it, and what `apply` raises.
+        """Delete what the API has written of an entry, and with a tenant its keys. Raises NotFound, DeclaredInFile
+        where only the file declares it, and what `apply` raises.
         """
         entry = self.get(kind, name)
         if entry is None:
@@ -172,12 +176,12 @@ class Registry:
             raise DeclaredInFile
         edits = [Edit(kind, name, None, etag)]
         if kind == "tenants" and not self._view.is_declared(kind, name):
-            # A tenant who is made again under this name must not be met with the old keys.
+            # A new tenant of the same name must not inherit the old keys.
             edits += [Edit("keys", key.name, None) for key in self._keys_of(name) if key.origin != "declared"]
         await self.apply(edits, actor=actor)
 
     async def apply(self, edits: Sequence[Edit], *, actor: str) -> list[Entry | None]:
-        """All edits in one transaction, or none; the entries as they are now. Raises Invalid, EtagMismatch,
+        """Apply all edits in one transaction, or none; returns the resulting entries. Raises Invalid, EtagMismatch,
         StoreUnavailable, StoreFull.
         """
         async with self._writing:
@@ -187,7 +191,7 @@ class Registry:
                 try:
                     documents = await self._store.commit(changes, actor=actor, at_s=self._clock())
                 except VersionConflict:
-                    # Somebody else was quicker: what is there now decides whether the edits still hold.
+                    # Another write was committed first: check the edits again against the present entries.
                     await self._refresh()
                     continue
                 self._take(documents)
@@ -199,16 +203,16 @@ class Registry:
     async def audit(
         self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
     ) -> tuple[AuditEntry, ...]:
-        """Who changed what, the newest first; those with a revision below `before`."""
+        """Audit entries, newest first, with a revision below `before`."""
         return await self._store.audit(before=before, limit=limit, kind=kind, name=name)
 
     async def refresh(self) -> None:
-        """Take over what others have written by now. Raises StoreUnavailable."""
+        """Read what other gateways have written. Raises StoreUnavailable."""
         async with self._writing:
             await self._refresh()
 
     def redeclare(self, declared: Declared) -> None:
-        """The file has been read anew."""
+        """Replace the declared entries, after the file was read again."""
         self._tell(self._view.redeclare(declared))
 
     # -- in parts ------------------------------------------------------------------------------------------
@@ -224,7 +228,7 @@ class Registry:
         return entry
 
     def _change(self, edit: Edit) -> Change:
-        """The edit as a change of what is there now. Raises EtagMismatch, Invalid."""
+        """The edit as a change of the present document. Raises EtagMismatch, Invalid."""
         entry = self.get(edit.kind, edit.name)
         etag = None if entry is None else entry.etag
         if not _is_meant(edit.etag, entry):
@@ -248,7 +252,7 @@ class Registry:
         return [entry for entry in self._view.all("keys") if entry.body.get("tenant") == tenant]
 
     def _take(self, documents: Sequence[Document]) -> None:
-        """These documents are as they are now. What cannot be read (a newer gateway wrote it) stays as it was here."""
+        """Apply documents from the store. One that cannot be read (from a newer gateway) leaves the entry as it was."""
         changed = set()
         for document in documents:
             if document.kind not in RESOURCE_KINDS:
@@ -283,14 +287,14 @@ class Registry:
 
 
 def _is_meant(etag: str | None, entry: Entry | None) -> bool:
-    """Whether an edit of this etag is for what is there."""
+    """Whether an edit with this etag applies to the present entry."""
     if etag == ANY_THERE:
         return entry is not None
     return etag is None or etag == (NOT_THERE if entry is None else entry.etag)
 
 
 def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """RFC 7396, JSON Merge Patch, of two objects."""
+    """The result of an RFC 7396 JSON Merge Patch on an object."""
     result = dict(body)
     for name, value in patch.items():
         if value is None:

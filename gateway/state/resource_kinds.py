@@ -1,7 +1,7 @@
-"""What there is to manage: one class of body per kind, the same sections that the file is read with.
+"""Resource kinds: the class of body per kind, the same sections that the configuration file is read with.
 
-A body holds the fields that were set; what is not set has its default. Secrets do not get in: of an API key there is
-the HMAC and the last four characters, of a backend's credential where to read it.
+A body holds the fields that were set; the others have their defaults. Bodies hold no secrets: of an API key they have
+the HMAC and the last four characters, of a backend's credential the place to read it from.
 """
 
 import re
@@ -47,8 +47,8 @@ _POOL = re.compile(rf"[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}")
 
 
 class ManagedBackend(BackendSection):
-    """A server as in the file. `draining`: what runs there ends, and nothing new is sent. `ca_pem` is what a `ca_file`
-    holds: it goes with the rest to every gateway, and names no file of theirs.
+    """A backend as in the file. `draining`: running requests end, and no new ones are sent. `ca_pem` is the content of
+    a `ca_file`: it is replicated to every gateway, and names no file on their disks.
     """
 
     draining: bool = False
@@ -77,7 +77,7 @@ class ManagedBackend(BackendSection):
 
 
 class ApiKey(Section):
-    """An API key: a tenant's, or with a role one for the admin API. `models` None: every model."""
+    """An API key of a tenant, or with a role one for the admin API. `models` None: every model."""
 
     hmac: Hmac
     last_four: Annotated[str, Field(min_length=4, max_length=4)]
@@ -100,7 +100,7 @@ class ApiKey(Section):
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A sort of document: what its body is, and what it may be called."""
+    """A kind of document: its body, its name pattern, and how many there may be."""
 
     section: type[Section]
     name: re.Pattern[str]
@@ -117,7 +117,7 @@ RESOURCE_KINDS: Mapping[str, ResourceKind] = {
 
 
 def read_body(kind: str, body: Mapping[str, Any]) -> tuple[Section | None, list[ConfigProblem]]:
-    """Return the body as its section, or all that is wrong with it."""
+    """Return the body as its section, or all problems with it."""
     section = RESOURCE_KINDS[kind].section
     try:
         return section.model_validate(body), []
@@ -126,5 +126,5 @@ def read_body(kind: str, body: Mapping[str, Any]) -> tuple[Section | None, list[
 
 
 def body_to_json(section: BaseModel) -> dict[str, Any]:
-    """The fields that were set, as JSON. What is null says no more than its default."""
+    """The fields that were set, as JSON. A null field is left out: it means its default."""
     return section.model_dump(mode="json", exclude_unset=True, exclude_none=True)

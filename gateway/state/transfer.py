@@ -1,7 +1,7 @@
-"""What was made by the API, as a file to be kept, read, or taken to another gateway.
+"""Export and import: what the API has written, as a file to back up or to move to another gateway.
 
-Only that: what the configuration declares is there already, and usage and the audit log stay where they are. Of keys
-there are the HMACs, which open nothing without the secret that they were made with.
+The export holds no declarations, usage or audit log. Keys are exported as HMACs, which are useless without the secret
+that they were made with.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ IMPORT_BYTES_MAX = 256 << 20
 
 
 def export_from(config: Config, config_file: Path | None) -> str:
-    """The export of the state that this configuration keeps. Raises ValueError, StateFileError, StoreUnavailable."""
+    """The export of this configuration's state. Raises ValueError, StateFileError, StoreUnavailable."""
 
     async def export() -> str:
         async with _registry(config, config_file) as registry:
@@ -37,7 +37,7 @@ def export_from(config: Config, config_file: Path | None) -> str:
 
 
 def import_into(config: Config, config_file: Path | None, file: Path) -> int:
-    """Import the file; return how many entries were made or changed. Raises OSError, what `export_from` and what
+    """Import the file; return the number of entries created or changed. Raises OSError, and what `export_from` and
     `import_entries` raise.
     """
     with file.open("rb") as opened:
@@ -63,7 +63,7 @@ async def _registry(config: Config, config_file: Path | None) -> AsyncIterator[R
 
 
 def write_export(registry: Registry) -> bytes:
-    """All that the API has made, as JSON that `read_export` reads."""
+    """All entries that the API has written, as JSON that `read_export` reads."""
     made = {
         kind: {entry.name: dict(entry.body) for entry in registry.entries(kind) if entry.origin != "declared"}
         for kind in RESOURCE_KINDS
@@ -72,7 +72,7 @@ def write_export(registry: Registry) -> bytes:
 
 
 def read_export(data: bytes) -> list[Edit]:
-    """What an export says, in an order in which it can be made. Raises ValueError for what is none."""
+    """The edits of an export, in an order in which they can be applied. Raises ValueError for an invalid export."""
     try:
         read: Any = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -92,9 +92,9 @@ def read_export(data: bytes) -> list[Edit]:
 
 
 async def import_entries(registry: Registry, edits: list[Edit], *, actor: str) -> int:
-    """Make what differs, whole entries each, in transactions of CHANGES_MAX; what is not in it stays. Returns how many
-    entries were made or changed. Raises what `Registry.apply` raises:
-    then what came before is made, and the same import goes on from there.
+    """Apply the edits that differ, in transactions of CHANGES_MAX; entries that are not in the export stay. Returns the
+    number of entries created or changed. Raises what `Registry.apply` raises: transactions before the failed one stay
+    applied, and repeating the import continues from there.
     """
     differing = [edit for edit in edits if not _is_there(registry, edit)]
     problems = [problem for edit in differing for problem in _problems(edit)]
@@ -106,7 +106,7 @@ async def import_entries(registry: Registry, edits: list[Edit], *, actor: str) -
 
 
 def _problems(edit: Edit) -> list[ConfigProblem]:
-    """What is wrong with one entry by itself; paths begin with its kind and name."""
+    """The problems of one entry by itself; paths begin with its kind and name."""
     _, found = read_body(edit.kind, edit.body or {})
     return [ConfigProblem((edit.kind, edit.name, *problem.path), problem.text) for problem in found]
 

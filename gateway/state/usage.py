@@ -1,8 +1,8 @@
-"""Who has used how much, by tenant, key, model and day: counted in memory, on disk at most a second later.
+"""Usage book: requests and tokens by tenant, key, model and day, counted in memory and written within a second.
 
-A book has one writer's name, drawn at random, and keeps totals that only grow. A flush writes the totals, not what was
-added: one that failed, or of which nobody knows, is simply written again, and nothing counts twice. What a process has
-not flushed when it is killed is lost: FLUSH_S and the time of one write.
+A book has a random writer name, and keeps totals that only grow. A flush writes totals, not increments: one that
+failed, or whose outcome is unknown, is repeated, and nothing counts twice. A killed process loses what it has not
+flushed: FLUSH_S and the time of one write.
 """
 
 import logging
@@ -17,8 +17,8 @@ from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageR
 from gateway.store.periodic import Periodic
 
 FLUSH_S = 0.4
-ROWS_MAX = 100_000  # of the days that are not over
-OTHER = "other"  # who does not find a row any more
+ROWS_MAX = 100_000  # of today and of days not yet written
+OTHER = "other"  # tenant and model of usage beyond ROWS_MAX
 WRITER_BYTES = 9
 DAY_S = 86_400
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Row:
-    """What was counted of one row, in place: once a call."""
+    """The counts of one row, updated in place once a call."""
 
     of: UsageKey
     requests: int = 0
@@ -40,7 +40,7 @@ class _Row:
 
 
 class UsageBook:
-    """Mutable; used on one loop."""
+    """Counts usage and flushes it to the store. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""
@@ -59,13 +59,13 @@ class UsageBook:
         self._flusher.start()
 
     async def stop(self) -> None:
-        """Write what is left, if that can be done."""
+        """Write what is left, if the store is available."""
         if self._flusher.is_running:
             await self._flusher.stop()
             await self._try_flush()
 
     def ended(self, trace: CallTrace) -> None:
-        """A call has ended; one that was not served is not counted."""
+        """Count an ended call; one that was not served is not counted."""
         if trace.tenant_id is not None and trace.usage is not None:
             self.used(
                 trace.tenant_id,
@@ -79,7 +79,7 @@ class UsageBook:
     def used(
         self, tenant: str, *, key: str, model: str, prompt_tokens: int, cached_tokens: int, output_tokens: int
     ) -> None:
-        """One call was answered."""
+        """Count one served call."""
         day = self.today()
         row = self._rows.get((day, tenant, key, model)) or self._new_row(UsageKey(day, tenant, key, model))
         row.requests += 1
@@ -91,7 +91,7 @@ class UsageBook:
         self.counted(of, prompt_tokens + output_tokens)
 
     async def flush(self) -> None:
-        """Write what was counted since the last time. Raises StoreUnavailable; it is written the next time then."""
+        """Write the rows changed since the last flush. Raises StoreUnavailable; the next flush writes them then."""
         if not self._unwritten:
             return
         self._writing, self._unwritten = self._unwritten, set()
@@ -104,7 +104,7 @@ class UsageBook:
             self._writing = set()
 
     def tokens_today(self, tenant: str) -> dict[str, int]:
-        """Tokens of prompts and answers that were counted here today, by key. Looks at all rows."""
+        """Prompt and output tokens counted here today, by key. Scans all rows."""
         today, found = self.today(), dict[str, int]()
         for row in self._rows.values():
             if row.of.day == today and row.of.tenant == tenant:
@@ -112,18 +112,18 @@ class UsageBook:
         return found
 
     def today(self) -> str:
-        """The day that it is, in UTC."""
+        """The present day, in UTC."""
         now_s = self._clock()
         if now_s >= self._day_ends_at_s or now_s < self._day_ends_at_s - DAY_S:
             self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
             self._day_ends_at_s = (now_s // DAY_S + 1) * DAY_S
-            # Nothing is added to days that are over: what is written of them need not be known here.
+            # Past days do not change: their written rows can be dropped.
             needed = self._unwritten | self._writing
             self._rows = {of: row for of, row in self._rows.items() if row.of.day == self._day or row.of in needed}
         return self._day
 
     def _new_row(self, of: UsageKey) -> _Row:
-        """The row of this, or of all for which there is none any more."""
+        """The row of this key, or the common row of all usage beyond ROWS_MAX."""
         if len(self._rows) >= ROWS_MAX:
             of = UsageKey(of.day, OTHER, "", OTHER)
         return self._rows.setdefault(of, _Row(of))
