@@ -1,4 +1,4 @@
-"""One step of an engine, as it is put together, and the question of who may put it together."""
+"""One engine step while it is formed, and the interface of the policies that form it."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +9,7 @@ from backends.engine.slots import Slots
 
 @dataclass(slots=True)
 class Batch:
-    """The sequences of one step. How much each computes is its `scheduled`."""
+    """The sequences of one step. Each one's `scheduled` is the number of tokens it computes."""
 
     sequences: list[Sequence] = field(default_factory=list)
     prefill_alone: bool = False
@@ -32,24 +32,26 @@ class Batch:
 
 
 class Batching(Protocol):
-    """Which tokens does the next step compute?"""
+    """A batching policy: it chooses the tokens that the next step computes."""
 
     def form(self, slots: Slots, now: float) -> Batch:
         """Admit, preempt and schedule; an empty batch means that nothing can run."""
         ...
 
     def decodes_ahead(self, slots: Slots) -> float:
-        """How many steps would do nothing but decode all that run, while nobody comes or goes and memory lasts."""
+        """Return how many steps would only decode all running sequences, if none enters or leaves and
+        memory suffices.
+        """
         ...
 
     def decoded(self, steps: int) -> None:
-        """So many of these were done without asking."""
+        """Record that so many of these steps ran without calls of `form`."""
         ...
 
 
 def take(slots: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max: int) -> None:
-    """Let a sequence compute so many tokens in this step of `tokens_max`, if it runs still, preempting from the end of
-    the waiting order while there is no room. One that is its own victim is not taken; whoever is left alone fits.
+    """Let a running sequence compute these tokens in this step of `tokens_max`. While there is no room, preempt from
+    the end of the waiting order. A sequence that is its own victim is not taken; the last one left always fits.
     """
     grow = slots.memory.grow
     while sequence.running:
@@ -61,7 +63,7 @@ def take(slots: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max
 
 
 def preempt_last(slots: Slots, batch: Batch) -> None:
-    """Preempt the last of those who run, in the waiting order, whether or not this step has it."""
+    """Preempt the running sequence that is last in the waiting order, in this step or not."""
     victim = slots.waiting.victim(slots.running)
     if victim.scheduled:
         batch.drop(victim)

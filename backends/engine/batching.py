@@ -1,10 +1,9 @@
-"""What one step computes.
+"""Batching policies: what one step computes.
 
-`SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests
-stand still meanwhile. `ChunkedPrefill` is vLLM: every step takes what runs in order of admission and
-fills what is left of its token budget with prompts, cut where the budget ends. `Sarathi` decodes first,
-whatever else runs. `fair_batching.py` divides a step by deadlines. All stop at the first waiting request that does
-not fit.
+`SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests pause meanwhile.
+`ChunkedPrefill` is vLLM: every step takes the running requests in order of admission and fills the rest of its token
+budget with prompts, cut where the budget ends. `Sarathi` always decodes first. `fair_batching.py` divides a step by
+deadlines. All stop at the first waiting request that does not fit.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,10 +23,10 @@ DECODE_STEPS_MIN = 10
 
 
 class SeparatePrefill:
-    """Admit when the batch is empty or after `decode_steps_min` decodes, then every step until one succeeds.
+    """Admit if the batch is empty or after `decode_steps_min` decodes, then in every step until an admission succeeds.
 
-    A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer prompt goes alone.
-    The published engine uses max(M // 6, 3072) for a pool of M tokens: `for_pool`.
+    A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer prompt goes alone. The published engine
+    uses max(M // 6, 3072) for a pool of M tokens: `for_pool`.
     """
 
     def __init__(self, *, prefill_tokens_max: int, decode_steps_min: int = DECODE_STEPS_MIN) -> None:
@@ -70,7 +69,7 @@ class SeparatePrefill:
 
 
 class ChunkedPrefill:
-    """vLLM's order: what runs, in order of admission; then, unless somebody was preempted, what waits."""
+    """vLLM's order: the running requests, in order of admission; then the waiting ones, unless the step preempted."""
 
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
         self.tokens_max = tokens_max
@@ -88,11 +87,11 @@ class ChunkedPrefill:
 
 
 class Sarathi:
-    """Decodes first, so that no prompt ever stalls an answer; then prompts that were begun; then what waits.
+    """Decodes first, so that no prompt stalls an answer; then prompts that have begun; then the waiting ones.
 
-    An admitted prompt has room for all of itself at once, so that it never waits for memory in the middle
-    (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order came of this one: what is left of a
-    prompt comes after all decodes there too, but it takes its blocks chunk by chunk.
+    An admitted prompt gets room for all of itself at once, so that it never waits for memory in the middle
+    (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order derives from this one: there too, the rest of a
+    prompt comes after all decodes, but takes its blocks chunk by chunk.
     """
 
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
@@ -113,7 +112,7 @@ class Sarathi:
     def decoded(self, steps: int) -> None: ...
 
 
-# Each makes itself for an engine of these step times, with a KV pool and a step of so many tokens.
+# Name -> factory; its arguments: the engine's step times, and the tokens of its KV pool and of a step.
 BATCHING: dict[str, Callable[[StepCoefficients, int, int], Batching]] = {
     "chunked-prefill": lambda _, _kv_tokens_max, step_tokens_max: ChunkedPrefill(tokens_max=step_tokens_max),
     "sarathi": lambda _, _kv_tokens_max, step_tokens_max: Sarathi(tokens_max=step_tokens_max),
@@ -135,7 +134,7 @@ def _decode_all(slots: Slots) -> Batch:
 
 
 def _schedule(slots: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
-    """Take these, which run, in order, up to `tokens_max` in all."""
+    """Schedule these running sequences in order, up to `tokens_max` in all."""
     for sequence in sequences:
         if batch.new_tokens >= tokens_max:
             break
@@ -143,9 +142,10 @@ def _schedule(slots: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_
 
 
 def _admit(slots: Slots, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
-    """Take from the queue what fits into the batch and the pool, in order; nothing in a step that preempted.
+    """Admit and schedule waiting sequences in order while they fit the batch and the pool; none in a step that
+    preempted.
 
-    With `whole` a prompt that is cut takes room for all of itself.
+    With `whole`, a prompt that is cut reserves room for all of itself.
     """
     while not batch.preempted and batch.new_tokens < tokens_max:
         sequence = slots.admit()

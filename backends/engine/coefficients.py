@@ -1,11 +1,11 @@
-"""How long a step takes, by model and machine, as straight lines.
+"""Step-time coefficients by model and machine: linear models of how long a step takes.
 
-A step reads all weights once (base), computes its new tokens (token) and reads the KV entries of
-every request in it (context token). Engines that prefill alone have a second line for that step.
-Every entry names where its numbers come from; the roofline ones were never measured.
+A step reads all weights once (base), computes its new tokens (token) and reads the KV entries of every request in it
+(context token). Engines that prefill alone have a second line for that step. Every entry names its source; the roofline
+estimates were never measured.
 
-Published profiles of another form (piecewise in tokens, or without a context term and without a
-pool size) are left out: half a model would look like a whole one.
+Published profiles of another form (piecewise in tokens, or without a context term and without a pool size) are left
+out, because they would give only half a model.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from policies.step_time.model import StepTimeModel
 class StepCoefficients:
     """Step time of one model on one machine. All times in seconds, KV pool in tokens.
 
-    mixed and decode steps: base + token * new tokens + context_token * context + request * requests
-    prefill alone: prefill_base + prefill_token * new tokens + prefill_request * requests, plus
-    context_token for what the prefix cache supplied (the rest of the context is in prefill_token).
-    Where no prefill line was fitted, the mixed line serves. `overhead_s` is the host's, per step.
+    Mixed and decode steps: base + token * new tokens + context_token * context + request * requests. Prefill alone:
+    prefill_base + prefill_token * new tokens + prefill_request * requests, plus context_token for cached tokens (the
+    rest of the context is in prefill_token). Without a prefill line the mixed line applies. `overhead_s` is the host's,
+    per step.
     """
 
     base_s: float
@@ -35,7 +35,7 @@ class StepCoefficients:
     source: str
 
     def mixed_s(self, *, new_tokens: int, context_tokens: int, requests: int) -> float:
-        """Seconds of a step that decodes, with or without prefill chunks beside the decodes."""
+        """Return the seconds of a step that decodes, with or without prefill chunks beside the decodes."""
         return (
             self.base_s
             + self.token_s * new_tokens
@@ -45,13 +45,13 @@ class StepCoefficients:
         )
 
     def step_time_model(self) -> StepTimeModel:
-        """What an engine of these coefficients would know of its own mixed steps, exactly."""
+        """Return the exact step-time model of this engine's mixed steps."""
         return StepTimeModel(
             self.base_s + self.overhead_s, self.token_s, context_token_s=self.context_token_s, request_s=self.request_s
         )
 
     def prefill_s(self, *, new_tokens: int, cached_tokens: int, requests: int) -> float:
-        """Seconds of a step that only prefills whole prompts, `cached_tokens` of them found in the cache."""
+        """Return the seconds of a step that only prefills whole prompts, `cached_tokens` of them found in the cache."""
         if self.prefill_base_s is None or self.prefill_token_s is None:
             return self.mixed_s(new_tokens=new_tokens, context_tokens=new_tokens + cached_tokens, requests=requests)
         return (

@@ -1,8 +1,8 @@
-"""Continuous batching as arithmetic: requests in, steps out.
+"""Engine simulator: continuous batching as arithmetic, requests in and steps out.
 
-An engine computes one step at a time. `step_begin` decides what the next step computes and says how
-long that takes; whoever owns the clock waits so long and calls `step_end`, which says what came out.
-There is no clock here and no chance: equal calls give equal steps, in real time or in a simulation.
+An engine computes one step at a time. `step_begin` decides what the next step computes and returns how long it takes.
+The caller owns the clock: it waits so long and calls `step_end`, which returns what the step produced. There is no
+clock and no randomness here: equal calls give equal steps, in real time or in a simulation.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A step that has begun. Tokens to compute, KV tokens to read, requests in it."""
+    """A step that has begun: seconds, tokens to compute, KV tokens to read, requests in it."""
 
     begun_at: float
     duration_s: float
@@ -35,7 +35,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step produced. `emitted` names every request that got one more token, in batch order."""
+    """The result of a step. `emitted` names every request that got one more token, in batch order."""
 
     plan: StepPlan
     emitted: tuple[str, ...]
@@ -47,7 +47,7 @@ class StepResult:
 
 
 class Leap(NamedTuple):
-    """Steps that were done at once: when the last of them ended, and to whom each gave one token."""
+    """Steps that were done at once: when the last of them ended, and the requests that each gave one token."""
 
     ended_at: float
     steps: int
@@ -56,7 +56,7 @@ class Leap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Gauges of now, and totals since the start. Tokens unless the name says requests."""
+    """Gauges of now, and totals since the start. Tokens, unless the name says requests or steps."""
 
     requests_running: int
     requests_waiting: int
@@ -105,7 +105,7 @@ class Engine:
     def submit(self, request: EngineRequest, now: float) -> None:
         """Queue a request.
 
-        ValueError: its id is in flight, it has no tokens, or it could not even run alone in this pool.
+        Raises ValueError if its id is in flight, it has no tokens, or it does not fit this pool even alone.
         """
         if request.id in self._sequences:
             raise ValueError(f"request {request.id!r} is already in flight")
@@ -120,7 +120,7 @@ class Engine:
         self._slots.waiting.push(sequence)
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request; its room and its seat are free at once. False if it is not in flight."""
+        """Drop a request; its memory and its slot are free at once. False if it is not in flight."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return False
@@ -131,7 +131,7 @@ class Engine:
         return True
 
     def step_begin(self, now: float) -> StepPlan | None:
-        """Decide the next step, or None when nothing is in flight. The last one must have ended."""
+        """Begin the next step, or return None if nothing is in flight. The last one must have ended."""
         assert self._step is None, "one step at a time"
         if not self._sequences:
             return None
@@ -149,9 +149,9 @@ class Engine:
         return plan
 
     def leap(self, now: float, before: float) -> Leap | None:
-        """Do at once all steps from `now` on that end before `before` and have nothing to tell but that everybody who
-        runs got one token more: nobody enters, is preempted, or gets a first or last token. None where the next is
-        not like that. Equal, to the last bit of the clock, to as many calls of step_begin and step_end.
+        """Do at once all steps from `now` on that end before `before` and only give every running request one more
+        token: no request is admitted or preempted or gets its first or last token. None if the next step is not like
+        that. Equal, to the last bit of the clock, to as many calls of step_begin and step_end.
         """
         assert self._step is None, "one step at a time"
         running = self._slots.running
@@ -182,16 +182,16 @@ class Engine:
         return Leap(now, count, [sequence.request.id for sequence in running])
 
     def _decodes_ahead(self, running: list[Sequence]) -> float:
-        """Steps before the next one that has more to tell."""
+        """Steps before the next one that does more than decode."""
         steps = self._batching.decodes_ahead(self._slots) if running else 0
         for sequence in running:
-            if sequence.present - sequence.computed != 1 or not sequence.emitted:  # the end of a prompt, maybe
+            if sequence.present - sequence.computed != 1 or not sequence.emitted:  # it may be the end of a prompt
                 return 0
             steps = min(steps, sequence.request.output_tokens - sequence.emitted - 1)
         return steps and min(steps, self._slots.memory.decodes_ahead(running))
 
     def step_end(self) -> StepResult:
-        """Collect what the step produced. What was aborted meanwhile produced nothing."""
+        """End the step and return what it produced. Requests that were aborted meanwhile produced nothing."""
         assert self._step is not None, "no step has begun"
         (plan, batch), self._step = self._step, None
         emitted: list[str] = []
@@ -224,7 +224,7 @@ class Engine:
         return StepResult(plan, tuple(emitted), tuple(finished), prefilled, prompt_tokens)
 
     def prefill_budget(self, now: float, envelope: SloEnvelope) -> float:
-        """FairBatching's prefill admission budget (PAB) in tokens, for an envelope that has both targets."""
+        """Return FairBatching's prefill admission budget (PAB) in tokens, for an envelope with both targets."""
         return prefill_budget(self._sequences.values(), self.coefficients.step_time_model(), envelope, now)
 
     def snapshot(self) -> EngineSnapshot:

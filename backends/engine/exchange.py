@@ -1,7 +1,7 @@
 """One HTTP request inside the engines: several sequences advance, one handler writes.
 
-The engine calls in for every token and is never kept waiting; the handler wakes when there is
-something to send (or, for an answer that is not streamed, when all is there) and takes it all.
+The engine calls in for every token and never waits. The handler wakes when it can send something (for a non-streamed
+answer, when all of it is there) and takes everything so far.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from backends.engine.responses import EngineReply
 
 @dataclass(slots=True)
 class Choice:
-    """One sequence of an exchange: how far it is, where it runs."""
+    """One sequence of an exchange: its progress and its engine."""
 
     exchange: "EngineExchange"
     index: int
@@ -37,7 +37,7 @@ class Choice:
 
 
 class EngineExchange:
-    """One HTTP request in the engines: what has happened since its handler last looked."""
+    """One HTTP request in the engines, and its events since the handler last took them."""
 
     def __init__(self, *, streaming: bool) -> None:
         self.choices: list[Choice] = []
@@ -66,7 +66,7 @@ class EngineExchange:
         return not self._unfinished and not self._events
 
     async def events(self) -> list[tuple[int, int]]:
-        """Wait for (choice, its tokens so far), one entry per token; for all of them when not streaming."""
+        """Wait for events (choice, its tokens so far), one per token; without streaming, wait for all of them."""
         if self._unfinished and not (self._streaming and self._events):
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake

@@ -1,7 +1,7 @@
-"""What the engines report as vLLM metrics: names, labels and meaning of vLLM 0.32.
+"""The engines' metrics in vLLM's format: names, labels and meaning of vLLM 0.32.
 
-iteration_tokens_total counts as vLLM counts it: a step that emits adds its emitted tokens and the
-prompts it completed (what the cache supplied left out); a step that only cuts a prompt adds nothing.
+iteration_tokens_total counts as in vLLM: a step that emits adds its emitted tokens and the prompts it completed,
+without what the cache supplied; a step that only computes a part of a prompt adds nothing.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ Samples = Iterable[tuple[str, Labels, float]]
 
 @dataclass(slots=True)
 class EngineMeters:
-    """Counts of one engine that its own totals do not keep."""
+    """Counts of one engine that its own totals do not have."""
 
     iteration_counts: list[int] = field(default_factory=lambda: [0] * (len(ITERATION_BUCKETS) + 1))
     iteration_tokens: int = 0
@@ -41,7 +41,7 @@ class EngineMeters:
         self._count(tokens, steps=1)
 
     def decoded(self, *, steps: int, tokens: int) -> None:
-        """Count steps in each of which so many requests got a token and nothing else happened."""
+        """Count steps that each gave so many requests a token and did nothing else."""
         self._count(tokens, steps=steps)
 
     def _count(self, tokens: int, *, steps: int) -> None:
@@ -51,7 +51,7 @@ class EngineMeters:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """Labels of cache_config_info that do not change."""
+    """The constant labels of cache_config_info."""
 
     block_tokens: int
     blocks: int
@@ -76,7 +76,7 @@ class CacheConfig:
 def render(
     engines: Sequence[tuple[EngineSnapshot, EngineMeters]], *, model: str, cache: CacheConfig, rejections: Counter[str]
 ) -> str:
-    """Text of /metrics."""
+    """Return the text of /metrics."""
     lines: list[str] = []
     for name, kind, samples in _families(engines, cache, rejections):
         lines.append(f"# HELP vllm:{name} As vLLM reports it.")

@@ -1,11 +1,12 @@
-"""FairBatching in the simulated engine: policies/batching/fair.py chooses, this file gives it memory and seats.
+"""FairBatching in the simulated engine: policies/batching/fair.py chooses, this file provides memory and slots.
 
-Memory first, then time. Whoever decodes gets room for its next token, by preemption from the end of the waiting order
-where there is none. Then the rule chooses among all that run and, unless somebody was preempted, the first of those
-that wait, whoever of them is due first; who is chosen is seated with room for its whole prompt, as long as there is.
+Memory comes first. Every decoding sequence gets room for its next token, by preemption from the end of the waiting
+order if there is none. Then the rule chooses, by due time, among all running sequences and, unless the step preempted,
+the first OFFERED_MAX waiting ones. A chosen waiting sequence gets a slot and room for its whole prompt, while there is
+any.
 
-A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has time without end, and tokens count from
-its arrival: they are late, so it decodes in every step, and steps keep to its TPOT.
+A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has no due time, and tokens count from its
+arrival: they are late, so it decodes in every step, and steps keep to its TPOT.
 """
 
 from collections.abc import Iterable
@@ -20,11 +21,11 @@ from policies.batching.pab import DueDecode, prefill_admission_budget
 from policies.step_time.model import StepTimeModel
 from policies.types import SloEnvelope
 
-OFFERED_MAX = 64  # of those that wait; more could never have seats in one step
+OFFERED_MAX = 64  # waiting sequences; more than this never get slots in one step
 
 
 class FairBatching:
-    """Which tokens does the next step compute so that both targets hold? `model` is what it knows of step times."""
+    """Forms steps such that both targets hold. `model` is the step time that it assumes."""
 
     def __init__(self, model: StepTimeModel, *, tokens_max: int) -> None:
         self.model = model
@@ -34,12 +35,12 @@ class FairBatching:
         batch = Batch()
         self._make_room(slots, batch)
         self._fill(slots, batch, now, () if batch.preempted else tuple(islice(slots.waiting, OFFERED_MAX)))
-        while not batch.sequences and slots.running:  # all that were chosen had no room
+        while not batch.sequences and slots.running:  # none of the chosen ones had room
             self._fill(slots, batch, now, ())
         return batch
 
     def decodes_ahead(self, slots: Slots) -> float:
-        """While all that run fit a step of the least TPOT target, all of them run."""
+        """All running sequences decode in every step as long as all of them fit a step of the least TPOT target."""
         running = slots.running
         if slots.has_candidate or len(running) > self.tokens_max:
             return 0
@@ -66,14 +67,14 @@ class FairBatching:
             take(slots, batch, sequence, min(tokens, sequence.missing), self.tokens_max)
 
     def _make_room(self, slots: Slots, batch: Batch) -> None:
-        """For the next token of everybody who runs."""
+        """Make room for the next token of every running sequence."""
         for sequence in tuple(slots.running):
             while sequence.running and not slots.memory.reserve(sequence, sequence.missing):
                 preempt_last(slots, batch)
 
 
 def _in_slot(slots: Slots, sequence: Sequence) -> bool:
-    """Whether there was a seat and room for one that waits."""
+    """Try to give a waiting sequence a slot and room; return whether there was any."""
     if not slots.admit_this(sequence):
         return False
     reserved = slots.memory.reserve(sequence, sequence.missing)
@@ -82,8 +83,8 @@ def _in_slot(slots: Slots, sequence: Sequence) -> bool:
 
 
 def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope: SloEnvelope, now: float) -> float:
-    """Return how many prompt tokens an engine with these, running and waiting, can still take on for this envelope,
-    which has both targets: what FairBatching's engine reports after every step.
+    """Return how many more prompt tokens an engine with these sequences, running and waiting, can take for this
+    envelope, which has both targets: what FairBatching's engine reports after every step.
     """
     assert envelope.ttft_s is not None, "no budget without targets"
     assert envelope.tpot_s is not None, "no budget without targets"
@@ -92,7 +93,7 @@ def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope
     for sequence in sequences:
         if _is_decode(sequence):
             decodes.append(DueDecode(due_at(sequence) - now, sequence.present))
-        elif due_at(sequence) < inf:  # else it gives way to all that are due
+        elif due_at(sequence) < inf:  # without a due time it yields to all that have one
             owed_tokens += sequence.missing
     return prefill_admission_budget(
         model, decodes, owed_tokens=owed_tokens, ttft_s=envelope.ttft_s, tpot_s=envelope.tpot_s
@@ -100,7 +101,7 @@ def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope
 
 
 def _is_decode(sequence: Sequence) -> bool:
-    """Whether its next token takes one step. A sequence that was preempted is prefilled again."""
+    """Whether its next token takes one step. A preempted sequence is prefilled again."""
     return sequence.missing == 1 and sequence.emitted > 0
 
 
@@ -113,7 +114,7 @@ def _prefill(sequence: Sequence, now: float) -> Prefill[Sequence]:
 
 
 def due_at(sequence: Sequence) -> float:
-    """When its next token is late; infinite where nobody said."""
+    """Return when its next token is late; infinite without a target."""
     request = sequence.request
     envelope = request.envelope
     if envelope is None or (envelope.tpot_s is None if sequence.emitted else envelope.ttft_s is None):

@@ -1,4 +1,4 @@
-"""vLLM's paths, one short handler each: read the call as vLLM does, run it on the engines, write it as vLLM does."""
+"""Handlers of vLLM's paths: parse the call as vLLM does, run it on the engines, write the answer as vLLM does."""
 
 import asyncio
 import time
@@ -25,12 +25,12 @@ Parse = Callable[[bytes, str, EngineLimits], EngineCall]
 
 
 class EngineApi:
-    """The handlers that speak for the engines. Created on the loop that serves them."""
+    """The HTTP handlers of an embedded server. Create it on the event loop that serves it."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.serving = Serving(options)
         self.options = options
-        self._responses: OrderedDict[str, Json] = OrderedDict()  # by id, where they are stored
+        self._responses: OrderedDict[str, Json] = OrderedDict()  # by id, if responses are stored
         self._background: dict[str, asyncio.Task[None]] = {}
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -55,7 +55,7 @@ class EngineApi:
         return await self._said(request, input_api.detokenize)
 
     async def embedding(self, request: web.Request) -> web.Response:
-        """A prompt is computed, and one token of it that nobody sees."""
+        """Compute a prompt, and one token of it that is not shown."""
         data = await request.read()
         with self.serving.limits() as limits:
             prompts, body = input_api.parse_embedding(data, _content_type(request), limits)
@@ -101,7 +101,7 @@ class EngineApi:
         return json_response({"version": VLLM_VERSION})
 
     async def load(self, _: web.Request) -> web.Response:
-        return json_response({"server_load": 0})  # vLLM counts only when it is told to
+        return json_response({"server_load": 0})  # vLLM counts only if it is configured to
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self.serving.metrics().encode(), headers={"Content-Type": CONTENT_TYPE})
@@ -142,7 +142,7 @@ class EngineApi:
         return {"created": int(time.time()), "model": model, "call": call, "answers": self.serving.answers(call)}
 
     def _begin(self, reply: ResponseReply, request: web.Request) -> Json:
-        """Answer at once and go on in the background."""
+        """Answer at once and continue in the background."""
         self._store(reply.said("in_progress"))
         candidates = self.serving.candidates(_rank(request))
         task = asyncio.create_task(self._go_on(reply, candidates), name=reply.id)
@@ -179,7 +179,7 @@ def _rank(request: web.Request) -> int | None:
 
 
 def _header(request: web.Request, name: str) -> str:
-    """Read a header as vLLM's framework does: any byte is a letter."""
+    """Read a header as vLLM's framework does: any byte is a character."""
     return request.headers.get(name, "").encode(errors="surrogateescape").decode("latin-1")
 
 

@@ -1,6 +1,6 @@
-"""What reads and does not write: embeddings, and text as tokens and back.
+"""Paths that generate no text: embeddings, and conversion between text and tokens.
 
-A generative vLLM has no /v1/embeddings; this server has, so that the path can be tried. A vector is made of its
+A generative vLLM has no /v1/embeddings; this server has, so that the path can be tried. A vector is made from its
 input's hash: equal inputs have equal vectors.
 """
 
@@ -50,7 +50,7 @@ class DetokenizeBody(BaseModel):
 def parse_embedding(
     data: bytes, content_type: str, limits: EngineLimits
 ) -> tuple[tuple[PromptText, ...], EmbeddingBody]:
-    """WireError: whatever vLLM refuses."""
+    """Parse the body of /v1/embeddings. Raises WireError for what vLLM refuses."""
     body = validate(EmbeddingBody, load(data, content_type))
     check_model(body.model, limits)
     prompts = tuple(_prompts(body.input, limits.block_tokens))
@@ -72,7 +72,7 @@ def embeddings(prompts: tuple[PromptText, ...], body: EmbeddingBody, *, id_: str
 
 
 def tokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
-    """WireError: whatever vLLM refuses."""
+    """Answer /tokenize. Raises WireError for what vLLM refuses."""
     body = validate(TokenizeBody, load(data, content_type))
     check_model(body.model, limits)
     if body.messages is not None:
@@ -87,7 +87,7 @@ def tokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
 
 
 def detokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
-    """WireError: whatever vLLM refuses."""
+    """Answer /detokenize. Raises WireError for what vLLM refuses."""
     body = validate(DetokenizeBody, load(data, content_type))
     check_model(body.model, limits)
     return {"prompt": "".join(map(token_text, body.tokens))}

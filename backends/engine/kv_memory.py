@@ -1,8 +1,8 @@
-"""What fits in the KV pool: two answers.
+"""KV memory of an engine: two rules for what fits in the pool.
 
-The research code of VTC knew every output length and admitted a request only if the batch could
-run to its end without ever overflowing; it never preempts. vLLM knows nothing: it admits a request
-when its prompt fits, takes a block whenever one is full, and preempts when there is none.
+The research code of VTC knows every output length and admits a request only if the batch can run to its end without
+overflow; it never preempts. vLLM knows no lengths: it admits a request if its prompt fits, takes a block whenever one
+is full, and preempts if there is none.
 """
 
 from collections.abc import Iterable
@@ -13,22 +13,24 @@ from backends.engine.sequence import NO_BLOCK_LEFT, EngineRequest, Sequence
 
 
 class KvMemory(Protocol):
-    """Is there room for this sequence to enter, and to compute so many tokens more?"""
+    """Room in the KV pool for sequences that enter and grow."""
 
     def fits_alone(self, request: EngineRequest) -> bool:
-        """Whether an otherwise empty engine could finish it."""
+        """Whether an otherwise empty engine can finish it."""
         ...
 
     def admit(self, sequence: Sequence) -> int | None:
-        """Let it in: the tokens the prefix cache already holds for it, or None when it does not fit."""
+        """Admit it and return its tokens that the prefix cache already holds, or None if it does not fit."""
         ...
 
     def reserve(self, sequence: Sequence, tokens: int) -> bool:
-        """Keep room for `tokens` more of an admitted sequence, which are not computed yet; False: changed nothing."""
+        """Reserve room for `tokens` more of an admitted sequence, not computed yet; False, changing nothing, without
+        room.
+        """
         ...
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Make room for `tokens` more of an admitted sequence, or change nothing and say False."""
+        """Make room for `tokens` more of an admitted sequence; False, changing nothing, without room."""
         ...
 
     def release(self, sequence: Sequence) -> None:
@@ -36,25 +38,25 @@ class KvMemory(Protocol):
         ...
 
     def decodes_ahead(self, running: list[Sequence]) -> int:
-        """Tokens by which each of these can surely grow, one after another, with nobody entering."""
+        """Return by how many tokens each of these can surely grow, one after another, if none enters."""
         ...
 
     @property
     def used_ratio(self) -> float:
-        """Part of the pool that cannot be given to somebody else now, 0 to 1."""
+        """Part of the pool that no other sequence can get now, 0 to 1."""
         ...
 
 
 class OracleMemory:
-    """Reserve to the end, knowing every output length (the rule of the VTC and S-LoRA code).
+    """Reservation to the end with known output lengths (the rule of the VTC and S-LoRA code).
 
-    With the batch ordered by remaining output, longest first, the pool is fullest when some k-th
-    request ends: then k sequences have grown by its remaining output. Every such moment must stay
-    under the pool. `tenant_tokens` of the pool go to each distinct tenant in the batch: that code
-    keeps 4 x rank 8 tokens of adapter bookkeeping even with adapters switched off.
+    With the batch ordered by remaining output, longest first, the pool is fullest when some k-th request ends: then k
+    sequences have grown by its remaining output. Every such moment must stay below the pool's size. `tenant_tokens` of
+    the pool go to each distinct tenant in the batch: that code keeps 4 x rank 8 tokens of adapter bookkeeping even with
+    adapters switched off.
 
-    This holds while all sequences advance together, as they do when prompts are prefilled alone. Beside
-    a prompt that is prefilled in chunks the others run ahead of the plan, and may have to be preempted.
+    This holds while all sequences advance together, as they do when prompts are prefilled alone. Beside a prompt that
+    is prefilled in chunks the others run ahead of the plan, and may have to be preempted.
     """
 
     def __init__(self, *, kv_tokens_max: int, tenant_tokens: int = 32) -> None:
@@ -99,10 +101,10 @@ class OracleMemory:
 
 
 def peak_tokens(batch: Iterable[Sequence]) -> int:
-    """Compute the most tokens this batch will hold at once if nobody joins it.
+    """Return the most tokens that this batch will hold at once if none joins it.
 
-    As in the published code, a sequence that has not been prefilled holds one token more than its
-    prompt and has all but one of its output to come.
+    As in the published code, a sequence that has not been prefilled holds one token more than its prompt and has all
+    but one of its output to come.
     """
     reservations = sorted((_reservation(sequence) for sequence in batch), reverse=True)
     peak = held = 0
@@ -122,9 +124,8 @@ def _reservation(sequence: Sequence) -> tuple[int, int]:
 class BlockMemory:
     """Blocks on demand, as in vLLM. Cached prompt blocks live in the same pool.
 
-    A block is free, private to one sequence, or in the prefix cache (used or not):
-    private + cached + free == total, always. Blocks of output are not cached: their text is not
-    known to the arithmetic.
+    A block is free, private to one sequence, or in the prefix cache (used or not): private + cached + free == total,
+    always. Blocks of output are not cached, because the simulation does not know their text.
     """
 
     def __init__(self, *, blocks_max: int, block_tokens: int) -> None:

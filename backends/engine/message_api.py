@@ -1,6 +1,6 @@
 """/v1/messages as vLLM serves it: Anthropic's bodies and events over the chat engine, and count_tokens.
 
-Types that are wrong are refused in OpenAI's shape, as vLLM's framework does; everything else in Anthropic's.
+Type errors are answered in OpenAI's shape, as vLLM's framework does; all others in Anthropic's.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class MessageBody(CountBody):
 
 
 def parse_message(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """WireError: whatever vLLM refuses."""
+    """Parse the body of /v1/messages. Raises WireError for what vLLM refuses."""
     body = validate(MessageBody, load(data, content_type))
     with _in_anthropics_words():
         check_model(body.model, limits)
@@ -60,7 +60,7 @@ def parse_message(data: bytes, content_type: str, limits: EngineLimits) -> Engin
 
 
 def count_tokens(data: bytes, content_type: str, limits: EngineLimits) -> Json:
-    """WireError: whatever vLLM refuses."""
+    """Answer /v1/messages/count_tokens. Raises WireError for what vLLM refuses."""
     body = validate(CountBody, load(data, content_type))
     with _in_anthropics_words():
         check_model(body.model, limits)
@@ -69,7 +69,7 @@ def count_tokens(data: bytes, content_type: str, limits: EngineLimits) -> Json:
 
 
 class MessageReply(EngineReply):
-    """A message: one block of text."""
+    """A message with one block of text."""
 
     __slots__ = ()
 

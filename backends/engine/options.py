@@ -1,4 +1,4 @@
-"""What an embedded server is: its size, its habits, and its faults."""
+"""Options of an embedded server: its sizes, its policies, and its faults."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from backends.engine.slots import ORDERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What the server is. Sizes are of all engines together and split evenly; faults are for tests."""
+    """Options of one server. Sizes are of all engines together and are split evenly; faults are for tests."""
 
     model: str = "embedded"
     coefficients: str = "a10g-llama3.2-3b"
@@ -50,7 +50,7 @@ class EngineOptions:
     """End a stream as vLLM does when its engine process dies: an error event, then [DONE]."""
 
     def __post_init__(self) -> None:
-        """ValueError: an option that no server could start with."""
+        """Raises ValueError for an option that no server could start with."""
         if self.coefficients not in COEFFICIENTS:
             raise ValueError(f"no coefficients {self.coefficients!r}; there are {', '.join(COEFFICIENTS)}")
         if self.batching not in BATCHING:

@@ -1,7 +1,7 @@
-"""Blocks of prompt KV by hash: who uses them, and which may go first.
+"""Prefix cache: blocks of prompt KV by hash, their users, and the order of eviction.
 
-A block in use is counted; a block that nobody uses stays, in the order it was left, until its room
-is needed. A sequence leaves its blocks last first, so that a shared beginning outlives its many ends.
+Blocks in use have a count of users; unused blocks stay, in the order in which they were released, until their room is
+needed. A sequence releases its last block first, so that a shared beginning outlives its many ends.
 """
 
 from collections import OrderedDict
@@ -9,33 +9,33 @@ from collections.abc import Sequence
 
 
 class PrefixCache:
-    """A part of the KV pool, not a pool of its own: `len()` blocks of it are held here."""
+    """A part of the KV pool, not a pool of its own: `len()` is the number of blocks it holds."""
 
     def __init__(self) -> None:
         self._users: dict[int, int] = {}
-        self._unused: OrderedDict[int, None] = OrderedDict()  # least recently left first
+        self._unused: OrderedDict[int, None] = OrderedDict()  # least recently released first
 
     def __len__(self) -> int:
         return len(self._users) + len(self._unused)
 
     @property
     def unused(self) -> int:
-        """Blocks that may be evicted."""
+        """The number of blocks that can be evicted."""
         return len(self._unused)
 
     def match(self, prefix: Sequence[int]) -> int:
-        """How many leading blocks are here."""
+        """Return how many leading blocks are cached."""
         for position, block in enumerate(prefix):
             if block not in self._users and block not in self._unused:
                 return position
         return len(prefix)
 
     def unused_among(self, blocks: Sequence[int]) -> int:
-        """How many of these could be evicted now, and could not once they are acquired."""
+        """Return how many of these can be evicted now, and cannot once they are acquired."""
         return sum(block in self._unused for block in blocks)
 
     def acquire(self, blocks: Sequence[int]) -> None:
-        """One more sequence uses these blocks; all of them are here."""
+        """Count one more user of these blocks, all of which are cached."""
         for block in blocks:
             if block in self._users:
                 self._users[block] += 1
@@ -44,14 +44,14 @@ class PrefixCache:
                 self._users[block] = 1
 
     def insert(self, block: int) -> bool:
-        """Share a block that was just computed, used by one. False if its twin is here already."""
+        """Share a block that was just computed, with one user. False if an equal block is cached already."""
         if block in self._users or block in self._unused:
             return False
         self._users[block] = 1
         return True
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One sequence stops using these blocks, given in the order of its prompt."""
+        """Count one user less of these blocks, given in the order of its prompt."""
         for block in reversed(blocks):
             users = self._users[block] - 1
             if users:
@@ -61,5 +61,5 @@ class PrefixCache:
                 self._unused[block] = None
 
     def evict(self) -> None:
-        """Give up the block that has been unused longest."""
+        """Evict the block that has been unused longest."""
         self._unused.popitem(last=False)

@@ -1,8 +1,8 @@
-"""An engine that runs beside the event loop: steps take as long as the arithmetic says.
+"""Real-time driver of an engine on the event loop: steps take as long as the arithmetic says.
 
-A step ends when the one before it ended plus its duration, not when a timer happened to fire, so a
-late loop does not slow the engine down; steps that are overdue are delivered one per loop turn. Only
-a loop that is late by more than `LAG_S_MAX` costs the engine time.
+A step ends at the end of the previous one plus its duration, not when a timer happens to fire, so a late loop does not
+slow the engine down; overdue steps are delivered one per loop iteration. Only a loop that is late by more than
+`LAG_S_MAX` costs the engine time.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ LAG_S_MAX = 0.1
 
 
 class StepListener(Protocol):
-    """Who waits for the tokens of a request."""
+    """Receives the tokens of a request."""
 
     def prefilled(self, cached_tokens: int) -> None:
-        """The prompt is done, that much of it from the prefix cache; the first token follows at once."""
+        """The prompt is computed, that much of it from the prefix cache; the first token follows at once."""
         ...
 
     def token(self) -> None:
@@ -28,7 +28,7 @@ class StepListener(Protocol):
 
 
 class PacedEngine:
-    """Drives one engine by a loop's clock, `speed` times as fast as the model it stands for."""
+    """Drives one engine by a loop's clock, `speed` times as fast as the model it simulates."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class PacedEngine:
         self._ends_at = 0.0
 
     def submit(self, request: EngineRequest, listener: StepListener) -> None:
-        """Start a request. ValueError: see Engine.submit."""
+        """Start a request. Raises ValueError, see Engine.submit."""
         self.engine.submit(request, self._loop.time())
         self._listeners[request.id] = listener
         if self._timer is None:
-            # What arrives in one turn of the loop shares the first step.
+            # Requests that arrive in one loop iteration share the first step.
             self._timer = self._loop.call_soon(self._begin, self._loop.time())
 
     def abort(self, request_id: str) -> None:
@@ -64,7 +64,7 @@ class PacedEngine:
         return len(self._listeners)
 
     def stop(self) -> None:
-        """Take no further step."""
+        """Run no further step."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -89,7 +89,9 @@ class PacedEngine:
 
 
 def least_loaded(engines: Iterable[PacedEngine]) -> PacedEngine:
-    """Choose as vLLM's data-parallel front end does: a waiting request weighs as much as four running."""
+    """Choose an engine as vLLM's data-parallel front end does: a waiting request weighs as much as four
+    running ones.
+    """
 
     def load(paced: PacedEngine) -> int:
         now = paced.engine.snapshot()

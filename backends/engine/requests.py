@@ -1,7 +1,8 @@
-"""Bodies of chat completions, batches of them, and completions: vLLM's types, defaults, checks and complaints.
+"""Request parsing as in vLLM: bodies of chat completions, batches of them, and completions, with vLLM's types, defaults
+and error messages.
 
-Every refusal is a `WireError`, in vLLM's order: JSON, types, combinations of fields, model, a busy engine, context
-length, values.
+Every rejection is a `WireError`, checked in vLLM's order: JSON, types, combinations of fields, model, a busy engine,
+context length, values.
 """
 
 from collections.abc import Iterable
@@ -81,7 +82,7 @@ class CompletionBody(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCall:
-    """A request that was accepted. Choice i belongs to prompt i // n; tokens_max is per prompt."""
+    """A request that passed all checks. Choice i belongs to prompt i // n; tokens_max is per prompt."""
 
     model: str | None
     prompts: tuple[PromptText, ...]
@@ -106,7 +107,7 @@ class EngineCall:
 
 
 def parse_chat(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """WireError: whatever vLLM refuses."""
+    """Parse a chat completion. Raises WireError for what vLLM refuses."""
     raw = load(data, content_type)
     _check_stream_options(raw)
     _check_logprobs(raw, "top_logprobs")
@@ -120,7 +121,7 @@ def parse_chat(data: bytes, content_type: str, limits: EngineLimits) -> EngineCa
 
 
 def parse_batch(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """Several conversations, one answer to each. WireError: whatever vLLM refuses."""
+    """Parse several conversations, with one answer each. Raises WireError for what vLLM refuses."""
     body = validate(BatchBody, load(data, content_type))
     check_model(body.model, limits)
     check_busy(len(body.messages), limits)
@@ -146,7 +147,7 @@ def _chat_call(body: ChatBody, conversations: list[list[Message]], limits: Engin
 
 
 def parse_completion(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """WireError: whatever vLLM refuses."""
+    """Parse a completion. Raises WireError for what vLLM refuses."""
     raw = load(data, content_type)
     if raw.get("prompt") is None or raw["prompt"] == "":
         raise invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")

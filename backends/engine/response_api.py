@@ -1,6 +1,6 @@
 """/v1/responses as vLLM serves it: items in, typed events or one object out.
 
-Events are written in the order of their names' letters, as vLLM's are. Usage is in the last event alone.
+The fields of an event are in alphabetical order, as in vLLM. Only the last event has usage.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class ResponseBody(BaseModel):
 def parse_response(
     data: bytes, content_type: str, limits: EngineLimits, *, stores: bool
 ) -> tuple[EngineCall, ResponseBody]:
-    """WireError: whatever vLLM refuses."""
+    """Parse the body of /v1/responses. Raises WireError for what vLLM refuses."""
     body = validate(ResponseBody, load(data, content_type))
     check_model(body.model, limits)
     check_busy(1, limits)
@@ -92,7 +92,7 @@ def _turns(given: str | list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReply(EngineReply):
-    """A response: one message of one text."""
+    """A response with one message of one text."""
 
     body: ResponseBody
 
@@ -130,7 +130,7 @@ class ResponseReply(EngineReply):
         )
 
     def said(self, status: str, *, output: list[Json] | None = None, usage: Json | None = None) -> Json:
-        """The response in this state."""
+        """Return the response object with this status."""
         body = self.body
         return {
             "id": self.id,

@@ -40,8 +40,8 @@ def fingerprint(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EngineReply(ABC):
-    """The answer to one call, whole or as the bytes of a stream. `cached_tokens` is None where the server does not
-    tell.
+    """The answer to one call, as a body or as the bytes of a stream. `cached_tokens` is None if the server does not
+    report it.
     """
 
     id: str
@@ -54,24 +54,24 @@ class EngineReply(ABC):
         return self.call.prompts[choice // self.call.n]
 
     def accepted(self) -> bytes:
-        """What a stream says before the engine has done anything."""
+        """Return what a stream sends before the engine has done anything."""
         return b""
 
     @abstractmethod
     def begun(self) -> bytes:
-        """What it says with the first token, before it."""
+        """Return what a stream sends with the first token, before it."""
 
     @abstractmethod
     def tokens(self, choice: int, begin: int, end: int) -> bytes:
-        """Tokens begin..end-1 of one choice, the last ones when end is its length."""
+        """Return tokens begin..end-1 of one choice; they are the last ones if end is its length."""
 
     @abstractmethod
     def ended(self, cached_tokens: int | None) -> bytes:
-        """What it says when all choices have ended."""
+        """Return what a stream sends when all choices have ended."""
 
     @abstractmethod
     def whole(self, cached_tokens: int | None) -> Json:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
 
     def _prompt_tokens(self) -> int:
         return sum(prompt.tokens for prompt in self.call.prompts)
@@ -96,14 +96,14 @@ class ChoicesReply(EngineReply):
 
     @abstractmethod
     def opening(self) -> list[Json]:
-        """Chunks before the first token."""
+        """Return the chunks before the first token."""
 
     @abstractmethod
     def chunk(self, choice: int, begin: int, end: int) -> Json:
-        """A chunk of tokens begin..end-1 of one choice, the last one when end is its length."""
+        """Return a chunk of tokens begin..end-1 of one choice; it is the last one if end is its length."""
 
     def closing(self, cached_tokens: int | None) -> Json:
-        """The chunk that sums the usage of all choices."""
+        """Return the chunk with the usage of all choices."""
         details = {} if cached_tokens is None else {"prompt_tokens_details": self._cached(cached_tokens)}
         total = usage(self._prompt_tokens(), self._completion_tokens(), **details)
         return {**self._head(chunk=True), "choices": [], "usage": total, "system_fingerprint": fingerprint(self.model)}
@@ -280,7 +280,7 @@ class CompletionShape(ChoicesReply):
 
 
 def model_list(model: str, adapters: Iterable[str], max_model_len: int, created: int) -> Json:
-    """Body of /v1/models: the base model, and the LoRA adapters that are loaded upon it."""
+    """Return the body of /v1/models: the base model and its loaded LoRA adapters."""
     cards = [_card(model, model, None, max_model_len, created)]
     cards += [_card(adapter, f"/adapters/{adapter}", model, None, created) for adapter in adapters]
     return {"object": "list", "data": cards}

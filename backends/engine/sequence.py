@@ -1,8 +1,8 @@
-"""A request as the engine sees it: so many prompt tokens, so many output tokens, at most one seat.
+"""A request as the engine sees it: numbers of prompt and output tokens, and at most one slot.
 
-One rule covers prefill, decode and recomputation after a preemption, as in vLLM: a sequence wants
-all tokens it has (prompt and what it produced) in the KV pool; the step that computes the last of
-them produces the next one. A decode is the case in which exactly one is missing.
+One rule covers prefill, decode and recomputation after a preemption, as in vLLM: all tokens that a sequence has (prompt
+and output) must be in the KV pool; the step that computes the last of them produces the next one. A decode is the case
+in which exactly one is missing.
 """
 
 import sys
@@ -13,11 +13,11 @@ from policies.types import SloEnvelope
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What is submitted. The engine is told how long the answer will be; only oracle memory looks at it.
+    """A request to submit. It has its output length, which only oracle memory uses in advance.
 
-    `prefix` are chained hashes of the prompt's leading blocks, `block_tokens` of the engine each.
-    `priority` counts under priority order only (lower first); `tenant_id` under oracle memory only; `envelope` in fair
-    batches only, its targets counted from `arrived_at` (None: from when it is submitted).
+    `prefix` are chained hashes of the prompt's leading blocks, `block_tokens` of the engine each. `priority` counts
+    only in priority order (lower first); `tenant_id` only in oracle memory; `envelope` only in FairBatching, its
+    targets counted from `arrived_at` (None: from the time of `submit`).
     """
 
     id: str
@@ -52,7 +52,7 @@ class Sequence:
     preemptions: int = 0
     running: bool = False
 
-    # What the block memory holds for it.
+    # Used by the block memory.
     capacity: int = 0
     blocks_private: int = 0
     blocks_shared: list[int] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""The embedded engine behind vLLM's HTTP face, in real time: the default backend and every test's fake.
+"""The embedded engine behind vLLM's HTTP API, in real time: the default backend, and the fake of all tests.
 
-It answers with made-up words, and means everything else: queueing, batching, memory, preemption,
-metrics and errors are those of a vLLM server with the same limits.
+Its answers are made-up words; everything else is as in vLLM. Queueing, batching, memory, preemption, metrics and errors
+are those of a vLLM server with the same limits.
 """
 
 from hmac import compare_digest
@@ -26,7 +26,7 @@ GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 
 
 def make_app(api: EngineApi) -> web.Application:
-    """Routes of a vLLM server. Whatever else is asked gets its 404 or 405."""
+    """Return the routes of a vLLM server. All other paths and methods get its 404 or 405."""
     app = web.Application(middlewares=[_authenticate(api.options.api_key), _errors], client_max_size=BODY_BYTES_MAX)
     app.add_routes(
         [
@@ -54,7 +54,7 @@ def make_app(api: EngineApi) -> web.Application:
 
 
 class EngineServer:
-    """A running server: `start` it on the loop that uses it, `stop` it to drop what is in flight."""
+    """A running server: `start` it on the event loop that uses it; `stop` drops what is in flight."""
 
     def __init__(self, options: EngineOptions | None = None) -> None:
         self._options = options or EngineOptions()
@@ -62,7 +62,7 @@ class EngineServer:
         self._api: EngineApi | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve, and say where: the URL without a slash at its end. OSError: the port is taken."""
+        """Start serving and return the URL, without a slash at its end. Raises OSError if the port is taken."""
         self._api = EngineApi(self._options)
         self._runner = web.AppRunner(
             make_app(self._api),
@@ -77,14 +77,14 @@ class EngineServer:
         return f"http://{bound_host}:{bound_port}"
 
     async def stop(self) -> None:
-        """Close all connections, whatever they are in the middle of."""
+        """Close all connections, whatever is in flight."""
         if self._api is None or self._runner is None:
             return
         await self._api.stop()
         await self._runner.cleanup()
 
     def snapshots(self) -> list[EngineSnapshot]:
-        """Look at the engines of a started server."""
+        """Return the state of the engines of a started server."""
         assert self._api is not None, "start the server first"
         return self._api.serving.snapshots()
 

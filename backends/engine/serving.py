@@ -1,6 +1,6 @@
-"""Engines at work for HTTP requests: a reply runs on them as one or several sequences, whole or as a stream.
+"""Execution of HTTP requests on the engines: a reply runs as one or several sequences, streamed or not.
 
-Whatever is unfinished when its handler leaves is aborted at once, as vLLM does.
+When a handler ends, its unfinished sequences are aborted at once, as in vLLM.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ ENGINE_DEAD: Json = {
 
 
 class Serving:
-    """All engines of one server. Created on the loop that serves it."""
+    """All engines of one server. Create it on the event loop that serves it."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
@@ -53,7 +53,7 @@ class Serving:
         self._ids = self._runs = 0
 
     def snapshots(self) -> list[EngineSnapshot]:
-        """Look at the engines, in the order of their labels."""
+        """Return the state of the engines, in the order of their labels."""
         return [paced.engine.snapshot() for paced in self.engines]
 
     def metrics(self) -> str:
@@ -67,7 +67,7 @@ class Serving:
 
     @contextmanager
     def limits(self) -> Iterator[EngineLimits]:
-        """Lend the limits of this moment, and count what they turn away."""
+        """Provide the limits of this moment, and count the requests rejected by them."""
         queued_max = self.options.max_num_queued_reqs
         in_flight = sum(paced.requests_in_flight for paced in self.engines)
         choices_free = None if queued_max is None else max(0, queued_max - in_flight)
@@ -78,7 +78,9 @@ class Serving:
             raise
 
     def candidates(self, rank: int | None) -> list[PacedEngine]:
-        """List the engines a request may go to: the one it names, or all. WireError: there is no such engine."""
+        """Return the engines that a request may run on: the one it names, or all. Raises WireError for an
+        unknown one.
+        """
         engines = list(self.engines)
         if rank is None:
             return engines
@@ -91,7 +93,7 @@ class Serving:
         return blake2b(f"{self.options.seed}/{self._ids}".encode(), digest_size=8).hexdigest()
 
     def answers(self, call: EngineCall) -> tuple[AnswerText, ...]:
-        """What will be answered, known before the first token is due."""
+        """Make the answers to a call, all known before the first token is due."""
         return tuple(
             make_answer(
                 call.prompts[index // call.n],
@@ -113,7 +115,7 @@ class Serving:
         self, request: web.Request, reply: EngineReply, candidates: list[PacedEngine], priority: int
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        # A ConnectionError: the client left, and the loop has not said so yet.
+        # A ConnectionError: a disconnect that the loop has not reported yet.
         with self._running(reply, candidates, priority) as exchange, suppress(ConnectionError):
             await response.prepare(request)
             if accepted := reply.accepted():
@@ -138,7 +140,7 @@ class Serving:
 
     @contextmanager
     def _running(self, reply: EngineReply, candidates: list[PacedEngine], priority: int) -> Iterator[EngineExchange]:
-        """Submit every choice; whatever is unfinished when the handler leaves is aborted at once."""
+        """Submit every choice; abort the unfinished ones when the handler ends."""
         exchange = EngineExchange(streaming=reply.call.stream)
         self._runs += 1
         try:

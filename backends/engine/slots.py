@@ -1,7 +1,7 @@
-"""Who runs and who waits. Batch formation moves sequences between the two; nothing else does.
+"""Slots of an engine: the running sequences and the waiting ones. Only batch formation moves sequences between the two.
 
-The waiting order is a table of two, named as vLLM names them. Order decides both ends: who is
-admitted next, and who is preempted when the KV pool is full.
+The waiting order is one of ORDERS, named as in vLLM. It decides both which sequence is admitted next and which one is
+preempted when the KV pool is full.
 """
 
 import heapq
@@ -14,12 +14,12 @@ from backends.engine.sequence import Sequence
 
 
 class Order(Protocol):
-    """Who is next, and who goes first when there is no room?"""
+    """A waiting order: the next sequence to admit, and the first one to preempt."""
 
     def push(self, sequence: Sequence) -> None: ...
 
     def push_front(self, sequence: Sequence) -> None:
-        """Put back what was preempted: ahead of everything it was ahead of."""
+        """Put back a preempted sequence: ahead of all that it was ahead of."""
         ...
 
     def peek(self) -> Sequence | None: ...
@@ -31,14 +31,14 @@ class Order(Protocol):
     def victim(self, running: list[Sequence]) -> Sequence: ...
 
     def __iter__(self) -> Iterator[Sequence]:
-        """The first one first, the others in no order that counts."""
+        """Iterate from the first one; the others are in no defined order."""
         ...
 
     def __len__(self) -> int: ...
 
 
 class FirstComeFirstServed:
-    """Arrival order; the victim is the last admitted."""
+    """Order of arrival; the victim is the last one admitted."""
 
     def __init__(self) -> None:
         self._queue: deque[Sequence] = deque()
@@ -120,16 +120,16 @@ class Slots:
 
     @property
     def has_candidate(self) -> bool:
-        """Whether somebody waits and a seat is free, whatever memory says."""
+        """Whether a sequence waits and a slot is free, whatever memory says."""
         return len(self.running) < self.requests_running_max and self.waiting.peek() is not None
 
     def admit(self) -> Sequence | None:
-        """Seat the head of the queue, or None when it does not fit: nobody else is tried."""
+        """Admit the head of the queue, or return None if it does not fit: no other sequence is tried."""
         head = self.waiting.peek()
         return head if head is not None and self.admit_this(head) else None
 
     def admit_this(self, sequence: Sequence) -> bool:
-        """Seat this one of the queue, if there is a seat and room for its prompt."""
+        """Admit this sequence of the queue, if there is a slot and room for its prompt."""
         if len(self.running) >= self.requests_running_max:
             return False
         cached = self.memory.admit(sequence)
@@ -149,7 +149,7 @@ class Slots:
         return True
 
     def preempt(self, victim: Sequence) -> None:
-        """Free a running sequence's room. It keeps what it produced and recomputes the KV of it later."""
+        """Free a running sequence's memory. It keeps its output and recomputes the KV entries later."""
         self.leave(victim)
         victim.computed = victim.scheduled = 0
         victim.preemptions += 1
@@ -157,7 +157,7 @@ class Slots:
         self.waiting.push_front(victim)
 
     def leave(self, sequence: Sequence) -> None:
-        """Take a running sequence out; its room is free at once."""
+        """Remove a running sequence; its memory is free at once."""
         self.running.remove(sequence)
         sequence.running = False
         self.memory.release(sequence)

@@ -1,7 +1,7 @@
-"""Text without a model: how many tokens a prompt has, and which words answer it.
+"""Text without a model: the number of tokens of a prompt, and the words of an answer.
 
-A token is four bytes of prompt, and one word of answer. An answer depends only on the server's seed,
-the request's seed and the prompt, so that equal questions get equal bytes whatever else is going on.
+A token is four bytes of prompt, or one word of answer. An answer depends only on the server's seed, the request's seed
+and the prompt, so equal requests get equal bytes, whatever else runs.
 """
 
 import json
@@ -28,7 +28,7 @@ FIRST_WORD_ID = 1000
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt as the engine and the wire need it. `prefix` are hashes of its leading full blocks."""
+    """A prompt as the engine and the HTTP API need it. `prefix` are hashes of its leading full blocks."""
 
     text: str
     tokens: int
@@ -60,7 +60,9 @@ def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> Pr
 
 
 def render_chat(messages: Iterable[tuple[str, Any]], tools: Any = None) -> str:
-    """Put a conversation of (role, content) on one string; a longer one begins with the shorter one's."""
+    """Put a conversation of (role, content) in one string; that of a continued conversation begins with the shorter
+    one.
+    """
     lines = [json.dumps(tools)] if tools else []
     for role, content in messages:
         lines += [f"<|{role}|>", _content_text(content)]
@@ -87,7 +89,7 @@ def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, .
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """All of one choice, known before its first token is due. `words` are indices into WORDS."""
+    """All tokens of one choice, known before the first one is due. `words` are indices into WORDS."""
 
     words: bytes
     finish_reason: str
@@ -100,7 +102,7 @@ class AnswerText:
         return len(self.words)
 
     def text(self, begin: int, end: int) -> str:
-        """Text of tokens begin..end-1."""
+        """Return the text of tokens begin..end-1."""
         text = "".join(WORDS[word] for word in self.words[begin:end])
         if self.text_end is None or end < len(self.words):
             return text
@@ -120,7 +122,7 @@ def make_answer(
     tokens_mean: int | None,
     stops: Sequence[str] = (),
 ) -> AnswerText:
-    """Draw an answer. Its length is exponential around `tokens_mean`, or `tokens_max` where that is None."""
+    """Draw an answer. Its length is exponential with mean `tokens_mean`, or `tokens_max` if that is None."""
     rng = random.Random(prompt.digest + seed.encode())  # noqa: S311  text, not secrets
     drawn = tokens_max if tokens_mean is None else 1 + int(rng.expovariate(1 / tokens_mean))
     tokens = min(max(drawn, tokens_min), tokens_max)
@@ -145,5 +147,5 @@ def _stopped(answer: AnswerText, stops: Sequence[str], tokens_min: int) -> Answe
 
 
 def token_text(token_id: int) -> str:
-    """Text of any token id, ours or a client's."""
+    """Return the text of any token id, from this server or from a client."""
     return WORDS[(token_id - FIRST_WORD_ID) % len(WORDS)]

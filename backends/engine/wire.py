@@ -1,6 +1,6 @@
-"""Reading bodies as vLLM does: JSON, types, model, a busy engine, context length, and its words for what is wrong.
+"""Body checks as in vLLM: JSON, types, model, a busy engine, context length, with vLLM's error messages.
 
-Unknown fields are ignored, as vLLM does. Every refusal is a `WireError` with vLLM's own message, in vLLM's order.
+Unknown fields are ignored, as in vLLM. Every rejection is a `WireError` with vLLM's own message, in vLLM's order.
 """
 
 import json
@@ -16,7 +16,7 @@ BUSY = "The engine is currently busy and cannot accept new requests. Please try 
 
 
 class WireError(Exception):
-    """A refusal as vLLM words it: HTTP status, message, type, the parameter it is about."""
+    """An error answer as vLLM writes it: HTTP status, message, type, and the parameter it is about."""
 
     def __init__(
         self, message: str, *, kind: str = "BadRequestError", status: int = 400, param: str | None = None
@@ -27,7 +27,7 @@ class WireError(Exception):
 
 
 class UnreadableBodyError(WireError):
-    """A body that is not even text: refused by vLLM's framework, in its own shape."""
+    """A body that is not even text: rejected by vLLM's framework, in its own shape."""
 
     def __init__(self) -> None:
         super().__init__("There was an error parsing the body")
@@ -39,7 +39,7 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What the server holds every body against. Tokens; `models` are the names it answers to."""
+    """The limits that every body is checked against, in tokens; `models` are the names that the server answers to."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -70,7 +70,7 @@ def load(data: bytes, content_type: str) -> dict[str, Any]:
 
 
 def _check_surrogates(raw: dict[str, Any]) -> None:
-    """Refuse half of a surrogate pair: JSON can spell it, no tokenizer takes it."""
+    """Reject half of a surrogate pair: JSON can contain it, but no tokenizer takes it."""
     try:
         json.dumps(raw, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -81,13 +81,13 @@ def _check_surrogates(raw: dict[str, Any]) -> None:
 
 def validate(model: type[BodyT], raw: dict[str, Any]) -> BodyT:
     try:
-        return model.model_validate(raw, from_attributes=True)  # as FastAPI does, which shows in its messages
+        return model.model_validate(raw, from_attributes=True)  # as FastAPI does; its messages show this
     except ValidationError as error:
         raise _type_error(error.errors(include_url=False)) from None
 
 
 def _type_error(errors: Iterable[Mapping[str, Any]]) -> WireError:
-    """Word type errors as vLLM does: each as a Python dict, its place without names of Python types."""
+    """Write type errors as vLLM does: each as a Python dict, its location without names of Python types."""
     lines, params = [], []
     for error in errors:
         params.append(".".join(["body", *(str(part) for part in error["loc"] if not _is_type_name(str(part)))]))
@@ -127,13 +127,13 @@ def check_busy(sequences: int, limits: EngineLimits) -> None:
 
 
 def output_limit(asked: int | None, prompt: PromptText, limits: EngineLimits, *, name: str = "max_tokens") -> int:
-    """Most tokens this prompt may be answered with: never beyond the model's length."""
+    """Return the most tokens that this prompt may be answered with: never beyond the model's length."""
     length = limits.max_model_len
     if asked is not None and asked > length:
         message = f"{name}={asked} cannot be greater than max_model_len={length}. Please request fewer output tokens."
         raise invalid(message, name, asked)
     if prompt.tokens > length:
-        # vLLM stops tokenizing one token beyond the limit, so it knows the length of token ids only.
+        # vLLM stops tokenizing one token beyond the limit, so it knows the exact length only of token ids.
         tokens = prompt.tokens if prompt.token_ids is not None else length + 1
         counted = f"{tokens}" if tokens > length + 1 else f"at least {tokens}"
         message = (
