@@ -1,1 +1,1 @@
-"""The published results, once more, by the Scheduler that runs in production: `make tables`."""
+"""Published results, reproduced with the Scheduler that runs in production: `make tables`."""

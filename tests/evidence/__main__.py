@@ -1,4 +1,4 @@
-"""`make tables`: does the published tables again, and says for every figure whether it came out."""
+"""`make tables`: reproduces the published tables, and reports for every figure whether it is within its tolerance."""
 
 from typing import Annotated
 
@@ -15,9 +15,9 @@ Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
 
 def main(*, only: Only = None, json: Json = False) -> None:
-    """Do the published tables again, and say for every figure whether it came out.
+    """Reproduce the published tables, and report for every figure whether it is within its tolerance.
 
-    The exit code is 1 when one is out of its tolerance. docs/results/tables.md says what they are.
+    The exit code is 1 if a figure is out of its tolerance. docs/results/tables.md describes the targets.
     """
     try:
         targets = command.chosen(TARGETS, only)

@@ -1,4 +1,4 @@
-"""`make tables`: published / ours / tolerance / verdict, and an exit code that says whether all are in."""
+"""Output of `make tables`: the published and the reproduced figure, tolerance and verdict of every row."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +13,8 @@ COLUMNS = ("", "paper", "ours", "least - greatest", "tolerance", "")
 
 
 def chosen(targets: Mapping[str, Target], only: str | None) -> dict[str, Target]:
-    """Those named, separated by commas; a letter names all of its kind; without names those that run unasked.
-    ValueError: there is no such target.
+    """Return the targets of these names, separated by commas; a letter names all of its kind. Without names, return all
+    that are judged. Raises ValueError for an unknown target.
     """
     if only is None:
         return {name: target for name, target in targets.items() if target.judged}
@@ -26,7 +26,7 @@ def chosen(targets: Mapping[str, Target], only: str | None) -> dict[str, Target]
 
 
 def run(targets: Mapping[str, Target], *, as_json: bool) -> bool:
-    """Print what came out; whether nothing was out of its tolerance."""
+    """Run the targets and print the findings; return whether all are within their tolerances."""
     findings = find(targets, progressed=show_progress if sys.stderr.isatty() else ignore_progress)
     if as_json:
         sys.stdout.write(orjson.dumps([asdict(each) for each in findings], option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -36,7 +36,7 @@ def run(targets: Mapping[str, Target], *, as_json: bool) -> bool:
 
 
 def shown(targets: Mapping[str, Target], findings: Sequence[Finding]) -> Iterable[str]:
-    """A table per target, with the workload beneath its title, and a line of how it all went."""
+    """Yield the lines of a table per target, with its workload below the title, and a summary."""
     for name, target in targets.items():
         yield f"{name}  {target.says}"
         yield f"    workload: {target.workload}"
@@ -67,7 +67,7 @@ def _cells(finding: Finding) -> tuple[str, ...]:
 
 
 def figure(value: float) -> str:
-    """With as many digits as tell something."""
+    """Format a figure with its significant digits."""
     if abs(value) >= 10_000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
@@ -79,4 +79,4 @@ def show_progress(done: int, runs: int) -> None:
 
 
 def ignore_progress(done: int, runs: int) -> None:
-    """Nobody watches."""
+    """Show no progress: stderr is no terminal."""

@@ -1,7 +1,7 @@
-"""D1 to D5: what the DLPM paper claims, on workloads of our own: its traces and engines are not published as data.
+"""D1 to D5: the claims of the DLPM paper, on our own workloads: its traces and engines are not published as data.
 
-Ratios between policies are judged, by the paper's direction and a margin of it, and the bounds of its theorems, hard.
-Its largest factors are reported beside ours and not judged: they are the best of many workloads.
+Ratios between policies are judged by the paper's direction with a margin, and the bounds of its theorems strictly. The
+paper's largest factors are reported beside ours and not judged: they are the best of many workloads.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from tests.evidence.prefix_pool import (
     TreeCount,
 )
 
-QUANTUM = 8_000  # K_u, service of tokens computed: what four prompts cost that are not cached
+QUANTUM = 8_000  # K_u, service of computed tokens: the cost of four uncached prompts
 QUANTA = (500, 2_000, 8_000, 32_000)
 WORKER_QUANTA = (2_000, 10_000, 40_000)  # K_w
 PUBLISHED_JAIN = {2_000: 0.855, 40_000: 0.83}
 DLPM = f"dlpm:quantum_service={QUANTUM}"
-LPM = "slack:second_key=prefix,slack_service=1e12"  # everybody is always level
+LPM = "slack:second_key=prefix,slack_service=1e12"  # all tenants are always level
 ORDERS = {"DLPM": DLPM, "VTC": "vtc", "LPM": LPM}
 ENGINES = 4
 WARM_UP_S = 20.0
@@ -36,12 +36,12 @@ Measure = Callable[[PrefixOutcome], float]
 
 
 def speed(outcome: PrefixOutcome) -> float:
-    """Prompt and output tokens served per second."""
+    """Return the prompt and output tokens served per second."""
     return throughput(outcome.records, outcome.wall_s)
 
 
 def latency_s(outcome: PrefixOutcome) -> float:
-    """Mean time from arrival to the last token."""
+    """Return the mean seconds from arrival to the last token."""
     return fmean(record.total_latency_s for record in outcome.records if record.total_latency_s is not None)
 
 
@@ -50,18 +50,18 @@ def hits(outcome: PrefixOutcome) -> float:
 
 
 def difference(outcome: PrefixOutcome) -> float:
-    """The largest difference of two tenants' services while both waited, counting what was computed for them."""
+    """Return the largest difference of two tenants' services while both waited, in service of computed tokens."""
     return outcome.difference
 
 
 def equality(outcome: PrefixOutcome) -> float:
-    """Jain's index of the tenants' services, full prompts counted, while all of them ask."""
+    """Return Jain's index of the tenants' services, full prompts counted, while all tenants send requests."""
     services = accumulated_service(outcome.records, [WARM_UP_S, outcome.asks_s]).values()
     return jain([until - since for since, until in services])
 
 
 def part_of_bound(outcome: PrefixOutcome, *, engines: int) -> float:
-    """The greatest difference of two tenants that both waited, over 2 D (U + K_u)."""
+    """Return the largest difference of two tenants that both waited, over 2 D (U + K_u)."""
     longest = max(record.prompt_tokens for record in outcome.records)
     unit = max(longest, 2 * outcome.kv_tokens)  # w_e = 1, w_q = 2
     return outcome.difference / (2 * engines * (unit + QUANTUM))

@@ -1,7 +1,7 @@
-"""One row of a published table, and what is run for it.
+"""Rows of published tables, and the experiments that are run for them.
 
-A row says what is measured on which runs, what was published, and how far from it is near enough. Whatever varies
-by chance is run several times and the median is judged.
+A row names its measure, its runs, the published figure and the tolerance. Experiments with randomness are run several
+times, and the median is judged.
 """
 
 from collections.abc import Callable
@@ -11,21 +11,21 @@ from typing import Any, Protocol
 
 
 class Experiment(Protocol):
-    """What happens if this is done? Hashable, picklable, and equal where the same would be done."""
+    """An experiment. Hashable, picklable, and equal to another one that runs the same."""
 
     @property
     def repeats(self) -> int:
-        """How many runs there are, each a little different."""
+        """The number of runs, each slightly different."""
         ...
 
     def run(self, number: int) -> Any:
-        """Run it for the given time, counted from 0; a run of a number comes out the same always."""
+        """Run number `number`, counted from 0; the same number always gives the same result."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """From where to where a figure is near enough, ends included, and how that was said."""
+    """The range of accepted figures, ends included, and its text."""
 
     low: float
     high: float
@@ -35,11 +35,11 @@ class Band:
         return self.low <= value <= self.high
 
 
-Tolerance = Callable[[float], Band]  # around what was published
+Tolerance = Callable[[float], Band]  # published figure -> accepted range
 
 
 def percent(ratio: float) -> Tolerance:
-    """At most this part of it away."""
+    """Accept figures within this ratio of the published one."""
     return lambda published: Band(published * (1 - ratio), published * (1 + ratio), f"±{ratio:.0%}")
 
 
@@ -48,7 +48,7 @@ def plus_minus(distance: float) -> Tolerance:
 
 
 def between(low: float, high: float) -> Tolerance:
-    """Between these, whatever was published."""
+    """Accept figures in this range, whatever was published."""
     return lambda _: Band(low, high, f"{low:g} to {high:g}")
 
 
@@ -68,8 +68,7 @@ def at_least(low: float) -> Tolerance:
 class Row:
     """A figure, measured on one run of each of `experiments` at a time.
 
-    Without a `tolerance` it is reported and not judged; `published` may be missing where the paper gives an order
-    only.
+    Without a `tolerance` it is reported and not judged; `published` may be missing if the paper gives only an order.
     """
 
     says: str
@@ -88,9 +87,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table or figure: where it was published, on what workload it is done again, and its rows."""
+    """A table or figure: its title, the workload that it is reproduced on, and its rows."""
 
     says: str
     workload: str
     rows: tuple[Row, ...]
-    judged: bool = True  # whether `make tables` runs it unasked
+    judged: bool = True  # whether `make tables` runs it by default

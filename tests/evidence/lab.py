@@ -1,4 +1,4 @@
-"""Runs every experiment once, on all cores, and judges the rows by the medians of their runs."""
+"""Execution of experiments: every one runs once, on all cores, and rows are judged by the medians of their runs."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ Results = Mapping[Experiment, list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row beside what came out: the median of the runs, and the least and the greatest of them."""
+    """A row and its result: the median, the least and the greatest of its runs."""
 
     target: str
     says: str
@@ -24,7 +24,7 @@ class Finding:
     least: float
     greatest: float
     tolerance: str
-    verdict: str  # in, OUT, or - where nothing is judged
+    verdict: str  # in, OUT, or - if the row is not judged
 
     @property
     def is_out(self) -> bool:
@@ -32,7 +32,9 @@ class Finding:
 
 
 def find(targets: Mapping[str, Target], *, progressed: Callable[[int, int], None]) -> list[Finding]:
-    """Do all that the targets need and judge their rows. `progressed` is told of runs done and runs in all."""
+    """Run all experiments of the targets and judge their rows. `progressed` gets the numbers of finished and of all
+    runs.
+    """
     rows = [(name, row) for name, target in targets.items() for row in target.rows]
     results = run_all({experiment for _, row in rows for experiment in row.experiments}, progressed=progressed)
     return [judge(name, row, results) for name, row in rows]
@@ -41,7 +43,7 @@ def find(targets: Mapping[str, Target], *, progressed: Callable[[int, int], None
 def run_all(experiments: Iterable[Experiment], *, progressed: Callable[[int, int], None]) -> Results:
     tasks = [(each, number) for each in experiments for number in range(each.repeats)]
     results: dict[Experiment, list[Any]] = {each: [None] * each.repeats for each, _ in tasks}
-    # Spawned, not forked: whoever calls may have threads.
+    # Spawned, not forked: the calling process may have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(os.cpu_count() or 1, len(tasks)), mp_context=context) as pool:
         waited_for = {pool.submit(each.run, number): (each, number) for each, number in tasks}

@@ -1,4 +1,4 @@
-"""The figures of the VTC paper, measured on the records of a run."""
+"""Measures of the VTC paper's figures, on the records of a run."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def variance(run: Run, price: str = "linear") -> float:
 
 
 def throughput_of(run: Run, price: str = "linear") -> float:
-    """Prompt and output tokens per second of the whole run."""
+    """Return prompt and output tokens per second of the whole run."""
     return throughput(run.records, run.wall_s)
 
 
@@ -43,7 +43,7 @@ def accepted(run: Run) -> float:
 
 
 def service(run: Run, tenant: str, start_s: float = 0.0, end_s: float = 600.0) -> float:
-    """Weighted tokens per second between two times."""
+    """Return a tenant's weighted tokens per second between two times."""
     since, until = accumulated_service(run.records, [start_s, end_s], price=LINEAR)[tenant]
     return (until - since) / (end_s - start_s)
 
@@ -53,19 +53,19 @@ def service_ratio(run: Run, one: str, other: str, start_s: float = 0.0, end_s: f
 
 
 def gap(run: Run, since_s: float = WARM_UP_S, looked_at_from_s: float = 0.0, end_s: float = 600.0) -> float:
-    """The greatest difference of two tenants' service since a time, on a grid of 30 s."""
+    """Return the greatest difference of two tenants' service since a time, on a grid of 30 s."""
     times = [since_s + GRID_S * number for number in range(round((end_s - since_s) / GRID_S) + 1)]
     differences = accumulated_difference(run.records, times)
     return max(value for value, time in zip(differences, times, strict=True) if time >= looked_at_from_s)
 
 
 def last_gap(run: Run, end_s: float = 600.0) -> float:
-    """The accumulated difference at the end."""
+    """Return the accumulated difference at the end."""
     return accumulated_difference(run.records, [WARM_UP_S, end_s])[-1]
 
 
 def straightness(run: Run, end_s: float = 600.0) -> float:
-    """Half of the way to the last gap is passed at half of the time: their ratio, 1 where it grows linearly."""
+    """Return twice the gap at half time over the last gap: 1 if the gap grows linearly."""
     half, whole = accumulated_difference(run.records, [WARM_UP_S, (WARM_UP_S + end_s) / 2, end_s])[1:]
     return 2 * half / whole
 
@@ -75,7 +75,7 @@ def ttft_s(run: Run, tenant: str) -> float:
 
 
 def ttft_s_by_rank(run: Run, rank: int) -> float:
-    """Mean time to first token of the tenant with the most requests (rank 1), the second most, ..."""
+    """Return the mean TTFT, in seconds, of the tenant with the most requests (rank 1), the second most, ..."""
     return ttft_s(run, tenants_by_requests(run.records)[rank - 1])
 
 

@@ -1,8 +1,8 @@
-"""The draws of numpy's RandomState, without numpy: published workloads are named by its seeds.
+"""Random numbers of numpy's RandomState, without numpy: published workloads are defined by its seeds.
 
-RandomState is a Mersenne Twister like the one in the standard library and differs in how the seed fills its state
-and how numbers are made of its words. Covered is what the workloads of the VTC paper draw: uniform doubles,
-bounded integers (masked rejection) and exponential gaps (its gamma of shape 1).
+RandomState is a Mersenne Twister like the one in the standard library. It differs in how the seed fills the state and
+in how numbers are made from its words. This covers what the workloads of the VTC paper draw: uniform doubles, bounded
+integers (masked rejection) and exponential gaps (its gamma of shape 1).
 """
 
 from math import log
@@ -25,17 +25,17 @@ class NumpyDraws:
         self._twister.setstate((3, (*words, WORDS), None))
 
     def uniform(self) -> float:
-        """A double in [0, 1): `rand()`."""
+        """Return a double in [0, 1): `rand()`."""
         return self._twister.random()
 
     def integers(self, low: int, high: int, count: int) -> list[int]:
-        """`randint(low, high, count)`: high is not among them. One possible value costs no draw."""
+        """Return `randint(low, high, count)`: `high` is excluded. If only one value is possible it costs no draw."""
         span = high - low - 1
         bits = span.bit_length()
         return [low + self._at_most(span, (1 << bits) - 1) if span else low for _ in range(count)]
 
     def gaps(self, mean: float, count: int) -> list[float]:
-        """`gamma(1, mean, count)`: exponential."""
+        """Return `gamma(1, mean, count)`: exponential."""
         return [-log(1.0 - self.uniform()) * mean for _ in range(count)]
 
     def _at_most(self, largest: int, mask: int) -> int:

@@ -1,8 +1,8 @@
-"""Beyond the papers: what a predictor is worth to VTC, and what the two ways to reserve KV tokens are worth.
+"""P1 and P2, beyond the papers: the effect of each predictor on VTC, and of the two ways to reserve KV tokens.
 
-Reported, not judged: there is nothing published to hold them to. P1 is R3's set-up with another predictor each
-time. P2 is a stock engine (chunked prefill, blocks of 16 tokens, preemption) behind the gateway's own defaults,
-where a prediction also sizes the reservation: too little and the engine preempts, too much and seats stay empty.
+They are reported and not judged, because no figures are published. P1 is R3's set-up with each predictor. P2 is a stock
+engine (chunked prefill, blocks of 16 tokens, preemption) behind the gateway's defaults, where a prediction also sizes
+the reservation: with too little the engine preempts, with too much slots stay empty.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
-"""Locality against fairness: how the DLPM paper's experiments are done here.
+"""Runs of the DLPM paper's experiments: locality against fairness.
 
-Engines are those of the catalogue with chunked prefill and a prefix cache; the Scheduler is the gateway's own, made as
-a configuration would make it: price `extend` (what is cached is free), no prediction, no cap on a tenant's share.
-Nobody is refused for waiting. Each run draws its arrivals anew.
+Engines are those of the catalogue with chunked prefill and a prefix cache. The Scheduler is the gateway's own, made as
+from a configuration: price `extend` (cached tokens are free), no prediction, no cap on a tenant's share. No request is
+rejected for waiting. Each run draws its arrivals anew.
 
     beginnings   Poisson requests of equal tenants; each begins with one of its tenant's texts, of equal length and
                  equally likely, and ends with a part of its own
-    trees        every tenant asks tree after tree of thoughts, each begun where the one before it ends
+    trees        every tenant requests one tree of thoughts after another, without a pause
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,14 +34,16 @@ ENGINE = "a100-llama2-13b"  # 35,000 tokens of KV: sixteen of the beginnings bel
 REQUESTS_RUNNING_MAX = 256
 PATIENT = Config(
     queue=QueueSection(wait_s_max=86_400, requests_max=1_000_000, tenant_requests_max=1_000_000),
-    scheduling=Scheduling.model_validate({"limit": "room"}),  # as the paper's engines, which took all that fits
+    scheduling=Scheduling.model_validate({"limit": "room"}),  # as the paper's engines, which admit all that fits
 )
 RUNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixWorkload:
-    """What is asked, in words and as arrivals in order of time, which `rng` draws; until when all tenants ask."""
+    """A workload: its description, its arrivals in order of time, drawn by `rng`, and the seconds for which all tenants
+    send.
+    """
 
     says: str
     arrivals: Callable[[Random], Iterator[Arrival]]
@@ -50,8 +52,8 @@ class PrefixWorkload:
 
 @dataclass(frozen=True, slots=True)
 class PrefixOutcome:
-    """What came of one run. `difference` is the largest of two tenants' services while both waited, counting what
-    was computed for them; `kv_tokens` are one engine's.
+    """The result of one run. `difference` is the largest of two tenants' services while both waited, in service of
+    computed tokens; `kv_tokens` are one engine's.
     """
 
     records: tuple[RequestRecord, ...]
@@ -66,7 +68,7 @@ class PrefixOutcome:
 class PrefixRun:
     """A workload under a policy and a placement, each named as on the command line of `fairlead simulate run`.
 
-    After `until_s` nothing is looked at any more; requests that have not ended by then have no record.
+    The run stops after `until_s`; requests that have not ended by then have no record.
     """
 
     workload: str
@@ -117,7 +119,7 @@ class PrefixRun:
 
 @dataclass(frozen=True, slots=True)
 class TreeCount:
-    """How many requests is a tree of this height and branch?"""
+    """Counts the requests of a tree of this height and branch."""
 
     branch: int
     height: int
@@ -129,7 +131,7 @@ class TreeCount:
 
 
 def long_beginnings(parts: Sequence[int], shape: Beginnings, *, asks_s: float) -> PrefixWorkload:
-    """A tenant for each part, which is its part of the shape's rate."""
+    """Make a workload with one tenant per part, which gets its part of the shape's rate."""
 
     def arrivals(rng: Random) -> Iterator[Arrival]:
         rates = [shape.rate_per_s * part / sum(parts) for part in parts]
@@ -150,7 +152,7 @@ def long_beginnings(parts: Sequence[int], shape: Beginnings, *, asks_s: float) -
 
 
 def trees(branches: Sequence[int], *, level_s: float, asks_s: float) -> PrefixWorkload:
-    """A tenant for each of the branches."""
+    """Make a workload with one tenant per branch."""
 
     def arrivals(rng: Random) -> Iterator[Arrival]:
         streams = [
@@ -180,11 +182,11 @@ def _range(numbers: tuple[int, int]) -> str:
 
 
 def _apart(rng: Random) -> Random:
-    """Draws of its own for a stream that is made bit by bit beside others."""
+    """Return a generator of its own for a stream that is drawn lazily beside others."""
     return Random(rng.getrandbits(64))
 
 
-# Short ends: what is not cached is most of the work. Long ends: the cache matters less, and service is received faster.
+# Short ends: uncached beginnings are most of the work. Long ends: the cache matters less, and service grows faster.
 SHORT = Beginnings(4, 2048, end_tokens=(32, 160), output_tokens=(16, 64), rate_per_s=10.0)
 LONG = Beginnings(4, 2048, end_tokens=(256, 768), output_tokens=(64, 192), rate_per_s=40.0)
 ONE_TEXT = replace(LONG, count=1, rate_per_s=24.0)

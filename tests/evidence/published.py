@@ -1,4 +1,4 @@
-"""What was published: the printed rows of the VTC paper's tables 2 to 6, and the logs that they were computed from."""
+"""Published data: the printed rows of the VTC paper's tables 2 to 6, and the logs that they were computed from."""
 
 import csv
 import gzip
@@ -54,7 +54,7 @@ class PublishedRun:
 
 @cache
 def logs() -> dict[str, Run]:
-    """Every published run by name."""
+    """Return every published run by name."""
     records: dict[str, list[RequestRecord]] = {}
     wall_s: dict[str, float] = {}
     packed = DATA.joinpath("vtc_artifact_response_logs.csv.gz").read_bytes()

@@ -1,15 +1,15 @@
-"""What other gateways do: send every request at once. They stand where a Scheduler stands, and have no queue.
+"""Routers of other gateways, which send every request at once. They stand in for a Scheduler and have no queue.
 
 round-robin     the next backend, in order of id
 least-request   the backend with the fewest requests in flight from here
 kubernetes      the Gateway API inference extension by its documented defaults: a pool is saturated when the mean
                 over its backends of max(waiting / 5, KV used / 0.8) is 1 or more, and requests of sheddable tiers
-                (priority below 0) are refused then; all others go to the backend of the best score, an equal sum
+                (priority below 0) are rejected then; all others go to the backend of the best score, an equal sum
                 of how short its queue is among the others' and how empty its KV cache, by metrics of up to 50 ms
-                ago; equals by lot
+                ago; ties are broken at random
 pab             FairBatching's router (arXiv 2510.14392, appendix A): the backend with the largest prefill admission
-                budget, which every backend reports after every step; what is sent is taken off at once. With
-                admission a request that fits nowhere is refused.
+                budget, which every backend reports after every step; what is sent is subtracted at once. With
+                admission a request that fits no backend is rejected.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,12 +37,12 @@ from policies.types import (
 QUEUE_DEPTH_MAX = 5
 KV_USED_RATIO_MAX = 0.8
 METRICS_EVERY_S = 0.05
-RETRY_AFTER_S = 1.0  # nobody comes back here
+RETRY_AFTER_S = 1.0  # no client retries here
 
 
 @dataclass(slots=True)
 class RoutedBackend:
-    """What a router knows: the last metrics, and what it has sent there that has not ended."""
+    """What a router knows of a backend: its last metrics, and the number of its own requests in flight."""
 
     load: BackendLoad
     requests: int = 0
@@ -57,7 +57,7 @@ class RoutedBackend:
 
 
 class Rule(Protocol):
-    """Which backend takes this request? None: it is refused."""
+    """A routing rule: returns the backend for a request, or None to reject it."""
 
     def __call__(self, request: Request, backends: Mapping[str, RoutedBackend], /) -> str | None: ...
 
@@ -76,7 +76,7 @@ def least_request(request: Request, backends: Mapping[str, RoutedBackend]) -> st
 
 
 class Kubernetes:
-    """`priority_of` a request says whether it may be refused."""
+    """The Kubernetes rule. A request with `priority_of` below 0 may be rejected."""
 
     def __init__(self, rng: Random, priority_of: Callable[[Request], int] = lambda _: 0) -> None:
         self._rng = rng
@@ -96,8 +96,8 @@ class Kubernetes:
 
 
 class PrefillBudget:
-    """`budget_of` a backend is what it would report now, in prompt tokens; what was sent in this instant it has not
-    seen yet.
+    """The PAB rule. `budget_of` a backend is its present report, in prompt tokens, which does not include what was sent
+    at this instant.
     """
 
     def __init__(self, budget_of: Callable[[str, float], float], *, refuses: bool) -> None:
@@ -123,7 +123,7 @@ def _saturation(backends: Iterable[RoutedBackend]) -> float:
 
 
 class Router:
-    """Sends what arrives where the rule says."""
+    """Dispatches every arrived request to the backend of the rule."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
@@ -154,7 +154,7 @@ class Router:
         self._sent[request.id] = backend_id
         return Dispatch(request.id, backend_id, quiet_tokens=request.output_tokens_max)
 
-    # -- what it has no use for ------------------------------------------------------------------------------
+    # -- unused calls ------------------------------------------------------------------------------------------
 
     def next_wakeup(self) -> float | None:
         return None

@@ -1,12 +1,12 @@
 """Tenants in tiers: the gateway's own Scheduler against gateways that send at once, on scenes of several tenants.
 
-A tier asks at random (Poisson) at its part of all requests, and a request of it is one of a tenant by Zipf's law: the
-first tenant asks twice as often as the second. A load is a ratio of what the engines can do with this very mix, all of
-it waiting, in vLLM's order. What a tier asks for is drawn for itself: it is the same whoever asks beside it.
+A tier's requests are Poisson arrivals at its part of all requests. The tenant of each is drawn by Zipf's law: the first
+tenant sends twice as many as the second. A load is a ratio of what the engines can serve of this very mix, with all of
+it waiting, in vLLM's order. Each tier's requests are drawn separately: they are the same whatever other tiers send.
 
-The Scheduler is made as a configuration would make it: tiers by weighted VTC, tenants by VTC with urgency as a second
-key within its slack, placement by prefill admission budget, the limit by the model of step times, which it is given
-exactly. The other gateways send to vLLM's order.
+The Scheduler is made as from a configuration: tiers by weighted VTC, tenants by VTC with urgency as a second key within
+its slack, placement by prefill admission budget, the limit by the model of step times, which it knows exactly. The
+other gateways send to engines of vLLM's order.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,14 +36,14 @@ from tests.evidence.slo_pool import SloOutcome
 from tests.evidence.slo_workloads import TRACES, Lengths, TraceShape
 
 ENGINE = "a800-llama3.1-8b"
-STEP_ENVELOPE = SloEnvelope(0.5, 0.05)  # by which budgets of steps are tuned
+STEP_ENVELOPE = SloEnvelope(0.5, 0.05)  # the targets that step budgets are tuned to
 SLACK_SERVICE = 2_000.0
 ZIPF = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """The tenants of one tier: who they are to the gateway, what they ask, and which part of all requests."""
+    """The tenants of one tier: the tier, their requests, and their part of all requests."""
 
     tier: Tier
     trace: TraceShape
@@ -54,7 +54,7 @@ class Population:
         return [f"{self.tier.id}-{number:02}" for number in range(self.tenants)]
 
     def requests(self, rng: Random) -> Iterator[Arrival]:
-        """Without an end, all at time 0."""
+        """Yield requests without end, all at time 0."""
         names = self.names()
         weights = [1 / (number + 1) ** ZIPF for number in range(len(names))]
         for arrival in self.trace.requests(self.tier.id, rng):
@@ -74,7 +74,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is asked of a cluster, and by whom."""
+    """The requests to a cluster, by tier, and its number of engines."""
 
     populations: tuple[Population, ...]
     engines: int
@@ -87,7 +87,7 @@ class Scene:
         return [name for each in self.populations if each.tier.id == tier_id for name in each.names()]
 
     def arrivals(self, load_ratio: float, *, asks_s: float, number: int, only: str | None) -> Iterator[Arrival]:
-        """In order of time; of one tier only, if it is named."""
+        """Yield arrivals in order of time; of one tier only, if it is named."""
         rate_per_s = load_ratio * self.engines * capacity_per_s(self)
         return merged(
             *(
@@ -103,7 +103,9 @@ class Scene:
 
 @cache
 def capacity_per_s(scene: Scene) -> float:
-    """Requests of the mix a second that one engine serves in vLLM's order while more wait than it can run."""
+    """Return the requests of the mix per second that one engine serves in vLLM's order while more wait than it
+    can run.
+    """
     rng = Random("capacity")
     streams = [each.requests(rng) for each in scene.populations]
     chosen = rng.choices(streams, [each.requests_ratio for each in scene.populations], k=CAPACITY_REQUESTS)
@@ -157,7 +159,7 @@ SCENES: dict[str, Scene] = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A gateway before engines of one order; `steps` is what it is told of theirs."""
+    """A gateway in front of engines of one order; `steps` is what it knows of their steps."""
 
     order: str
     make: Callable[[Scene, int], MinimalScheduler]
@@ -173,8 +175,8 @@ def known_steps(batching: str, tokens_max: int) -> KnownSteps:
 def scheduled(
     *, fairness: str = "slack", placement: str = "pab", refuses: bool = True
 ) -> Callable[..., MinimalScheduler]:
-    """The gateway's own Scheduler. Without `refuses` every tier waits for what cannot be in time any more; first in,
-    first out knows no tiers.
+    """Return a factory of the gateway's own Scheduler. Without `refuses` no tier rejects requests that will be late;
+    `fifo` has no tiers.
     """
 
     def make(scene: Scene, number: int) -> MinimalScheduler:
@@ -213,7 +215,7 @@ SYSTEMS: Mapping[str, System] = {
     "round robin": System("vllm", lambda *_: Router(RoundRobinRule())),
     "Kubernetes": System("vllm", _kubernetes, metrics_every_s=routers.METRICS_EVERY_S),
     "least requests, FB order": System("fair", lambda *_: Router(least_request)),
-    # With steps that keep the target of time per token whatever is in them.
+    # Short steps keep the TPOT target whatever is in them.
     "no gateway, short steps": System("vllm-tuned", lambda *_: Router(least_request)),
     "no gateway, FB order, short steps": System("fair-tuned", lambda *_: Router(least_request)),
     "FIFO, short steps": System("vllm-tuned", scheduled(fairness="fifo"), known_steps("vllm", TUNED_TOKENS)),
@@ -229,7 +231,7 @@ SYSTEMS: Mapping[str, System] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRun:
-    """A scene under a system; of its tiers only one asks, if it is named."""
+    """A scene under a system; only the tier `only` sends, if it is named."""
 
     scene: str
     system: str

@@ -1,8 +1,8 @@
-"""The engines of the FairBatching experiments: orders of work, what they can do, and what is known of their steps.
+"""Engines of the FairBatching experiments: their batching policies, their capacity, and what is known of their steps.
 
-A step's budget: vLLM's default of 8,192 tokens on large GPUs for vLLM, and as FairBatching's cap beside its time; for
-Sarathi, as the paper tuned it to each case, the largest that keeps the target of time per token. FairBatching
-knows the engine's step times exactly, but where it is to be seen what knowing less costs.
+A step's budget is vLLM's default of 8,192 tokens on large GPUs for vLLM, and as FairBatching's cap beside its time. For
+Sarathi it is tuned to each case as in the paper: the largest that keeps the TPOT target. FairBatching knows the
+engine's step times exactly, except where the cost of knowing less is measured.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ from tests.evidence.slo_workloads import TRACES
 
 STEP_TOKENS_MAX = 8192
 REQUESTS_RUNNING_MAX = 256
-TIMELESS = StepTimeModel(0.0, 1e-15)  # of which no step is ever too long
+TIMELESS = StepTimeModel(0.0, 1e-15)  # no step is ever too long
 BUSY_CONTEXT_TOKENS = 32_000
 BUDGET_UNIT_TOKENS = 16
 CAPACITY_REQUESTS = 2_000
@@ -50,11 +50,11 @@ def tuned_budget(coefficients: StepCoefficients, envelope: SloEnvelope) -> int:
 
 
 def known_by_tokens(name: str) -> StepTimeModel:
-    """What can be known of an engine's steps by their new tokens alone."""
+    """Return the step-time model that is fitted by new tokens alone."""
     return fitted(name, reads_context=False)
 
 
-# Each makes itself for an engine and for what its requests are promised.
+# Name -> factory; its arguments: the engine's name in COEFFICIENTS and the requests' targets.
 ORDERS: dict[str, Callable[[str, SloEnvelope], Batching]] = {
     "vllm": lambda *_: ChunkedPrefill(tokens_max=STEP_TOKENS_MAX),
     "vllm-tuned": lambda name, envelope: ChunkedPrefill(tokens_max=tuned_budget(COEFFICIENTS[name], envelope)),
@@ -78,15 +78,15 @@ def make_engine(coefficients: str, order: str, envelope: SloEnvelope) -> Engine:
 
 @cache
 def capacity_per_s(trace: str, coefficients: str) -> float:
-    """Requests a second that one engine serves in vLLM's order while more wait than it can run."""
+    """Return the requests per second that one engine serves in vLLM's order while more wait than it can run."""
     rng = Random(f"capacity {trace}")
     requests = islice(TRACES[trace].requests(MODEL, rng), CAPACITY_REQUESTS)
     return served_per_s(requests, make_engine(coefficients, "vllm", TRACES[trace].envelope))
 
 
 def served_per_s(requests: Iterable[Arrival], engine: Engine) -> float:
-    """Requests a second in the second quarter of CAPACITY_REQUESTS that are there at once: the batch is mixed by then,
-    and full still.
+    """Return the requests per second in the second quarter of CAPACITY_REQUESTS that all arrive at once: by then the
+    batch is mixed, and still full.
     """
     world = World(Router(least_request), {"engine": engine})
     quarter = CAPACITY_REQUESTS // 4
@@ -95,14 +95,16 @@ def served_per_s(requests: Iterable[Arrival], engine: Engine) -> float:
 
 
 def asked(trace: str, load_ratio: float, coefficients: str, *, asks_s: float, number: int) -> Iterator[Arrival]:
-    """Return a trace's arrivals, as one tenant, at this ratio of what one engine can do: drawn anew for each number."""
+    """Return a trace's arrivals, as one tenant, at this ratio of one engine's capacity; drawn anew for each number."""
     rng = Random(f"{trace} {load_ratio} {number}")
     rate_per_s = load_ratio * capacity_per_s(trace, coefficients)
     return TRACES[trace].arrivals(trace, rate_per_s, duration_s=asks_s, rng=rng)
 
 
 class WatchedEngine(Engine):
-    """Keeps what its steps computed and how long they took, with noise: every one of them, so it never leaps."""
+    """An engine that records what each step computed and how long it took, with noise. It never leaps, so no step is
+    missed.
+    """
 
     def __init__(self, coefficients: StepCoefficients, batching: Batching, *, noise_ratio: float, rng: Random) -> None:
         super().__init__(coefficients, requests_running_max=REQUESTS_RUNNING_MAX, batching=batching)
@@ -122,7 +124,7 @@ class WatchedEngine(Engine):
 
 
 def watched(coefficients: str, *, noise_ratio: float, number: int) -> list[Observation]:
-    """The steps of FairBatching on the Qwen trace at a usual load."""
+    """Return the steps of FairBatching on the Qwen trace at a usual load."""
     known, rng = COEFFICIENTS[coefficients], Random(f"steps {number}")
     batching = FairBatching(known.step_time_model(), tokens_max=STEP_TOKENS_MAX)
     engine = WatchedEngine(known, batching, noise_ratio=noise_ratio, rng=rng)
@@ -134,13 +136,13 @@ def watched(coefficients: str, *, noise_ratio: float, number: int) -> list[Obser
 
 @cache
 def fitted(coefficients: str, *, reads_context: bool) -> StepTimeModel:
-    """What the gateway's own fit makes of steps without noise, with or without being told of their context."""
+    """Return the gateway's own fit to steps without noise, with or without their context tokens."""
     return fit_to(watched(coefficients, noise_ratio=0.0, number=0), reads_context=reads_context)
 
 
 def fit_to(observations: Sequence[Observation], *, reads_context: bool) -> StepTimeModel:
     seen = observations if reads_context else [replace(each, context_token_steps=0.0) for each in observations]
-    # A request is a token while everybody decodes: the engines of the catalogue know no cost of their own for it.
+    # While all requests decode, a request is a token: the catalogue's engines have no cost per request.
     equations = [equation(replace(each, request_steps=0.0)) for each in seen]
     model = fit(equations, None, believed=None, rounds=FIT_ROUNDS)
     assert model is not None, "there were steps"
@@ -149,7 +151,7 @@ def fit_to(observations: Sequence[Observation], *, reads_context: bool) -> StepT
 
 @dataclass(frozen=True, slots=True)
 class ModelError:
-    """The median relative error of steps that the model was not fitted to: the second half of a run's."""
+    """The median relative error of a model on steps that it was not fitted to: the second half of a run."""
 
     reads_context: bool
     coefficients: str = ENGINE

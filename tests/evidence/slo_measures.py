@@ -1,7 +1,7 @@
-"""The figures of the FairBatching paper, measured on the records of a run.
+"""Measures of the FairBatching paper's figures, on the records of a run.
 
-A request counts where all of its tokens were in time: its first by the TTFT target, every other one by the envelope
-(backends/simulation/answer_pace.py has both readings of time per output token). A refused request was not in time.
+A request counts if all of its tokens were in time: the first by the TTFT target, every other one by the envelope
+(backends/simulation/answer_pace.py has both readings of time per output token). A rejected request was not in time.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,18 +16,18 @@ MS = 1000.0
 
 
 def effective_per_s(outcome: SloOutcome, tenants: Iterable[str] | None = None) -> float:
-    """Requests in time, of these tenants or all, per second of asking."""
+    """Return the requests in time, of these tenants or all, per second of the arrivals' duration."""
     return sum(in_time(outcome, record) for record in _of(outcome, tenants)) / outcome.asks_s
 
 
 def attainment(outcome: SloOutcome, tenants: Iterable[str] | None = None) -> float:
-    """The part of what was asked for that was in time."""
+    """Return the part of all requests that was in time."""
     asked = _of(outcome, tenants)
     return sum(in_time(outcome, record) for record in asked) / max(len(asked), 1)
 
 
 def strict_attainment(outcome: SloOutcome) -> float:
-    """The same, where no token may have been longer on average since the first one than the TPOT target."""
+    """Return the same, with the mean time per token since the first one also within the TPOT target."""
     return sum(
         in_time(outcome, each) and (each.tpot_s or 0.0) <= (outcome.envelopes[each.tenant_id].tpot_s or inf)
         for each in outcome.records
@@ -35,17 +35,17 @@ def strict_attainment(outcome: SloOutcome) -> float:
 
 
 def ttft_ms(outcome: SloOutcome, ratio: float) -> float:
-    """Of those that were served."""
+    """Return a quantile of the served requests' TTFT, in ms."""
     return quantile([record.first_token_latency_s for record in outcome.records], ratio) * MS
 
 
 def tpot_ms(outcome: SloOutcome, ratio: float) -> float:
-    """Since the first token came."""
+    """Return a quantile of time per token since the first token came, in ms."""
     return quantile([record.tpot_s for record in outcome.records], ratio) * MS
 
 
 def tpot_envelope_ms(outcome: SloOutcome, ratio: float) -> float:
-    """Since the first token was due, or came if that was later."""
+    """Return a quantile of time per token since the first token was due, or came if that was later, in ms."""
     return quantile([record.tpot_envelope_s for record in outcome.records], ratio) * MS
 
 
@@ -67,7 +67,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def ratio_of(measure: Callable[[SloOutcome], float]) -> Callable[[SloOutcome, SloOutcome], float]:
-    """The measure of one over that of another; infinite over nothing."""
+    """Return the ratio of one outcome's measure to another's; infinite over zero."""
     return lambda one, other: measure(one) / measure(other) if measure(other) else inf
 
 

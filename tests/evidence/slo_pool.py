@@ -1,8 +1,8 @@
-"""How the FairBatching paper's experiments are done here: stand-in traces, engines of the catalogue, a virtual clock.
+"""Runs of the FairBatching paper's experiments: stand-in traces, engines of the catalogue, a virtual clock.
 
 Requests reach the engines through a router (routers.py), which sends at once, as the paper's do. Loads are ratios of
-what the engines can do: requests per second while there are more than can run, in vLLM's order. All orders and
-routers see the very same requests in a run of one load and number.
+the engines' capacity: requests per second while more wait than can run, in vLLM's order. All orders and routers get the
+same requests in a run of one load and number.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,9 @@ from tests.evidence.slo_workloads import TRACES
 
 @dataclass(frozen=True, slots=True)
 class SloOutcome:
-    """What came of one run: its records, the envelope they are judged by, and for how long requests arrived."""
+    """The result of one run: its records, the envelopes that they are judged by, and the seconds for which requests
+    arrived.
+    """
 
     records: tuple[RequestRecord, ...]
     envelopes: Mapping[str, SloEnvelope]  # by tenant

@@ -1,8 +1,8 @@
-"""B1 to B3: what tiers, fairness and envelopes are worth together. Scenes and systems are those of slo_cluster.py.
+"""B1 to B3: the combined effect of tiers, fairness and envelopes. Scenes and systems are those of slo_cluster.py.
 
-B1 is the scenario of a blog that has nothing but its story: chats that want a first token in half a second, beside
-prompts of 8,000 tokens. B2 and B3 were published nowhere: the first looks at a tenant that asks little beside one that
-floods, the second at a cluster that is asked for as much as it can do, and for more.
+B1 is the scenario of a blog post that gives no figures: chats that want a first token in half a second, beside prompts
+of 8,000 tokens. B2 and B3 are not published anywhere: B2 is a tenant with few requests beside one that floods, B3 a
+cluster at and above its capacity.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ def tier_records(outcome: SloOutcome, tier_id: str) -> list[RequestRecord]:
 
 
 def tier_ttft_s(outcome: SloOutcome, ratio: float, tier_id: str = "critical") -> float:
-    """Of those that were served."""
+    """Return a quantile of the served requests' TTFT, in seconds."""
     return quantile([record.first_token_latency_s for record in tier_records(outcome, tier_id)], ratio)
 
 
@@ -68,7 +68,7 @@ def _ahead(ours: SloOutcome, theirs: SloOutcome) -> float:
 
 
 def chat_rows(scene: str) -> Iterator[Row]:
-    """What becomes of the chat and of what is beside it, by system."""
+    """Yield the results of the chat and of what runs beside it, by system."""
     yield row("chat alone: TTFT p99, s", [beside(scene, PATIENT, "critical")], partial(tier_ttft_s, ratio=0.99))
     for system in (NO_GATEWAY, ENGINE_ALONE, FIFO, VLLM, FAIR, PATIENT):
         run = [beside(scene, system)]

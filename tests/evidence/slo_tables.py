@@ -1,7 +1,7 @@
 """F1 to F6: the tables of the FairBatching paper (arXiv 2510.14392), in shape.
 
-Its traces and code are not public: traces are stand-ins, and step times are estimates from data sheets (the engine
-catalogue says so). What is judged are the ratios and orders that the paper argues with, not its milliseconds.
+Its traces and code are not public: traces are stand-ins, and step times are estimates from data sheets (see the
+catalogue of coefficients). The ratios and orders that the paper argues with are judged, not its milliseconds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ USUAL = {
     for engine, (name, make) in product(ENGINES.values(), SYSTEMS.items())
 }
 
-HIGH_LOAD = 0.8  # the paper drove Sarathi past what its budget can carry
+HIGH_LOAD = 0.8  # the paper loads Sarathi above what its budget can serve
 PEAK_LOADS = (0.35, 0.5, 0.65, 0.8)
 PEAK_S = 150.0
 TTFT_GRID_S, TPOT_GRID_S = (0.5, 1.0, 1.5, 2.0), (0.05, 0.1, 0.15, 0.2)
@@ -120,7 +120,9 @@ def peak_runs(system: str, trace: str, engine: str) -> list[TraceRun]:
 
 
 def peaks(one: str, other: str, traces: Sequence[str]) -> tuple[list[TraceRun], Callable[..., float]]:
-    """The runs of both systems, and the geometric mean over traces and engines of one's best over the other's."""
+    """Return the runs of both systems, and the measure: the geometric mean, over traces and engines, of the first one's
+    best rate over the second one's.
+    """
     cases = list(product(traces, ENGINES.values()))
     runs = [run for system in (one, other) for case in cases for run in peak_runs(system, *case)]
 
@@ -155,7 +157,9 @@ def grid_runs(system: str) -> list[TraceRun]:
 
 
 def gains(outcomes: Sequence[SloOutcome]) -> list[list[float]]:
-    """Percent more requests in time at the best load than the better of vLLM and Sarathi, by TTFT and TPOT target."""
+    """Return by how many percent more requests are in time at the best load than under the better of vLLM and Sarathi,
+    by TTFT and TPOT target.
+    """
     width, cells = len(TPOT_GRID_S), len(TPOT_GRID_S) * len(TTFT_GRID_S)
     every = [measures.effective_per_s(outcome) for outcome in outcomes]
     rates = [max(every[at : at + len(GRID_LOADS)]) for at in range(0, len(every), len(GRID_LOADS))]
@@ -195,7 +199,7 @@ def rises(grid: Sequence[Sequence[float]]) -> int:
     return sum(after > before for before, after in pairwise(means))
 
 
-# -- F4: what each part is worth -------------------------------------------------------------------------------------
+# -- F4: the effect of each part -------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[..., TraceRun]] = {
     "Sarathi": SYSTEMS["Sarathi"],

@@ -1,13 +1,13 @@
-"""Stand-ins for the traces of the FairBatching paper (arXiv 2510.14392, table 2), which published averages and 90th
-percentiles of their lengths and no more.
+"""Stand-ins for the traces of the FairBatching paper (arXiv 2510.14392, table 2), which publishes only averages and
+90th percentiles of their lengths.
 
 Lengths are drawn independently. With z = 1.2816, the normal 90th percentile, a log-normal has a mean m and a 90th
-percentile q for sigma = z - sqrt(z^2 - 2 ln(q / m)), mu = ln m - sigma^2 / 2. There is none where q / m > 2.27 (a
-log-normal that is any wider has a longer tail and a shorter body): then four requests of five are short, exponential
-of mean m / 4, and one is long, log-normal of median q and mean 4 m. Both have mean m and 90th percentile q.
+percentile q for sigma = z - sqrt(z^2 - 2 ln(q / m)), mu = ln m - sigma^2 / 2. There is none if q / m > 2.27 (a
+log-normal that is any wider has a longer tail and a shorter body): then four requests of five are short, exponential of
+mean m / 4, and one is long, log-normal of median q and mean 4 m. Both have mean m and 90th percentile q.
 
-Gaps between arrivals are exponential (Poisson arrivals), but for BurstGPT Gamma of shape 1/4: twice as irregular, as
-its name says. A load is a ratio of what one engine can do (capacity.py); traces last as long as the table says.
+Gaps between arrivals are exponential (Poisson arrivals); those of BurstGPT are Gamma of shape 1/4, twice as irregular.
+A load is a ratio of one engine's capacity (`capacity_per_s` in slo_engines.py); traces last as long as the table says.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from backends.simulation.workload import Arrival
 from policies.types import SloEnvelope
 
 NORMAL_P90 = 1.2815515655446004
-SHORT_RATIO = 0.8  # of the requests, where lengths are of two kinds
+SHORT_RATIO = 0.8  # part of short requests, where lengths are of two kinds
 SHORT_MEAN_RATIO = 0.25  # of the mean: 0.8 / 4 + 0.2 * 4 = 1
 LONG_MEAN_RATIO = 4.0
 PROMPT_TOKENS_MAX = 16_384
@@ -28,7 +28,7 @@ OUTPUT_TOKENS_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Token counts of this mean and 90th percentile, at least one and at most `tokens_max`."""
+    """Token counts with this mean and 90th percentile, at least one and at most `tokens_max`."""
 
     mean: float
     p90: float
@@ -60,7 +60,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceShape:
-    """What is asked, and how soon it should be answered. `gap_shape` is that of the Gamma gaps: 1 is Poisson."""
+    """Lengths of requests, and their targets. `gap_shape` is the shape of the Gamma gaps: 1 is Poisson."""
 
     prompt: Lengths
     output: Lengths
@@ -68,13 +68,13 @@ class TraceShape:
     gap_shape: float = 1.0
 
     def requests(self, tenant_id: str, rng: Random) -> Iterator[Arrival]:
-        """Without an end, all at time 0."""
+        """Yield requests without end, all at time 0."""
         while True:
             prompt, output = self.prompt.draw(rng), self.output.draw(rng)
             yield Arrival(tenant_id, 0.0, prompt, output, OUTPUT_TOKENS_MAX, envelope=self.envelope)
 
     def arrivals(self, tenant_id: str, rate_per_s: float, *, duration_s: float, rng: Random) -> Iterator[Arrival]:
-        """In order of time."""
+        """Yield arrivals in order of time."""
         at_s, requests = 0.0, self.requests(tenant_id, rng)
         while (at_s := at_s + rng.gammavariate(self.gap_shape, 1 / (self.gap_shape * rate_per_s))) < duration_s:
             yield replace(next(requests), at_s=at_s)

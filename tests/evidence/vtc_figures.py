@@ -1,7 +1,7 @@
-"""R5 to R13: the figures of the VTC paper that can be read as numbers, run again.
+"""R5 to R13: the figures of the VTC paper that can be read as numbers, reproduced; and R14, mechanisms beyond them.
 
-Services are weighted tokens per second from 0 to 600 s, gaps the accumulated difference of the best from the worst
-served tenant since the warm-up of 30 s, on a grid of 30 s: as the paper's plots have them.
+Services are weighted tokens per second from 0 to 600 s. Gaps are the accumulated difference of the best from the worst
+served tenant since the warm-up of 30 s, on a grid of 30 s: as in the paper's plots.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from tests.evidence.vtc_pool import Run, VtcRun
 from tests.evidence.workloads import WORKLOADS
 
 BOUND = 40_000.0  # 2U: two sequences of 1,024 tokens cannot outweigh 10,000 output tokens at 2 each
-FIG_3_GAP_MAX = 12_000.0  # published is 8,980, ours 5,554 to 9,648; whoever is drawn by lot comes to 14,860
+FIG_3_GAP_MAX = 12_000.0  # published is 8,980, ours 5,554 to 9,648; a random choice of tenants gives 14,860
 A100 = partial(VtcRun, engine="a100-llama2-13b", until_s=660.0)
 
 
@@ -46,7 +46,7 @@ def services(
     start_s: float = 0.0,
     end_s: float = 600.0,
 ) -> Iterator[Row]:
-    """Each tenant's service per second."""
+    """Yield rows of each tenant's service per second."""
     for number, value in enumerate(published):
         measure = partial(measures.service, tenant=f"t{number}", start_s=start_s, end_s=end_s)
         yield row(f"{says}: service of t{number}", experiment, measure, value, tolerance)
@@ -55,7 +55,7 @@ def services(
 def ttfts(
     says: str, experiment: VtcRun, published: Sequence[float], tolerance: Tolerance | None = None
 ) -> Iterator[Row]:
-    """Each tenant's mean time to first token, in seconds."""
+    """Yield rows of each tenant's mean time to first token, in seconds."""
     for number, value in enumerate(published):
         measure = partial(measures.ttft_s, tenant=f"t{number}")
         yield row(f"{says}: mean TTFT of t{number}, s", experiment, measure, value, tolerance)
@@ -96,7 +96,7 @@ def middle_ratio(says: str, experiment: VtcRun, published: float, tolerance: Tol
 
 
 def by_rank(says: str, experiment: VtcRun, published: Sequence[float], small: Tolerance | None = None) -> Iterator[Row]:
-    """Mean times to first token of the largest and of small tenants; `small` judges ranks 13 and 14."""
+    """Yield rows of mean TTFT of the largest and of small tenants; `small` judges ranks 13 and 14."""
     for rank, value in zip(RANKS, published, strict=True):
         measure = partial(measures.ttft_s_by_rank, rank=rank)
         yield row(f"{says}: mean TTFT of rank {rank}, s", experiment, measure, value, small if rank > 2 else None)
@@ -135,7 +135,7 @@ GAPS_65000 = {256: 68_148.0, 512: 51_160.0, 768: 65_712.0}
 
 
 def shares(says: str, workload: str, published: Sequence[float] | None = None) -> Iterator[Row]:
-    """Tenants of weight 1 to 4: each one's part of the service over its part of the weights."""
+    """Yield rows for tenants of weight 1 to 4: each one's part of the service over its part of the weights."""
     experiment = VtcRun(workload=workload, weights=(1.0, 2.0, 3.0, 4.0))
     for number in range(4):
         measure = partial(_over_weight, number=number)

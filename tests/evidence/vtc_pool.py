@@ -1,14 +1,13 @@
-"""The VTC paper's engine under the production Scheduler: how its experiments are done here.
+"""Runs of the VTC paper's experiments: its engine under the production Scheduler.
 
-The paper's scheduler lives in the engine and picks when a batch is formed; ours stands before the engine. They
-come to the same order when the engine's queue is empty whenever it admits, so the Scheduler here reserves as that
-engine does: the most that is held at any time ("peak"), by lengths that its memory planner knows (`sizing` is the
-oracle, whatever orders the tenants), without headroom. Nobody's share of the pool is capped, and nothing but room
-limits what is sent, as in the paper. What was dispatched waits at most until ten decode steps have passed since the
-last prefill.
+The paper's scheduler is inside the engine and chooses when a batch is formed; ours is in front of the engine. Both give
+the same order if the engine's queue is empty whenever it admits. So the Scheduler here reserves as that engine does:
+the most that is held at any time ("peak"), by the lengths that its memory planner knows (`sizing` is the oracle,
+whatever orders the tenants), without headroom. No tenant's share of the pool is capped, and only room limits dispatch,
+as in the paper. A dispatched request waits at most until ten decode steps have passed since the last prefill.
 
-Each run has another host overhead per step, within the millisecond that moves the published figures about between
-runs: 2 to 3 ms where the step times were profiled without it (A10G), 0 to 1 ms where they were fitted to whole runs.
+Each run has another host overhead per step, within the millisecond by which the published figures vary between runs: 2
+to 3 ms where the step times were profiled without it (A10G), 0 to 1 ms where they were fitted to whole runs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,13 +33,13 @@ from tests.evidence.workloads import WORKLOADS
 RUNS = 5
 OVERHEAD_S = {"a10g-llama2-7b": 2.0e-3, "a100-llama2-13b": 0.0}  # of the first run
 OVERHEAD_SPREAD_S = 1.0e-3  # from the first run to the last
-PATIENCE_S = 1e6  # nobody is refused for waiting
+PATIENCE_S = 1e6  # no request is rejected for waiting
 PRICES: dict[str, Price] = {"linear": LinearPrice(), "profiled": ProfiledQuadraticPrice()}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one run: its records in order of their ends, and when it was over."""
+    """The result of one run: its records in order of their ends, and when it ended."""
 
     records: tuple[RequestRecord, ...]
     wall_s: float
@@ -51,7 +50,7 @@ class Run:
 class VtcRun:
     """A workload of the paper under one policy, on one engine. Tenants take `weights` in the order of their ids.
 
-    After `until_s` nothing is looked at any more; requests that have not ended by then have no record.
+    The run stops after `until_s`; requests that have not ended by then have no record.
     """
 
     workload: str
@@ -107,7 +106,7 @@ class VtcRun:
 
 
 def ended_at(records: Iterable[RequestRecord]) -> float:
-    """When the last answer ended."""
+    """Return when the last answer ended, in seconds."""
     return max(record.arrived_at + (record.total_latency_s or 0.0) for record in records)
 
 

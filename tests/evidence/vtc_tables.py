@@ -1,7 +1,7 @@
 """R1 to R4: tables 2 to 6 of the VTC paper, recomputed from its logs and run again.
 
-A simulation differs from the testbed by some 3 % in speed, which moves averages by up to 15 %; the greatest of 19
-windows and the variance are chaotic. So averages, ratios and orders are judged, maxima by a wide band, and
+The simulation's speed differs from the testbed's by some 3 %, which changes averages by up to 15 %; the maximum of 19
+windows and the variance are chaotic. So averages, ratios and orders are judged, maxima within a wide band, and
 variances not at all.
 """
 
@@ -19,7 +19,7 @@ from tests.evidence.workloads import WORKLOADS
 EXACT, EXACT_THROUGHPUT = plus_minus(0.006), plus_minus(0.51)  # printed with two digits, and with none
 SPEED = percent(0.03)
 MORE = more_than(1.0)
-DRAWN_RUNS = 25  # where lengths are guessed by lot, averages of a few runs differ by a half
+DRAWN_RUNS = 25  # where predicted lengths are random, averages of a few runs differ by a half
 FIGURES = {
     "avg": measures.average,
     "max": measures.maximum,
@@ -30,7 +30,7 @@ FIGURES = {
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A printed row and the experiment that does it again; what has no tolerance is reported only."""
+    """A printed row and the experiment that reproduces it; a figure without a tolerance is only reported."""
 
     says: str
     log: str
@@ -41,7 +41,7 @@ class Again:
 
 
 def recomputed(row: Printed) -> Iterator[Row]:
-    """The figures of a printed row, from the log."""
+    """Yield the figures of a printed row, computed from the log."""
     yield from _figures(
         f"Table {row.table} {row.run}",
         PublishedRun(row.run),
@@ -51,14 +51,14 @@ def recomputed(row: Printed) -> Iterator[Row]:
 
 
 def rows_of(table: str, rows: Iterable[Again]) -> Iterator[Row]:
-    """The figures of printed rows, from new runs."""
+    """Yield the figures of printed rows, from new runs."""
     for row in rows:
         tolerances = {"max": row.max, "avg": row.avg, "throughput": row.throughput}
         yield from _figures(f"Table {table} {row.says}", row.experiment, printed_row(table, row.log), tolerances)
 
 
 def in_order(table: str, rows: Sequence[Again], figures: tuple[str, ...] = ("avg", "max")) -> Iterator[Row]:
-    """Each figure is greater for every row than for the next."""
+    """Yield rows that require each figure to fall from one printed row to the next."""
     for figure in figures:
         for one, other in pairwise(rows):
             yield ratio(f"Table {table} {figure}: {one.says} / {other.says}", table, one, other, MORE, figure=figure)
@@ -131,7 +131,7 @@ TABLE_3 = (
 TABLE_4 = (
     R4("FCFS", "T4_fcfs_overload", VtcRun(workload="overload-long", fairness="fifo")),
     R4("VTC", "T4_vtc_profile_overload", T4()),
-    # Near nothing, where a part of it means nothing: a 60th of one request per window. Its order is judged.
+    # Too small for a relative tolerance: a 60th of one request per window. Its order is judged.
     R4("VTC oracle", "T4_vtc_oracle_profile_overload", T4(prediction="oracle"), avg=None),
 )
 FCFS, LCF, VTC, VTC_ORACLE, RPM_30 = (TABLE_2[number] for number in (0, 1, 2, 4, 7))

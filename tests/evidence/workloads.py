@@ -1,14 +1,14 @@
-"""The workloads behind the VTC paper's figures, drawn as its published generator draws them (numpy, seed 42).
+"""Workloads of the VTC paper's figures, drawn as its published generator draws them (numpy, seed 42).
 
-Arrivals are equal to those in the published logs to the last digit, where there are logs. What a figure leaves
-open in the paper (rates of the on-off runs, lengths of Fig. 7 and 8) stands here as the published code has it.
+Arrivals equal those of the published logs to the last digit, where there are logs. What the paper leaves open (rates of
+the on-off runs, lengths of Fig. 7 and 8) is as in the published code.
 
 - even: per tenant, n = int(rate * duration) requests at phase + k / rate, k = 1..n, the phase uniform in [0, 1/rate);
-  one that is on and off sends nothing in odd minutes.
-- mixed: one Poisson stream, each request of one of two tenants by chance, in proportion to their rates.
-- rising: a steady tenant beside one whose rate rises linearly from 0.2 requests a second.
+  an on-off tenant sends nothing in odd minutes.
+- mixed: one Poisson stream; each request belongs to one of two tenants at random, in proportion to their rates.
+- rising: a steady tenant beside one whose rate rises linearly from 0.2 requests per second.
 
-A tenant is named t0, t1, ... in the order of the published configuration.
+Tenants are named t0, t1, ... in the order of the published configuration.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ LMSYS_TRACE = "vtc_lmsys_real_trace.csv"
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Arrivals in order of time, made anew at each call, and in words what they are."""
+    """A workload: its description, and its arrivals in order of time, made anew at each call."""
 
     says: str
     arrivals: Callable[[], list[Arrival]]
@@ -43,12 +43,12 @@ class Part:
     on_off: bool = False
 
     def arrival(self, number: int, at_s: float) -> Arrival:
-        # Nothing was cut short in the paper's runs: a request allows more than it takes, or no guess could be too high.
+        # The paper's runs cut no answer: the limit is above the length, else no prediction could be too high.
         return Arrival(f"t{number}", at_s, self.prompt_tokens, self.output_tokens, 2 * self.output_tokens)
 
 
 def evenly(parts: Sequence[Part], *, duration_s: float, start_s: float = 0.0, draws: NumpyDraws) -> Iterator[Arrival]:
-    """Yield each part in turn, not in order of time; a tenant per part."""
+    """Yield each part in turn, not in order of time; one tenant per part."""
     for number, part in enumerate(parts):
         gap_s = 1 / part.rate_per_s
         at_s = start_s + draws.uniform() * 1 / part.rate_per_s
@@ -63,7 +63,7 @@ def even(*parts: Part, duration_s: float = 600.0) -> list[Arrival]:
 
 
 def shifting(*phases: Sequence[Part], phase_s: float = 300.0) -> list[Arrival]:
-    """One even workload after another; requests drawn for the end of a phase may arrive in the next."""
+    """Return one even workload after another; requests drawn for the end of a phase may arrive in the next."""
     draws = NumpyDraws(SEED)
     arrivals: list[Arrival] = []
     for number, parts in enumerate(phases):
@@ -84,7 +84,7 @@ def mixed(first: Part, second: Part, *, duration_s: float = 600.0) -> list[Arriv
 
 
 def rising(steady: Part, riser: Part, *, duration_s: float = 600.0) -> list[Arrival]:
-    """`riser` is at its own rate when the time is over."""
+    """`riser` reaches its own rate at the end."""
     arrivals, at_s = [], 0.0
     for _ in range(int(steady.rate_per_s * duration_s)):
         at_s += 1 / steady.rate_per_s
@@ -97,7 +97,7 @@ def rising(steady: Part, riser: Part, *, duration_s: float = 600.0) -> list[Arri
 
 
 def stretches(*lengths_and_parts: tuple[float, Sequence[Part]]) -> list[Arrival]:
-    """One even workload after another, each for so many seconds."""
+    """Return one even workload after another, each for its number of seconds."""
     draws, start_s = NumpyDraws(SEED), 0.0
     arrivals: list[Arrival] = []
     for seconds, parts in lengths_and_parts:
@@ -107,7 +107,7 @@ def stretches(*lengths_and_parts: tuple[float, Sequence[Part]]) -> list[Arrival]
 
 
 def uneven(tenant_id: str, arrivals: list[Arrival], *, short: int, long: int) -> list[Arrival]:
-    """Three answers of four of this tenant are short, the fourth is long."""
+    """Make three of four answers of this tenant short, and the fourth long."""
     numbered = [arrival for arrival in arrivals if arrival.tenant_id == tenant_id]
     tokens = {id(arrival): long if number % 4 == 0 else short for number, arrival in enumerate(numbered, start=1)}
     return [
@@ -128,7 +128,7 @@ def lmsys() -> list[Arrival]:
 
 
 def overload(tokens: int, first_per_s: float, duration_s: float) -> Workload:
-    """Two tenants of equal requests, the second of twice the rate of the first."""
+    """Two tenants with equal requests, the second at twice the rate of the first."""
     parts = [Part(rate, tokens, tokens) for rate in (first_per_s, 2 * first_per_s)]
     return Workload(
         f"two tenants, {first_per_s:g} and {2 * first_per_s:g} req/s, {tokens}/{tokens} tokens, {duration_s:g} s",
@@ -136,7 +136,7 @@ def overload(tokens: int, first_per_s: float, duration_s: float) -> Workload:
     )
 
 
-ABSENT = Part(1e-3)  # a tenant that asks for nothing in a stretch
+ABSENT = Part(1e-3)  # a tenant without requests in a stretch
 WORKLOADS: dict[str, Workload] = {
     "lmsys": Workload("LMSYS Chatbot Arena sample, 27 tenants, 1,500 requests in 600 s", lmsys),
     "overload": overload(256, 1.5, 360.0),
