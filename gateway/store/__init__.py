@@ -1,1 +1,1 @@
-"""What outlives the process: versioned documents, their history, usage, and opaque things by name."""
+"""Stores of what outlives the process: versioned documents, their audit log, usage, and opaque learned data by name."""

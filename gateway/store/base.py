@@ -1,15 +1,15 @@
-"""The question every store answers: what was decided, by whom, and what has been used?
+"""Store protocol: documents with an audit log, usage, and learned data, in a form that copies can merge.
 
-Three kinds of data, and each has the one rule that makes it safe to write it twice:
+Each of the three kinds of data has one rule that makes it safe to write it twice:
 
-    documents   every change takes the next revision, which is the document's version from then on. Two copies of a
-                document differ by version, and the higher version wins. A deletion is a version, too.
-    usage       what one writer (one gateway's state) has counted of one row: totals that only grow. Two copies
-                differ by totals, and the larger wins, so that a flush repeated counts once.
-    learnt      what a gateway has learnt, opaque, by name. The newest wins.
+    documents   every change takes the next revision, which becomes the document's version. Of two copies of a document
+                the higher version wins. A deletion is a version, too.
+    usage       the totals that one writer (one gateway process) has counted in one row. They only grow, so of two
+                copies the larger wins, and a repeated flush counts once.
+    learnt      what a gateway has learned, opaque, by name. The newest wins.
 
-So copies merge in any order, any number of times, with the same result; that is all that replication needs
-(a state-based counter and last-writer-wins registers: Shapiro et al., "Conflict-free Replicated Data Types", 2011).
+So copies merge in any order, any number of times, with the same result; replication needs nothing else (a state-based
+counter and last-writer-wins registers: Shapiro et al., "Conflict-free Replicated Data Types", 2011).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,31 +34,33 @@ Body = Mapping[str, Any]
 
 
 class StoreUnavailable(Exception):  # noqa: N818 - named as HTTP names it
-    """The store cannot be written or read now: disk full, an I/O error, no connection. Nothing was changed, or it is
-    not known whether it was; asking again is safe.
+    """The store cannot be written or read now: disk full, an I/O error, no connection. The change was not made, or its
+    outcome is unknown; a retry is safe.
     """
 
 
 class StateFileError(Exception):
-    """The state file is not one, is damaged, of a newer version or in use. It is left as it is; the text names it."""
+    """The state file is damaged, in use, of a newer version, or no state file. It is left unchanged; the text
+    names it.
+    """
 
 
 class VersionConflict(Exception):  # noqa: N818 - an answer to a question, not a fault
-    """Somebody changed the document meanwhile; nothing of the transaction was done."""
+    """The document has another version than the change expects; the transaction changed nothing."""
 
     def __init__(self, kind: str, name: str, version: int) -> None:
-        """`version` is what the document has, 0 where there is none."""
+        """`version` is the document's version, 0 where there is no document."""
         super().__init__(f"{kind}/{name} has version {version}")
         self.kind, self.name, self.version = kind, name, version
 
 
 class StoreFull(Exception):  # noqa: N818
-    """A named limit of the store would be passed; nothing was done."""
+    """The change or the answer would exceed a limit of the store; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A named thing as of one version; `body` None: it was deleted."""
+    """A named document at one version; `body` None: it was deleted."""
 
     kind: str
     name: str
@@ -68,7 +70,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step of a transaction. `expected`: the version it must have (0: it must not be there); None: any."""
+    """One change of a transaction. `expected`: the version the document must have (0: it must not exist); None: any."""
 
     kind: str
     name: str
@@ -78,7 +80,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who did what to which document, and when (`at_s`, seconds since 1970). Written with the change itself."""
+    """One change with its author (`actor`) and time (`at_s`, seconds since 1970). Written in the transaction of the
+    change.
+    """
 
     revision: int
     at_s: float
@@ -91,7 +95,7 @@ class AuditEntry:
 
 
 class Totals(NamedTuple):
-    """What was used: each only grows."""
+    """The counts of a usage row; each only grows."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -100,7 +104,7 @@ class Totals(NamedTuple):
 
 
 class UsageKey(NamedTuple):
-    """Whose row it is. `key` is the id of an API key, "" where there was none; `day` like 2026-11-20, in UTC."""
+    """The key of a usage row. `key` is the id of an API key, "" where there was none; `day` like 2026-11-20, in UTC."""
 
     day: str
     tenant: str
@@ -110,7 +114,7 @@ class UsageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one writer has counted of one row, all in all."""
+    """The totals that one writer has counted in one row."""
 
     writer: str
     of: UsageKey
@@ -119,7 +123,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Something opaque that is worth keeping over a restart, as of `at_s` (seconds since 1970)."""
+    """Opaque data that is worth keeping over a restart, as of `at_s` (seconds since 1970)."""
 
     name: str
     at_s: float
@@ -128,8 +132,8 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The documents that came since some moment, deleted ones included. `cursor` is where to go on: it counts what
-    has come to this copy, in whatever order, while a version counts what was decided.
+    """The documents that arrived after a cursor, deleted ones included. `cursor` is where to continue: it counts
+    arrivals at this copy, in any order, while a version counts changes.
     """
 
     cursor: int
@@ -137,7 +141,7 @@ class News:
 
 
 def check_size(changes: Sequence[Change]) -> None:
-    """Raises StoreFull where a transaction is larger than any store takes."""
+    """Raises StoreFull where a transaction exceeds the limits of all stores."""
     if len(changes) > CHANGES_MAX:
         raise StoreFull(f"more than {CHANGES_MAX} changes at once")
     for change in changes:
@@ -148,98 +152,100 @@ def check_size(changes: Sequence[Change]) -> None:
 
 
 def to_json(body: Body) -> bytes:
-    """Equal bodies are equal bytes."""
+    """Serialize; equal bodies give equal bytes."""
     return orjson.dumps(dict(body), option=orjson.OPT_SORT_KEYS)
 
 
 def from_json(text: bytes | str | None) -> Body | None:
-    """What `to_json` wrote; None where nothing was."""
+    """Parse what `to_json` wrote; None gives None."""
     return None if text is None else orjson.loads(text)
 
 
 def oldest_day(newest: str) -> str:
-    """The first day that is kept while this one is the newest."""
+    """The first day that is kept when `newest` is the newest."""
     return (date.fromisoformat(newest) - timedelta(days=USAGE_DAYS_MAX - 1)).isoformat()
 
 
 def action_of(before: Body | None, after: Body | None) -> str:
-    """What the audit log calls a change."""
+    """The name of a change in the audit log."""
     if before is None:
         return "create"
     return "delete" if after is None else "update"
 
 
 class Store(Protocol):
-    """Every method may raise StoreUnavailable, and none waits longer than the store's own bound. None is to be
-    awaited on the path of a request.
+    """Where the state of a gateway is kept.
+
+    Every method may raise StoreUnavailable, and none takes longer than the store's own timeout. No request waits for
+    one.
     """
 
     @property
     def is_available(self) -> bool:
-        """Whether it would take a change, as far as is known."""
+        """Whether the store would accept a change, by its latest contact."""
         ...
 
     async def open(self) -> None:
-        """Raises StateFileError where there is a file that must not be touched."""
+        """Raises StateFileError where there is a file that must not be changed."""
         ...
 
     async def close(self) -> None: ...
 
     async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
-        """All changes and their audit entries, or none. They are where this store keeps them for good when this
-        returns. Raises VersionConflict, StoreFull.
+        """Apply all changes with their audit entries, or none. They are durable in this store when it returns. Raises
+        VersionConflict, StoreFull.
         """
         ...
 
     async def news(self, since: int) -> News:
-        """What has come since the cursor `since`; 0: all that is there."""
+        """The documents that arrived after the cursor `since`; 0: all documents."""
         ...
 
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
-        """Take over what another copy has and this one has not, or not so new. Nothing is checked or audited anew; the
-        next revision is above all that were merged.
+        """Take over documents and audit entries of another copy that are newer than this one's. Nothing is validated or
+        audited again; the next revision is above all merged ones.
         """
         ...
 
     async def audit(
         self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
     ) -> tuple[AuditEntry, ...]:
-        """The newest entries first, those with a revision below `before`."""
+        """Audit entries, newest first, with a revision below `before`."""
         ...
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Idempotent: each total becomes the larger of what is there and what is given."""
+        """Write totals: each becomes the larger of the stored and the given one. Idempotent."""
         ...
 
     async def usage(
         self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
     ) -> tuple[UsageRow, ...]:
-        """The rows of these days, both included, ordered by day, tenant, key, model, writer. At most USAGE_ROWS_MAX:
+        """The rows of these days, both inclusive, ordered by day, tenant, key, model, writer. At most USAGE_ROWS_MAX:
         raises StoreFull where there are more.
         """
         ...
 
     async def put_learnt(self, learnt: Learnt) -> None:
-        """Unless something newer of that name is there."""
+        """Write, unless something newer of that name is stored."""
         ...
 
     async def learnt(self, name: str) -> Learnt | None: ...
 
 
 class SharedStore(Store, Protocol):
-    """A store that others write, too, and that may come back with less than it had."""
+    """A store that other gateways write too, and that may lose data."""
 
     @property
     def epoch(self) -> str:
-        """Whose data it has: another, once it has lost everything."""
+        """The identity of the store's data: it changes when the store has lost all of it."""
         ...
 
     @property
     def incarnation(self) -> str:
-        """Changes whenever the store may not have what it had."""
+        """Changes whenever the store may have lost data."""
         ...
 
     @property
     def revision(self) -> int:
-        """How far the store had counted when it was last heard of."""
+        """The store's revision at the latest contact."""
         ...

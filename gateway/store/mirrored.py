@@ -1,12 +1,12 @@
-"""A store that gateways share, with a whole copy on this gateway's own disk.
+"""Mirrored store: a shared store with a complete copy on this gateway's disk.
 
     changes   are decided by the shared store, and acknowledged when they are on this disk too
-    reads     are of the own copy: nothing that is asked here waits for the shared store
-    syncing   every SYNC_S what has come to the shared store is taken over, and what was used here is told to it
+    reads     use the local copy: no read waits for the shared store
+    syncing   every SYNC_S, documents of the shared store are copied here, and usage of this gateway is copied there
 
-While the shared store is away, changes are refused and everything else goes on. When it may have lost something (its
-`incarnation` is another), both copies are merged whole, each way: a store that comes back empty is filled again by
-whoever is there, and where copies differ the higher version wins.
+While the shared store is unavailable, changes are rejected and everything else goes on. When it may have lost data (its
+`incarnation` has changed), both copies are merged completely, in both directions: any gateway fills an empty store
+again, and where copies differ the higher version wins.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ class MirroredStore:
         self._shared = shared
         self._own = own
         self._syncer = Periodic(self._sync_soon, sync_s, "sync the shared store")
-        self._merged = ""  # the incarnation that both copies were last merged with
+        self._merged = ""  # the incarnation at the last complete merge
         self._cursor = 0  # of the shared store
-        self._revision = 0  # of the newest audit entry that is here
+        self._revision = 0  # of the newest local audit entry
         self._usage = MirroredUsage(shared, own)
         self._syncing = asyncio.Lock()
         self.is_shared_available = False
@@ -80,7 +80,7 @@ class MirroredStore:
             try:
                 documents = await self._shared.commit(changes, actor=actor, at_s=at_s)
             except VersionConflict:
-                # Whoever asks what there is now is answered from the own copy.
+                # The caller reads the present version from the local copy.
                 await self._sync()
                 raise
             await self._sync()
@@ -109,7 +109,7 @@ class MirroredStore:
 
     async def put_learnt(self, learnt: Learnt) -> None:
         await self._own.put_learnt(learnt)
-        if self.is_shared_available:  # else nobody waits to hear that it is still away: another will be learnt soon
+        if self.is_shared_available:  # else skipped: the next checkpoint follows soon
             with contextlib.suppress(StoreUnavailable):
                 await self._shared.put_learnt(learnt)
 
@@ -128,7 +128,7 @@ class MirroredStore:
 
     async def _try_usage(self) -> None:
         if self.is_shared_available:
-            with contextlib.suppress(StoreUnavailable):  # the next sync says so
+            with contextlib.suppress(StoreUnavailable):  # the next sync logs it
                 await self._usage.sync()
 
     async def _try_sync(self) -> None:
@@ -144,7 +144,7 @@ class MirroredStore:
             self.is_shared_available = True
 
     async def _sync(self) -> None:
-        """Bring the own copy up to the shared one. Raises StoreUnavailable, with nothing lost."""
+        """Bring the local copy up to the shared store's. Raises StoreUnavailable; nothing is lost then."""
         news = await self._shared.news(self._cursor)
         incarnation = self._shared.incarnation
         if incarnation != self._merged:
@@ -156,7 +156,7 @@ class MirroredStore:
         self._cursor = news.cursor
 
     async def _merge_whole(self) -> None:
-        """Each copy takes from the other what it has not, or not so new."""
+        """Merge both copies completely: each takes the newer documents of the other."""
         theirs, ours = (await self._shared.news(0)).documents, (await self._own.news(0)).documents
         missing = _newer(ours, theirs)
         has_lost = bool(missing)
@@ -185,6 +185,6 @@ class MirroredStore:
 
 
 def _newer(documents: Sequence[Document], than: Sequence[Document]) -> list[Document]:
-    """Those that the other copy has not, or not so new."""
+    """The documents that the other copy lacks, or has in an older version."""
     versions = {(document.kind, document.name): document.version for document in than}
     return [document for document in documents if document.version > versions.get((document.kind, document.name), 0)]

@@ -1,7 +1,7 @@
-"""Usage in two copies: here, where it is on disk at once, and in the shared store, where all gateways' comes together.
+"""Mirrored usage: usage on this gateway's disk, and in the shared store, which has that of all gateways.
 
-What is counted here is told to the shared store with the next sync; what others have counted is taken over every
-USAGE_PULL_S. Both copies keep the larger of two totals, so whatever may not have been told is told again.
+Usage counted here is written to the shared store with the next sync; that of others is read every USAGE_PULL_S. Both
+copies keep the larger of two totals, so a write whose outcome is unknown is repeated.
 """
 
 import logging
@@ -14,8 +14,8 @@ import orjson
 from gateway.store.base import Learnt, SharedStore, Store, StoreFull, Totals, UsageKey, UsageRow, oldest_day
 
 USAGE_PULL_S = 10.0
-DAYS_COMPARED = 7  # where nothing seems to be lost
-DAYS_PULLED = 2  # a day is still counted for a moment when the next has begun
+DAYS_COMPARED = 7  # where the shared store seems to have lost nothing
+DAYS_PULLED = 2  # usage of a day still arrives shortly after it has ended
 ROWS_UNTOLD_MAX = 200_000
 TOLD = "usage the shared store has"
 
@@ -25,7 +25,7 @@ Rows = Sequence[UsageRow]
 
 
 class MirroredUsage:
-    """Mutable; used on one loop, one call at a time."""
+    """Copies usage both ways. Mutable; used on one loop, one call at a time."""
 
     def __init__(self, shared: SharedStore, own: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""
@@ -39,20 +39,20 @@ class MirroredUsage:
         self._pull_at_s = 0.0
 
     def used(self, rows: Iterable[UsageRow]) -> None:
-        """These rows are on disk here, and to be told."""
+        """Queue rows that are on the local disk for the shared store."""
         self._untold |= {(row.writer, row.of): row for row in rows}
         if len(self._untold) > ROWS_UNTOLD_MAX:
             self._untold.clear()
             self.compare(has_lost=False)
 
     def compare(self, *, has_lost: bool) -> None:
-        """With the next sync, compare day by day what both have: all days if the shared store has lost something."""
+        """Compare both copies day by day at the next sync: all days if the shared store has lost data."""
         self._compares = True
         self._has_lost |= has_lost
 
     async def sync(self) -> None:
-        """Tell what is new here; now and then, ask what is new there. Raises StoreUnavailable: then it is still to be
-        told.
+        """Write new usage to the shared store; every USAGE_PULL_S, read that of others. Raises StoreUnavailable: what
+        was not written stays queued.
         """
         today = self._day(0)
         if self._compares:
@@ -72,7 +72,7 @@ class MirroredUsage:
             await self._told(today)
 
     async def _first_day(self) -> str:
-        """The first of the days that the shared store may not have as they are here."""
+        """The first day on which the shared store may lack usage of this copy."""
         learnt = await self._own.learnt(TOLD)
         told = {} if learnt is None else orjson.loads(learnt.body)
         if self._has_lost or told.get("epoch") != self._shared.epoch:
@@ -85,7 +85,7 @@ class MirroredUsage:
         self._told_day = today
 
     async def _exchange(self, first_day: str, last_day: str) -> None:
-        """Each copy takes the larger totals of the other, for these days, both included."""
+        """Merge both copies on these days, both inclusive."""
         try:
             theirs = await self._shared.usage(first_day=first_day, last_day=last_day)
             ours = await self._own.usage(first_day=first_day, last_day=last_day)
@@ -106,7 +106,7 @@ class MirroredUsage:
 
 
 def _larger(rows: Rows, than: Rows) -> list[UsageRow]:
-    """Those with a total that the other copy has not, or not so large."""
+    """The rows with a total larger than the other copy's."""
     totals = {(row.writer, row.of): row.totals for row in than}
     nothing = Totals()
     return [

@@ -1,7 +1,7 @@
-"""Something that is done again and again, with a pause between, until it is stopped.
+"""Periodic work: runs an async function again and again, with a pause between, until it is stopped.
 
-It is asked to stop and not cancelled: what it is in the middle of (a transaction, an exchange with a server) comes to
-its end, which takes no longer than its own bound.
+`stop` waits for the work in progress (a transaction, an exchange with a server) instead of cancelling it; the work has
+its own time limit.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Runs on one loop. What it does should not raise; if it does, that is logged, and it is done again."""
+    """Runs `work` on one loop. An exception that it raises is logged, and it runs again."""
 
     def __init__(self, work: Callable[[], Awaitable[None]], pause_s: float, name: str) -> None:
         self._work = work
@@ -32,7 +32,7 @@ class Periodic:
             self._task = None
 
     def finish(self) -> None:
-        """Do it no more; called by the work itself, which `stop` would wait for."""
+        """End the repetition from within the work, where `stop` would wait for itself."""
         self._stopping.set()
 
     @property

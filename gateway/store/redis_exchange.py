@@ -1,6 +1,6 @@
-"""Where gateways that share a Redis meet, a few times a second: each says a word, having heard those of all others.
+"""Peer exchange over Redis: each replica publishes its message, after it has received the newest of all others.
 
-It has a connection of its own, so that it waits for nothing that the store is doing.
+It has a connection of its own, so that it does not wait for the store's calls.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,20 @@ from redis.exceptions import RedisError
 from gateway.store.base import StoreUnavailable
 from gateway.store.redis_store import TIMEOUT_S, connections
 
-KEPT_MS = 60_000  # a word; the minute of a limit
+KEPT_MS = 60_000  # for which a message is kept: the minute of a limit
 
 
 class PeerMessage(NamedTuple):
-    """A word of another gateway, and how long ago it was said."""
+    """A message (`word`) of another replica, and its age."""
 
     age_s: float
     word: bytes
 
 
 class ExchangeResult(NamedTuple):
-    """`taken`: it was said. Else there is news, `heard` by name. So many words were `said` by now, all in all."""
+    """The result of one exchange. `taken`: the message was published. Otherwise `heard` holds the latest message of
+    every other replica, by name. `said` is the number of messages published so far, by all replicas.
+    """
 
     taken: bool
     said: int
@@ -32,12 +34,12 @@ class ExchangeResult(NamedTuple):
 
 
 class RedisExchange:
-    """Mutable; used on one loop."""
+    """Publishes and receives messages. Mutable; used on one loop."""
 
     def __init__(
         self, url: str, *, prefix: str = "fairlead", timeout_s: float = TIMEOUT_S, options: dict[str, Any] | None = None
     ) -> None:
-        """As RedisStore."""
+        """Arguments as for RedisStore."""
         self._keys = [f"{{{prefix}}}:{name}" for name in ("replicas", "said")]
         pool = connections(url, timeout_s=timeout_s, options=options or {})
         self._redis = Redis(connection_pool=pool)
@@ -45,11 +47,15 @@ class RedisExchange:
         self._script = self._redis.register_script(script)
 
     async def receive_from(self, name: str, said: int) -> ExchangeResult:
-        """What is new since the first `said` words; `taken` where nothing is. Raises StoreUnavailable."""
+        """The latest messages of the others, if any came after the first `said` ones; else `taken`. Raises
+        StoreUnavailable.
+        """
         return await self.publish(name, b"", said)
 
     async def publish(self, name: str, word: bytes, said: int) -> ExchangeResult:
-        """Say a word in the knowledge of the first `said` words. Raises StoreUnavailable within the timeout."""
+        """Publish a message, unless there are messages after the first `said` ones. Raises StoreUnavailable within the
+        timeout.
+        """
         try:
             taken, said, *rest = await self._script(keys=self._keys, args=[name, word, said, KEPT_MS])
         except (RedisError, OSError) as error:

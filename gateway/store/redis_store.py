@@ -1,8 +1,9 @@
-"""A store in Redis or Valkey, one server, shared by gateways: each operation is one script, and happens whole.
+"""Redis store: documents, usage and learned data in one Redis or Valkey server, shared by gateways. Each write is one
+atomic script.
 
-No answer is awaited longer than the timeout, and nothing is tried again here: whoever asked knows better whether it
-still matters. Every new connection may lead to a server that was restarted with less than it had, or with nothing: then
-`incarnation` changes, and what was known of the server is to be compared with it anew.
+No call waits longer than the timeout, and nothing is retried here: the caller knows whether a retry is still of use. A
+new connection may lead to a server that has restarted with old data, or with none: then `incarnation` changes, and the
+caller has to compare what it knows with the server again.
 
 Rights that it needs: docs/operations.md.
 """
@@ -49,14 +50,14 @@ from gateway.store.base import (
 T = TypeVar("T")
 
 TIMEOUT_S = 0.5
-SETTLE_S = 1.5  # a server that was found empty takes no change so long: others look every 0.25 s
+SETTLE_S = 1.5  # for which an empty server accepts no change: others poll every 0.25 s
 SETTLING_TRIES = 2
 DEADLINE_AT = 5  # in the arguments of commit.lua
 DOCUMENTS_AT_ONCE = 500
 ROWS_AT_ONCE = 500
 EPOCH_BYTES = 8
 NEWS_KEYS = ("documents", "arrivals", "counters", "settling")
-FIELD_END = "\x1f"  # between the parts of a row's name: no name of ours has it
+FIELD_END = "\x1f"  # between the parts of a row's name, none of which contains it
 
 
 class RedisStore:
@@ -71,14 +72,14 @@ class RedisStore:
         settle_s: float = SETTLE_S,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """`options` go to redis-py: username, password, ssl_ca_certs ... Raises ValueError for a URL that is none."""
-        self._name = f"{{{prefix}}}:".__add__  # the braces keep all keys in one slot, should it be a cluster's
+        """`options` go to redis-py: username, password, ssl_ca_certs ... Raises ValueError for an invalid URL."""
+        self._name = f"{{{prefix}}}:".__add__  # the braces keep all keys in one slot of a cluster
         self._settle_s = settle_s
         self._connections = 0
         self._epoch = ""
         self._revision = 0
         self._timeout_s = timeout_s
-        self._ahead_s = 0.0  # the server's clock, of this machine's
+        self._ahead_s = 0.0  # the server's clock minus this machine's
         options = {"redis_connect_func": self._connected, **(options or {})}
         pool = connections(url, timeout_s=timeout_s, options=options)
         self._redis = Redis(connection_pool=pool)
@@ -90,17 +91,17 @@ class RedisStore:
 
     @property
     def epoch(self) -> str:
-        """Whose data the server has: another, once it has lost everything."""
+        """The identity of the server's data: it changes when the server has lost all of it."""
         return self._epoch
 
     @property
     def incarnation(self) -> str:
-        """Changes whenever the server may not have what it had."""
+        """Changes whenever the server may have lost data."""
         return f"{self._epoch}/{self._connections}"
 
     @property
     def revision(self) -> int:
-        """How far the server had counted when it was last heard of."""
+        """The server's revision at the latest contact."""
         return self._revision
 
     @property
@@ -108,7 +109,7 @@ class RedisStore:
         return self._epoch != ""
 
     async def open(self) -> None:
-        """A server that is not there is no error: it may come."""
+        """Does nothing: a server that is unavailable is no error, it may come back."""
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -155,7 +156,7 @@ class RedisStore:
             if epoch.decode() != self._epoch:
                 self._epoch, is_new = epoch.decode(), self._epoch != ""
                 if is_new and cursor:
-                    # The cursor counted what came to another server.
+                    # The cursor counted arrivals at the server's former data.
                     documents, cursor = [], 0
                     continue
             self._revision = int(revision)
@@ -245,7 +246,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _mapped(self) -> AsyncIterator[None]:
-        """Foreign errors are mapped here, once."""
+        """Converts redis-py's errors to StoreUnavailable."""
         try:
             yield
         except (RedisError, OSError) as error:
@@ -253,9 +254,7 @@ class RedisStore:
 
 
 def connections(url: str, *, timeout_s: float, options: dict[str, Any]) -> BlockingConnectionPool:
-    """One connection, on which nothing is waited for longer than the timeout, and nothing tried again. Raises
-    ValueError for a URL that is none.
-    """
+    """A pool of one connection, with this timeout and without retries. Raises ValueError for an invalid URL."""
     return BlockingConnectionPool.from_url(
         url,
         max_connections=1,
@@ -287,12 +286,12 @@ def _document(member: bytes, value: bytes) -> Document:
 
 
 def _fields(fields: dict[str, Any]) -> bytes:
-    """The fields of an object of JSON, without its braces."""
+    """The fields of a JSON object, without its braces."""
     return orjson.dumps(fields)[1:-1]
 
 
 def _entry_text(entry: AuditEntry) -> bytes:
-    """The same bytes as commit.lua makes, so that an entry is there once."""
+    """The same bytes as commit.lua writes, so that a merged entry is stored once."""
     before, after = (b"null" if body is None else to_json(body) for body in (entry.before, entry.after))
     fields = asdict(entry)
     head, tail = (_fields({name: fields[name] for name in names}) for names in (HEAD, TAIL))

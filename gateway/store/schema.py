@@ -1,14 +1,14 @@
-"""The tables of the state file, and how a file of an older gateway becomes one of this gateway.
+"""Tables of the state file, and the migrations that bring an older file to the present schema.
 
-Each migration takes the file from one version to the next, inside one transaction. They are only ever added to: a file
-that exists was made by those above.
+Each migration takes the file from one version to the next, in one transaction. Migrations are only ever appended:
+existing files were made by the earlier ones.
 """
 
 APPLICATION_ID = 0x464C5244  # "FLRD", in the header of the file (https://sqlite.org/fileformat.html#application_id)
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # `arrival` counts what came to this file, so that what another copy brings late is still news.
+        # `arrival` counts arrivals at this file, so that a document merged late still appears in `news`.
         """CREATE TABLE documents (
             kind TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, arrival INTEGER NOT NULL, body TEXT,
             PRIMARY KEY (kind, name)) WITHOUT ROWID""",

@@ -1,7 +1,7 @@
-"""A store in one file: SQLite in WAL mode, every transaction synced before it is acknowledged.
+"""SQLite store: one file in WAL mode, every transaction synced to disk before it is acknowledged.
 
-One thread does all the work, in the order in which it was asked, so that the event loop never waits for a disk. The
-rules of merging are the statements at the end.
+One thread runs all statements in call order, so that the event loop never waits for a disk. The merge rules are the SQL
+statements at the end.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ class SqliteStore:
     """See `Store`. Mutable; used on one loop."""
 
     def __init__(self, path: Path | None, *, is_tool: bool = False) -> None:
-        """None: in memory, for trying out. A tool may use the file of a gateway that runs, and is not for long: it
-        does not make the file, nor bring it to another version.
+        """`path` None: in memory. A tool (`is_tool`) may briefly use the file of a running gateway: it neither locks,
+        creates nor migrates it.
         """
         self._path = path
         self._is_tool = is_tool
@@ -127,7 +127,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Foreign errors are mapped here, once: a full disk, an I/O error, a file that was damaged meanwhile."""
+        """Converts SQLite's errors to StoreUnavailable: a full disk, an I/O error, a damaged file."""
         if self._database is None:
             raise StoreUnavailable("the state file is closed")
         try:
@@ -202,7 +202,7 @@ class SqliteStore:
 
 
 def _found(database: sqlite3.Connection, change: Change) -> tuple[int, str | None]:
-    """The version of a document and its body, as text; 0 where it is not there, or not any more."""
+    """The version of a document and its body as text; (0, None) where it does not exist or was deleted."""
     row = database.execute(
         "SELECT version, body FROM documents WHERE kind = ? AND name = ?", (change.kind, change.name)
     ).fetchone()
@@ -236,7 +236,7 @@ def _audit_entry(row: tuple[Any, ...]) -> AuditEntry:
 
 
 def _where(given: dict[str, Any]) -> tuple[str, list[Any]]:
-    """The conditions that have a value, and the values."""
+    """The WHERE clause of the conditions that have a value, and the values."""
     asked = {condition: value for condition, value in given.items() if value is not None}
     return ("WHERE " + " AND ".join(asked) if asked else ""), list(asked.values())
 

@@ -1,8 +1,8 @@
-"""Opening the state file: ours, whole, of a version that we know, and nobody else's at the moment; or not at all.
+"""State file: opens it only if it is a complete file of fairlead, of a known schema, and locked by no other gateway.
 
-A file that is not so is named and left as it is: it may be somebody's only copy of something. A new one is made beside
-its place and put there when it is whole, so that a file of ours is never half made. One gateway has it: the lock ends
-with the process, however that ends.
+Any other file is named in the error and left unchanged: it may be the only copy of something. A new file is written
+under a temporary name and renamed when complete, so that there are no partial files. One gateway uses a file: the lock
+ends with the process.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ MAGIC = b"SQLite format 3\0"
 APPLICATION_ID_AT = 68  # in the header, 4 bytes
 HEADER_BYTES = 100
 BUSY_S = 2.0
-WAL_PAGES_MAX = 1_000  # before they are moved into the file
+WAL_PAGES_MAX = 1_000  # before a checkpoint moves them into the file
 CACHE_KIB = 8_192
 
 
@@ -39,8 +39,8 @@ def lock_state_file(path: Path) -> int:
 
 
 def connect(path: Path | None, *, is_tool: bool = False) -> sqlite3.Connection:
-    """Open the file, made or brought to this version if need be (not by a tool, which is refused then); None: nothing
-    outlives the process. Raises StateFileError.
+    """Open the file; create or migrate it if need be (a tool does neither and gets an error); None: in memory. Raises
+    StateFileError.
     """
     try:
         if path is None:
@@ -70,7 +70,7 @@ def _connected(name: str) -> sqlite3.Connection:
 
 
 def _is_new(path: Path) -> bool:
-    """Whether there is nothing yet. Raises StateFileError for what is not ours, without touching it."""
+    """Whether there is no file yet. Raises StateFileError for a file of another program, which stays unchanged."""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
@@ -103,7 +103,7 @@ def _make(path: Path) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: Path, *, is_tool: bool) -> None:
-    """See that all of it can be read, before anything is written. Raises StateFileError."""
+    """Check schema and integrity before anything is written. Raises StateFileError."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         raise StateFileError(
@@ -131,7 +131,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Everything inside, or nothing of it."""
+    """Commit everything inside, or nothing of it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
