@@ -1,8 +1,8 @@
-"""Who is charged what, and in which lane's accounts?
+"""Accounting: charges each request to its tenant, in the accounts of the right queue.
 
-The ledger knows what a request costs; here it is charged to its tenant in the lane that it was sent from, or waits in
-again. A token within its prediction moves service from outstanding to counter, and no key: such entries are settled
-only when somebody reads the books.
+The ledger knows what a request costs. It is charged in the queue that it was dispatched from, or waits in again. A
+token within its prediction moves service from outstanding to counter and leaves the rank as it is: such entries are
+settled only before the accounts are read.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from policies.types import Request, Usage
 
 @dataclass(slots=True)
 class Accounting:
-    """The accounts of one pool, in all its lanes."""
+    """The accounts of one pool, over all its queues."""
 
     ledger: Ledger
     fair_queues: FairQueues
@@ -23,7 +23,7 @@ class Accounting:
     """Entries with tokens that no account has seen yet."""
 
     def settle(self, entry: InFlight) -> None:
-        """Bring the accounts up to what the entry has used."""
+        """Charge what the entry has used and was not charged yet."""
         self.unsettled.pop(entry.request.id, None)
         self._charge(entry, self.ledger.charge(entry, entry.usage))
 
@@ -32,7 +32,7 @@ class Accounting:
             self.settle(entry)
 
     def ended(self, entry: InFlight, fair_queue: FairQueue, *, is_served: bool, now: float) -> None:
-        """The entry, which was sent from this lane, is over: charge what it has used and was not charged yet."""
+        """The entry, dispatched from this queue, has ended: charge what was not charged yet."""
         self.unsettled.pop(entry.request.id, None)
         used = self.ledger.charge(entry, entry.usage)
         closed = self.ledger.closed(entry, is_served=is_served)
@@ -41,7 +41,7 @@ class Accounting:
         fair_queue.ended(entry, now)
 
     def left(self, request: Request, fair_queue: FairQueue, now: float) -> None:
-        """A request has left this lane for good, without being dispatched."""
+        """A request has left this queue for good without being dispatched; what it prepaid is refunded."""
         fair_queue.first.pop(request.id, None)
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
@@ -51,7 +51,7 @@ class Accounting:
             fair_queue.dropped(request, now)
 
     def moved(self, request: Request, move: QueueMove, now: float) -> None:
-        """A waiting request waits in another lane: what it has prepaid it has prepaid there."""
+        """A waiting request moves to another queue, and its prepaid charge with it."""
         if request.id in move.before.first:
             del move.before.first[request.id]
             move.after.first[request.id] = None
@@ -65,7 +65,7 @@ class Accounting:
             move.before.dropped(request, now)
 
     def spent(self, tenant_id: str, usage: Usage) -> None:
-        """The tenant used this much by a call that was never queued: nobody knows which backend did the work."""
+        """Charge a call that was never queued, to all queues in equal parts: the backend that served it is unknown."""
         service, _ = self.ledger.spent(tenant_id, usage)
         fair_queues = self.fair_queues.all()
         for fair_queue in fair_queues:

@@ -1,8 +1,8 @@
-"""Who comes in, who is turned away, and what he is told.
+"""Admission to a pool: which requests enter the queue, and why others are rejected.
 
-On arrival a request needs a tenant that is served here, a backend that is there or may come soon, and the consent of
-every rule of admission; where only space is missing, those who may be shed make room for who is more important. In the
-queue it has patience to lose. A refusal moves nobody's counter; where something was promised it is noted.
+On arrival a request needs a tenant of this pool, a backend that is available or may come soon, and the consent of every
+admission rule; where only space is missing, lower tiers are shed for a more important one. In the queue it has a
+queue timeout. A rejection changes no counter; one of a request with an envelope counts in the SLO attainment.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from policies.types import Reason, Reject, Request
 
 @dataclass(frozen=True, slots=True)
 class PoolAdmission:
-    """May this request come in, and if not, or no more, what is it told?"""
+    """Decides whether a request may enter the queue, and why a request is rejected."""
 
     tenants: Tenants
     fleet: Fleet
@@ -31,8 +31,8 @@ class PoolAdmission:
     outage: Outage
 
     def refusal(self, request: Request, now: float, shed: Callable[[Request], None]) -> Reject | None:
-        """The refusal of a request that arrives, None where it comes in. `shed` takes a waiting request out of the
-        queue, and refuses it.
+        """The Reject of an arriving request, None if it is admitted. `shed` takes a waiting request out of the queue
+        and rejects it.
         """
         tenant = self.tenants.admitted(request.tenant_id)
         if tenant is None:
@@ -50,16 +50,16 @@ class PoolAdmission:
         return self._noted(request, refusal) if refusal is not None else None
 
     def reject(self, request: Request, reason: Reason, now: float) -> Reject:
-        """The refusal of a request that waits no more, or never did, for this reason."""
+        """The Reject of a request that is not in the queue, for this reason."""
         return self._noted(request, self.admission_rules.reject(request, reason, now))
 
     def expired(self, request: Request, now: float) -> Reject:
-        """The refusal of a request that has waited long enough."""
+        """The Reject of a request whose queue timeout has ended."""
         is_served = self.fleet.is_available(request.backend_ids)
         return self.reject(request, self.queue_timeout.reason(request, now) if is_served else Reason.NO_BACKEND, now)
 
     def _may_wait_for_backend(self, request: Request) -> bool:
-        """Where others serve, what waits for some alone would keep back what its tenant sends after it."""
+        """False while other backends serve: a request that waits for its own would block its tenant's later ones."""
         return self.outage.is_waited_out and self.tenants.fair_queues.has_place(request)
 
     def _noted(self, request: Request, refusal: Reject) -> Reject:

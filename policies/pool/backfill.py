@@ -1,17 +1,18 @@
-"""One poll's dispatching from one lane: what becomes of whoever is next and fits nowhere, and who may go before it?
+"""Backfilling: one poll's dispatching from one queue, and which requests may pass one that fits nowhere.
 
-EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): one backend is held for it, the one that will have
-room for it first, and the others go on elsewhere. Only what does not delay the request may enter the held backend: a
-tier's own reserve is left to it, and a tenant with nothing in flight may send what will have ended by then or is not in
-the way (BackendCapacity.spares). Others would fill every gap, and leave none to a light tenant.
+EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): one backend is held for that request, the one that
+will have room for it first, and other requests are dispatched elsewhere. Only what does not delay the request may enter
+the held backend: a tier may use its own reserve, and a tenant with nothing in flight may send what will have ended by
+then or leaves enough room (BackendCapacity.spares). Other tenants would fill every gap, and leave none to a light
+tenant.
 
-Passing over a tenant without end would break every promise of fairness. So it is passed only for tenants that are
-ahead of it by no more than what they have in flight, and what was in flight at the held backend, can turn out to be
-worth; without a cap on shares only the latter counts (policies/fairness/bounds.py: G and H). Where the next would be
-further ahead, every backend that the request may go to is closed for the rest of the round: to its tier, and to all
-tiers without a reserve. Tiers that have one may then still enter their own, and nothing else.
+Passing over a tenant without end would break every fairness bound. So a tenant is passed only by tenants that are ahead
+of it by no more than what they have in flight, and what was in flight at the held backend, can turn out to cost;
+without a cap on shares only the latter counts (policies/fairness/bounds.py: G and H). If the next tenant is further
+ahead, every backend that the passed request may go to is closed for the rest of the round: to its tier, and to all
+tiers without a reserve. Tiers with a reserve may then still enter their own reserve, and nothing else.
 
-An order that is not fair lets nobody pass.
+An order that is not fair lets no request pass.
 """
 
 from typing import NamedTuple
@@ -23,19 +24,19 @@ from policies.queueing.fair_queue import FairQueue, any_request
 from policies.reservation import Reservation
 from policies.types import Request
 
-PASSED_MAX = 8  # heads that fit nowhere and are looked at in one poll: each costs as much as a dispatch
+PASSED_MAX = 8  # requests that fit nowhere and may be passed in one poll: each costs as much as a dispatch
 NO_TIERS: frozenset[str] = frozenset()
 
 
 class PassedOver(NamedTuple):
-    """A tenant's next request that fits nowhere, and its tier."""
+    """A tenant's next request, which fits nowhere, and its tier."""
 
     tier_id: str
     request: Request
 
 
 class BackfillRound:
-    """The backends that have room in one poll, and which requests wait for them in vain."""
+    """The backends with room in one poll of one queue, and the requests that fit at none of them."""
 
     __slots__ = (
         "_asked_for",
@@ -63,25 +64,25 @@ class BackfillRound:
         fleet: Fleet,
         unreserved: frozenset[str],
     ) -> None:
-        """`unreserved` are the tiers without a reserve."""
+        """`unreserved` are the ids of tiers without a reserve."""
         self.now = now
         self.candidates = Candidates(candidates)
         self.blocked: set[str] = set()  # tiers to which all candidates are closed
-        self.is_closed = False  # all of them are, to these and perhaps not to all
+        self.is_closed = False  # all candidates are closed, to `blocked` but perhaps not to all tiers
         self._fair_queue = fair_queue
         self._fleet = fleet
         self._unreserved = unreserved
-        self._closed: dict[str, frozenset[str]] = {}  # backend id -> tiers to which it is closed besides
-        self._passed_over: set[str] = set()  # tenants whose next fits nowhere
+        self._closed: dict[str, frozenset[str]] = {}  # backend id -> tiers to which it alone is closed
+        self._passed_over: set[str] = set()  # tenants whose next request fits nowhere
         self._passed: dict[str, PassedOver] = {}  # those of them that others may pass
         self._held: dict[str, BackendHold] = {}  # by backend
-        self._held_for: dict[str, BackendHold] = {}  # the same by request
-        self._is_settled = True  # all who are passed have the backend that is held for them, where one was left
-        self._asked_for: Request | None = None  # the last one of which it was asked whom it may not pass
-        self._too_far: PassedOver | None = None  # of these, the first
+        self._held_for: dict[str, BackendHold] = {}  # the same holds by request
+        self._is_settled = True  # a backend is held for every passed request, where one was left
+        self._asked_for: Request | None = None  # the request that `_too_far` was computed for
+        self._too_far: PassedOver | None = None  # the first request that it may not pass
 
     def next(self) -> tuple[str, Request] | None:
-        """The request that is next, and its tier."""
+        """The next request and its tier."""
         return self._fair_queue.next(self.blocked, self._may_go if self._passed_over else any_request)
 
     def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
@@ -89,7 +90,7 @@ class BackfillRound:
         self._asked_for = None
         closed, ids = self._closed, request.backend_ids
         if ids is None and not closed:
-            return self.candidates  # what is closed is all of them, to tiers that are blocked
+            return self.candidates  # if is_closed, all of them are closed to the blocked tiers
         return [
             each
             for each in self.candidates
@@ -102,12 +103,12 @@ class BackfillRound:
 
     @property
     def reserve_only_at(self) -> frozenset[str]:
-        """Ids of backends where only a tier's own reserve is left; `is_closed` says it of all."""
+        """Ids of backends where only a tier's own reserve is left; for all of them see `is_closed`."""
         return frozenset(self._closed)
 
     def may_enter(self, request: Request, capacity: BackendCapacity, reservation: Reservation) -> bool:
-        """Whether the request, which would occupy this much and has room there, may go before all that are passed."""
-        if self._asked_for is not request:  # the same for all backends that have room for it
+        """Whether the request, which needs this reservation and has room there, may pass all passed requests."""
+        if self._asked_for is not request:  # the answer is the same for all backends with room for it
             self._settle()
             self._asked_for, self._too_far = request, self._first_not_to_pass(request)
         if self._too_far is not None:
@@ -116,11 +117,11 @@ class BackfillRound:
         if held is None:
             return True
         if capacity.fits(reservation, reserve_only=True):
-            return True  # into what the operator, or what was learnt, holds free for its tier
+            return True  # into the reserve of its tier, set by the operator or learnt
         return not self._fair_queue.use(request.tenant_id).requests and capacity.spares(held.needed, reservation)
 
     def found_none(self, tier_id: str, request: Request) -> None:
-        """The request has no place in this round, or none that it may take before others."""
+        """The request fits nowhere in this round, or nowhere that it may go before the passed ones."""
         too_far, self._too_far = self._too_far, None
         if too_far is not None:
             self._close(too_far)
@@ -137,7 +138,7 @@ class BackfillRound:
         return request.tenant_id not in self._passed_over
 
     def _close(self, passed: PassedOver) -> None:
-        """Nothing goes before this one any more: all that it may go to is kept for it."""
+        """Let no request pass this one any more: close every backend that it may go to."""
         tier_ids = self._unreserved | {passed.tier_id}
         request = passed.request
         self._passed.pop(request.tenant_id, None)
@@ -152,7 +153,7 @@ class BackfillRound:
         self.blocked |= frozenset.intersection(*(closed.get(each.id, NO_TIERS) for each in self.candidates))
 
     def _settle(self) -> None:
-        """Hold a backend for everybody who is passed. It is looked for when somebody could pass, not before."""
+        """Hold a backend for each passed request. This is delayed until a request could pass."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -168,13 +169,13 @@ class BackfillRound:
                 request, passed.tier_id, fair_queue.output_tokens(request), besides=self._held, now=self.now
             )
             if hold is None:
-                return  # every backend is held for somebody who goes before
+                return  # every backend is held for an earlier request
             fair_queue.held[request.id] = hold
         self._held[hold.backend_id] = hold
         self._held_for[request.id] = hold
 
     def _first_not_to_pass(self, request: Request) -> PassedOver | None:
-        """The first of those who are passed whom the request's tenant is too far ahead of."""
+        """The first passed request whose tenant this request's tenant is too far ahead of."""
         fair_queue = self._fair_queue
         for passed in self._passed.values():
             if not fair_queue.may_pass(

@@ -1,9 +1,9 @@
-"""No backend is there: how long is one waited for?
+"""Outage: how long requests wait while no backend of the pool is available.
 
-An engine that died is mostly back within seconds, and what is refused meanwhile comes again, or is lost. So for as long
-as no backend of the pool is available, what waits and what arrives is kept, within the bounds of the queue; but nobody
-waits as long for a backend as for his turn. The time is counted from when the last backend went, or from when a request
-came, whichever is later, and is over when one is back.
+An engine that crashed is mostly back within seconds, and rejected clients retry or give up. So while no backend is
+available, waiting and arriving requests are kept, within the bounds of the queue, but for less time than the queue
+timeout. The time counts from when the last backend went or the request arrived, whichever is later, and ends
+when a backend is back.
 """
 
 from collections import deque
@@ -12,30 +12,30 @@ from collections.abc import Iterable
 from policies.queues import PoolQueues
 from policies.types import Request
 
-BACKEND_WAIT_S_MAX = 15.0  # an inference server that is started again with its weights at hand is back by then
+BACKEND_WAIT_S_MAX = 15.0  # time for an inference server to restart with its weights cached
 
 
 class Outage:
-    """Whose time to wait for a backend is over? There is none at first."""
+    """The time limits of requests that wait for a backend. A pool starts without backends."""
 
     def __init__(self, wait_s_max: float) -> None:
-        """0: no backend is waited for."""
+        """`wait_s_max` is in seconds; 0: requests do not wait for a backend."""
         self._wait_s_max = wait_s_max
-        self._ends: deque[tuple[float, Request]] | None = deque()  # soonest first; None: a backend is there
+        self._ends: deque[tuple[float, Request]] | None = deque()  # soonest first; None: a backend is available
 
     @property
     def is_waited_out(self) -> bool:
-        """Whether there is no backend, and what needs one waits for it."""
+        """Whether no backend is available and requests wait for one."""
         return self._ends is not None and self._wait_s_max > 0.0
 
     def began(self, waiting: Iterable[Request], now: float) -> None:
-        """No backend is there, and these wait. It may have begun before."""
+        """No backend is available, and these requests wait. The outage may have begun before."""
         if self._ends is None:
             ends_at = now + self._wait_s_max
             self._ends = deque((ends_at, request) for request in waiting)
 
     def over(self) -> None:
-        """A backend is there."""
+        """A backend is available."""
         self._ends = None
 
     def queued(self, request: Request, now: float) -> None:
@@ -44,12 +44,12 @@ class Outage:
             self._ends.append((now + self._wait_s_max, request))
 
     def next_end(self, queues: PoolQueues) -> float | None:
-        """When the first of those that wait has waited long enough for a backend."""
+        """When the first waiting request has waited long enough for a backend; None: no request waits for one."""
         self._drop_void(queues)
         return self._ends[0][0] if self._ends else None
 
     def ended(self, queues: PoolQueues, now: float) -> Request | None:
-        """One that has waited long enough for a backend."""
+        """A request that has waited long enough for a backend, or None. It is not given again."""
         self._drop_void(queues)
         return self._ends.popleft()[1] if self._ends and self._ends[0][0] <= now else None
 

@@ -1,12 +1,12 @@
-"""Another fairness or placement on a running pool: counters stay, everything else starts anew.
+"""Policy switch: replaces fairness or placement of a running pool. Counters stay, everything else starts anew.
 
-The new lanes take over what every tenant and tier was charged: the sum over the old lanes, in equal parts. What is
-in flight stays outstanding, and is charged where it runs; what waits, waits in the new lanes, and what a backend did
-not take before stays prepaid. Deficits and virtual times start as if all had just been refilled: nobody has any credit
-or debt. A placement on arrival is asked again about all that waits, and hears nothing of what was sent before its time.
+The new queues take over what every tenant and tier was charged: the sum over the old queues, in equal parts. What is in
+flight stays outstanding and is charged where it runs; waiting requests wait in the new queues, and those that a backend
+rejected before stay prepaid. Deficits and virtual times start as if all had just been refilled: no tenant has credit or
+debt. A placement on arrival assigns all waiting requests again, and is not told of earlier dispatches.
 
-Nobody may gain by the change, so tenants join the new orders from the least served up: VTC lifts whoever joins to the
-least among those that wait, which is then himself.
+No tenant may gain by the switch, so tenants join the new orders from the least served up: VTC lifts a tenant that joins
+to the least waiting one, and the first to join is the least.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -> Callable[[], T]:
-    """What makes the policy of this choice. Raises ValueError where the table has none of this name, or it has no such
+    """A constructor of the chosen policy. Raises ValueError if the table has no such name, or the policy no such
     parameters.
     """
     if choice.name not in table:
@@ -42,8 +42,8 @@ def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -
 def predictors(
     slot_fitting: SlotFitting, prediction: PolicyChoice | None, sizing: PolicyChoice | None
 ) -> tuple[Prediction, Prediction]:
-    """What is to order tenants and what is to size reservations; where one did both, one goes on doing both unless
-    there is a choice of sizing. Raises ValueError as `choose_policy`.
+    """The predictors that order tenants and that size reservations. Where one predictor does both, it continues to,
+    unless `sizing` chooses another. Raises ValueError as `choose_policy` does.
     """
     predictor = choose_policy(PREDICTION, prediction)() if prediction else slot_fitting.prediction
     sizer = predictor if slot_fitting.sizing is slot_fitting.prediction else slot_fitting.sizing
@@ -59,7 +59,7 @@ def rearrange(
     states: Mapping[str, QueuedTenant],
     now: float,
 ) -> None:
-    """Let everything that is in the old lanes be in the new, which are empty. There is a place for all that waits."""
+    """Move all waiting and running requests to the new, empty queues, which must have a place for each."""
     _carry_counters(list(before.all()), list(after.all()))
     for entry in ledger.in_flight.values():
         fair_queue = after.at(entry.backend_id)
@@ -82,7 +82,7 @@ def rearrange(
 
 
 def restore(fair_queues: FairQueues, maker: QueueFactory, checkpoint: ServiceCheckpoint) -> None:
-    """Let everybody go on from these standings in new lanes, and in those that the maker has yet to make."""
+    """Start the new queues from the checkpoint, and give the maker the part for queues that it has yet to make."""
     here = {fair_queue.backend_id or BEFORE_ALL: fair_queue for fair_queue in fair_queues.all()}
     fitting = fit_to_queues(checkpoint, here)
     for key, fair_queue in here.items():
@@ -98,7 +98,7 @@ def _carry_counters(before: Sequence[FairQueue], after: Sequence[FairQueue]) -> 
 
 
 def _expect(fair_queue: FairQueue, entry: InFlight) -> None:
-    """What is outstanding of the entry belongs to this lane."""
+    """Count the entry's outstanding service in this queue."""
     fair_queue.charged(entry.request.tenant_id, Charge(0.0, entry.outstanding))
 
 

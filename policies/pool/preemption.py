@@ -1,20 +1,19 @@
-"""Whose request is taken back from its backend? Nobody's, unless the operator says so.
+"""Preemption: which dispatched request returns to the queue for another. It is off unless the operator sets it.
 
-A seat that was given stays taken until its request ends. Two things may be worth taking one back for, always from
-requests that have not produced a token, the youngest first, one at a time from each lane: whether it helped is seen
-before the next.
+A slot is taken until its request ends. There are two grounds for a preemption. The victim is always a request that has
+not produced a token, the youngest first; at most one per queue at a time, so its effect is seen before the next.
 
-- service: the difference between the least served tenant that waits and one that runs exceeds a threshold. The most
-  served of the same tier gives (VTC, Sheng et al., OSDI '24, App. C.3).
-- an envelope: the request that is next, but for tiers that are `preemptible`, would miss its TTFT if it waited for a
-  seat, and would not if it had one. A preemptible tier gives, and only while the other, over its weight, is ahead of it
-  by no more than what is taken back is worth: so nobody gets more than that beyond its share in this way, and nobody
-  starves. The seat is kept for whom it was taken for.
+- service: the least served waiting tenant is behind a running one by more than a threshold. The victim is of the most
+  served tenant of the same tier (VTC, Sheng et al., OSDI '24, App. C.3).
+- an envelope: the next request, except those of `preemptible` tiers, would miss its TTFT if it waited for a slot, and
+  would meet it if it had one. The victim is of a preemptible tier, and only while the other tier, over its weight, is
+  ahead of it by no more than the price of the victim: so no tier gets more than that beyond its share, and none
+  starves. The slot is kept for the request that it was freed for.
 
-What is taken back waits again at its tenant's head, as charged as it was, and is charged nothing for what its
-backend will do twice. A request is taken back once at most. Otherwise tenants could push each other out by turns for
-ever: where the threshold is below the price of a request, and where an order that looks at more than counters
-sends the same one again.
+A preempted request waits again at the head of its tenant's queue, as charged as it was, and pays nothing for the work
+that its backend repeats. A request is preempted at most once. Otherwise tenants could preempt each other in turns
+without end: where the threshold is below the price of a request, and where an order that reads more than counters
+dispatches the same request again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,14 +27,14 @@ from policies.queueing.fair_queues import FairQueues
 from policies.slo.ttft_forecast import Forecaster
 from policies.types import Preempt, Request, Tier
 
-WAITED_RATIO_MAX = 0.5  # of its TTFT target, that a request may wait where nobody knows how long steps take
+WAITED_RATIO_MAX = 0.5  # of its TTFT target: how long a request may wait where step times are unknown
 RECHECK_S = 0.001
 
 
 @dataclass(slots=True)
 class Preemption:
-    """`service_min` is the difference of keys, in service over weight, beyond which a request is withdrawn; None: for
-    service never. `tiers` are all of them, `tier` gives that of a tenant's id.
+    """The rules for preemption. `service_min` is the difference in rank, in service over weight, beyond which a request
+    is preempted; None: never for service. `tiers` has all tiers, `tier` gives that of a tenant's id.
     """
 
     service_min: float | None
@@ -47,30 +46,30 @@ class Preemption:
     """When somebody who waits will have waited too long."""
     is_on: bool = field(default=False, init=False)
     """Whether anything may be taken back from anybody."""
-    _untouched: dict[str, InFlight] = field(default_factory=dict, init=False)  # by request, in the order of dispatch
+    _untouched: dict[str, InFlight] = field(default_factory=dict, init=False)  # by request, in order of dispatch
 
     def __post_init__(self) -> None:
         self.tiers_changed()
 
     def tiers_changed(self) -> None:
-        """There are other tiers, or they are others than they were."""
+        """Tiers were added, changed or removed."""
         self.is_on = self.service_min is not None or any(tier.preemptible for tier in self.tiers.values())
 
     def may_preempt(self, request: Request) -> bool:
-        """Whether this request, if it is sent now, may be taken back."""
+        """Whether this request may be preempted if it is dispatched now."""
         return self.service_min is not None or self.tier(request.tenant_id).preemptible
 
     def sent(self, entry: InFlight) -> None:
-        """The request of the entry was sent, and may be taken back."""
+        """The entry's request was dispatched, and may be preempted."""
         if not entry.is_prepaid:
             self._untouched[entry.request.id] = entry
 
     def settled(self, request_id: str) -> None:
-        """The request has produced a token, or is not at its backend any more: it cannot be taken back."""
+        """The request has produced a token or left its backend: it cannot be preempted any more."""
         self._untouched.pop(request_id, None)
 
     def preempted(self, fair_queues: FairQueues, now: float) -> Iterator[Preempt]:
-        """At most one request from each lane, where backends may be sent something now."""
+        """At most one request per queue, where backends may be sent something now."""
         self.wakeup_at = None
         running: dict[FairQueue, list[InFlight]] = {}
         for entry in self._untouched.values():
@@ -78,7 +77,7 @@ class Preemption:
                 running.setdefault(fair_queues.at(entry.backend_id), []).append(entry)
         for fair_queue, entries in running.items():
             if any(entry.is_preempted for entry in entries):
-                continue  # what was asked for back has not come yet
+                continue  # the last preemption from this queue is not answered yet
             victim = self._for_envelope(fair_queue, entries, now) or self._for_service(fair_queue, entries)
             if victim is not None:
                 victim.is_preempted = True
@@ -95,7 +94,7 @@ class Preemption:
                 if fair_queue.tier_id(entry.request.tenant_id) == tier_id
                 and fair_queue.key(entry.request.tenant_id) > key_min
             ]
-            if ahead:  # the youngest of whoever is furthest ahead
+            if ahead:  # the youngest request of the tenant that is furthest ahead
                 return max(ahead, key=lambda each: (fair_queue.key(each.request.tenant_id), *_youth(each)))
         return None
 
@@ -117,7 +116,7 @@ class Preemption:
         return max(victims, key=_youth)
 
     def _gives(self, fair_queue: FairQueue, entry: InFlight, tier_id: str) -> bool:
-        """Whether the entry is of a preemptible tier that this one is not too far ahead of."""
+        """Whether the entry is of a preemptible tier that tier `tier_id` is not too far ahead of."""
         tier = self.tier(entry.request.tenant_id)
         if not tier.preemptible:
             return False
@@ -125,8 +124,8 @@ class Preemption:
         return lead <= (entry.service + entry.outstanding) / tier.weight
 
     def _late_at(self, request: Request, now: float) -> float | None:
-        """From when on the request will miss its TTFT if it goes on waiting for a seat; None where nothing is due, or
-        even a seat would not save it.
+        """From when on the request will miss its TTFT if it still waits for a slot; None where it has no TTFT target,
+        or would miss it even with a slot.
         """
         due_at = first_token_due_at(request)
         if due_at is None or self.forecaster.is_hopeless(request, due_at, now):
@@ -138,7 +137,7 @@ class Preemption:
 
 
 def _of_use(entries: list[InFlight], request: Request) -> list[InFlight]:
-    """Those whose seats the request may have."""
+    """The entries whose slots the request may use."""
     return [each for each in entries if request.backend_ids is None or each.backend_id in request.backend_ids]
 
 

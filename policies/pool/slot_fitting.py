@@ -1,7 +1,7 @@
-"""The request that is next: what will it need, and where is there room for it?
+"""Slot fitting: predicts what the chosen request needs, and reserves a slot for it at a backend.
 
-Two predictors may be at work, one for the order of tenants and one for the size of reservations: what is fair to expect
-and what is safe to expect are not the same. Both learn from what ends.
+There may be two predictors, one for the order of tenants and one for the size of reservations, because a fair
+expectation and a safe one differ. Both learn from requests that end.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from policies.types import Outcome, Request, Tier, Usage
 
 
 class SlotFitting:
-    """Finds the chosen request its place."""
+    """Finds a slot for the chosen request."""
 
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
         self.placement: Placement = LeastReserved()
@@ -31,7 +31,7 @@ class SlotFitting:
 
     @property
     def reads_prefixes(self) -> bool:
-        """Whether anybody asks what is cached where."""
+        """Whether a policy or placement reads which prompts are cached where."""
         return self._fleet.cached_tokens is not None
 
     @reads_prefixes.setter
@@ -39,20 +39,20 @@ class SlotFitting:
         self._fleet.cached_tokens = self._cached_tokens if reads else None
 
     def predict_by(self, prediction: Prediction, sizing: Prediction) -> None:
-        """From now on."""
+        """Use these predictors from now on."""
         self.prediction, self.sizing = prediction, sizing
-        # Rate limits go on by the predictor that they were made with: it goes on learning.
+        # Rate limits keep the predictor that they were made with, so it continues to learn.
         distinct = {id(each): each for each in (prediction, sizing, self._first_sizing)}
         self._predictors = tuple(distinct.values())
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
-        """These are all the tiers."""
+        """Set all tiers and their reserves."""
         tiers = list(tiers)
         self._fleet.set_reserves(tiers)
         self.unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
 
     def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
-        """Reserve the request's place where placement says; None where it has to wait."""
+        """Reserve a slot for the request at the backend that the placement chooses; None: it has to wait."""
         sized = self.sizing.predict(request)
         expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
         slot = self._fleet.slot(
@@ -74,7 +74,7 @@ class SlotFitting:
         else:
             this_round.candidates.filled(backend)
         if self._fleet.cached_tokens is not None:
-            self._prefixes.inserted(request, backend.id)  # from now on the backend holds all of it
+            self._prefixes.inserted(request, backend.id)  # from now on the backend is assumed to hold all of it
         return InFlight(
             request,
             backend.id,
@@ -88,7 +88,7 @@ class SlotFitting:
         )
 
     def observed(self, entry: InFlight, outcome: Outcome) -> None:
-        """The entry has ended. An answer that was cut short says only that the whole would have been longer."""
+        """The entry has ended. An incomplete answer is learnt from only where it outgrew its prediction."""
         output = entry.usage.output_tokens
         if output and (outcome is Outcome.COMPLETED or output > entry.sized_output):
             for predictor in self._predictors:
@@ -99,6 +99,6 @@ class SlotFitting:
             predictor.forget(tenant_id)
 
     def _cached_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that the backend is believed to hold."""
+        """Tokens of the prompt that are assumed to be in the backend's prefix cache."""
         blocks = self._prefixes.matched_blocks(request, backend_id)
         return min(request.prompt_tokens, int(blocks * request.prefix_block_tokens))

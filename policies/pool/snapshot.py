@@ -1,4 +1,4 @@
-"""What a pool looks like to people and metrics: everybody's queue, account and promises, at one time."""
+"""Snapshot of a pool for people and metrics: every tenant's queue, account and SLO attainment at one time."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -24,8 +24,8 @@ def take_snapshot(
     now: float,
     tenant_ids: Iterable[str] | None,
 ) -> Snapshot:
-    """The pool as it stands, all accounts settled. Costs time in proportion to tenants and requests. Of these tenants
-    alone (None: all) it costs what they do, and knows nothing of tiers, requests and slack.
+    """A snapshot of the pool; the accounts must be settled. Takes time in proportion to tenants and requests. With
+    `tenant_ids` (None: all) it takes time in proportion to these, and has no tiers, requests and slack.
     """
     tokens_max = fleet.limits()[1]
     overview = Snapshot(

@@ -1,7 +1,7 @@
-"""Who is served here: everybody's settings, and whether he may send.
+"""Tenants of one pool: their settings, and whether each may dispatch now.
 
-A limit of what a tenant has in flight holds over all lanes; a tenant that is removed is refused from then on, and
-forgotten when the last of its requests has ended. A tier that is removed is gone when its last tenant is.
+A limit on what a tenant has in flight holds over all queues. A removed tenant is rejected from then on, and forgotten
+when its last request has ended. A removed tier is forgotten with its last tenant.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,7 +20,7 @@ from policies.types import Attainment, Request, Tenant, TenantView, Tier
 
 @dataclass(slots=True)
 class Tenants:
-    """The tenants of one pool, kept in step with its lanes, and with whoever else remembers them."""
+    """The tenants of one pool. Changes are passed on to its queues, and to all parts that keep state per tenant."""
 
     states: dict[str, QueuedTenant]
     tiers: dict[str, Tier]
@@ -35,7 +35,7 @@ class Tenants:
     _leaving_tiers: set[str] = field(default_factory=set)
 
     def admitted(self, tenant_id: str) -> Tenant | None:
-        """The tenant if it is one that may come here."""
+        """The tenant, or None if it is unknown or removed."""
         state = self.states.get(tenant_id)
         return None if state is None or state.removed else state.tenant
 
@@ -46,7 +46,7 @@ class Tenants:
         return self.tiers[self.tier_id(tenant_id)]
 
     def key(self, tenant_id: str) -> float:
-        """What the tenants of a tier are ordered by, summed over all lanes."""
+        """The tenant's rank, summed over all queues."""
         return sum(fair_queue.key(tenant_id) for fair_queue in self.fair_queues.all())
 
     def change(
@@ -58,18 +58,18 @@ class Tenants:
         tiers_removed: Iterable[str],
         now: float,
     ) -> list[Request]:
-        """Settings are others, in this order: tiers, tenants, who is gone. Returns what those have waiting, which is to
-        be refused.
+        """Apply new settings in this order: tiers, tenants, removals. Returns the waiting requests of removed tenants,
+        for the caller to reject.
         """
         new_tiers = {tier.id: tier for tier in tiers}
         self.tiers |= new_tiers
         self._leaving_tiers -= new_tiers.keys()
-        self.accounting.settle_all()  # by the weights and in the tiers that it was used in
+        self.accounting.settle_all()  # by the weights and tiers under which it was used
         self.slot_fitting.set_tiers(self.tiers.values())
         for fair_queue in self.fair_queues.all():
             fair_queue.order.set_tiers(new_tiers.values())
         for tenant in changed:
-            # Where its tier has gone meanwhile somebody knows it was: it stays what it has become.
+            # A tenant whose tier has been removed meanwhile keeps the settings that it has here.
             if tenant.tier_id in self.tiers:
                 self._changed(tenant, now)
         waiting = [request for tenant_id in removed for request in self._removed(tenant_id)]
@@ -78,7 +78,7 @@ class Tenants:
         return waiting
 
     def _changed(self, tenant: Tenant, now: float) -> None:
-        """The tenant is new, or has other settings."""
+        """Add the tenant, or apply its new settings."""
         self._leaving_tiers.discard(tenant.tier_id)
         self.noted.add(tenant.id)
         state = self.states.get(tenant.id)
@@ -92,26 +92,26 @@ class Tenants:
             fair_queue.change(before, state, now)
 
     def dispatched(self, tenant_id: str, fair_queue: FairQueue) -> None:
-        """One of the tenant's requests left this lane for a backend."""
+        """One of the tenant's requests was dispatched from this queue."""
         state = self.states[tenant_id]
         state.in_flight += 1
         self._refresh(state, fair_queue)
 
     def freed(self, tenant_id: str, fair_queue: FairQueue) -> None:
-        """One request less of the tenant is in flight; where it came back it waits in this lane."""
+        """One of the tenant's requests is no longer in flight; if it was returned, it waits in this queue."""
         state = self.states[tenant_id]
         state.in_flight -= 1
         self._refresh(state, fair_queue)
         self._forget_if_gone(state)
 
     def queue_changed(self, tenant_id: str, fair_queue: FairQueue) -> None:
-        """What the tenant has waiting in this lane has changed."""
+        """The tenant's waiting requests in this queue have changed."""
         state = self.states[tenant_id]
         self._refresh(state, fair_queue)
         self._forget_if_gone(state)
 
     def move_stranded(self, now: float) -> None:
-        """What waits for a backend that does not serve waits for another that does."""
+        """Assign requests that wait for a backend that does not serve to another that does."""
         for request in self.fair_queues.stranded(now):
             move = self.fair_queues.move(request, now)
             self.accounting.moved(request, move, now)
@@ -120,7 +120,7 @@ class Tenants:
                 self.queue_changed(request.tenant_id, fair_queue)
 
     def _removed(self, tenant_id: str) -> list[Request]:
-        """The tenant is gone. Returns what it has waiting, oldest first, which is to be refused."""
+        """Remove the tenant. Returns its waiting requests, oldest first, for the caller to reject."""
         state = self.states.get(tenant_id)
         if state is None:
             for fair_queue in self.fair_queues.all():
@@ -139,7 +139,7 @@ class Tenants:
         slacks_s: Mapping[str, float],
         attainment: Callable[[str], Attainment],
     ) -> dict[str, TenantView]:
-        """These tenants (None: all) for people and metrics; counters are the sums over all lanes."""
+        """The views of these tenants (None: all); counters are sums over all queues."""
         fair_queues = self.fair_queues.all()
         views = {}
         for tenant_id in self.states if tenant_ids is None else tenant_ids:
@@ -165,7 +165,7 @@ class Tenants:
         return views
 
     def counter(self, tenant_id: str) -> float:
-        """The tenant's counter over all lanes."""
+        """The tenant's counter, summed over all queues; 0 for an unknown tenant."""
         state = self.states.get(tenant_id)
         return (
             0.0
@@ -189,7 +189,7 @@ class Tenants:
                 self._forget_tiers()
 
     def _forget(self, tenant: Tenant) -> None:
-        """The tenant is gone, and all that it had here."""
+        """Forget the tenant in all parts."""
         for fair_queue in self.fair_queues.all():
             fair_queue.forget(tenant)
         self.fair_queues.forget(tenant.id)
@@ -199,7 +199,7 @@ class Tenants:
         self.attainment.forget(tenant.id)
 
     def _forget_tiers(self) -> None:
-        """Tiers that are to leave go when nobody is of them any more."""
+        """Forget removed tiers that have no tenants any more."""
         for tier_id in self._leaving_tiers - {state.tenant.tier_id for state in self.states.values()}:
             self._leaving_tiers.discard(tier_id)
             del self.tiers[tier_id]

@@ -1,7 +1,7 @@
-"""Why does this request wait? For people: no decision reads it.
+"""Wait reasons: why a request is queued. For people; no decision reads them.
 
-A poll decides all that can be decided, so after one there is a reason for everything that still waits: nobody is there
-who could serve it, its tenant's own limit, its tenant's older requests, or that there is no room for whoever is next.
+A poll decides all that can be decided, so after it every waiting request has a reason: no backend for it is available,
+its tenant's own limit, its tenant's older requests, or no room for the next request.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from policies.types import Request, Wait
 def waits_for(
     request: Request, queues: PoolQueues, tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float
 ) -> Wait:
-    """The first reason of Wait that is true of a request in the queue."""
+    """The first member of Wait that holds for a queued request."""
     there = fleet.available(request)
     if not there:
         return Wait.NO_BACKEND
