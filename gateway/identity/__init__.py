@@ -1,1 +1,1 @@
-"""Who is calling, and what may they do?"""
+"""Identity of callers: API keys, tokens of identity providers, trusted proxies, and the tenants they stand for."""

@@ -1,12 +1,11 @@
-"""Whose request is it? An API key becomes a tenant id, and is forgotten at once.
+"""Authentication at the data port: maps the API key, token or trusted proxy header of a request to a tenant id.
 
-Keys are only ever compared as HMACs. Where they are checked ("keys"), an unknown key costs the same work
-as a known one, and what can be looked up is the HMAC, which nobody can steer without the secret. Where
-they are not ("open", for trying out), every distinct key is a tenant of its own, named by its HMAC, so
-that no log or metric holds a key: a person with many keys has many shares.
+Keys are compared as HMACs alone. With auth.mode keys an unknown key costs the same work as a known one, and lookups use
+the HMAC, which a client cannot choose without the secret. With auth.mode open (for trying out), every distinct key is a
+tenant of its own, named by its HMAC, so that no log or metric holds a key: a person with many keys has many shares.
 
-A proxy in front may have asked for the key already: what it says of the tenant is believed where its address is
-one of `trusted_proxies`, and not even read where it is not.
+A proxy in front may have authenticated the client already: its tenant header counts if its address is one of
+`trusted_proxies`, and is ignored otherwise.
 """
 
 import secrets
@@ -22,15 +21,15 @@ from gateway.config.sections import TENANT_NAME, AuthSection
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.token_form import claim, looks_like_token
 
-if TYPE_CHECKING:  # whoever takes no tokens need not load what reads them
+if TYPE_CHECKING:  # loaded only where tokens are configured
     from gateway.identity.tokens import Tokens
 
 KEY_CHARS_MAX = 512
-HMAC_CHARS_IN_ID = 16  # of a key of the keys file, which is named by its HMAC
+HMAC_CHARS_IN_ID = 16  # of a key of the key file, whose id is the start of its HMAC
 OPEN_TENANT_HEX_CHARS = 12
-# Where SDKs put a key: Authorization, or these (Anthropic, Azure).
+# Where SDKs send the key: Authorization, or these (Anthropic, Azure).
 KEY_HEADERS = ("x-api-key", "api-key")
-# Where a trusted proxy names the tenant; the first that is there counts.
+# Where a trusted proxy names the tenant; the first of these headers that is present counts.
 TENANT_HEADERS = ("x-tenant-id", "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 
 
@@ -40,8 +39,8 @@ class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a request is from, as far as the gateway vouches for it. `models` None: it may ask for all. `key_id` names
-    the key that was given, "" where none was that is known by itself.
+    """The authenticated tenant of a request. `models` None: it may use all. `key_id` is the id of its key, "" where it
+    has none.
     """
 
     tenant_id: str
@@ -53,15 +52,15 @@ class Identity:
 
 
 class Authenticator(Protocol):
-    """Whose request is it?"""
+    """Finds the tenant of a request."""
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        """`headers` looks up case-insensitively. Raises Unauthorized."""
+        """The identity of a request; `headers` looks names up case-insensitively. Raises Unauthorized."""
         ...
 
 
 class KnownKeys:
-    """Only the keys on this ring: those of the keys file, and what becomes of keys while the gateway runs."""
+    """Accepts the keys on this ring alone: those of the key file, and those of the admin API."""
 
     def __init__(self, ring: KeyRing[Identity]) -> None:
         self._ring = ring
@@ -70,7 +69,7 @@ class KnownKeys:
         try:
             key = given_key(headers) or ""
         except Unauthorized:
-            key = ""  # what cannot be a key is looked up like one: its answer comes no sooner
+            key = ""  # a malformed key is looked up too, so that its answer takes the same time
         identity = self._ring.find(key)
         if identity is None:
             raise Unauthorized
@@ -78,7 +77,7 @@ class KnownKeys:
 
 
 class KeysOrTokens:
-    """Keys, and tokens of identity providers."""
+    """Accepts keys, and tokens of identity providers."""
 
     def __init__(self, keys: Authenticator, tokens: "Tokens[TenantIssuer, Identity]") -> None:
         self._keys = keys
@@ -95,14 +94,14 @@ class KeysOrTokens:
 
 
 def tenant_of(issuer: TenantIssuer, claims: Mapping[str, Any]) -> Identity | None:
-    """The tenant that the claims name; None where they name none that could be one."""
+    """The tenant that the claims name; None where there is none with a valid name."""
     tenant = claim(claims, issuer.tenant_claim)
     return Identity(tenant) if isinstance(tenant, str) and TENANT_NAME.fullmatch(tenant) else None
 
 
 async def tenant_tokens(issuers: Sequence[TenantIssuer]) -> "Tokens[TenantIssuer, Identity] | None":
-    """What takes these issuers' tokens, with their keys as far as they could be fetched; None where there are none.
-    Raises ValueError where a file of CA certificates cannot be read.
+    """The verifier of these issuers' tokens, after a first attempt to fetch their keys; None where there are no
+    issuers. Raises ValueError where a file of CA certificates cannot be read.
     """
     if not issuers:
         return None
@@ -114,14 +113,14 @@ async def tenant_tokens(issuers: Sequence[TenantIssuer]) -> "Tokens[TenantIssuer
 
 
 def given_token(headers: Mapping[str, str]) -> str | None:
-    """The bearer's token (RFC 6750, 2.1), None where there is none, or a key in its place."""
+    """The bearer token (RFC 6750, 2.1), None where there is none, or a key in its place."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and looks_like_token(token) else None
 
 
 def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity]:
-    """The ring of the keys of a keys file, each named by the beginning of its HMAC."""
+    """The ring of the keys in a key file, each with the start of its HMAC as id."""
     ring: KeyRing[Identity] = KeyRing(secret)
     for record in records:
         key_id = record.hmac[:HMAC_CHARS_IN_ID]
@@ -130,7 +129,7 @@ def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity
 
 
 class OpenKeys:
-    """Any key, or none."""
+    """Accepts any key, or none."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -143,7 +142,7 @@ class OpenKeys:
 
 
 class TrustedProxies:
-    """The peers whose word on the tenant is taken."""
+    """The networks of proxies whose tenant header is trusted."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = tuple(networks)
@@ -153,8 +152,8 @@ class TrustedProxies:
         return bool(self._networks)
 
     def named(self, headers: Mapping[str, str], peer: str | None) -> Identity | None:
-        """The tenant that a trusted peer names, None where it is for the key to say. Raises Unauthorized where a
-        trusted peer names none that could be one.
+        """The tenant that a trusted proxy names, None where the key decides. Raises Unauthorized where the name that it
+        gives is invalid.
         """
         tenant = next((headers[name] for name in TENANT_HEADERS if name in headers), None)
         if tenant is None or not self._trusts(peer):
@@ -174,8 +173,8 @@ class TrustedProxies:
 
 
 def make_authenticator(auth: AuthSection) -> tuple[Authenticator, KeyRing[Identity] | None]:
-    """Read secret and keys, once; and the ring that says which keys there are, where keys are checked. Raises
-    ValueError where a file cannot be read.
+    """The authenticator, from the secret and the key file; and the ring of keys, None where keys are not checked.
+    Raises ValueError where a file cannot be read.
     """
     secret = auth.secret_bytes()
     if auth.mode == "open":
@@ -186,7 +185,7 @@ def make_authenticator(auth: AuthSection) -> tuple[Authenticator, KeyRing[Identi
 
 
 def given_key(headers: Mapping[str, str]) -> str | None:
-    """The key where SDKs put it, None where there is none. Raises Unauthorized for what cannot be one."""
+    """The key, where SDKs send it; None where there is none. Raises Unauthorized where it is malformed."""
     authorization = headers.get("authorization")
     if authorization is None:
         key = next((headers[name] for name in KEY_HEADERS if name in headers), None)

@@ -1,6 +1,6 @@
-"""Whose key is it? HMACs of keys, each with its owner, that may expire, and come and go.
+"""Key ring: HMACs of API keys with their owners and expiry times, changed while the gateway runs.
 
-An unknown key, one that was revoked and one that has expired cost the same work and get the same answer.
+Unknown, revoked and expired keys cost the same work and get the same answer.
 """
 
 import hmac
@@ -35,19 +35,19 @@ class KeyRing(Generic[T]):
         self._digests: dict[str, bytes] = {}  # by id
 
     def put(self, key_id: str, hmac_hex: str, owner: T, *, expires_at_s: float | None = None) -> None:
-        """The key with this id and HMAC is this one's, until it expires."""
+        """Add or replace the key with this id and HMAC, with its owner, until it expires."""
         self.drop(key_id)
         digest = self._digests[key_id] = bytes.fromhex(hmac_hex)
         self._known[digest] = _Known(digest, owner, inf if expires_at_s is None else expires_at_s)
 
     def drop(self, key_id: str) -> None:
-        """The key with this id, if there is one, is nobody's."""
+        """Remove the key with this id, if there is one."""
         digest = self._digests.pop(key_id, None)
         if digest is not None:
             self._known.pop(digest, None)
 
     def find(self, key: str) -> T | None:
-        """Whose key it is; None where it is nobody's."""
+        """The owner of the key; None where it is unknown or expired."""
         digest = key_hmac(self._secret, key)
         known = self._known.get(digest)
         is_same = hmac.compare_digest(self._nobodys if known is None else known.digest, digest)
@@ -59,5 +59,5 @@ class KeyRing(Generic[T]):
         return len(self._known)
 
     def hmac_hex(self, key: str) -> str:
-        """What is kept of a key."""
+        """The HMAC under which a key is stored, in hex."""
         return key_hmac(self._secret, key).hex()

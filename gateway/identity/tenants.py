@@ -1,8 +1,8 @@
-"""Which tenants are there? The configured ones, and in open mode those that came by themselves.
+"""Tenant directory: the configured tenants, and in open mode one for each key that was seen.
 
-Nobody announces that a tenant of open mode will not come back, so there are at most `open_tenants_max` of
-them: a new one takes the place of the one that was idle longest. That is fair to all: a tenant that is
-forgotten and comes back is lifted to the least active counter, as any tenant is that was away.
+A tenant of open mode never signs off, so at most `open_tenants_max` are kept: a new one replaces the one that was idle
+longest. That is fair: a forgotten tenant that returns is lifted to the least active counter, as any tenant that was
+idle.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ EVICTION_TRIES_MAX = 16
 
 
 class TenantDirectory(Protocol):
-    """Who is this tenant?"""
+    """Finds the settings of a tenant."""
 
     refusal: Reason
     """What a request is told whose tenant is not found."""
@@ -24,16 +24,16 @@ class TenantDirectory(Protocol):
         ...
 
     def put(self, tenant: Tenant) -> None:
-        """The tenant is configured like this from now on."""
+        """Add or replace the configuration of a tenant."""
         ...
 
     def drop(self, tenant_id: str) -> None:
-        """The tenant is not configured any more."""
+        """Remove the configuration of a tenant."""
         ...
 
 
 class ConfiguredTenants:
-    """Those of the configuration and no others."""
+    """The configured tenants and no others."""
 
     refusal = Reason.TENANT_UNKNOWN
 
@@ -51,16 +51,18 @@ class ConfiguredTenants:
 
 
 class OpenTenants:
-    """Everybody, with weight 1 unless configured otherwise. Mutable."""
+    """Any tenant, with weight 1 unless configured otherwise. Mutable."""
 
-    refusal = Reason.QUEUE_FULL  # all tenants there is room for are busy
+    refusal = Reason.QUEUE_FULL  # as many tenants as are kept are busy
 
     def __init__(
         self, tenants: Iterable[Tenant], *, open_tenants_max: int, forget_if_idle: Callable[[str], bool]
     ) -> None:
-        """`forget_if_idle`: forget this tenant everywhere, unless it has anything queued or in flight; did it?"""
+        """`forget_if_idle` drops all state of this tenant unless it has requests queued or in flight, and returns
+        whether it did.
+        """
         self._configured = {tenant.id: tenant for tenant in tenants}
-        self._open: dict[str, Tenant] = {}  # the one that came longest ago is first
+        self._open: dict[str, Tenant] = {}  # the least recently seen is first
         self._open_tenants_max = open_tenants_max
         self._forget_if_idle = forget_if_idle
 
@@ -84,7 +86,7 @@ class OpenTenants:
         self._configured.pop(tenant_id, None)
 
     def _evict(self) -> bool:
-        """Forget the tenant that was idle longest. Busy ones on the way count as having just come."""
+        """Forget the tenant that was idle longest. Busy ones on the way count as seen just now."""
         for _ in range(min(EVICTION_TRIES_MAX, len(self._open))):
             tenant_id = next(iter(self._open))
             tenant = self._open.pop(tenant_id)

@@ -1,9 +1,9 @@
-"""How many wrong keys may one address try?
+"""Failure throttle: limits how often one address can fail to authenticate.
 
-A key of 256 random bits is not found by trying, so this is about load and logs: an address that fails over and over
-is told to wait, each with a bucket of its own (a burst, refilled slowly). A right key is always let in, or whoever
-shares an address with a fool could be locked out by him. IPv6 addresses count by their /64, which is one customer's.
-There are at most ADDRESSES_MAX buckets; the one that failed longest ago is forgotten first.
+Guessing a key of 256 random bits is hopeless, so this limits load and logs: an address that fails repeatedly gets 429.
+Each address has a token bucket (a burst, refilled slowly). A valid key is always accepted: otherwise one bad client
+could lock out all others behind the same address. IPv6 addresses count by their /64, which is one customer's. There are
+at most ADDRESSES_MAX buckets; the one whose last failure is oldest is dropped first.
 """
 
 from collections import OrderedDict
@@ -19,10 +19,10 @@ class FailureThrottle:
     """The failures of each address. Mutable."""
 
     def __init__(self) -> None:
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and as of when
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and the time of that count
 
     def failed(self, peer: str | None, now: float) -> float | None:
-        """Count a failure. Returns None, or in how many seconds one more is heard where there were too many."""
+        """Count a failure. Returns None, or where there were too many the seconds until the next one is answered."""
         source = _source(peer)
         left, at = self._buckets.pop(source, (FAILURES_BURST, now))
         left = min(FAILURES_BURST, left + (now - at) * FAILURES_PER_S)

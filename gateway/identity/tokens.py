@@ -1,9 +1,9 @@
-"""Whose token is it? JSON Web Tokens (RFC 7519) of identity providers, checked as RFC 8725 says.
+"""Token verification: JSON Web Tokens (RFC 7519) of identity providers, checked as RFC 8725 requires.
 
-A token is believed where it is signed by a key that its issuer publishes, with an algorithm of a short list, is for
-our audience, and is not over. Keys are fetched aside, now and then, and once more where a token names one that is not
-known: no request ever waits for a provider, and what tokens say sets off no more than a fetch per UNKNOWN_S. If a
-provider is away, its last keys hold. What was found true is remembered, by a digest, until the token is over.
+A token is valid if it is signed by a key that its issuer publishes, with an allowed algorithm, names our audience, and
+has not expired. Keys are fetched in the background every REFRESH_S, and once more when a token names an unknown key: no
+request waits for a provider, and tokens trigger at most one fetch per UNKNOWN_S. If a provider is unavailable, its last
+keys stay valid. Valid tokens are cached by digest until they expire.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from gateway.config.jwt import Issuer
 from gateway.identity.token_form import looks_like_token
 
 REFRESH_S = 300.0
-UNKNOWN_S = 10.0  # between two fetches that tokens set off
-RETRY_S = 5.0  # after one that failed
+UNKNOWN_S = 10.0  # between two fetches that tokens trigger
+RETRY_S = 5.0  # after a failed fetch
 FETCH_S_MAX = 5.0
 JWKS_BYTES_MAX = 256 << 10
 KEYS_MAX = 100  # of one issuer
 REMEMBERED_MAX = 10_000
-LEEWAY_S = 30.0  # that clocks may differ by
+LEEWAY_S = 30.0  # by which clocks may differ
 KEY_TYPES = ("RSA", "EC", "OKP")
 DISCOVERY = "/.well-known/openid-configuration"
 
@@ -45,7 +45,9 @@ class KeysUnavailableError(Exception):
 
 
 class Tokens(Generic[I, T]):
-    """Tokens of some issuers, and what `read` makes of the claims of each (None: nothing). `start` it, `stop` it."""
+    """Verifies tokens of these issuers and caches what `read` makes of their claims (None: rejected). Call `start` and
+    `stop`.
+    """
 
     def __init__(
         self,
@@ -61,14 +63,14 @@ class Tokens(Generic[I, T]):
         self._remembered: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
 
     async def start(self) -> None:
-        """Fetch the keys, in a time that is bounded, and go on doing so."""
+        """Fetch the keys, within a bounded time, and refresh them from then on."""
         await asyncio.gather(*(keys.start() for keys in self._issuers.values()))
 
     async def stop(self) -> None:
         await asyncio.gather(*(keys.stop() for keys in self._issuers.values()))
 
     def find(self, token: str) -> T | None:
-        """Who it says that its bearer is; None where it is not to be believed."""
+        """What `read` made of a valid token; None where the token is invalid."""
         if not looks_like_token(token):
             return None
         digest, now = hashlib.sha256(token.encode(errors="surrogateescape")).digest(), self._clock()
@@ -88,7 +90,7 @@ class Tokens(Generic[I, T]):
         return found
 
     def _forget(self) -> None:
-        """An issuer has other keys: what was believed by those it had before is looked at again."""
+        """Clear the cache: an issuer has changed its keys."""
         self._remembered.clear()
 
     def _claims(self, token: str) -> tuple[dict[str, Any], "_Keys[I]"]:
@@ -133,7 +135,9 @@ class _Keys(Generic[I]):
             await asyncio.gather(self._task, return_exceptions=True)
 
     def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
-        """Raises KeyError where there is none, and has them fetched anew; PyJWTError where it is not for this."""
+        """The public key for a token. Raises KeyError where it is unknown, and requests a fetch; PyJWTError where it is
+        for another algorithm.
+        """
         made = self._made.get((key_id, algorithm))
         if made is not None:
             return made
@@ -157,7 +161,7 @@ class _Keys(Generic[I]):
                 log.warning("the keys of %s cannot be fetched: %s", self.issuer.issuer, error)
                 pause_s = RETRY_S
             first.set()
-            # What tokens ask for waits: they may ask often.
+            # A fetch that tokens request waits too: they may request it often.
             await asyncio.sleep(min(UNKNOWN_S, pause_s))
             try:
                 async with asyncio.timeout(max(pause_s - UNKNOWN_S, 0)):
@@ -180,7 +184,7 @@ class _Keys(Generic[I]):
                 url = issuer.jwks_url
                 if url is None:
                     found = await self._get(session, issuer.issuer.rstrip("/") + DISCOVERY)
-                    # OpenID Connect Discovery 1.0, 4.3: it speaks for itself, or is not believed.
+                    # OpenID Connect Discovery 1.0, 4.3: the document must name this issuer.
                     if found.get("issuer") != issuer.issuer or not isinstance(found.get("jwks_uri"), str):
                         raise KeysUnavailableError("its discovery document is not about it")
                     url = found["jwks_uri"]
@@ -202,7 +206,7 @@ class _Keys(Generic[I]):
 
 
 def _parsed(jwks: Mapping[str, Any]) -> dict[str | None, dict[str, Any]]:
-    """The keys for signatures, by id; others, and secrets, are none of our business. Raises KeysUnavailableError."""
+    """The signature keys by id; keys for other uses, and secrets, are skipped. Raises KeysUnavailableError."""
     entries = jwks.get("keys")
     keys: dict[str | None, dict[str, Any]] = {}
     for entry in entries[:KEYS_MAX] if isinstance(entries, list) else []:

@@ -1,7 +1,7 @@
-"""The certificate of a port, as its files say it now: a renewed one serves the next connection, without a restart.
+"""Port certificate: reloads a port's certificate when its files change, for new connections, without a restart.
 
-Who renews writes two files, one after the other, or puts another directory in place, as Kubernetes does with a Secret.
-In between they do not belong together: then the last pair that did stays.
+Renewal writes two files one after the other, or replaces a directory, as Kubernetes does with a Secret. While the two
+files do not match, the last valid pair stays in use.
 """
 
 import asyncio
@@ -14,26 +14,26 @@ from gateway.config.files import marks
 from gateway.config.sections import ServerTls
 from gateway.config.tls import server_context
 
-LOOK_S: Final = 2.0  # as often as the configuration is looked at (config/reloading.py)
+LOOK_S: Final = 2.0  # as often as the configuration file (config/reloading.py)
 
 log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """`context` is for the listener. Mutable: it has the newest certificate while it is watched."""
+    """`context` is for the listener. Mutable: new connections get the newest certificate while it is watched."""
 
     def __init__(self, tls: ServerTls, *, look_s: float = LOOK_S) -> None:
-        """Raises ValueError where there is none."""
+        """Raises ValueError where the files hold no certificate."""
         self._tls = tls
         self._look_s = look_s
         self._seen = self._marks()
         self._newest = self.context = server_context(tls)
-        # Asked for every handshake, with a name or without: so no connection sees half of a change.
+        # Called at every handshake, with or without a server name, so each connection gets one complete pair.
         self.context.sni_callback = self._choose
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Follow the files from now on."""
+        """Start to watch the files."""
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""aiohttp's connection for our ports: what goes wrong is answered by the port, and not by aiohttp.
+"""Error handling of aiohttp connections: the port answers errors in its own format.
 
 aiohttp's own pages for bad HTTP and for failed handlers repeat what was sent.
 """
@@ -12,15 +12,15 @@ from aiohttp.web_protocol import RequestHandler
 
 @runtime_checkable
 class AnswersErrors(Protocol):
-    """What is answered to a request that cannot be read, or whose handler failed?"""
+    """A server that answers requests that could not be parsed, or whose handler failed."""
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
-        """`status` is aiohttp's word for it, at least 500 where a handler failed."""
+        """The response to an error; `status` is aiohttp's, at least 500 where a handler failed."""
         ...
 
 
 class ErrorConnection(RequestHandler):
-    """A connection of a server that answers errors itself. What failed is logged under the server's name."""
+    """A connection of a server that answers errors itself. Failures are logged under the server's name."""
 
     __slots__ = ()
 
@@ -43,5 +43,5 @@ class ErrorConnection(RequestHandler):
 
 
 def is_failure(status: int, error: BaseException | None) -> bool:
-    """Whether it is this gateway that failed: bad HTTP is the client's."""
+    """Whether the gateway failed; bad HTTP is the client's error."""
     return status >= 500 and not isinstance(error, HttpProcessingError)

@@ -1,4 +1,4 @@
-"""Where a server listens, and with which certificate."""
+"""Listener: binds one port to a server, with its certificate."""
 
 from typing import Final
 
@@ -11,10 +11,10 @@ BACKLOG: Final = 4096
 
 
 class Listener:
-    """One port. `start` it on the loop that runs it, `stop` it."""
+    """One port. Call `start` on the loop that runs it, and `stop`."""
 
     def __init__(self, server: web.Server, host: str, port: int, tls: ServerTls | None, *, stop_s_max: float) -> None:
-        """`stop_s_max`: for answers that are already to be written when it stops. Raises ValueError where there is no
+        """`stop_s_max`: the time for responses in progress when it stops. Raises ValueError where there is no
         certificate.
         """
         self._host = host
@@ -23,7 +23,7 @@ class Listener:
         self._certificate = None if tls is None else Certificate(tls)
 
     async def start(self) -> str:
-        """Listen; return the URL. Raises OSError where the port is taken."""
+        """Listen; return the URL. Raises OSError where the port is in use."""
         await self._runner.setup()
         context = None if self._certificate is None else self._certificate.context
         await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG, ssl_context=context).start()
@@ -34,7 +34,7 @@ class Listener:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def stop(self) -> None:
-        """End every connection."""
+        """Close every connection and the port."""
         if self._certificate is not None:
             await self._certificate.stop()
         await self._runner.cleanup()
