@@ -1,31 +1,30 @@
-"""What everybody has received, as it outlives a scheduler: taken from one, kept, and told to the next.
+"""Checkpoint of the service that tenants and tiers have received: taken from one scheduler, restored in the next.
 
-Taken up again, it is as if all that ran and waited had ended when it was taken, whoever of those that wait had received
-the least last of all. That is a history like any other, so what an order promises holds from then on, too. A tenant
-that comes back goes on where it was, or at the level that anybody would be lifted to who comes back from idleness;
-what would be lifted anyhow need not be kept. What was predicted of requests that ended with the old scheduler is
-nobody's debt.
+After a restore it is as if all running and waiting requests had ended at the checkpoint, those of the least served
+waiting tenant last. That is a history like any other, so the bounds of an order continue to hold. A returning tenant
+continues from its counter, or from the level to which any returning tenant is lifted; counters below that level need
+not be kept. Predicted service of requests that ended with the old scheduler is dropped.
 
-By VTC's rule alone whoever comes first would lift all others to where he is, and those who waited when the process
-ended did not choose to leave. So for RETURNING_S it is as if somebody of the old level went on waiting: nobody is
-lifted above it. Who comes at the end of that time has as much credit as others received in it, and no more.
+By VTC's rule alone the first tenant to join would lift all others to its own counter, although the tenants that waited
+when the process ended did not choose to leave. So for RETURNING_S seconds it is as if a tenant of the old level kept
+waiting: no tenant is lifted above it. A tenant that joins at the end of that time has as much credit as others received
+in it, and no more.
 
-Queues are kept one by one (policies/queueing/fair_queues.py), by the backend that requests wait for; BEFORE_ALL names
-the queue before all backends.
+Queues are kept one by one (policies/queueing/fair_queues.py), by the backend that requests wait for; BEFORE_ALL is the
+key of the queue before all backends.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 BEFORE_ALL = ""
-RETURNING_S = 10.0  # clients try again after a second or some
+RETURNING_S = 10.0  # clients retry after about a second
 
 
 @dataclass(frozen=True, slots=True)
 class TierCheckpoint:
-    """One tier in one lane: its own counter, those of its tenants, and the level that one who joins these is lifted to.
-
-    All in service over weight.
+    """One tier in one queue: its counter, those of its tenants, and the level that a joining tenant is lifted to. All
+    in service over weight.
     """
 
     counter: float = 0.0
@@ -35,7 +34,7 @@ class TierCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class QueueCheckpoint:
-    """All tiers of one lane, and the level that a tier which joins is lifted to."""
+    """All tiers of one queue, and the level that a joining tier is lifted to."""
 
     level: float = 0.0
     tiers: Mapping[str, TierCheckpoint] = field(default_factory=dict)
@@ -48,7 +47,7 @@ NOTHING_RECEIVED = TierCheckpoint()
 
 
 def is_worth_keeping(checkpoint: ServiceCheckpoint) -> ServiceCheckpoint:
-    """Without the tenants that would be lifted to the level of their tier."""
+    """The checkpoint without tenants that would be lifted to the level of their tier."""
     return {
         fair_queue: replace(
             of_fair_queue,
@@ -59,7 +58,7 @@ def is_worth_keeping(checkpoint: ServiceCheckpoint) -> ServiceCheckpoint:
 
 
 def keep_levels(checkpoint: ServiceCheckpoint, earlier: ServiceCheckpoint) -> ServiceCheckpoint:
-    """With levels no higher than earlier: nobody is to be lifted for having left since then."""
+    """The checkpoint with levels no higher than the earlier one's: no tenant is lifted for having left since then."""
     return {
         fair_queue: QueueCheckpoint(
             min(of_fair_queue.level, earlier[fair_queue].level),
@@ -75,8 +74,8 @@ def keep_levels(checkpoint: ServiceCheckpoint, earlier: ServiceCheckpoint) -> Se
 
 
 def fit_to_queues(checkpoint: ServiceCheckpoint, fair_queues: Collection[str]) -> ServiceCheckpoint:
-    """The standings for a pool that has these lanes: from many to one they are summed, from one they are shared out in
-    equal parts; each of many keeps its own, also where its backend is not there yet.
+    """The checkpoint for a pool with these queues. Many queues are summed into one; one is divided into equal parts;
+    each of many keeps its own, even if its backend is not there yet.
     """
     if BEFORE_ALL in fair_queues and checkpoint.keys() != {BEFORE_ALL}:
         return {BEFORE_ALL: sum_queues(list(checkpoint.values()))}
@@ -86,7 +85,7 @@ def fit_to_queues(checkpoint: ServiceCheckpoint, fair_queues: Collection[str]) -
 
 
 def sum_queues(fair_queues: Sequence[QueueCheckpoint]) -> QueueCheckpoint:
-    """What everybody has received in all of them."""
+    """The sum of counters and levels over these queues."""
     tier_ids = _keys(fair_queue.tiers for fair_queue in fair_queues)
     return QueueCheckpoint(
         level=sum(fair_queue.level for fair_queue in fair_queues),
@@ -98,7 +97,7 @@ def sum_queues(fair_queues: Sequence[QueueCheckpoint]) -> QueueCheckpoint:
 
 
 def divide_queue(fair_queue: QueueCheckpoint, parts: int) -> QueueCheckpoint:
-    """An equal part of everything."""
+    """One of `parts` equal parts of all counters and levels."""
     tiers = {
         tier_id: TierCheckpoint(
             tier.counter / parts, tier.level / parts, {each: counter / parts for each, counter in tier.tenants.items()}
@@ -113,7 +112,7 @@ def _summed(tiers: Sequence[TierCheckpoint]) -> TierCheckpoint:
         counter=sum(tier.counter for tier in tiers),
         level=sum(tier.level for tier in tiers),
         tenants={
-            # Who is missing in one of them was at its level, or is there when it joins.
+            # A tenant that is missing in one queue was at its level, or will be when it joins.
             tenant_id: sum(tier.tenants.get(tenant_id, tier.level) for tier in tiers)
             for tenant_id in _keys(tier.tenants for tier in tiers)
         },
@@ -126,5 +125,5 @@ def _above(tier: TierCheckpoint) -> Mapping[str, float]:
 
 
 def _keys(mappings: Iterable[Mapping[str, object]]) -> list[str]:
-    """In a fixed order, each once."""
+    """All keys, each once, in a fixed order."""
     return list(dict.fromkeys(key for mapping in mappings for key in mapping))

@@ -1,8 +1,7 @@
-"""The price of a request: what its tokens so far are worth, in service units.
+"""Price of a request: the value of its tokens so far, in service units.
 
-A price is a function of totals, h(prompt, cached, output), not of differences: whoever charges takes
-h(now) - h(before), so the parts telescope to h(prompt, cached, output) however the tokens arrived
-(VTC, Sheng et al., OSDI '24, Alg. 4).
+A price is a function of totals, h(prompt, cached, output), not of differences. The ledger charges h(now) - h(before),
+so the parts add up to h(prompt, cached, output) however the tokens arrived (VTC, Sheng et al., OSDI '24, Alg. 4).
 """
 
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Protocol
 
 
 class Price(Protocol):
-    """What is this request's service worth so far?"""
+    """The price of a request's service so far."""
 
     def service(self, prompt_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """Service units for the totals so far; cached tokens are part of the prompt tokens."""
@@ -41,8 +40,8 @@ class LinearPrice:
 class ProfiledQuadraticPrice:
     """Milliseconds of amortised GPU time, fitted on Llama-7B / A10G with a pool of 10,000 tokens.
 
-    The defaults are an ordinary least-squares fit to the 23 points of the VTC authors' cost profile.
-    Cached prompt tokens still occupy the pool and are attended to: they only save their linear prefill part.
+    The defaults are an ordinary least-squares fit to the 23 points of the VTC authors' cost profile. Cached prompt
+    tokens still occupy the pool and are attended to: they save only the linear part of their prefill.
     """
 
     prompt_ms: float = 0.21001891
@@ -85,8 +84,8 @@ class FlopsPrice:
 
         F(n) = 2 * parameter_count * n + 2 * layers * hidden * n * (n + 1)
 
-    and a request F(prompt + output) - F(cached): what is in the prefix cache was computed by somebody else, but
-    every later token attends to it. `hidden` is heads times their dimension.
+    and a request F(prompt + output) - F(cached): the cached prefix was computed by an earlier request, but every later
+    token attends to it. `hidden` is the number of heads times their dimension.
     """
 
     parameter_count: float = 6.74e9

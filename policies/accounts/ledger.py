@@ -1,10 +1,10 @@
-"""What is in flight, and what everybody has received.
+"""Ledger of one pool: the requests in flight, and the service that each tenant was charged.
 
-Each dispatched request has one entry. Its charge is the price of its totals so far minus what was charged
-before, so however usage arrives (per token, merged, once at the end) the parts add up to the price of the
-whole. What it is predicted to produce yet is outstanding: part of its tenant's key, not of its counter, and it
-returns to exactly zero when the request ends. A request that its backend would not take goes back to the queue
-as charged as it was: it is prepaid, and its next dispatch costs nothing more.
+Each dispatched request has one entry. Its charge is the price of its totals so far minus what was charged before, so
+the parts add up to the price of the whole, however usage arrives (per token, merged, once at the end). Its predicted
+further output is outstanding service: it is part of the tenant's rank, not of its counter, and returns to exactly
+zero when the request ends. A request that its backend rejects goes back to the queue as charged as it was: it is
+prepaid, and its next dispatch costs nothing more.
 """
 
 from collections.abc import Collection
@@ -25,50 +25,50 @@ class Charge(NamedTuple):
 
 @dataclass(slots=True)
 class InFlight:
-    """A dispatched request: where it runs, what it was charged, what it still may need.
+    """A dispatched request: its backend, its charge, what it may still need.
 
-    One that came back keeps its entry while it waits, until it is dispatched again.
+    A returned request keeps its entry while it waits, until it is dispatched again.
     """
 
     request: Request
     backend_id: str
     reservation: Reservation
-    expected_output: float  # tokens that its tenant's key expects
-    sized_output: float  # tokens that its reservation has room for
+    expected_output: float  # output tokens predicted for the tenant's rank
+    sized_output: float  # output tokens that the reservation has room for
     usage: Usage
     weight: float = 1.0  # its tenant's at dispatch
     dispatched_at: float = 0.0
-    utilisation: float = 0.0  # how full its backend was then, 1.0: full
-    speed: float = 1.0  # of its backend then, 1.0: as the mean of all
+    utilisation: float = 0.0  # of its backend at dispatch: sequences over the limit, 1.0: full
+    speed: float = 1.0  # of its backend at dispatch, relative to the mean of all
     first_token_at: float | None = None
-    is_preempted: bool = False  # its backend was asked to give it back, and has not answered
-    is_prepaid: bool = False  # it was dispatched before and came back
+    is_preempted: bool = False  # a preemption was requested and is not answered yet
+    is_prepaid: bool = False  # it was dispatched before and returned
     service: float = 0.0  # charged so far
-    outstanding: float = 0.0  # service its predicted, unproduced output will cost
+    outstanding: float = 0.0  # price of the predicted output still to come
 
 
 @dataclass(slots=True)
 class Ledger:
-    """All entries of one pool, and what its tenants were charged since start."""
+    """All entries of one pool, and what its tenants were charged since start, in service units (not over weight)."""
 
     price: Price
     in_flight: dict[str, InFlight] = field(default_factory=dict)
-    _at: dict[str, dict[str, InFlight]] = field(default_factory=dict)  # the same by backend
+    _at: dict[str, dict[str, InFlight]] = field(default_factory=dict)  # the same entries by backend
     _services: dict[str, float] = field(default_factory=dict)
     _prepaid: dict[str, InFlight] = field(default_factory=dict)  # waiting requests that were dispatched before
 
     def at(self, backend_id: str) -> Collection[InFlight]:
-        """What is in flight at this backend."""
+        """The entries in flight at this backend."""
         running = self._at.get(backend_id)
         return () if running is None else running.values()
 
     def service(self, tenant_id: str) -> float:
-        """What the tenant was charged."""
+        """Service charged to the tenant since start."""
         return self._services.get(tenant_id, 0.0)
 
     def opened(self, entry: InFlight) -> Charge:
-        """The request was dispatched: charge its prompt (before prefill: otherwise one tenant would be
-        chosen for the whole batch, VTC Alg. 2) and expect its output.
+        """The request was dispatched: charge its prompt and expect its output. The prompt is charged before prefill,
+        otherwise one tenant would be chosen for the whole batch (VTC Alg. 2).
         """
         request_id, backend_id = entry.request.id, entry.backend_id
         self.in_flight[request_id] = entry
@@ -82,7 +82,7 @@ class Ledger:
         return self.charge(entry, entry.usage)
 
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
-        """Charge the difference to what the entry was charged before; negative if an estimate was too high."""
+        """Charge the price of this usage minus the entry's earlier charges; negative if an estimate was too high."""
         price = self.price.service
         prompt, cached, output = usage
         service = price(prompt, cached, output)
@@ -94,26 +94,26 @@ class Ledger:
         return charge
 
     def closed(self, entry: InFlight, *, is_served: bool) -> Charge:
-        """The request ended: nothing more is expected of it, and one that was not served is charged nothing."""
+        """The request ended: its outstanding service is dropped, and its charge too if it was not served."""
         self._ended(entry)
         return self._written_off(entry, 0.0 if is_served else entry.service)
 
     def returned(self, entry: InFlight) -> None:
-        """The request waits again, prepaid."""
+        """The request was returned: it waits again, prepaid."""
         self._ended(entry)
         self._prepaid[entry.request.id] = entry
 
     def prepaid(self, request_id: str) -> InFlight | None:
-        """The entry of a waiting request that was dispatched before."""
+        """The entry of a waiting request that was dispatched before; None: it was not."""
         return self._prepaid.get(request_id)
 
     def refunded(self, entry: InFlight) -> Charge:
-        """A prepaid request leaves the queue for good: what it was charged was never worked for."""
+        """A prepaid request left the queue for good: refund its charge, for which no work was done."""
         del self._prepaid[entry.request.id]
         return self._written_off(entry, entry.service)
 
     def spent(self, tenant_id: str, usage: Usage) -> Charge:
-        """A call that was never in flight here used this much."""
+        """Charge a call that was never in flight here."""
         charge = Charge(self.price.service(*usage), 0.0)
         self._add(tenant_id, charge.service)
         return charge
@@ -122,7 +122,7 @@ class Ledger:
         self._services.pop(tenant_id, None)
 
     def _ended(self, entry: InFlight) -> None:
-        """The entry is not in flight any more."""
+        """Remove the entry from those in flight."""
         request_id, backend_id = entry.request.id, entry.backend_id
         del self.in_flight[request_id]
         running = self._at[backend_id]
