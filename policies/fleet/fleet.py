@@ -1,6 +1,6 @@
-"""The backends of one pool and what they hold of ours.
+"""Fleet: the backends of one pool, what each holds of our requests, and which of them can take one more.
 
-A backend that leaves the live set gets nothing more, but stays in the books until its last request has ended.
+A backend that leaves the live set gets no more requests, but stays in the fleet until its last request has ended.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,26 +20,27 @@ from policies.types import BackendLoad, BackendView, Request, Tier, Usage
 
 InFlightAt = Callable[[str], Collection[InFlight]]
 NOTHING_USABLE = (0.0, 0.0)
-REFUSED_S_MAX = 2.0  # a backend that has taken nothing for so long is not waited for where another would do
+REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long counts as not serving
 
 
 class TtftForecast(NamedTuple):
-    """When a request would have its first token at this backend, in seconds from now."""
+    """The forecast TTFT of a request at one backend, in seconds from now."""
 
     ttft_s: float
     backend_id: str
 
 
 class WorkAhead(NamedTuple):
-    """What is sent to a backend before a request that waits: sequences, and their tokens of prompt and output."""
+    """What is sent to a backend before a request that waits: sequences, and their prompt and output tokens."""
 
     sequences: float
     tokens: float
 
 
 class BackendHold(NamedTuple):
-    """A backend that is kept for a request that fits nowhere yet: what the request will occupy there, and what of ours
-    was in flight there when it was chosen, or, where there is no other backend, the request's own.
+    """A backend that is held for a request that fits nowhere yet. `needed` is what the request will occupy there.
+    `requests` and `tokens` are what was in flight there when it was chosen; where the pool has only this backend,
+    those of the request itself.
     """
 
     backend_id: str
@@ -49,7 +50,7 @@ class BackendHold(NamedTuple):
 
 
 class Fleet:
-    """Who has room for this request, and how large are all of them together?"""
+    """The backends of one pool: dispatch reserves a slot here, and forecasts and limits are read from it. Mutable."""
 
     def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:
         self.cached_tokens: Callable[[Request, str], int] | None = None
@@ -58,24 +59,24 @@ class Fleet:
         self._clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
         self._kv_rule = kv_rule
-        # The headroom covers what is told late of tokens that were predicted. Without any, each may let somebody in.
+        # The headroom covers progress that is reported late. Without headroom, every reported token may make room.
         self.reads_progress = kv_rule == "peak" and headroom_ratio_max >= 1.0
         self._reserve_ratios: dict[str, float] = {}
-        self._entitled: dict[str, float] = {}  # the part of everything that each tier's weight is
+        self._entitled: dict[str, float] = {}  # each tier's weight over the sum of all
         self._limits = (0.0, 0.0)
         self._usable: dict[str, tuple[float, float]] = {}  # by backend, as last measured: sequences and KV tokens
         self._backends: dict[str, BackendCapacity] = {}
         self._retired: set[str] = set()
         self.with_slot: set[str] = set()
         """Ids of the backends that are there and have a seat."""
-        self._open: list[BackendCapacity] | None = None  # these, as far as they were asked for since they changed
+        self._open: list[BackendCapacity] | None = None  # cache of these backends, None after a change
         self._refusals = NegativeCache()
-        self._requests = 0  # of ours that all of them hold
-        self._layout: tuple[int, bool] | None = None  # of blocks, where all backends have the same
-        self._held_until = -inf  # the last of those that are held
+        self._requests = 0  # of ours that all backends hold
+        self._layout: tuple[int, bool] | None = None  # of KV blocks, where all backends have the same
+        self._held_until = -inf  # the latest `held_until` of all backends
 
     def live(self, loads: Sequence[BackendLoad], in_flight: InFlightAt, now: float) -> None:
-        """These are all the backends there are, newly measured, while so much of ours was in flight at each."""
+        """Replace the live set by these newly measured backends. `in_flight` gives our requests at each, by id."""
         self._clock.now = now
         for load in loads:
             self._take_in(load, in_flight(load.backend_id))
@@ -89,7 +90,9 @@ class Fleet:
         self._set_limits()
 
     def measured(self, load: BackendLoad, in_flight: Collection[InFlight], now: float) -> bool:
-        """One backend was measured while this of ours was in flight there. Whether it is new, or has come or gone."""
+        """Apply a measurement of one backend, made while `in_flight` ran there. Returns whether the backend is new or
+        its availability changed.
+        """
         self._clock.now = now
         before = self._backends.get(load.backend_id)
         was = None if before is None else (before.load.available, before.layout)
@@ -101,7 +104,7 @@ class Fleet:
         return was is None or was[0] != load.available
 
     def set_reserves(self, tiers: Iterable[Tier]) -> None:
-        """These are all the tiers, each with the part of every backend that only it may enter."""
+        """Set all tiers, each with its reserve: the part of every backend that only it may enter."""
         tiers = list(tiers)
         weights = sum(tier.weight for tier in tiers)
         self._reserve_ratios = {tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}
@@ -111,38 +114,38 @@ class Fleet:
         self._refusals.forget()
 
     def backend_ids(self) -> Collection[str]:
-        """All backends that are known: live, or running something of ours yet."""
+        """The ids of all known backends: live ones, and retired ones that still run our requests."""
         return self._backends.keys()
 
     def is_available(self, backend_ids: Collection[str] | None = None) -> bool:
-        """Whether any backend is, or any of these."""
-        for capacity in self._backends.values():  # a generator would cost more than the look at the first
+        """Whether any backend (or any of `backend_ids`) is available."""
+        for capacity in self._backends.values():  # a generator would cost more: mostly the first is available
             if capacity.load.available and (backend_ids is None or capacity.id in backend_ids):
                 return True
         return False
 
     def known(self, request: Request) -> list[BackendCapacity]:
-        """The backends that will do for the request, there or not."""
+        """The backends that are eligible for the request, available or not."""
         ids = request.backend_ids
         return [each for each in self._backends.values() if ids is None or each.id in ids]
 
     def available(self, request: Request) -> list[BackendCapacity]:
-        """The backends that are there, of those that will do for the request."""
+        """The available backends that are eligible for the request."""
         return [each for each in self.known(request) if each.load.available]
 
     def serving(self, request: Request, now: float) -> list[BackendCapacity]:
-        """The backends that are there and take requests, of those that will do for this one."""
+        """The eligible backends that serve (see `serves`)."""
         return [each for each in self.available(request) if self.serves(each.id, now)]
 
     def serves(self, backend_id: str, now: float) -> bool:
-        """Whether the backend is there, and has not refused all that it was sent for too long."""
+        """Whether the backend is available and has not rejected everything for REFUSED_S_MAX."""
         capacity = self._backends.get(backend_id)
         if capacity is None or not capacity.load.available:
             return False
         return capacity.refusing_since is None or now - capacity.refusing_since < REFUSED_S_MAX
 
     def open_at(self, now: float) -> list[BackendCapacity]:
-        """The backends that may be sent something now and have a seat for it."""
+        """The backends that have a slot and are not held after a rejection."""
         self._clock.now = now
         return (
             [each for each in self._in_slot() if now >= each.held_until]
@@ -151,12 +154,14 @@ class Fleet:
         )
 
     def is_open(self, backend_id: str, now: float) -> bool:
-        """Whether the backend may be sent something now, if it had a seat for it."""
+        """Whether the backend is available and not held after a rejection, with a slot or without."""
         capacity = self._backends[backend_id]
         return capacity.load.available and now >= capacity.held_until
 
     def next_opening(self, now: float) -> float | None:
-        """When the first backend opens that is held at `now`, or takes no prompt for the sake of others."""
+        """When the first backend opens that is held at `now`, or that takes no prompt now because others would become
+        late; None if no such time is known.
+        """
         opening = inf
         if now < self._held_until:
             held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
@@ -165,7 +170,7 @@ class Fleet:
         return None if opening == inf else opening
 
     def refused(self, backend_id: str, now: float, hold_s: float) -> None:
-        """The backend did not take a request: it is sent nothing for `hold_s`."""
+        """Record that the backend rejected a request: it is sent nothing for `hold_s` seconds."""
         capacity = self._backends.get(backend_id)
         if capacity is not None and backend_id not in self._retired:
             capacity.held_until = max(capacity.held_until, now + hold_s)
@@ -174,11 +179,11 @@ class Fleet:
                 capacity.refusing_since = now
 
     def progressed(self, entry: InFlight) -> None:
-        """It is known how much more the entry has produced."""
+        """Record that the entry has produced more tokens."""
         self._backends[entry.backend_id].by_end = None
 
     def took(self, entry: InFlight) -> None:
-        """The backend took a request: its first token is there."""
+        """Record the first token of a request: the backend has accepted it."""
         backend = self._backends[entry.backend_id]
         backend.refusing_since = None
         self._clock.now = entry.first_token_at or self._clock.now
@@ -186,7 +191,9 @@ class Fleet:
         self._refusals.changed(backend.id)
 
     def prefilled(self, entry: InFlight, now: float) -> Usage:
-        """The request's prompt as far as its backend has probably got with it by now."""
+        """The usage so far of a request without output: the prompt tokens that its backend has computed by `now`, by
+        the step-time model.
+        """
         reservation = entry.reservation
         computed = self._backends[entry.backend_id].computed_tokens(reservation, now)
         prompt, cached = entry.request.prompt_tokens, min(reservation.cached_tokens, entry.request.prompt_tokens)
@@ -205,9 +212,9 @@ class Fleet:
         may_enter: Callable[[BackendCapacity, Reservation], bool] | None,
         placement: Placement,
     ) -> tuple[BackendCapacity, Reservation] | None:
-        """Reserve the request's place where placement says, among the candidates that have room; None if none has.
-        Where `is_closed`, or at the backends that are `closed`, it may enter its tier's reserve alone. One that has
-        room is asked whether it `may_enter`, before others that wait.
+        """Reserve the request's slot at the backend that placement chooses among the candidates with room; None if none
+        has. Where `is_closed`, or at the backends in `closed`, it may only enter its tier's reserve. `may_enter` is
+        asked of each candidate with room whether the request may overtake others that wait.
         """
         if not candidates:
             return None
@@ -236,11 +243,11 @@ class Fleet:
     def soonest(
         self, request: Request, tier_id: str, output_tokens: float, *, besides: Collection[str], now: float
     ) -> BackendHold | None:
-        """The backend that will have room for the request first if nothing more is sent to any, but for these; None
-        where there is no other that will do for it and may be sent something now.
+        """The backend, not in `besides`, that will have room for the request first if nothing more is sent anywhere;
+        None if no other eligible backend is open now.
         """
         best: tuple[float, str] | None = None
-        layouts: dict[tuple[int, bool], Reservation] = {}  # what it would occupy
+        layouts: dict[tuple[int, bool], Reservation] = {}  # what the request would occupy
         for capacity in self.available(request):
             if capacity.id in besides or now < capacity.held_until:
                 continue
@@ -256,7 +263,7 @@ class Fleet:
             return None
         chosen = self._backends[best[1]]
         needed = layouts[chosen.layout]
-        # Where there is nowhere else to go, others may go before the request by no more than it is worth itself.
+        # Where there is no other backend, requests may overtake this one by no more than its own size.
         is_alone = len(self._backends) == 1
         return BackendHold(chosen.id, needed, *((1, needed.tokens) if is_alone else (chosen.requests, chosen.tokens)))
 
@@ -269,10 +276,10 @@ class Fleet:
         ahead: WorkAhead | None = None,
         among: Collection[str] | None = None,
     ) -> list[TtftForecast]:
-        """When the request, sent as soon as there is a seat for it, would have its first token at each of the backends
-        (or `among` these) that serve and will do for it, in order of backend id; those of whose steps too little is
-        known are left out. By what is in flight and, where there is no room now, what goes `ahead` of it there;
-        `output_tokens` are what is expected of it.
+        """The forecast TTFT of the request, sent as soon as there is a slot for it, at each eligible backend (or each
+        `among` these) that serves, in order of backend id. Backends without a sure step-time model are left out. It
+        counts what is in flight and, where there is no room now, what goes `ahead` of the request at each backend.
+        `output_tokens` is the request's predicted output.
         """
         self._clock.now = now
         due_at, found = due_no_later(request), []
@@ -284,17 +291,15 @@ class Fleet:
         return sorted(found, key=lambda forecast: forecast.backend_id)
 
     def predicted_ttft_s(self, request: Request, now: float, *, output_tokens: float) -> float | None:
-        """The least of its forecasts. None where some backend that would do for it has none: who would serve it
-        better is not known then.
-        """
+        """The least forecast TTFT in seconds; None if an eligible backend has no forecast, as it may be better."""
         forecasts = self.forecasts(request, now, output_tokens=output_tokens)
         if not forecasts or len(forecasts) < len(self.serving(request, now)):
             return None
         return min(forecasts).ttft_s
 
     def least_ttft_s(self, request: Request, now: float, among: Collection[str] | None = None) -> float | None:
-        """Seconds until its first token at the best of the backends (or `among` these) that serve if that had nothing
-        else to do; None where too little is known of one of them.
+        """Seconds until the first token at the best serving backend (or `among` these) if no other prompt were ahead
+        there; None where one of them has no sure step-time model, or there is none.
         """
         least: list[float] = []
         for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
@@ -304,14 +309,12 @@ class Fleet:
         return min(least, default=None)
 
     def mean_output_tokens(self) -> float:
-        """Of all that runs, what is expected of one answer."""
+        """The mean predicted output of the sequences that run; 0 when nothing runs."""
         running = [capacity.work for capacity in self._backends.values() if capacity.work.sequences]
         return sum(work.output_tokens for work in running) / max(1, sum(work.sequences for work in running))
 
     def tokens_needed(self, entry: InFlight) -> int:
-        """What the entry's own tokens come to, by its prompt as reported and an output that may have outgrown
-        its prediction.
-        """
+        """The entry's own KV tokens, from its reported prompt and the larger of its predicted and its actual output."""
         return self._own_tokens(entry, max(entry.sized_output, entry.usage.output_tokens))
 
     def resize(self, entry: InFlight, tokens: int) -> None:
@@ -334,18 +337,18 @@ class Fleet:
         self._slots_changed(capacity)
 
     def limits(self) -> tuple[float, float]:
-        """Sequences and KV tokens that we may have in flight at all available backends together, each times the speed
-        of its backend; infinitely many tokens where the size of a pool is not known.
+        """Sequences and KV tokens that we may have in flight at all available backends together, each weighted by the
+        speed of its backend. Tokens are infinite where the size of a KV pool is not known.
         """
         return self._limits
 
     def limits_of(self, backend_id: str) -> tuple[float, float]:
-        """The same of one backend."""
+        """Sequences and KV tokens that we may have in flight at one backend, unweighted."""
         capacity = self._backends[backend_id]
         return capacity.sequences_usable, capacity.tokens_max
 
     def requests(self) -> int:
-        """How many requests of ours all backends hold."""
+        """The number of our requests that all backends hold."""
         return self._requests
 
     def views(self) -> Mapping[str, BackendView]:
@@ -371,7 +374,7 @@ class Fleet:
                 clock=self._clock,
             )
             capacity.set_reserves(self._reserve_ratios, self._entitled)
-        else:  # what is told again says nothing of what is held now
+        else:  # a repeated measurement says nothing of what is held now
             capacity.measured(load, self._told(capacity, in_flight) if capacity.is_news(load) else 0)
         self._slots_changed(capacity)
         usable = (capacity.sequences_usable, capacity.tokens_max)
@@ -379,26 +382,26 @@ class Fleet:
         return capacity
 
     def _told(self, capacity: BackendCapacity, in_flight: Collection[InFlight]) -> float:
-        """KV tokens that our requests hold there by now, beyond what they share. What they have produced is told."""
+        """KV tokens that our requests hold there now, without shared blocks. Also settles their produced tokens."""
         capacity.work.told(self._clock.now)
         block_tokens, held_tokens = capacity.load.kv_block_tokens, 0.0
         for entry in in_flight:
             request, prefix, usage = entry.request, entry.reservation.prefix, entry.usage
             if prefix or request.choices > 1:
                 held_tokens += self._own_tokens(entry, usage.output_tokens)
-            else:  # written out: all that runs there is looked at with every measurement
+            else:  # inlined for speed: every measurement looks at all that runs there
                 held_tokens -= -(usage[0] + usage[2]) // block_tokens * block_tokens
         return held_tokens
 
     def _set_layout(self) -> None:
-        """The backends, or how one of them lays out its blocks, are others: who refused may not refuse any more."""
+        """Find the common block layout after backends or layouts changed, and clear the negative cache."""
         layouts = {each.layout for each in self._backends.values()}
         self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
         self._refusals.forget()
 
     def _set_limits(self) -> None:
-        """Add up what may be in flight at all backends, by how fast each serves against the mean of all; as the mean
-        where it is not known yet.
+        """Add up what may be in flight at all backends, each weighted by its service rate over the mean of all; 1 where
+        the rate is not known yet.
         """
         rates = [rate for each in self._usable if (rate := self._backends[each].service_rate) is not None]
         mean = sum(rates) / len(rates) if rates else 0.0
@@ -438,8 +441,8 @@ class Fleet:
         closed: Collection[str],
         may_enter: Callable[[BackendCapacity, Reservation], bool] | None,
     ) -> Fits:
-        """What says whether a backend has room for it. `layouts` has what it would occupy by the layout of blocks, of
-        one at least.
+        """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to
+        what the request would occupy; it holds at least one.
         """
         cached_tokens = self.cached_tokens
 
@@ -461,7 +464,7 @@ class Fleet:
         return fits
 
     def _in_slot(self) -> list[BackendCapacity]:
-        """The backends that are there and have a seat."""
+        """The available backends that have a slot."""
         if self._open is None:
             self._open = [each for each in self._backends.values() if each.id in self.with_slot]
         return self._open

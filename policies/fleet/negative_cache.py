@@ -1,11 +1,11 @@
-"""Which backends need not be asked again? A full pool is asked by every poll whether it has room for whoever is next.
+"""Negative cache: which backends have no room for a request, so that a poll of a full pool need not ask them again.
 
-Who has refused a request refuses every other that needs no less of anything: as many sequences, as much of a prompt, as
-many steps after it, a first token as soon. It does until something comes, goes, changes or is reported there. (What
-runs comes further in between, which makes room where the fullest moment is what counts; it is seen with the next of
-these.) So what was refused is remembered, and for whoever needs no less only the backends are asked that have changed
-since: mostly one or two. Who was busy with prompts is asked again when he is not any more. It is known per tier, for a
-tier may be kept out of others' reserves, or may enter nothing but its own.
+A backend that has no room for a request has none for any request that needs at least as much of everything: sequences,
+prompt tokens, steps after the prompt, and a first token as soon. This holds until a request is dispatched or released
+there, or the backend changes or is measured. (Requests progress in between, which makes room by the "peak" rule; the
+next of these events shows it.) So rejections are cached, and for a request that needs no less only the backends that
+have changed since are asked: mostly one or two. A backend that was busy with prompts is asked again when it is no
+longer busy. The cache is per tier, as a tier may not enter the reserves of others, or may enter only its own.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,15 +17,15 @@ from policies.capacity.backend import BackendCapacity
 from policies.capacity.candidates import Candidates
 from policies.reservation import Reservation
 
-REMEMBERED_MAX = 16  # requests of a tier: twice as many as a poll passes over
+REMEMBERED_MAX = 16  # rejected requests per tier: twice as many as a poll passes over
 
 
 @dataclass(slots=True, eq=False)
 class _Refused:
-    """A request that all backends but `others`, and those that have changed since `at`, have refused."""
+    """A request that has room at no backend, except perhaps at `others` and those that have changed since `at`."""
 
     needed: Reservation
-    prompt_tokens: float  # what it holds before its first step
+    prompt_tokens: float  # KV tokens that it holds before its first step
     at: int
     others: set[str]
     ready_at: float
@@ -34,7 +34,7 @@ class _Refused:
     """Who is busy, and until when; the soonest first."""
 
     def is_no_more_than(self, other: Reservation) -> bool:
-        """Whether who refused this refuses the other as well."""
+        """Whether every backend without room for this has none for the other."""
         needed = self.needed
         return (
             needed.tokens <= other.tokens
@@ -47,23 +47,23 @@ class _Refused:
 
 
 class NegativeCache:
-    """What was refused, by tier. It holds for one layout of blocks: a pool of several remembers nothing."""
+    """Rejected requests by tier. Valid for one block layout only: the fleet does not use it where layouts differ."""
 
     def __init__(self) -> None:
         self._refused: dict[tuple[str, bool], list[_Refused]] = {}
         """By tier, and whether it may enter its own reserve alone; what was asked last comes last."""
         self._changes = 0
-        self._changed: dict[str, int] = {}  # which change was the last of each backend, in their order
+        self._changed: dict[str, int] = {}  # number of each backend's last change, in ascending order
 
     def changed(self, backend_id: str) -> None:
-        """Something came, went or changed there."""
+        """Record that the backend may have room again: a request was dispatched or released there, or it changed."""
         if self._refused:
             self._changes += 1
             self._changed.pop(backend_id, None)
             self._changed[backend_id] = self._changes
 
     def forget(self) -> None:
-        """Everything may be different."""
+        """Clear the cache."""
         self._refused.clear()
         self._changed.clear()
 
@@ -75,10 +75,10 @@ class NegativeCache:
         reserve_only: bool,
         now: float,
     ) -> Sequence[BackendCapacity]:
-        """The candidates that may have room for what is needed."""
+        """The candidates that may have room for what is needed; all of them where more than half may."""
         others = self._others(needed, reserve_only=reserve_only, now=now)
         if others is None or 2 * len(others) > len(candidates):
-            return candidates  # the first of many mostly fits: to leave out those who refused would cost more
+            return candidates  # the first of many mostly fits: to filter them would cost more
         if not others:
             return ()
         if isinstance(candidates, Candidates):
@@ -94,14 +94,14 @@ class NegativeCache:
         reserve_only: bool,
         now: float,
     ) -> None:
-        """None of those asked, the candidates that were worth it, has room. `known` are the ids of all backends."""
+        """Record that none of `asked`, the result of `worth_asking`, has room. `known` are the ids of all backends."""
         remembered = self._refused.setdefault((needed.tier_id, reserve_only), [])
         before = self._least_changed(remembered, needed)
         others, busy, ready_at = {*known}, list[tuple[float, str]](), inf
         if before is not None:
             others, busy, ready_at = self._changed_since(before), before.busy.copy(), before.ready_at
         for each in asked:
-            # Who refused for another reason than these may think better of it as time goes by.
+            # A rejection for any other reason may end with time alone: it is not cached.
             if not each.has_room(needed, reserve_only=reserve_only):
                 others.discard(each.id)
             elif now < (busy_until := each.busy_until(needed.first_due_at)):
@@ -116,7 +116,7 @@ class NegativeCache:
             del remembered[0]
 
     def _others(self, needed: Reservation, *, reserve_only: bool, now: float) -> Collection[str] | None:
-        """Ids of the backends that have not refused as much as this; None: it is not known of any."""
+        """Ids of the backends that may have room for this; None: the cache has no entry for it."""
         refused = self._least_changed(self._refused.get((needed.tier_id, reserve_only), ()), needed)
         if refused is None:
             return None
@@ -125,7 +125,7 @@ class NegativeCache:
         return self._changed_since(refused)
 
     def _least_changed(self, remembered: Sequence[_Refused], needed: Reservation) -> _Refused | None:
-        """What was refused last of what is no more than this."""
+        """The latest rejected request that needs no more than this; None if there is none."""
         for refused in reversed(remembered):
             if refused.is_no_more_than(needed):
                 return refused
