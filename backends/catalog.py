@@ -107,6 +107,7 @@ class Catalog:
         return self._pool_of_model.get(model)
 
     def serves(self, backend_id: str, model: str) -> bool:
+        """Whether this backend was last seen to serve this model. KeyError for an unknown backend."""
         return any(card.id == model for card in self._cards[backend_id])
 
     def known(self, backend_id: str) -> bool:
@@ -118,6 +119,7 @@ class Catalog:
         return list(self._merged.values())
 
     def model(self, model: str) -> ModelCard | None:
+        """Return the card of this model, None if no backend serves it."""
         return self._merged.get(model)
 
     def _regroup(self) -> None:

@@ -140,6 +140,7 @@ class HttpExchange:
             self._connection.pause()
 
     def resume(self) -> None:
+        """Read from the backend again."""
         if self._connection is not None:
             self._connection.resume()
 
@@ -207,6 +208,7 @@ class Connection(asyncio.Protocol):
     # Called by the exchange.
 
     def begin(self) -> HttpExchange:
+        """Start an exchange; the caller then writes the request."""
         self._exchange = exchange = HttpExchange(self)
         self._waiter = self.loop.create_future()
         self._error = None
@@ -226,6 +228,9 @@ class Connection(asyncio.Protocol):
                 self._waiter = None
 
     async def wait_for_body(self) -> None:
+        """Wait until a part of the body is here or the message is complete. Raises the error of an exchange that
+        failed.
+        """
         if not self._pieces and not self._complete and self._error is None:
             self._waiter = self.loop.create_future()
             with suppress(UpstreamError):  # what came before the error is read first
@@ -238,6 +243,9 @@ class Connection(asyncio.Protocol):
         return self._take() if self._complete else None
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
+        """Pass the whole body to `on_body`; return when the message is complete. Raises the error of an exchange that
+        failed.
+        """
         self._sink = on_body
         self.resume()  # first: on_body may pause again
         if self._pieces:
@@ -259,6 +267,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def end(self) -> None:
+        """End the exchange: return the connection to its owner if it is reusable, else abort it."""
         self._exchange = self._sink = None
         self._pieces.clear()
         if not self._complete or not self._reusable or self.is_closing():

@@ -34,11 +34,13 @@ class Evidence(StrEnum):
 
     SERVED = "served"  # answered to the end; a 4xx too
     BUSY = "busy"  # vLLM's 503: its queue is full; the server is healthy
-    UNREACHABLE = "unreachable"  # no connection, no answer to a poll
+    UNREACHABLE = "unreachable"  # no connection, or no answer to a poll
     BROKEN = "broken"  # answered, then cut the stream or failed with a 5xx
 
 
 class HealthState(StrEnum):
+    """The states of a backend. HEALTHY and TRIAL ones get requests."""
+
     UNKNOWN = "unknown"  # not polled yet
     HEALTHY = "healthy"
     TRIAL = "trial"
@@ -64,6 +66,7 @@ class BackendHealth:
 
     @property
     def available(self) -> bool:
+        """Whether requests may be sent to it."""
         return self.state in {HealthState.HEALTHY, HealthState.TRIAL}
 
     def report(self, evidence: Evidence, *, sent_at: float, now: float) -> None:

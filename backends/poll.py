@@ -63,6 +63,7 @@ class Poller:
         )
 
     async def stop(self) -> None:
+        """Close all sessions."""
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             await session.close()

@@ -98,6 +98,7 @@ class BackendPool:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def stop(self) -> None:
+        """Stop polling and close all connections of the polling."""
         probes = [backend.probe for backend in self._backends.values() if backend.probe is not None]
         tasks = [*probes, *(backend.task for backend in self._backends.values() if backend.task is not None)]
         for task in tasks:
@@ -158,6 +159,7 @@ class BackendPool:
         return backend is not None and backend.leaving
 
     def leaving_ids(self) -> list[str]:
+        """Return the backends that are retired and not yet forgotten."""
         return [backend_id for backend_id, backend in self._backends.items() if backend.leaving]
 
     def resize(self, spec: BackendSpec) -> None:
@@ -177,6 +179,7 @@ class BackendPool:
         return self._backends[backend_id].step_times.has_learnt
 
     def draining(self, backend_id: str) -> bool:
+        """Whether nothing more is dispatched to this backend."""
         return self._backends[backend_id].draining
 
     def trouble(self, backend_id: str) -> str:
@@ -252,6 +255,7 @@ class BackendPool:
         return [backend_id for backend_id in self.backend_ids() if not self._catalog.known(backend_id)]
 
     def states(self) -> dict[str, HealthState]:
+        """Return the health of every backend, retired ones included."""
         return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
 
     def metrics(self, backend_id: str) -> EngineMetrics:
@@ -279,7 +283,7 @@ class BackendPool:
                     await backend.asked.wait()
 
     def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
-        """Take in the outcome of one exchange with a backend, as the relay observed it."""
+        """Take in the outcome of one exchange that the relay observed; `sent_at` and `now` are on the pool's clock."""
         backend = self._backends[backend_id]
         was = backend.health.state
         backend.health.report(evidence, sent_at=sent_at, now=now)

@@ -26,6 +26,7 @@ class StepCounts:
 
     @property
     def is_counting(self) -> bool:
+        """Whether the backend counts steps, as far as the last scrape showed."""
         return bool(self._at)
 
     def scraped(self, metrics: EngineMetrics, *, at: float) -> None:

@@ -109,10 +109,12 @@ class Upstream:
 
     @property
     def idle_connections(self) -> int:
+        """The number of pooled connections."""
         return len(self._idle)
 
     @property
     def open_connections(self) -> int:
+        """The number of all connections, idle or not."""
         return len(self._connections)
 
     def _serialize(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[bytes, ...]:
@@ -187,6 +189,7 @@ class Upstream:
         return exchange
 
     def give_back(self, connection: Connection) -> None:
+        """Put a connection into the pool, or abort it if the pool is full."""
         if self._closed or len(self._idle) >= self._idle_connections_max:
             connection.abort()
             return
@@ -219,6 +222,7 @@ class Upstream:
             idle.popleft().abort()
 
     def lost(self, connection: Connection) -> None:
+        """Forget a connection that has closed."""
         self._connections.discard(connection)
         with suppress(ValueError):  # not idle: it carried an exchange
             self._idle.remove(connection)

@@ -19,6 +19,7 @@ class Batch:
     preempted: list[Sequence] = field(default_factory=list)
 
     def add(self, sequence: Sequence, tokens: int) -> None:
+        """Schedule this sequence to compute so many tokens."""
         sequence.scheduled = tokens
         self.sequences.append(sequence)
         self.new_tokens += tokens

@@ -63,6 +63,7 @@ class EngineExchange:
 
     @property
     def done(self) -> bool:
+        """Whether all choices have finished and their events were taken."""
         return not self._unfinished and not self._events
 
     async def events(self) -> list[tuple[int, int]]:
@@ -84,6 +85,7 @@ class Chunks:
         self.sent = [0] * len(reply.answers)
 
     def take(self, events: list[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the events to send for these tokens."""
         if events and not self._opened:
             self._opened = True
             yield self._reply.begun()

@@ -71,5 +71,6 @@ class EngineOptions:
 
     @property
     def blocks_per_engine(self) -> int:
+        """Blocks of one engine's KV pool."""
         tokens = self.kv_tokens_max or COEFFICIENTS[self.coefficients].kv_tokens_max
         return tokens // self.engines // self.block_tokens

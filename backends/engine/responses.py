@@ -143,6 +143,8 @@ class ChoicesReply(EngineReply):
 
 
 class ChatShape(ChoicesReply):
+    """A chat completion."""
+
     def opening(self) -> list[Json]:
         return [self._role(choice) for choice in range(len(self.answers))]
 
@@ -216,6 +218,8 @@ class ChatShape(ChoicesReply):
 
 
 class CompletionShape(ChoicesReply):
+    """A completion."""
+
     def opening(self) -> list[Json]:
         return []
 

@@ -57,6 +57,7 @@ class Serving:
         return [paced.engine.snapshot() for paced in self.engines]
 
     def metrics(self) -> str:
+        """Return the text of /metrics."""
         options = self.options
         return render(
             [(paced.engine.snapshot(), meters) for paced, meters in self.engines.items()],
@@ -107,6 +108,7 @@ class Serving:
         )
 
     async def whole(self, reply: EngineReply, candidates: list[PacedEngine], priority: int) -> Json:
+        """Run a reply to its end and return its body."""
         with self._running(reply, candidates, priority) as exchange:
             await exchange.events()
             return reply.whole(self._cached_tokens(exchange))
@@ -114,6 +116,7 @@ class Serving:
     async def stream(
         self, request: web.Request, reply: EngineReply, candidates: list[PacedEngine], priority: int
     ) -> web.StreamResponse:
+        """Run a reply and stream it to the client. A disconnect aborts it."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         # A ConnectionError: a disconnect that the loop has not reported yet.
         with self._running(reply, candidates, priority) as exchange, suppress(ConnectionError):

@@ -39,6 +39,7 @@ class PromptText:
     block_tokens: int
 
     def ids(self) -> list[int]:
+        """Return the token ids; those of a text are made up."""
         if self.token_ids is not None:
             return list(self.token_ids)
         data = self.text.encode()
@@ -47,6 +48,9 @@ class PromptText:
 
 
 def text_prompt(text: str, *, block_tokens: int, salt: str = "") -> PromptText:
+    """Make the prompt of a text, hashed in blocks of `block_tokens`; equal prompts with another `salt` have other
+    hashes.
+    """
     data = text.encode()
     tokens = max(1, -(-len(data) // BYTES_PER_TOKEN))
     prefix, digest = _hash_blocks(data, block_tokens * BYTES_PER_TOKEN, salt)
@@ -54,6 +58,7 @@ def text_prompt(text: str, *, block_tokens: int, salt: str = "") -> PromptText:
 
 
 def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> PromptText:
+    """Make the prompt of these token ids, hashed in blocks of `block_tokens`, with `salt` as in text_prompt."""
     data = b"".join((token % 2**32).to_bytes(4) for token in ids)
     prefix, digest = _hash_blocks(data, block_tokens * 4, salt)
     return PromptText("".join(map(token_text, ids)), len(ids), tuple(ids), prefix, digest, block_tokens)

@@ -49,6 +49,7 @@ class EngineLimits:
 
 
 def load(data: bytes, content_type: str) -> dict[str, Any]:
+    """Parse a JSON object. Raises WireError for another content type or a body that is not one."""
     if content_type.partition(";")[0].strip().lower() != "application/json":
         message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
         raise WireError(message, kind="Bad Request")
@@ -80,6 +81,7 @@ def _check_surrogates(raw: dict[str, Any]) -> None:
 
 
 def validate(model: type[BodyT], raw: dict[str, Any]) -> BodyT:
+    """Check the types of a body. Raises WireError."""
     try:
         return model.model_validate(raw, from_attributes=True)  # as FastAPI does; its messages show this
     except ValidationError as error:
@@ -116,12 +118,14 @@ def invalid(message: str, param: str, value: Any = None) -> WireError:
 
 
 def check_model(model: str | None, limits: EngineLimits) -> None:
+    """Raise WireError (404) for a model that the server does not serve."""
     if model and model not in limits.models:
         message = f"The model `{model}` does not exist. Valid aliases: {', '.join(limits.models)}."
         raise WireError(message, kind="NotFoundError", status=404, param="model")
 
 
 def check_busy(sequences: int, limits: EngineLimits) -> None:
+    """Raise WireError (503) if so many more sequences cannot be queued."""
     if limits.choices_free is not None and sequences > limits.choices_free:
         raise WireError(BUSY, kind="Service Unavailable", status=503)
 

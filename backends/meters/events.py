@@ -109,6 +109,7 @@ class Uncounted:
         self._bytes = 0
 
     def add(self, bytes_: int, tokens_per_byte: float) -> None:
+        """Count a piece of text of so many bytes."""
         self._bytes += bytes_
         self.tokens = max(self.tokens + 1, int(self._bytes * tokens_per_byte))
 
@@ -183,6 +184,7 @@ def payload(event: bytes) -> bytes:
 
 
 def json_object(data: bytes | bytearray) -> dict[str, Any] | None:
+    """Parse a JSON object; None for anything else."""
     try:
         message = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -191,6 +193,7 @@ def json_object(data: bytes | bytearray) -> dict[str, Any] | None:
 
 
 def named_event(name: str, body: Any) -> bytes:
+    """Return a server-sent event with this name and this JSON body."""
     return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(body) + b"\n\n"
 
 

@@ -119,6 +119,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def text_bytes(value: Any) -> int:
+    """Return the number of bytes of all `texts`."""
     return sum(len(text.encode(errors="replace")) for text in texts(value))
 
 

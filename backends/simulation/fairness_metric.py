@@ -45,6 +45,7 @@ class RequestRecord:
 
     @property
     def served(self) -> bool:
+        """Whether its last token came."""
         return self.first_token_latency_s is not None and self.total_latency_s is not None
 
 

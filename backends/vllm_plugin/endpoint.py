@@ -23,6 +23,7 @@ class StepsEndpoint:
     required_tasks = None
 
     def attach_router(self, app: FastAPI) -> None:
+        """Add the path to vLLM's app, if the operator set a token or opened it."""
         options = read_options(os.environ)
         if options.token is None and not options.is_open:
             return

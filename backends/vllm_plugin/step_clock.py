@@ -39,6 +39,7 @@ class StepClock:
 
     @property
     def in_flight(self) -> int:
+        """The number of steps that were formed and have not ended."""
         return len(self._begun)
 
     def began(self, key: Hashable, now: float, *, new_tokens: int, context_tokens: int, requests: int) -> None:
