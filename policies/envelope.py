@@ -1,37 +1,37 @@
-"""When is a token due? Token j (0-based) of a request is due at arrival + TTFT + j * TPOT.
+"""Due times of tokens and slack: token j (0-based) of a request is due at arrival + TTFT + j * TPOT.
 
 Slack is the time until the next token is due (FairBatching, arXiv 2510.14392, 3.1). A token that comes early makes no
-later one due any sooner, so slack says how long a request can be left alone. An envelope without a TTFT target begins
-with the first token, whenever that comes; one without a TPOT target ends with it.
+later token due sooner, so slack says how long a request can go without service. An envelope without a TTFT target
+begins with the first token, whenever that comes; one without a TPOT target ends with it.
 """
 
 from math import inf
 
 from policies.types import Request
 
-TTFT_S_UNSET = 60.0  # to order by: what no envelope says when it is due is due a minute after it arrived
+TTFT_S_UNSET = 60.0  # for ordering only: a request without a TTFT target sorts as due this long after it arrived
 
 
 def first_token_due_at(request: Request) -> float | None:
-    """When the first token is due; None where the request was promised nothing of it."""
+    """When the first token is due; None without a TTFT target."""
     envelope = request.envelope
     return None if envelope is None or envelope.ttft_s is None else request.arrived_at + envelope.ttft_s
 
 
 def due_no_later(request: Request) -> float:
-    """When the first token is due; infinite where nobody said: what is due at some time goes before it."""
+    """When the first token is due; infinite without a TTFT target, so that requests with one come first."""
     due_at = first_token_due_at(request)
     return inf if due_at is None else due_at
 
 
 def urgency_at(request: Request) -> float:
-    """When the first token is due, or would be if all requests had a target: what urgency is ordered by."""
+    """The sort key of urgency: when the first token is due; without a TTFT target, TTFT_S_UNSET after arrival."""
     due_at = first_token_due_at(request)
     return request.arrived_at + TTFT_S_UNSET if due_at is None else due_at
 
 
 def slack_s(request: Request, *, output_tokens: int, first_token_at: float | None, now: float) -> float:
-    """Seconds until the next token is due, after so many; infinite where it never is, negative where it is late."""
+    """Seconds until the next token after `output_tokens` is due; negative: it is late, infinite: it has no due time."""
     envelope = request.envelope
     if envelope is None:
         return inf
@@ -40,5 +40,5 @@ def slack_s(request: Request, *, output_tokens: int, first_token_at: float | Non
         began_at = first_token_at
     if began_at is None or (output_tokens and envelope.tpot_s is None):
         return inf
-    # The choices of a request are produced side by side.
+    # The choices of a request are produced in parallel.
     return began_at + (envelope.tpot_s or 0.0) * (output_tokens // request.choices) - now

@@ -1,7 +1,8 @@
-"""What waits: a FIFO per tenant, and over those of a pool one heap of deadlines.
+"""Queues of waiting requests: a FIFO per tenant, and one heap of deadlines per pool.
 
-Every operation costs O(1) or O(log n). A request may be taken from the middle of its queue (its client left,
-its time ran out); the heap then holds a void entry until it surfaces or the heap is rebuilt.
+Every operation on one request costs O(1) or O(log n), except add_back. A request may be removed from the middle of its
+queue (its client disconnected, or its queue timeout ended); the heap then holds a void entry until it surfaces or the
+heap is rebuilt.
 """
 
 from collections import OrderedDict
@@ -35,18 +36,18 @@ class TenantQueues:
         self.prompt_tokens = 0
 
     def of(self, tenant_id: str) -> TenantQueue:
-        """The tenant's queue, to read; an empty one where it has none."""
+        """The tenant's queue, to read only; an empty one if it has none."""
         return self._tenants.get(tenant_id, EMPTY)
 
     def head(self, tenant_id: str) -> Request:
         return next(iter(self._tenants[tenant_id].requests.values()))
 
     def tenant_ids(self) -> list[str]:
-        """The tenants that have anything waiting."""
+        """The tenants with a waiting request."""
         return list(self._tenants)
 
     def waiting(self) -> Iterator[Request]:
-        """All that waits, tenant by tenant."""
+        """All waiting requests, tenant by tenant."""
         return (request for queue in self._tenants.values() for request in queue.requests.values())
 
     def add(self, request: Request) -> None:
@@ -61,7 +62,7 @@ class TenantQueues:
         self.prompt_tokens += request.prompt_tokens
 
     def add_back(self, request: Request) -> None:
-        """Put a request before all of its tenant's that arrived later."""
+        """Put a request before all of its tenant's that arrived later. Costs O(n) in the tenant's requests."""
         self.add(request)
         requests = self._tenants[request.tenant_id].requests
         for later in [each for each in requests.values() if each.arrived_at > request.arrived_at]:
@@ -73,7 +74,7 @@ class TenantQueues:
         self._tenants[request.tenant_id].requests.move_to_end(request.id, last=False)
 
     def take(self, request: Request) -> None:
-        """Take a request out, wherever it stands in its tenant's queue."""
+        """Remove a request, wherever it stands in its tenant's queue."""
         queue = self._tenants[request.tenant_id]
         del queue.requests[request.id]
         queue.body_bytes -= request.body_bytes
@@ -85,7 +86,7 @@ class TenantQueues:
 
 
 class PoolQueues(TenantQueues):
-    """All tenants' queues of one pool, and when a request's time runs out. An id occurs at most once in all of them."""
+    """All tenants' queues of one pool, with the deadline of each request. An id occurs at most once in all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class PoolQueues(TenantQueues):
         return request_id in self._waiting
 
     def holds(self, request: Request) -> bool:
-        """Whether it is this very request that waits, not a later one of its id."""
+        """Whether this very request waits, and not a later one with its id."""
         return request.id in self._waiting and self.get(request.id) is request
 
     def append(self, request: Request, deadline_at: float) -> None:
@@ -114,7 +115,7 @@ class PoolQueues(TenantQueues):
         self.add_first(request)
 
     def oldest_first(self) -> list[Request]:
-        """All that waits, by arrival."""
+        """All waiting requests, by arrival."""
         return sorted(self.waiting(), key=lambda request: (request.arrived_at, request.id))
 
     def get(self, request_id: str) -> Request:
@@ -123,7 +124,7 @@ class PoolQueues(TenantQueues):
         return self._tenants[tenant_id].requests[request_id]
 
     def remove(self, request_id: str) -> Request | None:
-        """Take a request out, wherever it stands; None if it does not wait."""
+        """Remove a request, wherever it stands; None if it does not wait."""
         if request_id not in self._waiting:
             return None
         request = self.get(request_id)
@@ -138,7 +139,7 @@ class PoolQueues(TenantQueues):
         return self._deadlines[0][0] if self._deadlines else None
 
     def pop_expired(self, now: float) -> Request | None:
-        """Take out one request whose deadline has passed."""
+        """Remove one request whose deadline has passed; None if there is none."""
         self._drop_void()
         if not self._deadlines or self._deadlines[0][0] > now:
             return None
@@ -159,6 +160,6 @@ class PoolQueues(TenantQueues):
             heappop(self._deadlines)
 
     def _is_current(self, entry: tuple[float, str]) -> bool:
-        # By deadline too: a later request may carry the id of one that is gone.
+        # The deadline is compared too: a later request may have the id of one that is gone.
         waiting = self._waiting.get(entry[1])
         return waiting is not None and waiting[1] == entry[0]

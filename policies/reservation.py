@@ -1,4 +1,4 @@
-"""What one request occupies at its backend, and how far it has come."""
+"""Reservation: what one request occupies at its backend, and its progress there."""
 
 from dataclasses import dataclass
 from math import inf
@@ -8,13 +8,13 @@ from policies.types import SloEnvelope
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """One request's place.
+    """One request's slot and memory at a backend.
 
-    `tokens` are its own (the tail of its prompt and its whole output), rounded up to blocks; `prefix` are the
-    leading blocks of its prompt that it may share, `block_tokens` tokens each. Of the output, `output_tokens` are
-    expected and `produced_tokens` are there already, over all its sequences. Of `prompt_tokens` as estimated when it
-    was sent, `cached_tokens` need not be computed. It arrived at `arrived_at` and was promised the envelope; it is the
-    `number`-th that its backend was sent, which then had `ran_with` sequences of ours, its own included.
+    `tokens` are its own KV tokens (the tail of its prompt and its whole output), rounded up to blocks; `prefix` has the
+    leading blocks of its prompt that it may share, `block_tokens` tokens each. `output_tokens` are expected and
+    `produced_tokens` are produced already, over all its sequences. `prompt_tokens` is the estimate at dispatch, of
+    which `cached_tokens` need not be computed. The request arrived at `arrived_at`. It is the `number`-th that its
+    backend was sent, which then had `ran_with` sequences of ours, its own included.
     """
 
     tier_id: str
@@ -33,12 +33,12 @@ class Reservation:
 
     @property
     def steps_left(self) -> float:
-        """Steps until it is expected to end; negative: it has outgrown the prediction."""
+        """Steps until its expected end; negative: it has outgrown the prediction."""
         return (self.output_tokens - self.produced_tokens) / self.sequences
 
     @property
     def first_due_at(self) -> float:
-        """When its first token is due; long ago where nobody said when: no time would be soon enough to tell."""
+        """When its first token is due; -inf without a TTFT target, which compares as overdue."""
         envelope = self.envelope
         return -inf if envelope is None or envelope.ttft_s is None else self.arrived_at + envelope.ttft_s
 
@@ -49,5 +49,5 @@ class Reservation:
 
     @property
     def context_tokens(self) -> float:
-        """KV tokens that a step reads for it, in the mean over its expected life."""
+        """KV tokens that a step reads for it, averaged over its expected lifetime."""
         return self.prompt_tokens + self.output_tokens / 2

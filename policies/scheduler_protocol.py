@@ -1,4 +1,4 @@
-"""What a Scheduler is told and asked, as protocols: for what stands in its place or around it."""
+"""Scheduler protocols: the interface of a Scheduler, for substitutes and wrappers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -54,7 +54,7 @@ class MinimalScheduler(Protocol):
 
 
 class SchedulerProtocol(MinimalScheduler, Protocol):
-    """All that a Scheduler is told, decides and shows. A Recorder around one has it, too."""
+    """All facts, decisions and views of a Scheduler. A Recorder around one has the same interface."""
 
     def measured(self, load: BackendLoad, now: float) -> None: ...
     def finished(

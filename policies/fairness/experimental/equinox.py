@@ -1,16 +1,16 @@
-"""Two counters per tenant, what it got and what it cost to give, and one score of both. Experimental.
+"""Dual counter: per tenant what it received and what that cost the pool, ordered by a score of both. Experimental.
 
-Equinox (arXiv 2508.16646) orders tenants by a weighted sum of a user fairness counter (weighted tokens,
-discounted by how long they were waited for) and a resource fairness counter (tokens per second times utilisation).
+Equinox (arXiv 2508.16646) orders tenants by a weighted sum of a user fairness counter (weighted tokens, discounted by
+how long the tenant waited for them) and a resource fairness counter (tokens per second times utilisation).
 Its formulas are not published; this is a form that fits its abstract:
 
     UFC += (prompt + k * output) / (1 + delta * latency) / weight
     RFC += tokens per second * utilisation / weight
     score = alpha * UFC / max UFC + beta * RFC / max RFC,   least score first
 
-latency is the time to the first token over its target. All of it is predicted at dispatch, by what was observed
-lately, and replaced by what was observed at the end. A tenant back from idleness is lifted to the least of each counter
-among those that wait, as in VTC. No bound is claimed. Costs O(tenants waiting) per decision.
+latency is the time to the first token over its target. All of it is predicted at dispatch, from recent observations,
+and replaced by the observed values at the end. A returning tenant is lifted to the least of each counter of the waiting
+tenants, as in VTC. No bound is claimed. Costs O(waiting tenants) per decision.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Score(NamedTuple):
 
 @dataclass(slots=True)
 class _Average:
-    """Of what was observed lately; `first` until then."""
+    """A moving average of recent observations; `value` is the initial value until the first one."""
 
     value: float
     observed: bool = False
@@ -47,7 +47,7 @@ class _Average:
 
 
 class DualCounter(Accounts):
-    """Who has the least score of both counters?"""
+    """Least score of both counters first."""
 
     follows_requests = True
 
@@ -65,8 +65,8 @@ class DualCounter(Accounts):
         self._output_weight = output_weight
         self._ttft_target_s = ttft_target_s
         self._scores: dict[str, Score] = {}
-        self._last_left_score = Score()  # of who was the last to leave, as of now
-        self._predicted: dict[str, dict[str, Score]] = {}  # by tenant and request that was sent
+        self._last_left_score = Score()  # of the last tenant to leave, as of now
+        self._predicted: dict[str, dict[str, Score]] = {}  # by tenant and dispatched request
         self._first_token_s = _Average(0.0)  # from dispatch
         self._tokens_per_s = _Average(0.0)
 
@@ -86,7 +86,7 @@ class DualCounter(Accounts):
     def dispatched(self, entry: InFlight) -> None:
         of_tenant = self._predicted.setdefault(entry.request.tenant_id, {})
         if entry.request.id in of_tenant:
-            return  # it came back, and counts already
+            return  # it was returned before, and is counted already
         waited_s = entry.dispatched_at - entry.request.arrived_at
         predicted = self._score(
             entry,
@@ -129,7 +129,7 @@ class DualCounter(Accounts):
         self._predicted.pop(tenant_id, None)
 
     def _score_level(self) -> Score:
-        """The least of each counter among those that wait, or those of who was the last to."""
+        """The least of each counter of the waiting tenants; if none waits, the counters of the last that did."""
         return self._least_score() if self._waiting else self._last_left_score
 
     def _least_score(self) -> Score:

@@ -1,20 +1,19 @@
-"""Fair queueing of agents: the one that would end first if all shared the pool equally goes first. Experimental.
+"""Agent tags: fair queueing of agents. The agent that would end first in an equally shared pool is next. Experimental.
 
 An agent is an application of many calls (requests with one `program_id`; a request without one is an agent of its
 own). Its cost is the KV memory that its calls hold over time: p q + q (q + 1) / 2 token-iterations for a call of p
-prompt and q output tokens. Virtual time runs at M / N token-iterations per iteration, M being the pool's KV tokens
-and N the agents present, so it is what each agent would have received of an equally shared pool. An agent that
-arrives is tagged with virtual time + cost, once and for ever; the smallest tag goes first, with all that it can use.
-(Justitia, by a replica that cites its equations.) As time here is in seconds, it runs at M times the iterations per
-second.
+prompt and q output tokens. Virtual time runs at M / N token-iterations per iteration, M being the pool's KV tokens and
+N the agents present: it is what each agent would have received from an equally shared pool. An arriving agent gets the
+tag virtual time + cost; the smallest tag is next, with all that it can use. (Justitia, from a replica that cites its
+equations.) Time here is in seconds, so virtual time runs at M times the iterations per second, over N.
 
-What an agent will cost is not known: it is taken to be what its tenant's agents have cost lately. One that has cost
-what it was taken to cost, and goes on, is tagged anew as if it arrived now: or an agent that never ends would keep a
-tag that virtual time has long passed, and be first for ever. It has left when it had nothing waiting or running for a
-time.
+The cost of an agent is predicted from the recent agents of its tenant. An agent that has reached its predicted cost and
+continues gets a new tag as if it arrived now; otherwise an agent that never ends would keep a tag that virtual time has
+long passed, and be first for ever. An agent leaves when nothing of it has waited or run for `idle_s` seconds, one
+without a `program_id` at once.
 
-Shares are those of agents, not of tenants: whose calls are many agents at a time is given many shares. A tenant gains
-nothing there by naming programs, because a call that names none is an agent already.
+Shares are those of agents, not of tenants: a tenant with many agents at a time gets many shares. It gains nothing by
+naming programs, because a call that names none is an agent already.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from policies.types import Request
 KV_TOKENS = 100_000.0  # M
 ITERATIONS_PER_S = 30.0
 IDLE_S = 10.0
-FIRST_OUTPUT_TOKENS = 256  # expected of a tenant none of whose agents has ended
+FIRST_OUTPUT_TOKENS = 256  # prediction for a tenant without an ended agent
 MEMORY = 4.0  # (4 * average + newest) / 5
 
 
@@ -43,26 +42,26 @@ def call_cost(prompt_tokens: float, output_tokens: float) -> float:
 class _Name(NamedTuple):
     tenant_id: str
     program_id: str | None
-    request_id: str = ""  # of a request that is an agent of its own
+    request_id: str = ""  # set if the request is an agent of its own
 
 
 @dataclass(slots=True)
 class _Agent:
-    """An application that is present: its tag, and the ids of what it has waiting or running."""
+    """A present agent: its tag, and the ids of its waiting and running requests."""
 
     name: _Name
     tag: float
     requests: set[str] = field(default_factory=set)
     cost: float = 0.0  # of the calls that have ended
-    cost_max: float = 0.0  # at which it is tagged anew
-    leaves_at: float | None = None  # unless it goes on before
+    cost_max: float = 0.0  # at which it gets a new tag
+    leaves_at: float | None = None  # unless it continues before
 
 
 class AgentTags(Accounts):
-    """Whose agent has the smallest tag?"""
+    """The request of the agent with the smallest tag is next."""
 
     follows_requests = True
-    is_fair = False  # an agent is given all that it can use
+    is_fair = False  # an agent gets all that it can use
 
     def __init__(
         self,
@@ -75,8 +74,8 @@ class AgentTags(Accounts):
         self._token_iterations_per_s = kv_tokens * iterations_per_s
         self._idle_s = idle_s
         self._agents: dict[_Name, _Agent] = {}
-        self._costs: dict[str, float] = {}  # of an agent, lately, by tenant
-        self._leaving: list[tuple[float, int, _Agent]] = []  # by when it has been idle for long enough
+        self._costs: dict[str, float] = {}  # recent mean cost of an agent, by tenant
+        self._leaving: list[tuple[float, int, _Agent]] = []  # by when each leaves if it stays idle
         self._numbers = count()
         self._virtual = 0.0
         self._virtual_at = float("-inf")
@@ -84,7 +83,7 @@ class AgentTags(Accounts):
         self._heap: TenantHeap[Account] = TenantHeap(lambda account: self._best(account)[0])
 
     def virtual_time(self, now: float) -> float:
-        """Token-iterations that every agent which was always present would have received by now."""
+        """Token-iterations that an agent present from the start would have received by now."""
         self._advance(now)
         return self._virtual
 
@@ -93,7 +92,7 @@ class AgentTags(Accounts):
         return self._agents[_name(request)].tag
 
     def agent_cost(self, request: Request) -> float:
-        """What the agent whose first request this is will cost, all in all."""
+        """Predicted total cost of the agent whose first request this is."""
         known = self._costs.get(request.tenant_id)
         if known is not None:
             return known
@@ -165,7 +164,7 @@ class AgentTags(Accounts):
             heappush(self._leaving, (agent.leaves_at, next(self._numbers), agent))
 
     def _advance(self, now: float) -> None:
-        """Let virtual time pass until now, and agents leave on the way."""
+        """Advance virtual time to now, and remove agents that leave on the way."""
         while self._leaving and self._leaving[0][0] <= now:
             leaves_at, _, agent = heappop(self._leaving)
             if agent.leaves_at == leaves_at and self._agents.get(agent.name) is agent:
