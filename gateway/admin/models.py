@@ -89,7 +89,7 @@ class TenantResource(StoredResource, TenantFields):
 
 class TierFields(Fields):
     """`on_miss`: what happens to a request that cannot meet its envelope. `reserve_ratio`: the part of every backend
-    that is reserved for this tier. `priority`: lower tiers are shed first; below 0 a tier is sheddable.
+    that is reserved for this tier. `priority`: tiers of lower priority are shed first; below 0 a tier is sheddable.
     """
 
     weight: Weight = 1.0

@@ -1,4 +1,4 @@
-"""Configuration: YAML and environment, validated whole, read once, then gone."""
+"""Configuration of the gateway: YAML and environment, validated as a whole and read once."""
 
 from gateway.config.config import ANONYMOUS, OPEN_TENANT_PREFIX, Config
 from gateway.config.load import CONFIG_VARIABLE, load_config

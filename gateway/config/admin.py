@@ -1,4 +1,4 @@
-"""The admin port: where it listens, the first key to it, and where backends that come by it may be."""
+"""Admin section: where the admin port listens, its first key, and the networks that its backends may be in."""
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -17,7 +17,7 @@ PRIVATE_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = (
 
 
 class Admin(Section):
-    """`key_file` holds the first key, for the role admin; it is made where there is none."""
+    """`key_file` holds the first key, for the role admin; it is generated if missing."""
 
     enabled: bool = False
     host: str = "127.0.0.1"

@@ -1,7 +1,7 @@
-"""What disagrees in a configuration although some of its fields are wrong: all problems are told at once.
+"""Cross-section problems of a configuration that also has wrong fields, so that all problems are reported at once.
 
-pydantic checks fields together only when each is right. So what is wrong is taken out (its default holds instead) and
-the rest is checked once more; of that only the disagreements are new.
+pydantic checks rules across fields only when each field is valid. So the wrong fields are removed (their defaults
+apply) and the rest is validated again; only the cross-section problems of that run are new.
 """
 
 import copy
@@ -16,10 +16,10 @@ from gateway.config.problems import Loc
 
 
 def disagreements_of_the_rest(data: dict[str, Any], error: ValidationError) -> list[tuple[Loc, str]]:
-    """The path and sentence of each disagreement that the wrong fields hid."""
+    """The path and message of each cross-section problem that the wrong fields hid."""
     wrong = [entry["loc"] for entry in error.errors(include_url=False, include_input=False)]
     if () in wrong:
-        return []  # these are the disagreements
+        return []  # the error is about cross-section rules already
     rest = copy.deepcopy({name: value for name, value in data.items() if value is not None})
     for loc in wrong:
         _take_out(rest, loc)
@@ -33,7 +33,7 @@ def disagreements_of_the_rest(data: dict[str, Any], error: ValidationError) -> l
 
 
 def _take_out(data: dict[str, Any], loc: Loc) -> None:
-    """Remove the innermost named thing at `loc`; where that is none of the file's, the whole section."""
+    """Remove the innermost named value at `loc`; where the file does not contain it, the whole section."""
     at: Any = data
     for depth, part in enumerate(loc):
         if isinstance(at, dict) and part in at:
@@ -53,5 +53,5 @@ def _disagreements(error: ValidationError) -> Iterator[tuple[Loc, str]]:
 
 
 def _is_about(path: Loc, wrong: list[Loc]) -> bool:
-    """Whether a wrong field is of the same section and may be why this disagrees."""
+    """Whether a wrong field of the same section may be the cause of this problem."""
     return any(path[0] == loc[0] and path[:2] == loc[:2] for loc in wrong)

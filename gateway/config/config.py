@@ -1,8 +1,9 @@
-"""The whole configuration, checked as a whole: one frozen value, and what the rooms below need of it.
+"""Configuration: the complete settings as one frozen value, validated as a whole, and the values that other parts take
+from it.
 
-YAML and environment are merged by pydantic-settings: FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max
-and goes before the file. What cannot be seen in one section (a tenant's tier exists, names are unique,
-reserves leave room) is checked here, all of it, before anything is reported.
+pydantic-settings merges YAML and environment: FAIRLEAD_QUEUE__WAIT_S_MAX=30 sets queue.wait_s_max and overrides the
+file. Rules that span sections (a tenant's tier exists, names are unique, reserves leave room) are checked here, and all
+problems are reported together.
 """
 
 import re
@@ -56,13 +57,13 @@ ENV_DELIMITER = "__"
 TENANTS_MAX = 100_000
 ANONYMOUS = "anonymous"
 OPEN_TENANT_PREFIX = "key-"
-ANY_ADDRESS = {"", "0.0.0.0", "::"}  # a port there is taken at every address
+ANY_ADDRESS = {"", "0.0.0.0", "::"}  # a port there is in use at every address
 
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){1,8}")
 
 
 class Config(BaseSettings):
-    """Everything that can be configured. An empty one is valid: the embedded engine, open to all keys."""
+    """All settings of the gateway. An empty configuration is valid: the embedded engine, open to all keys."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -108,7 +109,7 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment before file (which comes as init values); no .env file is looked for."""
+        """The environment overrides the file (which is passed as init values); .env files are not read."""
         return env_settings, init_settings
 
     @model_validator(mode="after")
@@ -123,29 +124,29 @@ class Config(BaseSettings):
         return self
 
     def placed_in(self, folder: Path) -> Self:
-        """Return the same with every relative path in it below `folder`, which is where the file is."""
+        """Return a copy in which every relative path is below `folder`, the folder of the file."""
         placed = resolve_files(self, folder).model_copy()
         placed._folder = folder  # noqa: SLF001 - its own
         return placed
 
     @property
     def folder(self) -> Path:
-        """Where a relative path that comes by the admin API begins, too."""
+        """The base of relative paths, also of those set by the admin API."""
         return self._folder
 
     @property
     def keeps_state(self) -> bool:
-        """Whether anything is to be there after a restart: what is changed while it runs, and who has used what."""
+        """Whether state has to outlive a restart: admin API changes, budgets, or a configured store."""
         budgets = any(each.tokens_per_day_max or each.tokens_per_month_max for each in self.tenants.values())
         return self.admin.enabled or self.state != StateSection() or budgets
 
     @property
     def names_tenants(self) -> bool:
-        """Whether a tenant may be named by something else than a key."""
+        """Whether a tenant can be identified by something other than a key."""
         return bool(self.auth.trusted_proxies) or self.auth.tenant_from == "model"
 
     def policy_tiers(self) -> list[policy.Tier]:
-        """Return the configured tiers, and the default one where it is not among them."""
+        """Return the configured tiers, and the default tier if it is not configured."""
         tiers = [policy_tier(name, tier) for name, tier in self.tiers.items()]
         return tiers if policy.DEFAULT_TIER.id in self.tiers else [policy.DEFAULT_TIER, *tiers]
 
@@ -159,12 +160,14 @@ class Config(BaseSettings):
         return _envelopes(self.tenants)
 
     def scheduling_of(self, pool: str) -> Scheduling:
-        """Return how this pool is scheduled: as all are, but for what was set for it."""
+        """Return the scheduling settings of this pool: the general ones, overridden by its own."""
         own = self.pools.get(pool)
         return self.scheduling if own is None else self.scheduling.overridden_by(own.scheduling)
 
     def backend_specs(self) -> list[BackendSpec]:
-        """Return the configured backends with their credentials. Raises ValueError where one cannot be read."""
+        """Return the configured backends with their credentials. Raises ValueError where a credential cannot be
+        read.
+        """
         return [backend_spec(backend) for backend in self.backends]
 
     def call_limits(self) -> CallLimits:
@@ -205,13 +208,13 @@ def policy_tenant(name: str, tenant: TenantSection) -> policy.Tenant:
 
 
 def envelope_of(each: TierSection | TenantSection) -> policy.SloEnvelope | None:
-    """Its own latency targets, None where it has none."""
+    """The section's own latency targets, None where it has none."""
     envelope = policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
     return None if envelope == policy.SloEnvelope() else envelope
 
 
 def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | None = None) -> BackendSpec:
-    """The backend with its credentials. Raises ValueError where they cannot be read."""
+    """The backend with its credential. Raises ValueError where it cannot be read."""
     key = backend.credential()
     return BackendSpec(
         id=backend.id,
@@ -231,7 +234,7 @@ def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | 
 
 
 def _envelopes(named: Mapping[str, TierSection | TenantSection]) -> dict[str, policy.SloEnvelope]:
-    """The envelopes of those who have one."""
+    """The envelopes of the sections that have one."""
     return {name: envelope for name, each in named.items() if (envelope := envelope_of(each)) is not None}
 
 

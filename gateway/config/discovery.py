@@ -1,4 +1,4 @@
-"""Where backends are looked for that come and go by themselves."""
+"""Discovery section: sources of backends that come and go by themselves."""
 
 import re
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ PortName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,15}$")]
 
 
 class Discovery(Section):
-    """The servers behind a name (`dns`), or behind the services whose EndpointSlices have labels (`kubernetes`, a
-    selector; `namespace` None: where the gateway runs). Each is a backend with the settings of `backend`.
+    """The servers behind a host name (`dns`), or behind the Kubernetes services whose EndpointSlices have labels
+    (`kubernetes`, a selector; `namespace` None: the gateway's own). Each is a backend with the settings of `backend`.
     """
 
     dns: Annotated[str, AfterValidator(_host)] | None = None
@@ -58,5 +58,5 @@ class Discovery(Section):
         return self
 
     def backend_at(self, url: str) -> BackendSection:
-        """The backend that was found there."""
+        """The backend at a discovered URL."""
         return BackendSection(url=url, **self.backend)

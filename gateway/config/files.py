@@ -1,6 +1,6 @@
-"""Files that a configuration names: a relative path is relative to the folder of the configuration file.
+"""File paths in a configuration: a relative path is relative to the folder of the configuration file.
 
-One rule for every section and every command: a gateway finds the same secret whatever folder it is started from.
+The rule holds for every section and every command: a gateway finds the same secret whatever folder it is started from.
 """
 
 from pathlib import Path
@@ -16,19 +16,23 @@ Marks = tuple[tuple[int, int, int] | None, ...]
 
 
 def folder_of(config_file: Path | None) -> Path:
-    """Where relative paths begin: beside the file, absolute; without a file the working directory, as it is asked."""
+    """The base of relative paths: the absolute folder of the file; without a file the working directory, as an empty
+    path.
+    """
     return Path() if config_file is None else config_file.absolute().parent
 
 
 def resolve_files(section: M, folder: Path) -> M:
-    """Return the section with every relative path in it, however deep, below `folder`; `-` stays."""
+    """Return the section with every relative path in it, at any depth, below `folder`; `-` stays."""
     resolved = {name: _resolve(getattr(section, name), folder) for name in type(section).model_fields}
     changed = {name: value for name, value in resolved.items() if value is not getattr(section, name)}
     return section.model_copy(update=changed) if changed else section
 
 
 def marks(*files: Path) -> Marks:
-    """What tells whether a file is another one by now: where it leads to, its size and time; None: nowhere."""
+    """The identity of each file (inode, size, time), which changes when it is modified or replaced; None: there is no
+    file.
+    """
     return tuple(map(_mark, files))
 
 

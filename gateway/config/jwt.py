@@ -1,4 +1,4 @@
-"""Identity providers whose tokens are taken beside keys."""
+"""JWT section: identity providers whose tokens are accepted beside API keys."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from gateway.config.sections import Section
 
 ISSUERS_MAX = 16
 
-# Signatures with a public key alone: an HMAC would make a signing key of what a provider publishes (RFC 8725, 3.1).
+# Public-key signatures alone: with an HMAC, the key that a provider publishes could sign tokens (RFC 8725, 3.1).
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 Role = Literal["viewer", "operator", "admin"]
 ROLES: Mapping[str, Role] = {"viewer": "viewer", "operator": "operator", "admin": "admin"}
@@ -35,7 +35,7 @@ Claim = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_name
 
 
 class Issuer(Section):
-    """A provider. `jwks_url` None: found by OpenID Connect Discovery. A claim inside another is written a.b."""
+    """An identity provider. `jwks_url` None: found by OpenID Connect Discovery. A nested claim is written a.b."""
 
     issuer: Url
     audience: Annotated[str, Field(min_length=1, max_length=256)]
@@ -45,20 +45,20 @@ class Issuer(Section):
 
 
 class TenantIssuer(Issuer):
-    """At the data port: this claim names the tenant."""
+    """For the data port: `tenant_claim` names the tenant."""
 
     tenant_claim: Claim = "tenant"
 
 
 class AdminIssuer(Issuer):
-    """At the admin port: this claim holds a name or names, each of which may give a role; the highest counts."""
+    """For the admin port: `role_claim` holds one or more names that `roles` maps to roles; the highest role counts."""
 
     role_claim: Claim = "roles"
     roles: Annotated[dict[str, Role], Field(min_length=1)] = Field(default_factory=lambda: {**ROLES})
 
 
 class Jwt(Section):
-    """Tokens beside keys: at the data port, where auth.mode is keys, and at the admin port."""
+    """Tokens beside keys: at the data port where auth.mode is keys, and at the admin port."""
 
     data: Annotated[tuple[TenantIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()
     admin: Annotated[tuple[AdminIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()

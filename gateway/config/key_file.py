@@ -1,9 +1,9 @@
-"""API keys at rest: a file of HMACs, one JSON line per key, and the secret they were made with.
+"""Key file: API keys at rest as HMACs, one JSON line per key, and the file of the secret that they are made with.
 
-A key is 256 random bits, so a fast HMAC is enough to keep it (a slow password hash would only help an
-attacker to keep the gateway busy). Neither file ever holds a key: whoever loses one makes a new one.
-Every change writes a new file beside the old one, syncs it and renames it over, under a lock on the
-folder: a crash leaves the old file or the new one, and two writers do not lose each other's keys.
+A key is 256 random bits, so a fast HMAC is sufficient (a slow password hash would only help an attacker to load the
+gateway). Neither file holds a key: a lost key is replaced by a new one. Every change writes a new file beside the old
+one, syncs it and renames it over, under a lock on the folder: a crash leaves the old file or the new one, and
+concurrent writers do not lose each other's keys.
 """
 
 import contextlib
@@ -25,13 +25,15 @@ KEY_ALPHABET = string.ascii_letters + string.digits
 KEY_CHARS = 43  # 256 bits
 KEYS_FILE_BYTES_MAX = 64 << 20
 HMAC_HEX_CHARS = 64
-FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that somebody else may have made up
-SECRETS_MAX = 4  # that keys are being checked with at once: a process has one
+FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that the operator may have chosen
+SECRETS_MAX = 4  # cached at once: a process uses one
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is kept of a key. `hmac` is hex; `last_four` are characters for a person to know it by."""
+    """One line of the key file. `hmac` is hex; `last_four` are the key's last characters, by which a person recognizes
+    it.
+    """
 
     tenant: str
     hmac: str
@@ -47,7 +49,7 @@ def key_hmac(secret: bytes, key: str) -> bytes:
 
 @lru_cache(maxsize=SECRETS_MAX)
 def _keyed(secret: bytes) -> hmac.HMAC:
-    """The half of an HMAC that is the same for all keys: it is what takes the time."""
+    """The part of an HMAC that is the same for all keys, and takes most of the time."""
     return hmac.new(secret, digestmod="sha256")
 
 
@@ -64,12 +66,12 @@ def read_keys(path: Path) -> list[KeyRecord]:
 
 
 def new_key() -> str:
-    """A key that nobody has. Letters and digits only: no part of it may look like an option to `keys revoke`."""
+    """A new random key. Letters and digits only: no part of it may look like an option to `keys revoke`."""
     return KEY_PREFIX + "".join(secrets.choice(KEY_ALPHABET) for _ in range(KEY_CHARS))
 
 
 def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
-    """Make a key for a tenant, keep its HMAC, and return it: the only time that anybody sees it."""
+    """Create a key for a tenant, write its HMAC, and return the key, which is stored nowhere."""
     key = new_key()
     record = KeyRecord(tenant=tenant, hmac=key_hmac(secret, key).hex(), last_four=key[-4:], created_at=created_at)
     with _locked(path.parent):
@@ -78,9 +80,9 @@ def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
 
 
 def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
-    """Remove the one key whose HMAC begins with `mark`, or that ends with it, and return it.
+    """Remove the one key whose HMAC begins with `mark`, or whose last four characters are `mark`, and return it.
 
-    Where there are several such keys, they are returned and none is removed.
+    Where several keys match, they are returned and none is removed.
     """
     with _locked(path.parent):
         records = read_keys(path)
@@ -91,8 +93,8 @@ def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
 
 
 def first_key(path: Path) -> str:
-    """The key in this file, which is made where there is none, readable by its owner only. Raises ValueError, and
-    OSError where the file cannot be read or made.
+    """The key in this file, which is generated if missing, readable by its owner only. Raises ValueError, and OSError
+    where the file cannot be read or written.
     """
     if not path.exists():
         make_secret(path, new_key())
@@ -140,7 +142,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _write(path: Path, records: list[KeyRecord]) -> None:
-    # mkstemp makes the file with mode 0600.
+    # mkstemp creates the file with mode 0600.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Reading the configuration, once: file and environment in, a Config or every problem out."""
+"""Configuration loading: reads file and environment once, and returns a Config or every problem found."""
 
 import os
 import re
@@ -34,21 +34,21 @@ from gateway.config.tls import server_context
 FILE_BYTES_MAX = 16 << 20
 CONFIG_VARIABLE = "FAIRLEAD_CONFIG"
 
-# Kubernetes sets such variables in every pod for a Service that is called "fairlead" (or "fairlead-...").
+# Kubernetes sets such variables in every pod for a Service named "fairlead" (or "fairlead-...").
 _SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 
 
 def load_config(path: Path | None = None, *, check_files: bool = True) -> Config:
-    """Read the file, if there is one, and the environment. Raises ConfigError with all that is wrong.
+    """Read the file, if any, and the environment. Raises ConfigError with all problems.
 
-    `check_files`: also see that every file and variable it names can be read.
+    `check_files`: also check that every file and variable it names can be read.
     """
     data, lines, problems = _read(path)
     variables, unknown = _variables(os.environ)
     problems += unknown
     config: Config | None = None
     try:
-        # A section with nothing but comments is null in YAML, and means its defaults.
+        # A section with nothing but comments is null in YAML: its defaults apply.
         config = Config(**{name: value for name, value in data.items() if value is not None})
     except ValidationError as error:
         problems += validation_problems(error, Config, lines, variables)
@@ -81,7 +81,7 @@ def _read(path: Path | None) -> tuple[dict[str, Any], Lines, list[ConfigProblem]
 
 
 def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[ConfigProblem]]:
-    """Return which variable sets which path, and a problem for each that would be silently ignored."""
+    """Return the variable that sets each path, and a problem for each variable that would be ignored silently."""
     sections = list(Config.model_fields)
     known: Variables = {}
     unknown: list[ConfigProblem] = []
@@ -100,14 +100,14 @@ def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[ConfigProble
 
 
 def _json_problem(error: SettingsError, variables: Variables) -> ConfigProblem:
-    """Name the variable that holds a whole section, which is JSON; pydantic-settings names only its field."""
+    """Name the variable of a whole section that is not JSON; pydantic-settings names only its field."""
     match = re.search(r'field "(\w+)"', str(error))
     section = match.group(1) if match else ""
     return ConfigProblem((section,), "must be JSON", variable=variables.get((section,)))
 
 
 def _file_problems(config: Config) -> list[tuple[Loc, str]]:
-    """What is wrong with the files and variables that the configuration names."""
+    """Problems with the files and variables that the configuration names."""
     checks: list[tuple[Loc, Callable[[], object]]] = []
     for index, backend in enumerate(config.backends):
         checks.append(
@@ -124,7 +124,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         checks.append((("state", "redis", "ca_file"), partial(_certificates, config.state.redis.ca_file)))
     checks += _checks_of_places(config)
     checks.append((("auth", "secret_file"), lambda: _secret(config)))
-    # Where keys are made by the admin port there need not be any yet.
+    # With the admin port enabled there may be no keys yet.
     if config.auth.mode == "keys" and not (config.admin.enabled and not config.auth.keys_file.exists()):
         checks.append((("auth", "keys_file"), lambda: _keys(config)))
     if config.admin.enabled:
@@ -137,7 +137,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
 
 
 def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
-    """Addresses to listen at, folders to write to, and packages that are needed for what is configured."""
+    """Checks of addresses to listen at, folders to write to, and packages that the configuration needs."""
     checks: list[tuple[Loc, Callable[[], object]]] = [
         (("listen", "host"), partial(_address, config.listen.host)),
         (("tracing",), lambda: _tracing(config)),
@@ -206,7 +206,7 @@ def _secret(config: Config) -> None:
     if auth.mode == "keys" and auth.secret is None and not auth.secret_file.exists():
         if config.admin.enabled:
             _see_that_it_is_not_elsewhere(auth.secret_file)
-            return  # it is made at the start
+            return  # it is generated at start
         raise ValueError(_missing(auth.secret_file))
     auth.secret_bytes()
 
@@ -217,7 +217,9 @@ def _missing(path: Path) -> str:
 
 
 def _see_that_it_is_not_elsewhere(path: Path) -> None:
-    """Raises ValueError where a secret lies in the working directory: a new one would lock all keys out silently."""
+    """Raises ValueError where a secret is in the working directory: generating a new one would silently invalidate all
+    keys.
+    """
     if not path.exists() and (there := Path.cwd() / path.name) != path and there.exists():
         raise ValueError(f"there is no file {path}, but there is {there}: paths are relative to the configuration file")
 
@@ -230,7 +232,7 @@ def _keys(config: Config) -> None:
 
 
 def _encoding(config: Config) -> None:
-    # tiktoken is worth its import only where it is used.
+    # tiktoken is imported only where it is used.
     from gateway.api.token_counts import make_encoding, read_ranks  # noqa: PLC0415
 
     settings = config.prompt_tokens
@@ -239,5 +241,5 @@ def _encoding(config: Config) -> None:
 
 
 def _once(problems: list[ConfigProblem]) -> list[ConfigProblem]:
-    """In the order of the file; what two sources say of one place, once."""
+    """The problems in the order of the file, without duplicates."""
     return sorted(dict.fromkeys(problems), key=lambda problem: (problem.line is None, problem.line or 0))

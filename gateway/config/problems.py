@@ -1,8 +1,8 @@
-"""What is wrong with a configuration, said so that a person can mend it at once.
+"""Configuration problems: error messages with the path, and the line or variable, of each mistake.
 
-A problem has a path (queue.wait_s_max), a line where it came from the file or the variable where it came
-from the environment, and one sentence. pydantic knows paths; YAML nodes know lines; this file joins them.
-A sentence never repeats a value, because values may be secrets.
+A problem has a path (queue.wait_s_max), a line where it came from the file or the variable where it came from the
+environment, and one sentence. pydantic knows paths, YAML nodes know lines; this file joins them. A sentence never
+repeats a value, because values may be secrets.
 """
 
 import difflib
@@ -37,7 +37,7 @@ class ConfigProblem:
 
 
 class ConfigError(Exception):
-    """The configuration is wrong, in every way that `problems` tells."""
+    """The configuration is invalid; `problems` lists every reason."""
 
     def __init__(self, problems: list[ConfigProblem], source: Path | None) -> None:
         super().__init__("\n".join(problem.describe(source) for problem in problems))
@@ -45,7 +45,7 @@ class ConfigError(Exception):
         self.source = source
 
 
-# Where every path is in the file: its parts as strings, because YAML nodes and pydantic differ about numbers.
+# The line of every path, with its parts as strings, because YAML nodes and pydantic differ about numbers.
 Lines = dict[tuple[str, ...], int]
 Variables = dict[tuple[str, ...], str]
 
@@ -55,7 +55,7 @@ def dotted_path(path: Loc) -> str:
 
 
 def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[ConfigProblem]]:
-    """Parse one YAML mapping. Returns it, the line of every path in it, and what is wrong with its form."""
+    """Parse one YAML mapping. Returns it, the line of every path in it, and the problems of its form."""
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -80,8 +80,8 @@ def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[ConfigProblem]]:
 
 
 def _with_names(data: Any, above: frozenset[int] = frozenset()) -> Any:
-    """The data with every name a string: what is wrong with one that was none is said already. `above`: what holds it
-    (aliases loop).
+    """The data with every name converted to a string; non-string names are reported already. `above`: the objects that
+    contain it (aliases loop).
     """
     if id(data) in above or not isinstance(data, dict | list):
         return data
@@ -98,7 +98,9 @@ def _yaml_name(name: object) -> str:
 
 
 def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int]) -> Iterator[ConfigProblem]:
-    """Note the line of every path below, and yield duplicate keys. `above`: nodes that hold this one (aliases loop)."""
+    """Record the line of every path below, and yield duplicate keys. `above`: nodes that contain this one (aliases
+    loop).
+    """
     if id(node) in above:
         return
     above = above | {id(node)}
@@ -133,7 +135,7 @@ def validation_problems(
 
 
 def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> ConfigProblem:
-    """Find where a path came from: the variable or the line that set it, or what is nearest to it."""
+    """The problem with its origin: the variable or line that set the path, or the nearest one."""
     parts = tuple(map(str, path))
     exact = variables.get(parts)
     if exact is None and parts not in lines:
@@ -173,7 +175,7 @@ def did_you_mean(name: str, names: list[str]) -> str:
 
 
 def _keys(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Return the keys that the section at `loc` knows."""
+    """Return the keys that the section at `loc` has."""
     at: Any = model
     for part in loc:
         if isinstance(at, type) and issubclass(at, BaseModel):

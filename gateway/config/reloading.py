@@ -1,7 +1,7 @@
-"""Reading the file again when it has changed, or when somebody says so: a valid one is passed on, another is not.
+"""Configuration reload: reads the file again when it has changed, or on request, and applies it if it is valid.
 
-A change is seen by asking what the file is (where it leads to, its inode, size and time), as for a ConfigMap, which
-Kubernetes puts another directory under. What the file names is read with it, so a changed file of keys is news too.
+A change is detected by the file's resolved path, inode, size and time, which also covers a ConfigMap, where Kubernetes
+replaces a directory. The key file is watched too.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Watches the file of a running gateway. `apply` is given every new Config; ValueError refuses it."""
+    """Watches the file of a running gateway. `apply` is called with every new Config, and rejects it by ValueError."""
 
     def __init__(self, path: Path, config: Config, apply: Callable[[Config], None], *, look_s: float = LOOK_S) -> None:
         self._path = path
@@ -27,14 +27,14 @@ class Reloading:
         self._apply = apply
         self._look_s = look_s
         self._asked = asyncio.Event()
-        self._seen = self._marks()  # before the gateway starts, which takes its time
+        self._seen = self._marks()  # before the gateway starts: the start takes time
 
     def ask(self) -> None:
-        """Read it now, changed or not (SIGHUP)."""
+        """Read the file now, changed or not (SIGHUP)."""
         self._asked.set()
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Reload on every change or request, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._look_s):

@@ -1,10 +1,10 @@
-"""How a pool is scheduled: a policy of every kind, by its name or with parameters.
+"""Scheduling section: the policy of each kind, by name or with parameters.
 
     fairness: drr
     fairness: {policy: drr, quantum_service: 200}
 
-Names come from the tables of policies/; here stands, for every name that has any, one section of its parameters
-with what they may be. A name or a parameter that does not exist is answered with those that do.
+Names come from the tables of policies/; every policy with parameters has a section here with their types and bounds. An
+unknown name or parameter is reported with the known ones.
 """
 
 from collections.abc import Mapping
@@ -43,12 +43,12 @@ Ratio = Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)]
 
 
 class PolicySettings(Section):
-    """A policy by its name in the table of its kind. Those with parameters have a section of their own."""
+    """A policy by its name in the table of its kind. Policies with parameters have a subclass."""
 
     policy: str
 
     def parameters(self) -> dict[str, Any]:
-        """Return what its constructor is given."""
+        """Return the keyword arguments of the policy's constructor."""
         return self.model_dump(exclude={POLICY})
 
 
@@ -128,7 +128,7 @@ class ExtendPriceSettings(PolicySettings):
     output: Positive = 2.0
 
 
-# What may be configured, by kind.
+# Policy names that can be configured, by kind.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "fairness": tuple(FAIRNESS),
     "prediction": tuple(name for name in PREDICTION if name not in SIMULATION_ONLY),
@@ -137,7 +137,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "price": tuple(PRICES),
 }
 
-# The sections of parameters, by the names of the tables; a name that is not here has none.
+# Sections of parameters, by the names of the tables; a policy that is not listed has none.
 PARAMETERS: Mapping[str, Mapping[str, type[PolicySettings]]] = {
     "fairness": {
         "slack": SlackCounterSettings,
@@ -196,7 +196,7 @@ def _problem(loc: tuple[int | str, ...], text: str) -> InitErrorDetails:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Annotates a field that is a policy of this kind: how it is read, and what a schema says of it."""
+    """Annotates a field that holds a policy of this kind: parses it, and describes it in the schema."""
 
     kind: str
     names: tuple[str, ...]
@@ -219,7 +219,7 @@ class _Choice:
         return {"anyOf": forms}
 
 
-# A bare name in the environment is no JSON (NoDecode).
+# A bare name in the environment is not JSON (NoDecode).
 Fairness = Annotated[SerializeAsAny[PolicySettings], NoDecode, _Choice("fairness", NAMES["fairness"], "vtc")]
 Prediction = Annotated[SerializeAsAny[PolicySettings], NoDecode, _Choice("prediction", NAMES["prediction"], "quantile")]
 AnyPrediction = Annotated[
@@ -248,21 +248,21 @@ class Scheduling(Section):
 
     @property
     def has_queues_per_backend(self) -> bool:
-        """Whether calls wait for one backend each, so that bounds hold per backend."""
+        """Whether each call waits for one backend, so that limits hold per backend."""
         return self.placement.policy in ARRIVAL_PLACEMENT
 
     def overridden_by(self, other: "Scheduling") -> "Scheduling":
-        """Return this with the fields that were set in the other."""
+        """Return these settings, overridden by the fields that the other sets."""
         return self.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
 
 
 class SimulatedScheduling(Scheduling):
-    """Scheduling of a simulation, where the length of an answer can be known before it is given."""
+    """Scheduling of a simulation, where output lengths can be known in advance."""
 
     prediction: AnyPrediction = TenantQuantileSettings(policy="quantile")
 
 
 class PoolSettings(Section):
-    """What one pool has otherwise than all."""
+    """Settings of one pool, which override the general ones."""
 
     scheduling: Scheduling = Scheduling()

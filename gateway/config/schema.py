@@ -1,6 +1,6 @@
-"""The configuration as a JSON schema (2020-12), for editors and for the chart's values.
+"""JSON schema (2020-12) of the configuration, for editors and for the chart's values.
 
-It says what each setting is. What settings mean together, and whether files are there, `fairlead check-config` says.
+It describes each setting alone. Rules that span settings, and files, are checked by `fairlead check-config`.
 """
 
 from typing import Any
@@ -12,17 +12,17 @@ BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 
 
 def config_schema() -> dict[str, Any]:
-    """The schema of a whole configuration file."""
+    """The schema of a complete configuration file."""
     schema = _tidied(Config.model_json_schema())
-    # A section with nothing but comments is null in YAML, and means its defaults.
+    # A section with nothing but comments is null in YAML: its defaults apply.
     sections = schema["properties"].items()
     schema["properties"] = {name: {"anyOf": [section, {"type": "null"}]} for name, section in sections}
     return {"$schema": DIALECT, "title": "fairlead.yaml", **schema}
 
 
 def _tidied(schema: Any) -> Any:
-    """Without titles, which call each field by its own name once more, and with bounds as JSON Schema calls them: where
-    a field has a validator of its own, pydantic leaves them under its own names.
+    """The schema without titles, which repeat the field names, and with bounds under their JSON Schema names: pydantic
+    keeps its own names where a field has a validator.
     """
     if isinstance(schema, list):
         return [_tidied(item) for item in schema]

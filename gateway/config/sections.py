@@ -1,8 +1,7 @@
-"""What can be configured: one class per section of the file, each default where its field is.
+"""Sections of the configuration: one class per section of the file, with the defaults.
 
-Units are in the names. Every section forbids unknown keys, so that a misspelt limit is an error at start
-and not a limit that does not exist. Values are checked here one by one; what must agree between sections
-is checked in `config.py`.
+Names carry units. Every section forbids unknown keys, so a misspelt limit is an error at start, not a limit that has no
+effect. Fields are validated here one by one; rules that span sections are in `config.py`.
 """
 
 import os
@@ -37,7 +36,7 @@ NAME_CHARS_MAX = 64
 POOL_CHARS_MAX = 256
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}")
-# A tenant may be a model, whose name may be a path.
+# A tenant name can be a model name, which may contain slashes.
 TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}")
 
 
@@ -75,20 +74,20 @@ def read_choice_of(names: tuple[str, ...], value: str) -> str:
 
 
 def one_of(names: Iterable[str]) -> Any:
-    """What a schema says of a field that is one of these."""
+    """A field whose JSON schema lists these values."""
     return Field(json_schema_extra={"enum": list(names)})
 
 
 Name = Annotated[str, AfterValidator(_name)]
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 TenantName = Annotated[str, AfterValidator(_tenant_name)]
-PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be called after its model
+PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be named after its model
 Count = Annotated[int, Field(ge=1), BeforeValidator(not_bool)]
 Bytes = Annotated[ByteSize, Field(ge=1), BeforeValidator(not_bool)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(not_bool)]
 NotNegative = Annotated[float, Field(ge=0), BeforeValidator(not_bool)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(not_bool)]
-# No network is faster, and nobody waits longer.
+# Below 1 ms network latency dominates; beyond an hour no client waits.
 TargetMs = Annotated[float, Field(ge=1, le=3_600_000), BeforeValidator(not_bool)]
 Batching = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(BATCHING), value)), one_of(BATCHING)]
 Wait = Annotated[float, Field(ge=0, le=86_400), BeforeValidator(not_bool)]
@@ -103,8 +102,8 @@ class Section(BaseModel):
 
 
 class ServerTls(Section):
-    """`cert_file`: a port's certificate and those between it and its authority; `key_file`: its key, without a
-    password. Both are PEM, and read again when they change.
+    """`cert_file`: a port's certificate and its intermediate certificates; `key_file`: its key, without a password.
+    Both are PEM, and reloaded when they change.
     """
 
     cert_file: Path
@@ -121,9 +120,10 @@ class Listen(Section):
 
 
 class StepTimeSection(Section):
-    """What one engine step takes: so much, for every token computed, KV token read and request in it.
+    """A model of the time of one engine step: a base, and a cost per token computed, per KV token read and per request
+    in it.
 
-    `error_ratio` is the median relative error of what it predicts, as far as anybody knows.
+    `error_ratio` is the median relative error of its predictions, as far as known.
     """
 
     base_ms: NotNegative
@@ -140,7 +140,7 @@ class StepTimeSection(Section):
 
 
 class BackendSection(Section):
-    """One server. What is not known of it (None) is asked, measured or learnt. `ca_file` (PEM) is for https."""
+    """One server. Settings that are None are queried, measured or learned. `ca_file` (PEM) is for https."""
 
     url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"})]
     name: Name | None = None
@@ -188,7 +188,9 @@ class BackendSection(Section):
         return self
 
     def credential(self) -> SecretStr | None:
-        """Return the key that this backend wants. Raises ValueError where its file or variable has none."""
+        """Return the backend's API key, None where it has none. Raises ValueError where its file or variable holds no
+        key.
+        """
         if self.api_key_file is not None:
             key = file_text(self.api_key_file)
         elif self.api_key_env is not None:
@@ -205,7 +207,7 @@ class BackendSection(Section):
 
 
 class EngineSection(Section):
-    """The embedded engine, which is the backend where none is configured."""
+    """The embedded engine, which serves as the backend where none is configured."""
 
     model: Name = "fairlead-demo"
     coefficients: Coefficients = "a10g-llama2-7b"
@@ -223,8 +225,8 @@ class EnvelopeSection(Section):
 
 
 class TierSection(Section):
-    """`on_miss`: what becomes of a request that cannot meet its envelope. `priority`: whom to shed first, the higher
-    the later; below 0 is sheddable.
+    """`on_miss`: what happens to a request that cannot meet its envelope. `priority`: tiers of lower priority are shed
+    first; below 0 a tier is sheddable.
     """
 
     weight: Positive = 1.0
@@ -236,7 +238,7 @@ class TierSection(Section):
 
 
 class TenantSection(Section):
-    """None: no such limit, except for queues, where the defaults of `queue` hold."""
+    """None: no such limit; for queues: the defaults of `queue`."""
 
     tier: Name = "default"
     weight: Positive = 1.0
@@ -276,7 +278,7 @@ class LimitsSection(Section):
 
 
 class AuthSection(Section):
-    """`secret` is the HMAC key of all API keys. Without one, mode "open" takes a random one at every start."""
+    """`secret` is the HMAC key of all API keys. Without one, `mode` open generates a random one at every start."""
 
     mode: Literal["open", "keys"] = "open"
     tenant_from: Literal["key", "model"] = "key"
@@ -295,7 +297,7 @@ class AuthSection(Section):
         return secret
 
     def secret_bytes(self) -> bytes | None:
-        """Return the configured secret; None means that mode "open" makes one up. Raises ValueError."""
+        """Return the configured secret; None means that mode "open" generates one. Raises ValueError."""
         if self.secret is not None:
             return self.secret.get_secret_value().encode()
         if self.mode == "open" and not self.secret_file.exists():
@@ -307,7 +309,7 @@ class AuthSection(Section):
 
 
 class HealthSection(Section):
-    """How often backends are asked: `idle_s` while they run nothing, `busy_s` while they do."""
+    """How often backends are polled: every `idle_s` while they run nothing, every `busy_s` while they do."""
 
     idle_s: Seconds = 1.0
     busy_s: Seconds = 0.25
@@ -315,7 +317,7 @@ class HealthSection(Section):
 
 
 class PromptTokens(Section):
-    """Exact counting with a local tiktoken ranks file. `pattern` is for ranks that `encoding` does not name."""
+    """Exact token counts from a local tiktoken ranks file. `pattern` is for ranks that `encoding` does not name."""
 
     ranks_file: Path | None = None
     encoding: Literal["cl100k_base", "o200k_base", "p50k_base", "r50k_base"] = "cl100k_base"
@@ -328,28 +330,28 @@ class AccessLog(Section):
 
 
 class Log(Section):
-    """What the gateway says of itself, on standard error."""
+    """The gateway's own log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
 
 
 class TraceLog(Section):
-    """The traffic as a trace for `fairlead simulate run`."""
+    """A log of the traffic as a trace for `fairlead simulate run`."""
 
     enabled: bool = False
     path: Path = Path("fairlead-trace.jsonl")
 
 
 class Shutdown(Section):
-    """At SIGTERM: say "not ready" but serve for `lame_duck_s`, then let at most `drain_s` finish what runs."""
+    """At SIGTERM: report "not ready" but serve for `lame_duck_s`, then wait at most `drain_s` for running requests."""
 
     lame_duck_s: Wait = 5.0
     drain_s: Wait = 20.0
 
 
 def file_text(path: Path) -> str:
-    """The text of a small file that holds a secret. Raises ValueError where there is none."""
+    """The text of a small file that holds a secret. Raises ValueError where it cannot be read or is empty."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(SECRET_FILE_BYTES_MAX).strip()

@@ -1,4 +1,4 @@
-"""Where state is kept: a file, and what gateways share."""
+"""State section: the state file, and the Redis server that gateways share."""
 
 from pathlib import Path
 from typing import Annotated, Self
@@ -19,7 +19,7 @@ def _prefix(value: str) -> str:
 
 
 class RedisSection(Section):
-    """One server, Redis 6.2 or Valkey 7.2 or newer. `password` goes before `password_file`."""
+    """One server, Redis 6.2 or Valkey 7.2 or newer. `password` overrides `password_file`."""
 
     url: str
     username: str | None = None
@@ -53,7 +53,9 @@ class RedisSection(Section):
 
 
 class StateSection(Section):
-    """`file` None: fairlead.db beside the configuration, or nothing is kept where there is no configuration file."""
+    """`file` None: fairlead.db beside the configuration file; without a configuration file, state is in memory
+    alone.
+    """
 
     file: Path | None = None
     redis: RedisSection | None = None

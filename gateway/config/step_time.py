@@ -1,6 +1,6 @@
-"""A step time as it is configured, and as `fairlead calibrate` stores it: the same keys, in a file of their own.
+"""Step time in the configuration, and in the file that `fairlead calibrate` writes: the same keys in both.
 
-The gateway reckons in seconds; people read milliseconds a step, microseconds a token, nanoseconds a token read.
+The gateway computes in seconds; the keys are milliseconds per step, microseconds per token, nanoseconds per token read.
 """
 
 from pathlib import Path
@@ -16,7 +16,9 @@ DIGITS = 6
 
 
 def read_configured_step_time(backend: BackendSection) -> policy.StepTime | None:
-    """Return what is configured of a backend's step time. Raises ValueError where its file cannot be used."""
+    """Return the configured step time of a backend, None where there is none. Raises ValueError where its file cannot
+    be used.
+    """
     stored = backend.step_time if backend.step_time_file is None else read_step_time(backend.step_time_file)
     if stored is None:
         return None
@@ -30,7 +32,7 @@ def read_configured_step_time(backend: BackendSection) -> policy.StepTime | None
 
 
 def read_step_time(path: Path) -> StepTimeSection:
-    """Read what `write_step_time` wrote, or somebody by hand. Raises ValueError."""
+    """Read a step time file, written by `write_step_time` or by hand. Raises ValueError."""
     try:
         with path.open(encoding="utf-8") as file:
             return StepTimeSection.model_validate(yaml.safe_load(file.read(FILE_BYTES_MAX)))
@@ -43,7 +45,7 @@ def read_step_time(path: Path) -> StepTimeSection:
 
 
 def write_configured(step_time: policy.StepTime) -> dict[str, float]:
-    """The same as it would be configured."""
+    """The step time as configuration keys."""
     model = step_time.model
     return {
         "base_ms": model.base_s * 1e3,
@@ -55,6 +57,6 @@ def write_configured(step_time: policy.StepTime) -> dict[str, float]:
 
 
 def write_step_time(path: Path, step_time: policy.StepTime) -> None:
-    """Write what the configuration's `step_time_file` reads. Raises OSError."""
+    """Write a file for the configuration's `step_time_file`. Raises OSError."""
     stored = write_configured(step_time).items()
     path.write_text("".join(f"{name}: {value:.{DIGITS}g}\n" for name, value in stored), encoding="utf-8")

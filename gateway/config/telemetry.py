@@ -1,9 +1,9 @@
-"""Traces and metrics.
+"""Tracing and metrics sections.
 
-Where traces go, and of which calls, says this section, else the OTEL_* variables that every program of a site reads;
-they are off while neither names an endpoint. Credentials for the collector (OTEL_EXPORTER_OTLP_HEADERS), its
-certificate, its timeout and what describes this process (OTEL_RESOURCE_ATTRIBUTES) are read from the environment by
-OpenTelemetry itself.
+The tracing section sets the endpoint and the sampling of traces; the OTEL_* variables apply where it does not, and
+traces are off while neither names an endpoint. OpenTelemetry itself reads the collector's credentials
+(OTEL_EXPORTER_OTLP_HEADERS), certificate and timeout, and the attributes of this process (OTEL_RESOURCE_ATTRIBUTES)
+from the environment.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ SAMPLER = "parentbased_traceidratio"
 SAMPLE_RATIO = 0.01
 PROTOCOLS = ("http/protobuf", "grpc")
 TRACES_PATH = "/v1/traces"
-TENANT_SERIES_MAX = 1000  # what is measured to hold up nobody
+TENANT_SERIES_MAX = 1000  # measured: more series would delay requests
 
 
 def _endpoint(value: str) -> str:
@@ -30,7 +30,7 @@ def _endpoint(value: str) -> str:
 
 
 class Sampler(NamedTuple):
-    """One value of OTEL_TRACES_SAMPLER. `ratio` of the roots is sampled; None: `sample_ratio` of them."""
+    """One value of OTEL_TRACES_SAMPLER. `ratio` of the root spans is sampled; None: `sample_ratio` of them."""
 
     follows_parent: bool
     ratio: float | None
@@ -48,7 +48,7 @@ SAMPLERS: Mapping[str, Sampler] = {
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """Traces are on. `endpoint` is where spans are posted to, with its path."""
+    """The effective settings of enabled tracing. `endpoint` is the URL that spans are posted to, with its path."""
 
     endpoint: str
     protocol: str
@@ -60,7 +60,7 @@ SamplerName = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(S
 
 
 class TracingSection(Section):
-    """None: as the OTEL_* variables say, or the default."""
+    """None: the value of the OTEL_* variables, or the default."""
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
     protocol: Literal["http/protobuf", "grpc"] | None = None
@@ -68,7 +68,7 @@ class TracingSection(Section):
     sample_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] | None = None
 
     def settings(self, environ: Mapping[str, str]) -> TracingSettings | None:
-        """What holds by this section and these variables; None: no traces. Raises ValueError."""
+        """The effective settings from this section and these variables; None: no traces. Raises ValueError."""
         own, shared = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
         base = self.endpoint or shared
         if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (base or own):
@@ -98,8 +98,8 @@ class TracingSection(Section):
 
 
 class MetricsSection(Section):
-    """`port`: that /metrics is at without a key; None: on the admin port alone.
-    `tenants_max`: tenants with series of their own, those with the most traffic; the others are one, "other".
+    """`port`: serves /metrics without a key; None: /metrics is on the admin port alone. `tenants_max`: the tenants with
+    the most traffic have series of their own; all others share the series "other".
     """
 
     host: str = "127.0.0.1"
@@ -108,7 +108,7 @@ class MetricsSection(Section):
 
 
 def _variable(environ: Mapping[str, str], names: tuple[str, ...], known: tuple[str, ...]) -> str:
-    """The first of the variables that is set; the first that is known where none is."""
+    """The first of the variables that is set, or the first known value where none is."""
     for name in names:
         value = environ.get(name)
         if value:
