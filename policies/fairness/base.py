@@ -181,7 +181,7 @@ class Accounts:
         self._accounts: dict[str, Account] = {}
         self._waiting = 0
         self._last_left: Account | None = None
-        self._first_level = 0.0  # while nobody has left
+        self._first_level = 0.0  # used until a tenant has left
         self._is_returning = False
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:

@@ -1,4 +1,4 @@
-"""A heap of waiting tenants whose keys change while they wait, O(log n) a change.
+"""Tenant heap: waiting tenants by a key that changes while they wait, at O(log n) per change.
 
 Deletion is lazy: an entry carries a stamp that no other entry of the heap has, and is void when its tenant has another
 stamp. A key that fell gets a new entry at once; a key that rose is found when its entry surfaces, which then sinks to
