@@ -28,7 +28,7 @@ def read_models(body: Any) -> tuple[ModelCard, ...]:
     """Read the decoded body of /v1/models. Raises ValueError if it has no list of models."""
     entries = body.get("data") if isinstance(body, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("the body of /v1/models has no list 'data'")  # noqa: TRY004 - the answer is wrong, not the caller's argument
+        raise ValueError("the body of /v1/models has no list 'data'")  # noqa: TRY004 - a bad answer, not a bad argument
     return tuple(_card(entry) for entry in entries[:MODELS_MAX] if _is_model(entry))
 
 

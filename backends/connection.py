@@ -87,7 +87,8 @@ class HttpExchange:
         self.release()
 
     async def read(self, bytes_max: int, on_bytes: Callable[[int], None] | None = None) -> bytes | bytearray:
-        """Return the whole body. Raises UpstreamClosed, or UpstreamProtocolError if it exceeds `bytes_max`.
+        """Return the whole body. Raises UpstreamError, as `stream` does; UpstreamProtocolError if it exceeds
+        `bytes_max`.
 
         If the body is not here at once, `on_bytes` gets the size of each piece, and may pause the exchange.
         """
@@ -121,7 +122,8 @@ class HttpExchange:
     async def stream(self, on_body: Callable[[bytes], None]) -> None:
         """Pass every piece of the body to `on_body` as it arrives; return when the message is complete.
 
-        Raises UpstreamClosed if it is cut, UpstreamProtocolError if it is malformed, and what `on_body` raised.
+        Raises UpstreamClosed if it is cut, UpstreamSilent if nothing comes for too long, UpstreamProtocolError if it is
+        malformed, and what `on_body` raised.
         """
         if self._connection is None:
             raise RuntimeError("the exchange has been released")

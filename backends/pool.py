@@ -137,9 +137,7 @@ class BackendPool:
             self._on_change()
 
     async def forget(self, backend_id: str) -> None:
-        """Stop polling a retired backend, which runs nothing any more, and drop it. It counts as leaving until this
-        returns.
-        """
+        """Stop polling a retired backend that runs nothing any more, and drop it. It is leaving until this returns."""
         backend = self._backends[backend_id]
         assert backend.leaving, "it is retired first"
         tasks = [task for task in (backend.task, backend.probe) if task is not None]

@@ -34,9 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportedStep(NamedTuple):
-    """One step: tokens computed, KV tokens read, requests in it, and seconds from its start to the start of
-    the next.
-    """
+    """One step: tokens computed, KV tokens read, requests in it, and seconds until the start of the next."""
 
     new_tokens: int
     context_tokens: int

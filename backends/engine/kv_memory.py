@@ -20,17 +20,17 @@ class KvMemory(Protocol):
         ...
 
     def admit(self, sequence: Sequence) -> int | None:
-        """Admit it and return its tokens that the prefix cache already holds, or None if it does not fit."""
+        """Admit it and return how many of its tokens the prefix cache holds; None if it does not fit."""
         ...
 
     def reserve(self, sequence: Sequence, tokens: int) -> bool:
-        """Reserve room for `tokens` more of an admitted sequence, not computed yet; False, changing nothing, without
+        """Reserve room for `tokens` more of an admitted sequence, to be computed later. False, and no change, without
         room.
         """
         ...
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Make room for `tokens` more of an admitted sequence; False, changing nothing, without room."""
+        """Make room for `tokens` more of an admitted sequence. False, and no change, without room."""
         ...
 
     def release(self, sequence: Sequence) -> None:

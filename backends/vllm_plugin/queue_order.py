@@ -64,9 +64,7 @@ class TenantOrder:
             self._order.joined(tenant.tier_id, tenant.id, self._queues.of(tenant.id).requests)
 
     def choices(self) -> Iterator[str]:
-        """Yield the requests that were chosen and have not begun; then choose more, for as long as the
-        caller iterates.
-        """
+        """Yield the requests that were chosen and have not begun; then choose more while the caller iterates."""
         yield from list(self._chosen)
         while (tier_id := self._order.pick_tier(())) is not None:
             request = self._order.pick(tier_id, _any_request)
