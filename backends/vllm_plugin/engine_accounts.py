@@ -26,7 +26,7 @@ REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64
 TARGETS_KEPT: Final = 64  # of the last requests; the reported budget is for the tightest
 GATEWAYS_MAX: Final = 8  # gateways whose dispatches are counted separately
-NO_MODEL: Final = StepTimeModel(1.0, 0.0)  # every step costs 1: used without time limits
+NO_MODEL: Final = StepTimeModel(1.0, 0.0)  # every step takes 1 s: used where no step has a time limit
 LEAD_S_MAX: Final = 1.0  # most that steps in flight delay the next one, whatever the model predicts
 
 
@@ -153,7 +153,9 @@ class EngineAccounts:
         return now
 
     def rest(self, *, is_idle: bool, prompts_wait: bool, slack_s: float) -> None:
-        """Finish a step: collect garbage, or note an idle engine. `slack_s` is the least of the running requests."""
+        """Finish a step: collect garbage if the moment is good, and note an idle engine. `slack_s` is the least of the
+        running requests.
+        """
         if self._collector is not None:
             self._steps.paused(self._collector.collect_if_calm(slack_s=slack_s, prompts_wait=prompts_wait))
         if is_idle:
