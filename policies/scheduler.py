@@ -217,8 +217,7 @@ class Scheduler:
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
         """A dispatched request ended. Its charge stays; a backend failure before the first token is free. `timing` is
-        how promptly a request with an envelope was answered. `usage` is its total usage; None: as last told by
-        `tokens`.
+        the latency of the answer, for requests with an envelope. `usage` is its total; None: as last told by `tokens`.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -271,9 +270,7 @@ class Scheduler:
             self._admission_rules.spent(tenant, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
-        """All live backends, newly measured. A backend that is missing gets no new requests; what runs there
-        continues.
-        """
+        """All live backends, newly measured. A missing backend gets no new requests; what runs there continues."""
         self._rounds = ()
         self._fleet.live(loads, self._ledger.at, now)
         self._note_outage(now)
@@ -285,9 +282,7 @@ class Scheduler:
         self._find_homes(now)
 
     def measured(self, load: BackendLoad, now: float) -> None:
-        """One live backend, newly measured; the others stay as they were. Takes time in proportion to the requests in
-        flight there.
-        """
+        """One live backend, newly measured; the others stay as they were. Costs O(requests in flight there)."""
         self._rounds = ()
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
         if self._slot_fitting.reads_prefixes:
@@ -404,9 +399,8 @@ class Scheduler:
         return actions
 
     def next_wakeup(self) -> float | None:
-        """When to poll although no fact arrived: at once if the last poll was cut short, else at the next deadline in
-        the queue, opening of a held backend, or moment at which a waiting request may preempt. None while nothing
-        waits.
+        """When to poll although no fact arrived: at once if the last poll was cut short, else at the next deadline,
+        opening of a held backend, or time at which a waiting request may preempt. None while nothing waits.
         """
         if not self._queues:
             return None

@@ -35,8 +35,8 @@ class Tier:
 
     With `rejects_misses` a request that cannot meet its envelope is rejected; otherwise it waits. `priority` orders
     shedding: lower tiers are shed first (llm-d's polarity; vLLM's is the opposite), tiers below 0 only, all others are
-    protected. It does not order the queue. A `preemptible` tier's requests may be preempted for a tier with an envelope
-    until they are answered.
+    protected. It does not order the queue. A `preemptible` tier's requests may be preempted for a request with
+    an envelope until their first token.
     """
 
     id: str
@@ -403,9 +403,7 @@ class StepsView:
 
 @dataclass(frozen=True, slots=True)
 class ReserveView:
-    """Capacity of a backend reserved for one tier: the operator's `reserve_ratio`, or what was learnt if that is
-    more.
-    """
+    """Capacity of a backend reserved for one tier: the larger of the operator's `reserve_ratio` and what was learnt."""
 
     sequences: int
     tokens: int

@@ -5,8 +5,7 @@ send its oldest request; an order may also choose among a tenant's requests. Cha
 weight, in service units. Every order keeps accounts, even one that does not read them, so an operator can change the
 order of a running gateway without losing what each tenant has received.
 
-An order lives in one queue (policies/queueing/fair_queue.py). `Accounts` has a default for each fact that an order does
-not use.
+An order lives in one queue (policies/queueing/fair_queue.py). `Accounts` has a default for each unused fact.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -48,9 +48,7 @@ class TieredFairness:
         self.set_tiers(tiers)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Add tiers or change their weights. Counters stay as they are; outstanding service counts by the new
-        weight.
-        """
+        """Add tiers or change their weights. Counters stay; outstanding service counts by the new weight."""
         for tier in tiers:
             before = self._tiers.get(tier.id, tier)
             self._tiers[tier.id] = tier

@@ -3,8 +3,7 @@
 EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): one backend is held for that request, the one that
 will have room for it first, and other requests are dispatched elsewhere. Only what does not delay the request may enter
 the held backend: a tier may use its own reserve, and a tenant with nothing in flight may send what will have ended by
-then or leaves enough room (BackendCapacity.spares). Other tenants would fill every gap, and leave none to a light
-tenant.
+then or leaves enough room (BackendCapacity.spares). Other tenants would leave no gap to a light tenant.
 
 Passing over a tenant without end would break every fairness bound. So a tenant is passed only by tenants that are ahead
 of it by no more than what they have in flight, and what was in flight at the held backend, can turn out to cost;

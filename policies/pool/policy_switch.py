@@ -26,9 +26,7 @@ T = TypeVar("T")
 
 
 def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -> Callable[[], T]:
-    """A constructor of the chosen policy. Raises ValueError if the table has no such name, or the policy no such
-    parameters.
-    """
+    """A constructor of the chosen policy. Raises ValueError for an unknown name, or parameters it does not have."""
     if choice.name not in table:
         raise ValueError(f"no policy {choice.name!r}: there are {', '.join(table)}")
     make: Callable[..., Any] = partial(table[choice.name], **choice.parameters)

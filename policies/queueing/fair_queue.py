@@ -1,8 +1,8 @@
 """FairQueue: one queue of a pool, and which of its requests is next.
 
 A pool has one queue before all its backends, or one before each of them (policies/queueing/fair_queues.py). A queue has
-its own order and counters, and counts what its tenants have in flight from it. Limits of tenants hold over all queues;
-the queue is told of them.
+its own order and counters, and counts what its tenants have in flight from it. A tenant's in-flight limit holds over
+all queues; pool/tenants.py counts for it.
 
 The order of precedence: limits make a tenant eligible, tiers compete by weighted VTC, and inside the tier the pool's
 fairness policy picks the request. backfill.py handles a request that fits nowhere.
@@ -55,8 +55,7 @@ class FairQueue:
         backend_id: str | None = None,
     ) -> None:
         """`limits` gives the sequences and tokens that may be in flight from here; `output_tokens` gives the output
-        that a request's reservation is sized for. `backend_id` is the one backend that requests wait for here; None:
-        any.
+        that a request's reservation is sized for. `backend_id` is the one that requests here wait for; None: any.
         """
         self.backend_id = backend_id
         self.order = order
@@ -214,15 +213,11 @@ class FairQueue:
         return self.order.standing(self._tenants[tenant_id].tenant).key
 
     def share_ratio(self, tenant: Tenant) -> float:
-        """The part of this queue's dispatches that the tenant's weight entitles it to, while all present tenants
-        stay.
-        """
+        """The part of this queue's dispatches that the tenant's weight entitles it to among the present tenants."""
         return self._share.ratio_if_active(tenant)
 
     def lead_service(self, tenant: Tenant) -> float:
-        """Service by which the tenant is ahead of the next tenant of its tier; 0.0 if that is itself or there is
-        none.
-        """
+        """Service by which the tenant is ahead of the next one of its tier; 0.0 if that is itself or there is none."""
         request = self.order.pick(tenant.tier_id, any_request)
         if request is None:
             return 0.0
@@ -231,9 +226,7 @@ class FairQueue:
     # -- the next request ------------------------------------------------------------------------------------
 
     def next(self, blocked: Collection[str], may_go: Callable[[Request], bool]) -> tuple[str, Request] | None:
-        """The next request and its tier, among tiers that are not blocked and requests that may go; None: there is
-        none.
-        """
+        """The next request that may go, and its tier, which is not blocked; None if there is none."""
         first = self._pick(blocked, may_go)
         if first is None or not self.order.is_fair or self.order.waiting == 1 or self._is_within_share(first[1]):
             return first

@@ -272,9 +272,7 @@ class QueueFactory:
     def fair_queues(
         self, placement: Placement | ArrivalPlacement, queues: PoolQueues, running: Collection[str] = ()
     ) -> FairQueues:
-        """The queues that this placement needs, over the pool's FIFOs; `running` are ids that it knows as
-        dispatched.
-        """
+        """The queues for this placement, over the pool's FIFOs; `running` are ids that it knows as dispatched."""
         if placement.reads_prefixes:
             placement.look_up_in(self.prefixes)
         if isinstance(placement, ArrivalPlacement):
