@@ -66,7 +66,7 @@ class NewBackend(WholeBackend):
 
 class BelievedStepTime(StepTimeFields):
     """The current step time model. `origin`: `named` (as in `step_time`), `stored` (from a calibration file, or learned
-    before a restart), or `learnt` since. While it is not `sure`, no latency target is accepted by it.
+    before a restart), or `learnt` since. While it is not `sure`, no TTFT is forecast from it.
     """
 
     sure: bool

@@ -170,7 +170,7 @@ class PoolResource(Fields):
     placement: dict[str, JsonValue]
 
 
-# -- what happens ------------------------------------------------------------------------------------------
+# -- usage and audit ---------------------------------------------------------------------------------------
 
 
 class UsageResource(Fields):

@@ -112,7 +112,7 @@ async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
     try:
         return await asyncio.shield(doing)
     except VersionConflict:
-        # With If-Match the client's version is old (412); without, another change was committed first (409).
+        # With a condition the client's version is old (412); without one, another change was committed first (409).
         raise AdminProblem(
             412 if asked.if_match or asked.if_none_match else 409, "it was changed by somebody else meanwhile"
         ) from None
@@ -184,6 +184,7 @@ def _body(data: bytes, model: type[BaseModel] | None) -> Any:
 
 
 def to_response(route: Route, reply: AdminAnswer) -> web.Response:
+    """The HTTP response of an answer: 201 with a Location, 204 without a body, else the route's status."""
     headers = dict(HEADERS)
     if reply.etag is not None:
         headers[hdrs.ETAG] = f'"{reply.etag}"'
@@ -198,5 +199,6 @@ def to_response(route: Route, reply: AdminAnswer) -> web.Response:
 
 
 def to_problem(refused: AdminProblem) -> web.Response:
+    """The HTTP response of a problem (RFC 9457)."""
     headers = {**HEADERS, hdrs.CONTENT_TYPE: PROBLEM_TYPE, **refused.headers}
     return web.Response(status=refused.status, body=refused.body(), headers=headers)

@@ -67,6 +67,7 @@ class Endpoint:
 
     @property
     def queued(self) -> bool:
+        """Whether calls are queued and scheduled."""
         return self.charge in (ChargeRule.USAGE, ChargeRule.PROMPT)
 
     @property

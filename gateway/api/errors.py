@@ -209,6 +209,7 @@ NOT_FOUND: Final = WholeAnswer(404, b'{"detail":"Not Found"}')
 
 
 def method_not_allowed(allow: str) -> WholeAnswer:
+    """405; `allow` lists the methods of the path."""
     return WholeAnswer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
 
 
@@ -244,10 +245,12 @@ def problem_about(problem: Problem, param: str) -> Problem:
 
 
 def too_many_failures(wait_s: float) -> Problem:
+    """TOO_MANY_FAILURES with a Retry-After of `wait_s`, in whole seconds."""
     return replace(TOO_MANY_FAILURES, headers={"retry-after": str(max(1, math.ceil(wait_s)))})
 
 
 def write_answer(problem: Problem, api: Api) -> WholeAnswer:
+    """The complete response for a problem, in this API's error format."""
     return WholeAnswer(problem.status, _BODIES[api](problem), problem.headers)
 
 
@@ -307,4 +310,5 @@ class ProblemError(Exception):
 
 
 def problem_error(reason: Reason, retry_after_s: float = 1.0, limit: LimitKind | None = None) -> ProblemError:
+    """The exception for a Reject, with the Problem that `problem_of` makes of it."""
     return ProblemError(problem_of(reason, retry_after_s, limit), reason)

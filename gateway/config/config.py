@@ -182,6 +182,7 @@ class Config(BaseSettings):
 
 
 def policy_tier(name: str, tier: TierSection) -> policy.Tier:
+    """The tier of a section, as policies see it."""
     return policy.Tier(
         id=name,
         weight=tier.weight,
@@ -193,6 +194,7 @@ def policy_tier(name: str, tier: TierSection) -> policy.Tier:
 
 
 def policy_tenant(name: str, tenant: TenantSection) -> policy.Tenant:
+    """The tenant of a section, as policies see it."""
     return policy.Tenant(
         id=name,
         weight=tenant.weight,

@@ -42,6 +42,7 @@ class KeyRecord:
 
 
 def key_hmac(secret: bytes, key: str) -> bytes:
+    """The HMAC-SHA256 of an API key."""
     made = _keyed(secret).copy()
     made.update(key.encode(errors="surrogateescape"))
     return made.digest()

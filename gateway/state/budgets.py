@@ -139,7 +139,7 @@ class Budgets:
         if self._reader.is_running:
             await self._reader.stop()
 
-    # -- who has budgets -----------------------------------------------------------------------------------
+    # -- limits --------------------------------------------------------------------------------------------
 
     def put(self, holder: Holder, limits: BudgetLimits) -> None:
         """Set the budgets of a holder; no limits remove it."""
@@ -199,7 +199,7 @@ class Budgets:
                         account.output_tokens += trace.usage.output_tokens
             trace.reserved_tokens = 0
 
-    # -- gateways that share them ----------------------------------------------------------------------------
+    # -- peer exchange ---------------------------------------------------------------------------------------
 
     def spent_here(self) -> tuple[Spent, Mapping[str, int]]:
         """Tokens that this writer has counted today, and tokens reserved here, by holder (`holder_name`)."""
@@ -227,14 +227,14 @@ class Budgets:
             for account in self._accounts.values():
                 account.cut_off = None if replicas == 1 else (today, *account.spent(today))
 
-    # -- for people ----------------------------------------------------------------------------------------
+    # -- overview ------------------------------------------------------------------------------------------
 
     def checkpoint(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
         """The use of every budget of at most `limit` holders, by holder, after `after`."""
         holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
         return [standing for holder in holders for standing in self._standings(holder)]
 
-    # -- in parts ------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------
 
     def _standings(self, holder: Holder) -> Iterator[BudgetUse]:
         account = self._accounts.get(holder)

@@ -90,7 +90,7 @@ class Checkpoint:
             await self._writer.stop()
             await self._try_write()
 
-    # -- what was kept -------------------------------------------------------------------------------------
+    # -- restoring -----------------------------------------------------------------------------------------
 
     def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
         """The service received by the tenants of this pool, None where none is known."""
@@ -107,7 +107,7 @@ class Checkpoint:
             return spec.step_time
         return kept.step_time
 
-    # -- keeping -------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------
 
     async def write(self) -> None:
         """Write what has changed since the last write. Raises StoreUnavailable, StoreFull."""

@@ -111,7 +111,7 @@ class Replicas:
                 log.debug("the other gateways are not told that this one leaves: %s", error)
         await self._peer_exchange.close()
 
-    # -- meetings ------------------------------------------------------------------------------------------
+    # -- exchange ------------------------------------------------------------------------------------------
 
     async def _meet(self) -> None:
         if self._clock() < self._next_at:
@@ -165,7 +165,7 @@ class Replicas:
             "reserved": reserved,
             "backends": self._limits.at_backends(),
         }
-        return orjson.dumps(word, default=tuple)  # a MinuteSaid is a named tuple
+        return orjson.dumps(word, default=tuple)  # a RateWindowReport is a named tuple
 
     async def _receive(self, met: ExchangeResult) -> None:
         now = self._clock()

@@ -114,6 +114,7 @@ class Registry:
     # -- reads, from memory --------------------------------------------------------------------------------
 
     def get(self, kind: str, name: str) -> Entry | None:
+        """The entry of this kind and name, None where there is none."""
         return self._view.get(kind, name)
 
     def page(self, kind: str, *, after: str = "", limit: int = 100) -> list[Entry]:
@@ -198,7 +199,7 @@ class Registry:
                 return [self.get(edit.kind, edit.name) for edit in edits]
         raise StoreUnavailable("the same entries are being changed by too many at once")
 
-    # -- what else is kept ---------------------------------------------------------------------------------
+    # -- audit log, refresh --------------------------------------------------------------------------------
 
     async def audit(
         self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
@@ -215,7 +216,7 @@ class Registry:
         """Replace the declared entries, after the file was read again."""
         self._tell(self._view.redeclare(declared))
 
-    # -- in parts ------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
         news = await self._store.news(self._cursor)

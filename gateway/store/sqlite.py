@@ -121,7 +121,7 @@ class SqliteStore:
         )
         return None if row is None else Learnt(*row)
 
-    # -- on the thread -------------------------------------------------------------------------------------
+    # -- work of the thread --------------------------------------------------------------------------------
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)

@@ -159,6 +159,7 @@ class KeyRoutes:
 
 
 def show(entry: Entry) -> models.KeyResource:
+    """The key as the API shows it, without its HMAC."""
     key = _key(entry)
     return models.KeyResource.model_construct(
         id=entry.name,

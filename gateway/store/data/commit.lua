@@ -1,4 +1,4 @@
--- All changes with their audit entries, or none.
+-- Apply all changes with their audit entries, or none.
 --
 -- KEYS  documents, arrivals, counters, settling (see news.lua);  deleted: sorted set of kind/name by version
 --       audit: sorted set of entries (JSON) by revision
@@ -6,9 +6,9 @@
 --       "at_s" and "actor" of the audit entries (JSON);  when the gateway gives up, by this server's clock
 --       for each change: kind/name, "kind" and "name" (JSON), the version it must have ("": any), body ("": delete)
 --
--- Answers the revision of the first change, or {'conflict', number of the change, its version}, {'settling', ms}, or
--- {'stale'}: this is not the server, or not all of the data, that the gateway decided by; or {'late'}: a server that
--- was frozen does not do what somebody was told has failed.
+-- Returns {'done', revision of the first change}, or {'conflict', index of the change, present version}, {'settling',
+-- ms}, {'stale'}: the server is another one or has lost data since the gateway read it; or {'late'}: the deadline has
+-- passed, so the gateway has reported a failure (the server was suspended).
 local documents, arrivals, counters, settling, deleted, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local FIRST, WIDTH = 7, 4
 local counted = redis.call('HMGET', counters, 'epoch', 'revision')

@@ -1,10 +1,11 @@
--- Say something to the other gateways, unless somebody has said something that this one has not heard.
+-- Publish a message to the other replicas, unless there are messages that this one has not received.
 --
--- KEYS  replicas: hash of name -> when (ms) "\n" word;  said: how often anything was said
--- ARGV  name;  word ("": only listen);  how often anything was said, as this gateway knows it;  how long a word is kept, in ms
+-- KEYS  replicas: hash of name -> time (ms) "\n" message;  said: number of messages published by all replicas
+-- ARGV  name;  message ("": only receive);  number of messages that this replica knows of;  ms that a message is kept
 --
--- Answers {1, how often} where it was said; else {0, how often}, and for each other name: it, its word's age in ms, its
--- word. So what a gateway says is said in the knowledge of all that was said before.
+-- Returns {1, number of messages} where the message was published; else {0, number}, and for every other replica its
+-- name, the age of its message in ms, and the message. So a replica publishes only if it has received all earlier
+-- messages.
 local replicas, said = KEYS[1], KEYS[2]
 local count = redis.call('GET', said) or '0'
 local clock = redis.call('TIME')

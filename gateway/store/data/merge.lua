@@ -1,4 +1,4 @@
--- Take over what is newer elsewhere: the higher version wins, and the next revision is above all of them.
+-- Merge documents and audit entries of another copy: the higher version wins, and the next revision is above all.
 --
 -- KEYS  documents, arrivals, counters, deleted, audit (see commit.lua)
 -- ARGV  how many documents;  for each: kind/name, version, body ("": deleted)

@@ -1,11 +1,11 @@
--- What has come since a cursor, at most so much of it; whose server this is, how far it has counted, and its clock.
+-- Return the documents that arrived after a cursor, up to a limit; the server's epoch, revision and clock.
 --
 -- KEYS  documents: hash of kind/name -> version "\n" body (no body: deleted)
 --       arrivals: sorted set of kind/name by arrival;  counters: hash of epoch, revision, arrival;  settling
--- ARGV  cursor;  how many documents at most;  an epoch for a server that has none;  how long it then settles, in ms
+-- ARGV  cursor;  maximum number of documents;  an epoch for a server that has none;  ms that it then settles
 --
--- A server without an epoch has lost everything or is new. Gateways that know more put it back before anybody decides
--- anything: until they have had the time, no change is taken.
+-- A server without an epoch is new or has lost all data. While it settles, gateways write back what they have, and no
+-- change is accepted.
 local documents, arrivals, counters, settling = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 if redis.call('HSETNX', counters, 'epoch', ARGV[3]) == 1 then
   redis.call('SET', settling, '1', 'PX', ARGV[4])

@@ -1,4 +1,4 @@
--- Keep what was learnt, unless something newer of that name is there.
+-- Write learned data, unless something newer of that name is stored.
 --
 -- KEYS  learnt: hash of name -> seconds since 1970 "\n" body
 -- ARGV  name;  at_s;  body

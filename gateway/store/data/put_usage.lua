@@ -1,4 +1,4 @@
--- Each total of a row becomes the larger of what is there and what is given: a flush that is repeated counts once.
+-- Write usage: each total becomes the larger of the stored and the given one, so a repeated flush counts once.
 --
 -- KEYS  day: hash of row -> totals, like "1,20,0,7";  days: sorted set of days by number, like 20261120
 -- ARGV  the day's number and name;  the first day that is kept;  the name of a day's hash up to the day
