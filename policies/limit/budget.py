@@ -1,4 +1,4 @@
-"""How many prompt tokens can an engine still take on in time, by its own report and what it was sent since?"""
+"""Reported budget: the prompt tokens that an engine says it can still compute in time, less what was sent since."""
 
 from math import inf, isfinite
 
@@ -13,19 +13,19 @@ class ReportedBudget:
     def __init__(self) -> None:
         self.tokens: float | None = None
         """As reported; None: the engine reports none."""
-        self._since: dict[Reservation, int] = {}  # sent after what the report knew of
+        self._since: dict[Reservation, int] = {}  # dispatches that the report does not include
 
     def sent(self, reservation: Reservation) -> None:
         self._since[reservation] = reservation.prefill_tokens
 
     def gone(self, reservation: Reservation) -> None:
-        """Its first token is there, or it has ended."""
+        """Drop the request: it has its first token, or it has ended."""
         if self._since:
             self._since.pop(reservation, None)
 
     def reported(self, load: BackendLoad, *, dispatches: int) -> None:
-        """A report that is late would give back what was spent since: what it does not include is taken off again. So
-        many were sent until now.
+        """Take a new report. It may be older than the latest dispatches: those that it does not include stay
+        subtracted. `dispatches` is the number of requests sent until now.
         """
         is_told = load.pab_tokens is not None and isfinite(load.pab_tokens)
         self.tokens = load.pab_tokens if is_told else None
@@ -34,10 +34,10 @@ class ReportedBudget:
             del self._since[reservation]
 
     def left(self, due_at: float = inf) -> float:
-        """Less what was sent since and is due at this time or sooner. Only where there is a report."""
+        """The budget in tokens, less what was sent since and is due by `due_at`. Requires a report."""
         assert self.tokens is not None
         return self.tokens - sum(tokens for each, tokens in self._since.items() if computed_by(each) <= due_at)
 
     def sent_after(self, due_at: float) -> int:
-        """What was sent since and is due at some time, but later."""
+        """Prompt tokens that were sent since and have a deadline later than `due_at`."""
         return sum(tokens for each, tokens in self._since.items() if due_at < computed_by(each) < inf)

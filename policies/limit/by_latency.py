@@ -1,20 +1,20 @@
-"""How much may a backend run of which nothing is known but how fast it answers?
+"""Concurrency limit by latency: how many sequences a backend may run, learnt only from how fast it answers.
 
-As much as still buys throughput. What more in flight is worth is asked of the backend itself, by trials: run fewer for
-a while, and compare (speeds.py) what it made of them with what it makes of more. If half of them make 95 % of the
-tokens or more, they are enough: that is the knee of a model of steps (knee.py) and the seats of a backend that lets
-others wait in a line. If they do not, running less is not the cure, however slow the answers are: all go on as before,
-and how slow they are is what the backend can do. So no throughput is given up but for the time of a trial, and no
-limit is left standing that buys no speed. A limit that binds is tried in the other direction, by twice as many, four
-times as many after that was right, so that it comes back in proportion, wherever it stands.
+The limit is as large as still adds throughput. It is found by trials: run fewer sequences for a while and compare their
+throughput with that of more (latency_by_batch.py). If half as many make 95 % of the tokens or more, they are enough:
+that is the knee of a step-time model (knee.py), and the number of slots of a backend that queues further requests. If
+they do not, running less does not help, however slow the answers are: the limit stays as before, and the latency is
+what the backend can do. So throughput is lost only during a trial, and no limit stays that buys no speed. A limit that
+binds is tried upwards: twice as many, then four times as many if that was right, and so on, so that it recovers in
+proportion from any level.
 
-Fewer are tried where there is a reason: answers take so many times as long as when fewer ran as a step at the knee
-takes of an empty one, or nobody said how large the backend is. A trial that is sure of its result ends; one that is
-not goes on, and ends in favour of the throughput. (PCC and BBR probe paths through a network in this way; Netflix's
-gradient limits and TCP Vegas take any delay for a queue, and an engine that has become slow for one that is full.)
+Fewer are tried only for a reason: answers have become slower, against those beside fewer, by the ratio of a step at the
+knee to an empty step; or the size of the backend is not known. A trial ends as soon as its result is sure; one that
+stays unsure ends in favour of the throughput. (PCC and BBR probe network paths in this way. Netflix's gradient limits
+and TCP Vegas take any delay for a queue, and so a slow engine for a full one.)
 
-A backend that becomes slower or faster all at once is so beside as many as before: then all that is known of its
-speeds is moved alike. When other kinds of answers come than those that it was limited for, it is not limited.
+A backend that becomes slower or faster at once does so at an unchanged batch: all learnt speeds are then shifted by the
+same factor. When most answers are of other kinds than those that the limit was learnt from, the limit is dropped.
 """
 
 from collections import deque
@@ -25,25 +25,25 @@ from statistics import median
 from policies.limit.knee import RATE_SHARE, STEP_RATIO_MAX
 from policies.limit.latency_by_batch import Kind, Speeds, TimedAnswer
 
-SEQUENCES_MIN = 4  # fewer tell nothing
-ANSWERS_MIN = 8  # of which anything is believed
-ANSWERS_CHANGED = 2 * ANSWERS_MIN  # that are all slower than their like before it is not they
-ERRORS = 3.0  # by which a result has to be off to be sure, looked at with every answer
+SEQUENCES_MIN = 4  # no trial goes below
+ANSWERS_MIN = 8  # the fewest answers that support a result
+ANSWERS_CHANGED = 2 * ANSWERS_MIN  # latest answers whose median shift shows that the backend has changed
+ERRORS = 3.0  # standard errors that make a result sure; high, as it is tested with every answer
 FEWER, MORE, MORE_MAX = 0.5, 2.0, 16.0
-ROUNDS = 128  # of as many answers as run, between trials that change nothing: they cost a percent or two
+ROUNDS = 128  # between trials that change nothing: they cost a percent or two. A round: as many answers as run
 ROUNDS_FIRST = 4
-ROUNDS_TRIAL = 4  # in which one has to be decided
-CHANGED = log(1.5)  # a backend that is so much slower or faster than a moment before is another
+ROUNDS_TRIAL = 4  # after which a trial has to be decided
+CHANGED = log(1.5)  # by which a backend has to become slower or faster at once to count as changed
 
 
 @dataclass(slots=True)
 class Trial:
-    """Another number in flight than before, and how fast that is."""
+    """A trial of another limit: the number in flight before and now, and the speeds at both."""
 
     before: Speeds
     ran_with: float
     sequences_max: float
-    was: float  # the limit
+    was: float  # the limit before the trial
     speeds: Speeds = field(default_factory=Speeds)
     ran_with_most: float = 0.0
     seen: int = 0
@@ -57,55 +57,57 @@ class Trial:
         return ROUNDS_TRIAL * max(ANSWERS_MIN, self.sequences_max, self.ran_with)
 
     def concerns(self, ran_with: float) -> bool:
-        """Whether an answer that ran with so many is of the trial."""
+        """Whether an answer that ran with `ran_with` sequences belongs to the trial."""
         if self.is_down:
             return self.sequences_max * FEWER <= ran_with <= self.sequences_max + 1
         return ran_with >= self.ran_with * sqrt(MORE)
 
     def is_right(self) -> bool | None:
-        """Whether the other number is the better one; None while that is not sure."""
+        """Whether the tried limit is the better one; None while that is not sure."""
         is_at_end = max(self.speeds.count, self.seen / 2) >= self.answers_max
         fewer, more = (self.speeds, self.before) if self.is_down else (self.before, self.speeds)
         margin, error = margin_of(fewer, more)
         errors = 0.0 if is_at_end and self.is_down else ERRORS
         if abs(margin) <= errors * error or self.speeds.count < ANSWERS_MIN:
-            return False if is_at_end else None  # what was hardly seen is as it was before
+            return False if is_at_end else None  # without enough answers the old limit stays
         is_right = (margin > 0) == self.is_down
         if is_right and self.speeds.count < self.ran_with_most and not is_at_end:
-            return None  # the first that end are the quick ones: all looks better than it is
+            return None  # the first answers to end are the quick ones: the result would look too good
         return is_right
 
 
 def margin_of(fewer: Speeds, more: Speeds) -> tuple[float, float]:
-    """By how much the throughput of fewer in flight is more than enough, and the error of that; logarithms."""
+    """By how much the throughput with fewer in flight exceeds what is enough, and the error of that. Both are natural
+    logarithms of ratios; (0, infinity) where the two cannot be compared.
+    """
     found = fewer.compared(more)
     if found is None:
         return 0.0, inf
-    # What a backend makes of fewer, with a step of a + k n seconds, where it is at the knee with them.
+    # Enough is the throughput ratio of a backend with steps of a + k n seconds that is at the knee with fewer.
     enough = log(RATE_SHARE + (1 - RATE_SHARE) * exp(found.ran_with))
     return found.throughput - enough, found.error
 
 
 class LatencyLimit:
-    """Sequences that one backend may run, learnt from its answers. Mutable."""
+    """The most sequences that one backend may run, learnt from its answers. Mutable."""
 
     def __init__(self) -> None:
         self.sequences_max: float = inf
         """No more than its seats in any case; infinite: nothing is known against it."""
-        self._octaves: dict[int, Speeds] = {}  # by how many ran, to a factor of two
+        self._octaves: dict[int, Speeds] = {}  # by the number of sequences that ran, to a factor of two
         self._trial: Trial | None = None
-        self._answers = 0  # since there was a trial, and what ran was steady
-        self._bound = 0  # those of them that ran with as many as allowed
+        self._answers = 0  # since the last trial, with a steady batch
+        self._bound = 0  # those of them that ran at the limit
         self._down_rounds, self._up_rounds, self._more = 1, ROUNDS_FIRST, MORE
-        self._settling = 0.0  # answers from the end of a trial that came of it
-        self._off: deque[float] = deque(maxlen=ANSWERS_CHANGED)  # the latest: how much slower than their like
-        self._kinds: set[Kind] = set()  # that it was limited for
-        self._others: set[Kind] = set()  # that came since
-        self._strange = 0  # answers of these, less those of those
+        self._settling = 0.0  # answers to ignore after a failed trial, as they still ran in it
+        self._off: deque[float] = deque(maxlen=ANSWERS_CHANGED)  # latest log ratios to the mean of the same kind
+        self._kinds: set[Kind] = set()  # kinds of answers that the limit was learnt from
+        self._others: set[Kind] = set()  # kinds that came since
+        self._strange = 0  # answers of new kinds, less answers of known kinds
 
     def answered(self, answer: TimedAnswer, *, slots: float, is_sized: bool) -> None:
-        """One has ended, of a backend with so many seats for ours: said of it or, where it is not `is_sized`, assumed
-        while nothing better is known.
+        """Learn from an answer that has ended. `slots` are those for our sequences at the backend: known with
+        `is_sized`, else assumed.
         """
         if self.sequences_max < inf and self._is_strange(answer.kind):
             self.__init__()  # type: ignore[misc]
@@ -122,13 +124,13 @@ class LatencyLimit:
             self._look_for_trial(ran_with, allowed, is_sized=is_sized)
 
     def _is_strange(self, kind: Kind) -> bool:
-        """Whether by now most of what comes is not what it was limited for."""
+        """Whether most answers are by now of kinds that the limit was not learnt from."""
         if kind not in self._kinds:
             self._others.add(kind)
             self._strange += 1
         elif self._strange:
             self._strange -= 1
-            if not self._strange:  # they are some of many
+            if not self._strange:  # the new kinds are a minority: they count as known
                 self._kinds |= self._others
                 self._others.clear()
         return self._strange >= ANSWERS_MIN
@@ -144,7 +146,7 @@ class LatencyLimit:
         speeds.add(answer, ran_with)
 
     def _changed(self, off: float) -> None:
-        """All of the backend is so much slower."""
+        """Shift all learnt speeds: the whole backend has become slower by `off` (a logarithm)."""
         for speeds in self._octaves.values():
             speeds.shift(off)
         self._off.clear()
@@ -163,7 +165,7 @@ class LatencyLimit:
                 self._answers, self._down_rounds = 0, ROUNDS
 
     def _share_to_try(self, ran_with: float, *, is_sized: bool) -> float:
-        """Of what runs now, which might be enough; 1 where there is no reason to think so."""
+        """The share of the sequences that run now to try as a limit; 1 where there is no reason for a trial."""
         now = self._octaves[octave(ran_with)]
         if not is_sized:
             fewer = self._octaves.get(octave(ran_with * FEWER))
@@ -194,13 +196,13 @@ class LatencyLimit:
     def _end(self, trial: Trial, *, is_right: bool) -> None:
         self._trial = None
         self._answers = self._bound = 0
-        if trial.is_down and not is_right:  # how slow it is is what it can do
+        if trial.is_down and not is_right:  # the backend can do no better: this speed is the new reference
             self._octaves = {octave(trial.ran_with): trial.before}
         if trial.speeds.count:
             self._octaves[octave(trial.sequences_max)] = trial.speeds
         self._off.clear()
         self._settling = trial.ran_with if not is_right else 0.0
-        if is_right:  # on in the same direction
+        if is_right:  # go on in the same direction
             self._down_rounds, self._up_rounds = (0, ROUNDS_FIRST) if trial.is_down else (ROUNDS_FIRST, 0)
             self._more = MORE if trial.is_down else min(MORE_MAX, self._more**2)
             return

@@ -1,7 +1,7 @@
-"""Which prompts does an engine compute before this one? Those that are due no later, where it goes by deadlines.
+"""Prompts by deadline: which prompts an engine with fair batching computes before a given one.
 
-An engine that batches fairly computes prompts by their slack, whatever order they came in. So what stands before a
-prompt is what is owed of those that are due no later; what nobody said a time for is computed last.
+Such an engine orders prompts by slack, not by arrival. So the prompts that are due no later are computed first, and
+prompts without a deadline last.
 """
 
 from bisect import bisect_right, insort
@@ -18,7 +18,9 @@ class _Prompt(NamedTuple):
 
 
 class PromptsByDeadline:
-    """The prompts without a first token, by when that is due. A few tens of them: sums are added up when asked for."""
+    """The prompts without a first token, in order of their deadlines. There are a few tens of them, so sums are
+    computed on demand. Mutable.
+    """
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -35,22 +37,22 @@ class PromptsByDeadline:
         self.tokens -= reservation.prefill_tokens
 
     def tokens_by(self, due_at: float) -> int:
-        """Of those that are due at this time or sooner; infinite: of all."""
+        """Prompt tokens that are due by `due_at`; all of them where it is infinite."""
         if due_at == inf:
             return self.tokens
         return sum(prompt.tokens for prompt in self._prompts[: bisect_right(self._prompts, (due_at, inf))])
 
     def tokens_due(self) -> int:
-        """Of those that are due at some time."""
+        """Prompt tokens with a deadline."""
         return sum(prompt.tokens for prompt in self._prompts if prompt.due_at < inf)
 
     def largest(self) -> int:
-        """Tokens of the longest."""
+        """Tokens of the longest prompt; 0 without any."""
         return max((prompt.tokens for prompt in self._prompts), default=0)
 
 
 def computed_by(reservation: Reservation) -> float:
-    """When its prompt is due, by which they are computed; infinite where nobody said: after all others."""
+    """The deadline of a prompt, by which an engine orders them; infinite, and so last, where it has none."""
     due_at = reservation.first_due_at
     return inf if due_at == -inf else due_at
 

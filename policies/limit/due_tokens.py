@@ -1,8 +1,9 @@
-"""Which running request has the least time to spare? Kept by a clock of steps.
+"""Due tokens: the running requests with the least slack, kept by a clock of steps.
 
-All that run step together, so a request gets one token with every step, and each token is due one TPOT target after the
-one before. Counted from step 0 its tokens are then due at base + step * TPOT, and the base never changes while it
-keeps the pace of the others. Of those with one target the smallest base is the most urgent, now and later.
+All running requests step together: each gets one token per step, and each token is due one TPOT target after the one
+before. So a request's tokens are due at base + step * TPOT, counted from step 0, and the base does not change while
+the request keeps the pace of the others. Among requests with one target, the smallest base is the most urgent, now and
+later.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,11 +12,13 @@ from typing import NamedTuple
 
 from policies.reservation import Reservation
 
-Entry = tuple[float, int, Reservation]  # base, number, and whose it is
+Entry = tuple[float, int, Reservation]  # base, number, and the request's reservation
 
 
 class Stall(NamedTuple):
-    """Steps with prompts in them: which is the last full one, and by when it is done; the same of the last of all."""
+    """A run of steps that compute prompts: the number of the last full step and its end in seconds from now, and the
+    same of the last step of all.
+    """
 
     last_full: float
     full_s: float
@@ -24,7 +27,9 @@ class Stall(NamedTuple):
 
 
 class DueTokens:
-    """The bases of what runs, one heap per TPOT target. What was noted anew or is gone is dropped when it comes up."""
+    """The bases of running requests, one heap per TPOT target. Stale entries are dropped when they reach the top.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self._heaps: dict[float, list[Entry]] = {}
@@ -32,20 +37,20 @@ class DueTokens:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody's tokens are due at any time."""
+        """Whether no request has tokens with a due time."""
         return not self._heaps
 
     def note(self, reservation: Reservation, tpot_s: float, base: float) -> None:
-        """From now on this is when its tokens are due."""
+        """Set the base of a request."""
         self._bases[reservation] = base
         heappush(self._heaps.setdefault(tpot_s, []), (base, reservation.number, reservation))
 
     def forget(self, reservation: Reservation) -> None:
-        """It has ended, or nothing makes it punctual any more."""
+        """Drop a request: it has ended, or it will be late in any case."""
         self._bases.pop(reservation, None)
 
     def settle(self, running: Iterable[tuple[Reservation, float, float]]) -> None:
-        """These are all that run, with TPOT target and base: what else there was is there no more."""
+        """Replace all entries by these running requests, each with its TPOT target and base."""
         self._heaps.clear()
         self._bases.clear()
         for reservation, tpot_s, base in running:
@@ -55,7 +60,9 @@ class DueTokens:
             heapify(heap)
 
     def most_urgent(self, is_lost: Callable[[float, float], bool] | None = None) -> Iterator[tuple[float, float]]:
-        """TPOT target and base of the most urgent of each kind, of those that are not lost by them; None: nobody is."""
+        """TPOT target and base of the most urgent request of each target. Requests that `is_lost` is true of are
+        forgotten and skipped.
+        """
         for tpot_s, heap in self._heaps.items():
             while heap:
                 base, _, reservation = heap[0]

@@ -1,17 +1,17 @@
-"""What will this engine be doing from now on? What runs there, as sums that a step-time model can read.
+"""Engine work: what runs at one backend, as sums that a step-time model turns into seconds.
 
-Everything is a sum or a mark that moves by one fact in constant time, whatever the number of requests: a decision
-walks backends, never requests, and a token that was predicted is not looked at.
+Every sum or mark is updated by one event in constant time, whatever the number of requests: a decision walks backends,
+never requests, and no event is needed for a token that came as predicted.
 
-Prefill is a queue. Prompts are computed in the order in which they were sent, a chunk less one token for every decode
-in each step; so one clock of computed tokens says how far all of them are. It goes by the model, and is put
-right by first tokens: then everything up to that prompt is computed, and nothing after it.
+Prefill is a queue. Prompts are computed in the order in which they were sent; each step computes a chunk, less one
+token per decode. So one clock of computed tokens says how far all prompts are. The clock follows the model, and each
+first token corrects it: everything up to that prompt is then computed, and nothing after it.
 
-A decode reads, in the mean over its life, its prompt and half of its output. An envelope is a promise about sums of
-steps (token j is due at arrival + TTFT + j * TPOT), so it is the mean step that has to keep it.
+A decode reads, in the mean over its life, its prompt and half of its output. An SLO envelope bounds sums of
+steps (token j is due at arrival + TTFT + j * TPOT), so the mean step has to keep it.
 
-Slack is kept by a clock of steps (urgency.py); what is told with a measurement puts it right. Who still waits for his
-first token has slack too: prompts that are sent after his are computed while he decodes.
+Slack is kept by a clock of steps (due_tokens.py), and each measurement corrects it. A request without its first token
+has slack too: prompts that are sent after its own are computed while it decodes.
 """
 
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import ALONE, BackendLoad
 
-# A model that was sure once limits better than none while it is in doubt: without one a flood is let in at once.
+# A model that was sure once is kept up to this error: without a model, a flood of requests is dispatched at once.
 ERROR_RATIO_KEPT = 0.5
-BUSY_STEPS = 1.0  # of prompts keep an engine busy: more would wait there
-STEP_TOKENS_UNKNOWN = 2048  # vLLM's max_num_batched_tokens where nobody said
+BUSY_STEPS = 1.0  # steps of owed prompts that keep an engine busy: more would wait there
+STEP_TOKENS_UNKNOWN = 2048  # vLLM's default max_num_batched_tokens, where none is configured or reported
 ROUNDING_S = 1e-9
-STEP_S_MIN = 1e-6  # no step is shorter, whatever a model says of nothing
-FIRST_TOKENS_MAX = 2  # of one sequence, that may come with its first chunk; more: they are told of late, or all at once
+STEP_S_MIN = 1e-6  # no step is shorter, whatever the model says of an empty one
+FIRST_TOKENS_MAX = 2  # per sequence with the first chunk of a stream; more: the answer is buffered or not streamed
 
 
 @dataclass(slots=True)
 class TpotTarget:
-    """What runs and was promised one time per token."""
+    """The running requests with one TPOT target, summed up."""
 
     requests: int = 0
     sequences: int = 0
@@ -46,9 +46,9 @@ class TpotTarget:
 
 
 class EngineWork:
-    """One backend's running requests over time. Mutable; `now` never goes back."""
+    """One backend's running requests over time. Times are in seconds. Mutable; `now` never goes back."""
 
-    # Read and written with every fact: more than thirty attributes without slots take Python twice as long.
+    # Read and written with every event: without slots, Python takes twice as long for more than thirty attributes.
     __slots__ = (
         "_at", "_bound", "_budget", "_by_deadline", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences",
         "_foreign_tokens", "_late_tokens", "_late_until", "_sent", "_steps",
@@ -75,12 +75,12 @@ class EngineWork:
         """What runs by its TPOT target, as far as that binds."""
         self._bound: dict[Reservation, float] = {}
         self._due = DueTokens()
-        self._late_tokens, self._late_until = inf, -inf  # of prompts, that made somebody late, in the same step
+        self._late_tokens, self._late_until = inf, -inf  # prompt tokens that make a request late, until the next step
         self._at = 0.0
         self._steps = 0.0
-        self._computed = self._sent = 0.0  # prompt tokens, since the start of time
+        self._computed = self._sent = 0.0  # prompt tokens, since the start
         self._surely_computed = 0.0
-        self._ends: dict[Reservation, float] = {}  # where in what was sent a prompt without a first token ends
+        self._ends: dict[Reservation, float] = {}  # of prompts without a first token: the value of `_sent` at their end
         self.shared: SharedSteps | None = None
         """Where no prompt gets more than a part of a step: what is not computed yet."""
         self.decode_s = self.chunk_s = 0.0
@@ -94,12 +94,12 @@ class EngineWork:
         self.knee_s = inf
         self._dispatches = 0
         self._budget = ReportedBudget()
-        self._by_deadline: PromptsByDeadline | None = None  # what is owed, where the engine goes by deadlines
+        self._by_deadline: PromptsByDeadline | None = None  # owed prompts, where the engine orders them by deadline
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
     def take(self, reservation: Reservation, now: float) -> None:
-        """The request is sent."""
+        """Record the dispatch of a request."""
         self._advance(now)
         self._sent += reservation.prefill_tokens
         self._ends[reservation] = self._sent
@@ -120,14 +120,14 @@ class EngineWork:
             self._note_due(reservation, now)
 
     def started(self, reservation: Reservation, now: float) -> None:
-        """Its first token is there."""
+        """Record the first token of a request."""
         self._advance(now)
         end = self._prefilled(reservation)
         if end is not None:
             self._surely_computed = max(self._surely_computed, end)
             if self._by_deadline is not None:
                 self._bound_owed(self._by_deadline)
-            elif reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences:  # it is streamed
+            elif reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences:  # streamed
                 self._computed = self._surely_computed
             else:
                 self._computed = max(self._computed, end)
@@ -137,7 +137,7 @@ class EngineWork:
             self._note_due(reservation, now)
 
     def release(self, reservation: Reservation, now: float) -> None:
-        """It has ended, however."""
+        """Record the end of a request, for any reason."""
         self._advance(now)
         end = self._prefilled(reservation)
         if self._by_deadline is not None:
@@ -153,7 +153,9 @@ class EngineWork:
     def measured(
         self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float, is_new: bool = True
     ) -> None:
-        """The backend was measured, and runs this much for others; or that `is_new` no more, and told again."""
+        """Apply a measurement of the backend and its external load, other replicas' included. Without `is_new`, the
+        measurement is repeated.
+        """
         self._advance(now)
         known: StepTime | None = load.step_time
         self.is_sure = known is not None and known.is_sure
@@ -161,7 +163,7 @@ class EngineWork:
         if known is None or not (self.is_sure or is_kept):
             self.model = None
         elif self.model is None:
-            self.model, self._computed = known.model, self._sent  # what was sent before is as good as computed
+            self.model, self._computed = known.model, self._sent  # what was sent before counts as computed
         else:
             self.model = known.model
         self.batching, self.engines, self.share = load.batching, load.engines, load.share
@@ -178,12 +180,12 @@ class EngineWork:
             self._set_pace(self.model)
 
     def told(self, now: float) -> None:
-        """What all that run have produced by now is known."""
+        """Correct the due times of all running requests: their produced tokens are known by now."""
         self._advance(now)
         bases = ((each, tpot_s, self._due_base(each, tpot_s, now)) for each, tpot_s in self._bound.items())
         self._due.settle((each, tpot_s, base) for each, tpot_s, base in bases if base is not None)
 
-    # -- what is asked ---------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------
 
     def owed_tokens(self, now: float) -> float:
         """Prompt tokens that were sent and are not computed yet."""
@@ -193,7 +195,7 @@ class EngineWork:
         return self._sent - self._computed
 
     def owed_then(self, now: float) -> tuple[float, float]:
-        """The same, and the seconds that they take, for those who only look: it moves nothing on. Only with a model."""
+        """The owed prompt tokens and the seconds that they take, without a change of state. Requires a model."""
         owed, passed_s = self._sent - self._computed, max(0.0, now - self._at)
         prefill_s = self.prefill_s(owed)
         if passed_s >= prefill_s:
@@ -201,8 +203,8 @@ class EngineWork:
         return owed * (1 - passed_s / prefill_s), prefill_s - passed_s
 
     def computed_tokens(self, reservation: Reservation, now: float) -> float:
-        """How much of what its prompt has to have computed is; all of it while no model says how fast that goes. What
-        waits is computed in the order in which it was sent. Takes time in proportion to that, and moves nothing on.
+        """How many of the request's prefill tokens are computed; all of them without a model. Prompts are computed in
+        the order of dispatch. Takes time linear in the waiting prompts, and does not change the state.
         """
         if self.model is None or reservation not in self._ends:
             return reservation.prefill_tokens
@@ -212,21 +214,21 @@ class EngineWork:
         return min(max(computed - before, 0.0), reservation.prefill_tokens)
 
     def owed_by(self, due_at: float, now: float) -> float:
-        """The same, as far as they are computed before a prompt whose first token is due then."""
+        """The owed prompt tokens that are computed before a prompt whose first token is due at `due_at`."""
         owed = self.owed_tokens(now)
         return owed if self._by_deadline is None else min(owed, self._by_deadline.tokens_by(due_at))
 
     def decode_with_s(self, reservation: Reservation) -> float:
-        """Seconds of a step in which all that runs and this one decode."""
-        model, each = self.model, 1 / self.engines  # of what is shared among the engines
+        """Seconds of a step in which all running requests and this one decode. Requires a model."""
+        model, each = self.model, 1 / self.engines  # one engine's part
         assert model is not None
         sequences = (self.sequences + self._foreign_sequences + reservation.sequences) * each
         context_tokens = (self.context_tokens + self._foreign_tokens + reservation.context_tokens) * each
-        decodes_s = model.base_s + model.token_s * sequences  # written out: every engine of a pool may be asked this
+        decodes_s = model.base_s + model.token_s * sequences  # inlined: asked of every backend of a pool
         return decodes_s + model.context_token_s * context_tokens + model.request_s * sequences
 
     def own_tpot_s(self, reservation: Reservation) -> float:
-        """Its own TPOT target; infinite where it has none, or one that the engine could not keep for it alone."""
+        """The request's TPOT target; infinite where it has none, or one that the engine could not keep for it alone."""
         envelope = reservation.envelope
         if envelope is None or envelope.tpot_s is None:
             return inf
@@ -237,30 +239,30 @@ class EngineWork:
         return envelope.tpot_s if alone_s <= envelope.tpot_s else inf
 
     def budget_tokens(self, due_at: float, now: float) -> float | None:
-        """The prefill admission budget that the engine reported, less what was sent since, for a prompt whose first
-        token is due then: what is due later does not stand before it. None: it reports none.
+        """The prefill admission budget in tokens that the engine reported, less what was sent since, for a prompt whose
+        first token is due at `due_at`: prompts that are due later are computed after it. None: the engine reports none.
         """
         prompts, budget = self._by_deadline, self._budget
         if budget.tokens is None:
             return None
         if prompts is None:
             return budget.left()
-        # The report counts all that is due at some time.
+        # The report counts all prompts with a deadline.
         later = prompts.tokens_due() - prompts.tokens_by(due_at) - budget.sent_after(due_at)
         return budget.left(due_at) + max(0.0, min(later, self.owed_tokens(now)))
 
     @property
     def reported_budget(self) -> float | None:
-        """The prefill admission budget as the engine reported it, less all that was sent since; None: it does not."""
+        """The prefill admission budget in tokens as reported, less all that was sent since; None: none is reported."""
         return None if self._budget.tokens is None else self._budget.left()
 
     def tpot_target_s(self) -> float:
-        """The tightest of what runs; infinite where nothing has one."""
+        """The tightest TPOT target of what runs; infinite where nothing has one."""
         return self.step_s_max if self.by_tpot else inf
 
     def makes_late(self, prefill_tokens: float, now: float) -> bool:
-        """Whether somebody who runs would miss a deadline if so much more were computed before all else, and would
-        not without. Only with a model.
+        """Whether a running request would miss a deadline with this much more prompt to compute, and would keep it
+        without. Requires a model.
         """
         if self.is_known_late(prefill_tokens, now):
             return True
@@ -268,7 +270,7 @@ class EngineWork:
             return False
         owed = self.owed_tokens(now)
         stall = self._stall(owed + prefill_tokens)
-        # Mostly nobody is late by the longer stall: then nobody is lost by the shorter one.
+        # Mostly no request is late by the longer stall: the shorter stall is then not looked at.
         is_late = any(self._is_late(tpot_s, base, stall) for tpot_s, base in self._due.most_urgent()) and any(
             self._is_late(tpot_s, base, stall)
             for tpot_s, base in self._due.most_urgent(partial(self._is_late, stall=self._stall(owed)))
@@ -279,17 +281,19 @@ class EngineWork:
         return is_late
 
     def is_known_late(self, prefill_tokens: float, now: float) -> bool:
-        """Whether no more made somebody late a moment ago: an engine decides anew with its next step, and no sooner."""
+        """Whether as many tokens or fewer made a request late during this step: an engine decides again only with its
+        next step.
+        """
         return now < self._late_until and prefill_tokens >= self._late_tokens
 
     def opens_at(self, now: float) -> float:
-        """When it may take on a prompt that it would not at `now`; infinite where time makes no difference."""
+        """When the engine may take a prompt that it would not take at `now`; infinite where time changes nothing."""
         if now < self.busy_until:
             return self.busy_until
         return self._late_until if now < self._late_until else inf
 
     def prefill_s(self, tokens: float) -> float:
-        """Seconds until so many prompt tokens are computed: full steps, and one with the rest. Only with a model."""
+        """Seconds to compute this many prompt tokens: full steps, and one with the rest. Requires a model."""
         assert self.model is not None
         full_steps, rest = divmod(tokens, self.chunk_tokens)
         rest_s = self.decode_s + self.model.token_s * rest / self.engines if rest else 0.0
@@ -297,20 +301,20 @@ class EngineWork:
 
     @property
     def all_sequences(self) -> int:
-        """Ours and others'."""
+        """Running sequences, external load included."""
         return self.sequences + self._foreign_sequences
 
     @property
     def all_context_tokens(self) -> float:
-        """That a step reads of them."""
+        """Context tokens that a step reads, external load included."""
         return self.context_tokens + self._foreign_tokens
 
     @property
     def mean_output_tokens(self) -> float:
-        """Of a running sequence, its whole expected answer."""
+        """The mean predicted output of a running sequence; 0 when nothing runs."""
         return self.output_tokens / self.sequences if self.sequences else 0.0
 
-    # -- in parts --------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
         passed_s = now - self._at
@@ -333,7 +337,7 @@ class EngineWork:
         self._steps += passed_s / self.decode_s
 
     def _set_pace(self, model: StepTimeModel) -> None:
-        """How fast it goes from now on. Called with every fact, hence written for its cost."""
+        """Compute the step times from now on. Called with every event, hence optimised."""
         self._late_until = -inf
         engines, sequences = self.engines, self.sequences + self._foreign_sequences
         chunk = self.step_tokens_max * engines
@@ -345,10 +349,10 @@ class EngineWork:
         self.chunk_s = max(STEP_S_MIN, chunk_s)
         owed = self._sent - self._computed
         self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
-        # A report of the engine knows better what it can still take on.
+        # Where prompts share steps, `may_share` decides instead.
         self.busy_until = -inf if self.shared is not None else self.ready_at - BUSY_STEPS * self.chunk_s
         if self._by_deadline is not None:
-            self.ready_at = -inf  # for some prompts it is sooner than for others
+            self.ready_at = -inf  # it differs by prompt
         self.step_s_max = min(self.by_tpot) if self.by_tpot else self.knee_s
 
     def _go_by_deadlines(self, *, is_on: bool) -> None:
@@ -360,12 +364,14 @@ class EngineWork:
                 self._by_deadline.add(reservation)
 
     def _bound_owed(self, prompts: PromptsByDeadline) -> None:
-        """What is owed is no more than what has no first token, and not much less: prompts are computed one by one."""
+        """Bound the owed tokens by the prompts without a first token: at most all of these, at least all but the
+        largest, as prompts are computed one by one.
+        """
         owed = min(max(self._sent - self._computed, prompts.tokens - prompts.largest()), prompts.tokens)
         self._computed = self._sent - owed
 
     def _prefilled(self, reservation: Reservation) -> float | None:
-        """Its prompt is owed no more; where it ends in what was sent, None where that is known already."""
+        """Remove the request's prompt from what is owed; return its entry of `_ends`, None if it was removed before."""
         self._budget.gone(reservation)
         end = self._ends.pop(reservation, None)
         if end is not None and self.shared is not None:
@@ -375,7 +381,7 @@ class EngineWork:
         return end
 
     def _share(self, tokens: int | None) -> None:
-        """A step computes at most so many tokens of one prompt; None: as many as it computes at all."""
+        """Set the most tokens of one prompt that a step computes; None: as many as the step holds."""
         if tokens is None or tokens >= self.step_tokens_max or self.batching != "vllm":
             self.shared = None
         elif self.shared is None or self.shared.share_tokens != tokens:
@@ -386,7 +392,7 @@ class EngineWork:
         self.context_tokens += sign * reservation.context_tokens
         self.output_tokens += sign * reservation.output_tokens
         if not self.sequences:
-            self.context_tokens = self.output_tokens = 0.0  # what rounding may have left
+            self.context_tokens = self.output_tokens = 0.0  # drop the rounding error
 
     def _bind(self, reservation: Reservation) -> None:
         tpot_s = self.own_tpot_s(reservation)
@@ -411,7 +417,7 @@ class EngineWork:
                 del self.by_tpot[tpot_s]
 
     def _note_due(self, reservation: Reservation, now: float) -> None:
-        """When its next token is due is known better."""
+        """Update when the request's next token is due."""
         tpot_s = self._bound.get(reservation)
         if tpot_s is None:
             return
@@ -420,15 +426,15 @@ class EngineWork:
             self._due.note(reservation, tpot_s, base)
 
     def _due_base(self, reservation: Reservation, tpot_s: float, now: float) -> float | None:
-        """When its token of step 0 would have been due; None while nobody can say. It gets one with every step; the
-        first when its prompt is computed.
+        """When the request's token of step 0 would have been due; None while that is not known. A request gets a token
+        with every step, the first when its prompt is computed.
         """
         envelope, produced = reservation.envelope, reservation.produced_tokens // reservation.sequences
         assert envelope is not None, "who is bound was promised something"
         if envelope.ttft_s is not None:
             due = reservation.arrived_at + envelope.ttft_s + produced * tpot_s
         elif produced:
-            due = now + tpot_s  # nobody said when the first was
+            due = now + tpot_s  # no TTFT target says when the first was due
         else:
             return None
         steps_ahead = 0
@@ -438,7 +444,7 @@ class EngineWork:
         return due - (self._steps + steps_ahead) * tpot_s
 
     def _stall(self, owed_tokens: float) -> Stall:
-        """What decodes have to bear while so much is computed."""
+        """The delay of decodes while this much prompt is computed."""
         full_steps, rest = divmod(owed_tokens, self.chunk_tokens)
         last = full_steps if rest else full_steps - 1
         return Stall(
@@ -449,8 +455,8 @@ class EngineWork:
         )
 
     def _is_late(self, tpot_s: float, base: float, stall: Stall) -> bool:
-        """Whether a request whose tokens are due from this base on gets one too late by this stall."""
+        """Whether a request whose tokens are due from this base on gets a token too late because of this stall."""
         slack_s = base + self._steps * tpot_s - self._at
-        # The last step gives the token that is due after those of all others; so does the last full one.
+        # Checked at the last full step and at the last step of all.
         last_full, full_s, last, all_s = stall
         return slack_s + last_full * tpot_s < full_s or slack_s + last * tpot_s < all_s

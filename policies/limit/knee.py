@@ -1,6 +1,6 @@
-"""How long may a step be where nobody was promised anything? As long as it still buys throughput.
+"""Knee: the longest step that still adds throughput, the limit where no request has a TPOT target.
 
-With a step of a + k B seconds for B decodes, k being what one costs with its context, the rate is B / (a + k B) tokens
+With a step of a + k B seconds for B decodes, k being the cost of one with its context, the rate is B / (a + k B) tokens
 per second: it rises towards 1 / k, ever more slowly. The share x of that asymptote is reached by B = x / (1 - x) a / k,
 and the step then takes a / (1 - x), whatever k is (fairness bound at the gateway: FairBatching's model in
 VTC's setting). So the knee is a time, not a number of requests.
@@ -17,5 +17,5 @@ STEP_RATIO_MAX = 1 / (1 - RATE_SHARE)
 
 
 def knee_s(model: StepTimeModel) -> float:
-    """Seconds of a step at the knee; infinite where a step costs nothing by itself: then there is none."""
+    """Seconds of a step at the knee; infinite where an empty step takes no time: then there is no knee."""
     return model.base_s * STEP_RATIO_MAX or inf

@@ -1,10 +1,10 @@
-"""How fast are answers of each kind where so many run? And is a backend that runs fewer as fast as one that runs more?
+"""Latency by batch size: how fast answers of each kind are beside a number of others, and a comparison of two numbers.
 
-Answers are compared with their own kind alone: whether they are streamed, how long their prompts and they themselves
-are, each to a factor of two. What ran with an answer is what was in flight when it was sent and when it ended, and
-where these differ much it says nothing. With n in flight, each of which gets a token every t seconds, a backend makes
-n / t tokens per second (Little's law): so two sets of answers say which of two numbers in flight makes more of them,
-without a look at the clock, whatever the load was made of.
+An answer is compared only with its own kind: streamed or not, and the lengths of prompt and answer, each to a factor of
+two. The batch of an answer is what was in flight when it was sent and when it ended; where these differ much, the
+answer is ignored. With n in flight, each with a token every t seconds, a backend makes n / t tokens per second
+(Little's law). So two sets of answers tell which of two batch sizes makes more tokens per second, whatever the mix of
+the load, and no tokens are counted over a window of time.
 """
 
 from collections.abc import Collection, Iterator
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from math import log, sqrt
 from typing import NamedTuple
 
-STEP_S_MIN = 0.5e-3  # no engine's steps are shorter: what is below is the noise of a server that need not compute
-RAN_WITH_RATIO_MAX = 1.1  # of what ran at its end and at its beginning: beyond, an answer is of both and of neither
-COUNT_MAX = 256  # an answer counts as a part of so many at least: what was long ago is forgotten
-ERROR_MIN = 0.05  # of one answer; also where a few happened to be all the same
+STEP_S_MIN = 0.5e-3  # no engine's steps are shorter: less is the noise of a server that computes nothing
+RAN_WITH_RATIO_MAX = 1.1  # between the batch at an answer's end and at its start: beyond, the answer is ignored
+COUNT_MAX = 256  # answers in a mean at most: older ones fade
+ERROR_MIN = 0.05  # least error of one answer, also where a few happened to be equal
 
 Kind = tuple[bool, int, int]
 
 
 class TimedAnswer(NamedTuple):
-    """One that has ended: seconds from its sending, tokens of one of its sequences, and how many sequences the backend
-    had of ours, its own included, when it was sent and when it ended.
+    """An answer that has ended: seconds since its dispatch, tokens per sequence, and how many of our sequences the
+    backend ran, its own included, at its dispatch and at its end.
     """
 
     duration_s: float
@@ -42,7 +42,7 @@ class TimedAnswer(NamedTuple):
 
     @property
     def ran_with(self) -> float | None:
-        """So many ran beside it and with it; None where that changed too much."""
+        """The sequences that ran, its own included (geometric mean); None where that changed too much."""
         first, last = self.ran_with_first, self.ran_with_last
         if max(first, last) > RAN_WITH_RATIO_MAX * min(first, last) + 1:
             return None
@@ -51,7 +51,7 @@ class TimedAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Speed:
-    """Of answers of one kind, in logarithms: means of how long they took, of their tokens, and of what ran; and the
+    """Statistics of answers of one kind, in natural logarithms: means of duration, of tokens and of batch size, and the
     sums of squares and products of the first two.
     """
 
@@ -79,12 +79,14 @@ class Speed:
 
     @property
     def token(self) -> float:
-        """Of the time per token."""
+        """The mean logarithm of the seconds per token."""
         return self.duration - self.tokens
 
 
 class SpeedComparison(NamedTuple):
-    """What fewer in flight do to the throughput: the logarithms of its ratio, with an error, and of theirs."""
+    """The effect of fewer in flight: the logarithm of the throughput ratio, its error, and the logarithm of the ratio
+    of batch sizes.
+    """
 
     throughput: float
     error: float
@@ -93,7 +95,7 @@ class SpeedComparison(NamedTuple):
 
 @dataclass(slots=True)
 class Speeds:
-    """Of answers of every kind that ran with about as many. Mutable."""
+    """Statistics of the answers with about one batch size, by kind. Mutable."""
 
     by_kind: dict[Kind, Speed] = field(default_factory=dict)
     count: int = 0
@@ -104,15 +106,15 @@ class Speeds:
         self.by_kind.setdefault(answer.kind, Speed()).add(log(answer.token_s) + tokens, tokens, log(ran_with))
 
     def shift(self, by: float) -> None:
-        """The backend as a whole has become slower by this, as a logarithm."""
+        """Shift all durations: the whole backend has become slower by `by`, a logarithm."""
         for speed in self.by_kind.values():
             speed.duration += by
 
     def compared(self, more: "Speeds") -> SpeedComparison | None:
-        """These, of fewer in flight, with those of more; None where they have no kind in common.
+        """Compare these answers, with fewer in flight, with those of `more`; None where too few share a kind.
 
         An analysis of covariance: within a kind an answer of more tokens takes longer, in proportion where the time
-        goes into tokens, hardly where it goes into waiting in a line. By how much is the same slope in both.
+        goes into tokens, hardly where it goes into waiting in a queue. One slope is fitted for both.
         """
         pairs = list(self._pairs(more))
         tokens_squares = sum(fewer.tokens_squares + other.tokens_squares for fewer, other in pairs)
@@ -133,7 +135,7 @@ class Speeds:
         return SpeedComparison((ran_with - slower) / weights, error, ran_with / weights)
 
     def slower_than(self, others: Collection["Speeds"]) -> float:
-        """By how much these take longer per token than the fastest of their kind among others, as a logarithm."""
+        """The logarithm by which these take longer per token than the fastest of their kind among others."""
         slower = weights = 0.0
         for kind, speed in self.by_kind.items():
             known = [each.by_kind[kind].token for each in others if each is not self and kind in each.by_kind]

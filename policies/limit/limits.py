@@ -1,15 +1,15 @@
-"""May a backend that has a seat and memory for one more be given it? No more than it can serve in time.
+"""Limits: whether a backend that has a slot and memory for one more request can also serve it in time.
 
-What waits inside an engine is first come, first served and outside our fairness; what is missing there is a wasted
-step. By the model of its steps a backend may be given a request while
+An engine serves what waits inside it first come, first served, outside the scheduler's fairness; if too little is
+there, it wastes steps. By its step-time model, a backend may be sent a request while
 
-- the step with it stays within the tightest TPOT target of what runs, or within the knee where nobody has one;
-- the prompts ahead of it are computed in time for its first token, and nobody who runs becomes late for it. Where it
-  has no TTFT target, or nothing could save it, while less prompt is owed than keeps the engine busy for a step: more
-  would wait there, in front of everybody who comes.
+- the step with it stays within the tightest TPOT target of what runs, or within the knee where no request has one;
+- the prompts ahead of it are computed in time for its first token, and it makes no running request late. If it has no
+  TTFT target, or cannot keep it, the backend must owe less prompt than keeps the engine busy for a step: more would
+  wait there, ahead of every later request.
 
-A target that the engine could not keep even for this request alone binds nobody. While the model is not sure, the time
-that answers take says how much is too much (gap.py).
+A target that the engine could not keep even for this request alone is ignored. While there is no usable model, the
+limit is learnt from how long answers take (by_latency.py).
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from policies.reservation import Reservation
 
 SEQUENCES_MAX = 64
 
-STEP_UNDER_WAY = 1.0  # which a prompt that is sent now is not in
+STEP_UNDER_WAY = 1.0  # the current step, which does not include a prompt that is sent now
 
 
 class Limit(Protocol):
-    """May this backend be given one more, which it has a seat and memory for? One per backend."""
+    """Whether a backend may be sent one more request, which it has a slot and memory for. One instance per backend."""
 
     reads_time: bool
     """Whether it goes by when prompts will be computed."""
@@ -43,16 +43,18 @@ class Limit(Protocol):
         ...
 
     def sequences_max(self, work: EngineWork) -> float:
-        """The most sequences that it allows there; infinite where that depends on what they ask for, or is all."""
+        """The most sequences that it allows there; infinite where there is no fixed number."""
         ...
 
     def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
-        """One has ended, of a backend with so many seats for ours, which it is known to have where it `is_sized`."""
+        """Learn from an answer that has ended. `slots` are those for our sequences; with `is_sized` they are known, not
+        assumed.
+        """
         ...
 
 
 class RoomOnly:
-    """Seats and memory are all."""
+    """No limit besides slots and memory."""
 
     reads_time = False
 
@@ -66,11 +68,11 @@ class RoomOnly:
         return True
 
     def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
-        """Nothing is learnt."""
+        """Ignore the answer."""
 
 
 class FixedLimit(RoomOnly):
-    """At most so many sequences per engine, as the operator says; of all replicas together."""
+    """At most a configured number of sequences per engine, for all replicas together."""
 
     def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
         self._sequences_max = sequences_max
@@ -86,7 +88,7 @@ class FixedLimit(RoomOnly):
 
 
 class ModelLimit:
-    """What the backend can serve in time, by the model of its steps."""
+    """What the backend can serve in time by its step-time model; without a model, a limit learnt from latency."""
 
     reads_time = True
 
@@ -102,7 +104,7 @@ class ModelLimit:
         if work.model is None:
             return work.sequences + reservation.sequences <= self._gap.sequences_max
         if now < work.busy_until and work.ready_at > reservation.first_due_at:
-            return False  # as `may_prefill` would find, at a glance
+            return False  # the result of `may_prefill`, without its cost
         return PREDICTORS[work.batching].keeps_pace(work, reservation) and may_prefill(work, reservation, now)
 
     def sequences_max(self, work: EngineWork) -> float:
@@ -114,7 +116,7 @@ class ModelLimit:
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
-    """Whether its prompt may be computed there next."""
+    """Whether the request's prompt may be computed there next. Requires a step-time model."""
     predictor = PREDICTORS[work.batching]
     tokens = reservation.prefill_tokens
     if predictor.makes_late(work, tokens, now):
@@ -132,8 +134,8 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
 
 
 def may_share(work: EngineWork, shared: SharedSteps, tokens: int, left_s: float | None) -> bool:
-    """Whether a prompt may be computed beside the others, where each has at most a share of a step. Long ones leave
-    something of every step to short ones, which are then soon computed, however much is owed.
+    """Whether a prompt may be computed beside the others, where each gets at most a share of a step. Long prompts leave
+    a part of every step to short ones, so short ones are computed soon however much long ones are owed.
     """
     if tokens > shared.share_tokens:
         long_max = shared.long_prompts_max(step_tokens_max=work.step_tokens_max, engines=work.engines)

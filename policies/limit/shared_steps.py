@@ -1,7 +1,7 @@
-"""Prompts that share steps: no prompt gets more than a part of one, whoever is in front of it.
+"""Shared steps: prompts at an engine where one prompt gets at most a part of a step.
 
-vLLM's --long-prefill-token-threshold. Long prompts, which take several steps, then leave something of every step, and
-a short one is computed in that beside them, however much they are owed.
+This models vLLM's --long-prefill-token-threshold. A long prompt, which takes several steps, leaves a part of each, and
+a short prompt is computed in that part beside it, however much is still owed of long ones.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class SharedSteps:
     __slots__ = ("_short_tokens", "long_prompts", "share_tokens")
 
     def __init__(self, share_tokens: int, prompts: Iterable[Reservation]) -> None:
-        """A step computes at most `share_tokens` of one prompt; these are there."""
+        """A step computes at most `share_tokens` of one prompt. `prompts` are those without a first token now."""
         self.share_tokens = share_tokens
         self.long_prompts = 0
         """Those that are longer than that."""
@@ -31,11 +31,11 @@ class SharedSteps:
         self._count(prompt, -1)
 
     def long_prompts_max(self, *, step_tokens_max: int, engines: int) -> int:
-        """How many may be computed at a time so that something of every step is left for short ones."""
+        """How many long prompts may be computed at a time so that a part of every step is left for short ones."""
         return engines * max(1, ceil(step_tokens_max / self.share_tokens) - 1)
 
     def short_steps(self, tokens: float, *, chunk_tokens: int) -> float:
-        """Steps until so many tokens more of short prompts are computed in what long ones leave of `chunk_tokens`."""
+        """Steps until all short prompts and `tokens` more are computed in what long ones leave of `chunk_tokens`."""
         free_tokens = max(1, chunk_tokens - self.long_prompts * self.share_tokens)
         return (self._short_tokens + tokens) / free_tokens
 

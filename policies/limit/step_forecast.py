@@ -1,9 +1,9 @@
-"""What can an engine serve in time: how many decodes, which prompt by when, and who would be late for it?
+"""Step forecast: how many decodes an engine can serve in time, when a prompt is computed, and what it makes late.
 
-One predictor per rule by which engines fill their steps (BackendLoad.batching). vLLM's own computes prompts in the
-order in which they came and lets every decode run in every step, so a step with a full chunk in it is longer
-for all of them: they pay with their slack. FairBatching lets decodes wait for prompts as long as their slack lasts, and
-what is left of it is the prefill admission budget (policies/batching/pab.py).
+There is one predictor per rule by which engines fill their steps (BackendLoad.batching). vLLM's own rule computes
+prompts in the order of arrival and runs every decode in every step, so a step with a full chunk takes longer and costs
+all decodes some slack. FairBatching lets decodes wait for prompts as long as their slack lasts; what prompts can then
+use is the prefill admission budget (policies/batching/pab.py).
 """
 
 from math import inf
@@ -18,33 +18,35 @@ FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
 
 
 class StepForecast(Protocol):
-    """What can an engine that fills its steps by this rule serve in time? Asked only of work with a model."""
+    """What an engine with one batching rule can serve in time. Requires work with a step-time model."""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
-        """Whether all that run keep their time per token beside it, and it keeps its own."""
+        """Whether all running requests and this one keep their TPOT targets beside each other."""
         ...
 
     def is_full(self, work: EngineWork) -> bool:
-        """Whether the least request would be too much. Asked only where something runs."""
+        """Whether even the smallest request would be too much. Requires that something runs."""
         ...
 
     def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
-        """Seconds from now until its first token, which is due then; infinite: nobody said when."""
+        """Seconds from now until the first token of a prompt with this much to compute. `due_at` is its deadline,
+        infinite where it has none.
+        """
         ...
 
     def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
-        """Whether somebody who runs would miss a deadline that he would keep without it."""
+        """Whether the prompt would make a running request miss a deadline that it would keep otherwise."""
         ...
 
 
 class ChunkedPrefillForecast:
-    """vLLM: every decode in every step, and the chunk that is left for prompts, first come, first served."""
+    """vLLM: every decode runs in every step; prompts get the rest of the chunk, first come, first served."""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         """The step with it stays within the tightest TPOT target there, or the knee where there is none."""
         step_s_max = work.step_s_max
         if reservation.envelope is not None and (own_s := work.own_tpot_s(reservation)) < inf:
-            step_s_max = min(work.tpot_target_s(), own_s)  # the knee is for those who were promised nothing
+            step_s_max = min(work.tpot_target_s(), own_s)  # the knee is for requests without a target
         return work.decode_with_s(reservation) <= step_s_max + ROUNDING_S
 
     def is_full(self, work: EngineWork) -> bool:
@@ -54,7 +56,7 @@ class ChunkedPrefillForecast:
 
     def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
         owed = work.owed_tokens(now)
-        # It joins with the next step: half a step away in the mean, and where prompts are computed part of that.
+        # It joins the next step, half a step away in the mean; where prompts are owed, their time includes that.
         wait_s = work.decode_s / 2 if work.sequences and not owed else 0.0
         return wait_s + work.prefill_s(owed + prefill_tokens)
 
@@ -63,7 +65,7 @@ class ChunkedPrefillForecast:
 
 
 class FairBatchingForecast:
-    """FairBatching: decodes are put off until they are due, and prompts, the most urgent first, get that time."""
+    """FairBatching: decodes are delayed until they are due, and prompts get that time, the most urgent first."""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         return decode_share(work, reservation) <= 1.0 + ROUNDING
@@ -80,12 +82,12 @@ class FairBatchingForecast:
         return max(least_s, owed / speed if speed > 0.0 else FAR_OFF_S)
 
     def makes_late(self, work: EngineWork, prefill_tokens: float, now: float) -> bool:
-        return False  # a decode that would be late goes first, and prompts by their slack
+        return False  # a decode that would be late comes first, then prompts by their slack
 
 
 def decode_share(work: EngineWork, reservation: Reservation | None = None) -> float:
-    """The part of the engine's time that those who run, and this one, need for their tokens if none gets one sooner
-    than it is due. Who has no target runs in every step.
+    """The part of the engine's time that running requests, and this one, need for their tokens if none gets one sooner
+    than it is due. Requests without a target run in every step.
     """
     model, own_s = work.model, inf if reservation is None else work.own_tpot_s(reservation)
     assert model is not None
@@ -105,7 +107,7 @@ def decode_share(work: EngineWork, reservation: Reservation | None = None) -> fl
 
 
 def prefill_tokens_per_s(work: EngineWork) -> float:
-    """Prompt tokens per second while decodes are put off until they are due; zero or less: they leave no time."""
+    """Prompt tokens per second while decodes are delayed until they are due; zero or less where they leave no time."""
     assert work.model is not None
     return tokens_in(work.model, 1.0 - decode_share(work)) * work.engines
 

@@ -1,4 +1,4 @@
-"""What a limit makes of an engine's step-time model, for people and metrics. It reads, and moves nothing on."""
+"""Steps view: what a limit derives from an engine's step-time model, for the admin API and metrics. Read only."""
 
 from math import inf
 
@@ -6,11 +6,11 @@ from policies.limit.engine_work import EngineWork
 from policies.limit.step_forecast import prefill_tokens_per_s
 from policies.types import StepsView
 
-WINDOW_S = 1.0  # of a budget that no engine reports
+WINDOW_S = 1.0  # of a budget that is computed because the engine reports none
 
 
 def steps_view(work: EngineWork, now: float) -> StepsView | None:
-    """As of the last fact; None where nothing is limited by a model."""
+    """The state as of the last event; None without a usable model."""
     if work.model is None:
         return None
     owed_tokens, prefill_s = work.owed_then(now)
