@@ -93,7 +93,7 @@ class PoolQueues(TenantQueues):
         self._waiting: dict[str, tuple[str, float]] = {}  # request id -> (tenant id, deadline)
         self._deadlines: list[tuple[float, str]] = []
         self.restricted: dict[str, Request] = {}
-        """Those that only some backends will do for."""
+        """Waiting requests that only some backends can serve, by id."""
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -315,15 +315,15 @@ class Wait(StrEnum):
     """Why a request is queued: the first reason in this order that holds."""
 
     NO_BACKEND = "no_backend"
-    """No backend that would do is there."""
+    """No backend that can serve it is available."""
     BACKENDS_HELD = "backends_held"
-    """Those that would do have just refused something, and are left alone for a moment."""
+    """The backends that can serve it have just rejected a request, and get none for a moment."""
     TENANT_LIMIT = "tenant_limit"
-    """Its tenant has as much in flight as it may."""
+    """Its tenant is at its in-flight limit."""
     OWN_QUEUE = "own_queue"
-    """Older requests of its tenant wait too."""
+    """An older request of its tenant is next."""
     NO_ROOM = "no_room"
-    """No backend has room for whoever is next, itself or somebody who has received less."""
+    """No backend has room for the next request, which is this one or one of a tenant that has received less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class QueueCheckpoint:
 
 
 ServiceCheckpoint = Mapping[str, QueueCheckpoint]
-"""Of one pool, by lane."""
+"""The checkpoint of one pool: by backend id of each queue, or BEFORE_ALL."""
 
 NOTHING_RECEIVED = TierCheckpoint()
 

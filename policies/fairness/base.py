@@ -16,15 +16,15 @@ from policies.fairness.heap import Place
 from policies.types import Request
 
 Waiting = dict[str, Request]
-"""A tenant's waiting requests by id, oldest first. It changes as they come and go: to read, not to keep longer than
-the tenant waits."""
+"""A tenant's waiting requests by id, oldest first. A live view: read it, and do not keep it longer than the tenant
+waits."""
 
 Eligible = Callable[[Request], bool]
 
 CachedBlocks = Callable[[Request], int]
 Changes = Callable[[int], tuple[int, Collection[int] | None]]
-"""What the number of now is, and the last blocks of the prompts of which more or less is cached since that of another
-number; None: of any.
+"""Takes an earlier version number. Returns the present one, and the last blocks of the prompts of which more or less is
+cached since then; None: any prompt.
 """
 
 NOTHING: Waiting = {}
@@ -51,16 +51,16 @@ class Fairness(Protocol):
     """The order of requests in one queue: which waiting request is served next?"""
 
     reads_counters: bool
-    """Whether service that moves from outstanding to counter, and leaves the key as it was, may change the order."""
+    """Whether service that moves from outstanding to counter, with the same rank, may change the order."""
 
     follows_requests: bool
-    """Whether it wants to hear what becomes of requests: `queued`, `dropped`, `dispatched` and `ended`."""
+    """Whether the order needs the facts `queued`, `dropped`, `dispatched` and `ended`."""
 
     reads_prefixes: bool
-    """Whether it asks what is cached; `look_up_in` is called before anything else then."""
+    """Whether the order reads the prefix cache; `look_up_in` is then called first."""
 
     is_fair: bool
-    """Whether who has received what matters. Only then may a tenant be passed over for what it has in flight."""
+    """Whether the order follows service received. Only then may a tenant be passed over for what it has in flight."""
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
         """Set the prefix cache: `cached_blocks` gives the number of leading blocks of a request that are cached now

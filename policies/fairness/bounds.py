@@ -64,4 +64,4 @@ BOUNDS: Mapping[str, FairnessBound | None] = {
     "equinox": None,  # experimental
     "justitia": None,  # fair to agents, not to tenants; experimental
 }
-"""By name of the policy; None: it promises nothing."""
+"""By name of the policy; None: it has no bound."""

@@ -24,7 +24,7 @@ LOOKUPS_MAX = 128  # per decision
 SPARE_PROMPTS = 4 * LOOKUPS_MAX  # prompts that are not compared any more, tolerated before they are forgotten
 
 Rank = tuple[float] | tuple[float, float, str]
-"""Tokens that are cached, negative, arrival and tenant: the smallest goes first."""
+"""Minus the cached tokens, arrival, tenant id: the smallest is next."""
 
 UNKNOWN: Rank = (-inf,)  # sorts before all known ranks
 

@@ -36,7 +36,7 @@ RANKS: Mapping[str, Rank] = MappingProxyType(
     }
 )
 SECOND_KEYS = (*RANKS, PREFIX)
-"""By what requests of tenants that are level are chosen."""
+"""The second keys, which order the requests of level tenants."""
 
 
 class SlackCounter(VirtualTokenCounter):

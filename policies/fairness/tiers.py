@@ -43,7 +43,7 @@ class TieredFairness:
         self._tier_order = VirtualTokenCounter()
         self._orders: dict[str, Fairness] = {}
         self.waiting = 0
-        """How many tenants wait, over all tiers."""
+        """Number of waiting tenants over all tiers."""
         self.is_fair, self.follows_requests = True, False
         self.set_tiers(tiers)
 

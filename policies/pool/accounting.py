@@ -20,7 +20,7 @@ class Accounting:
     ledger: Ledger
     fair_queues: FairQueues
     unsettled: dict[str, InFlight] = field(default_factory=dict)
-    """Entries with tokens that no account has seen yet."""
+    """Entries with usage that is not charged yet, by request id."""
 
     def settle(self, entry: InFlight) -> None:
         """Charge what the entry has used and was not charged yet."""

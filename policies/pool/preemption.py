@@ -43,9 +43,9 @@ class Preemption:
     tier: Callable[[str], Tier]
     forecaster: Forecaster
     wakeup_at: float | None = field(default=None, init=False)
-    """When somebody who waits will have waited too long."""
+    """When a waiting request may preempt another; None: no such time is known."""
     is_on: bool = field(default=False, init=False)
-    """Whether anything may be taken back from anybody."""
+    """Whether any request may be preempted."""
     _untouched: dict[str, InFlight] = field(default_factory=dict, init=False)  # by request, in order of dispatch
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ class SlotFitting:
 
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
         self.placement: Placement = LeastReserved()
-        """Which of several backends that have room."""
+        """Chooses among the backends with room."""
         self._fleet = fleet
         self._prefixes = prefixes
         self._first_sizing = sizing

@@ -31,7 +31,7 @@ class Tenants:
     admission_rules: AdmissionRules
     attainment: AttainmentCounts
     noted: set[str] = field(default_factory=set)
-    """Tenants whose queue, tier or key may have changed, for whoever keeps them in order."""
+    """Tenants whose queue, tier or rank may have changed; shedding reads and clears it."""
     _leaving_tiers: set[str] = field(default_factory=set)
 
     def admitted(self, tenant_id: str) -> Tenant | None:

@@ -61,11 +61,11 @@ class FairQueue:
         self.order = order
         self.queues = queues
         self.first: dict[str, None] = {}
-        """Ids of waiting requests that go before any new choice, in this order: a backend did not take them, and they
-        were chosen and charged already, or a seat was taken back for them.
+        """Ids of waiting requests that precede any new choice, in this order: a backend rejected them after they were
+        chosen and charged, or another request was preempted for them.
         """
         self.held: dict[str, BackendHold] = {}
-        """By waiting request: the backend that was held for it when it last fitted nowhere and somebody could pass."""
+        """By waiting request: the backend held for it when it last fitted nowhere and another could pass."""
         self.output_tokens = output_tokens
         self._tenants = tenants
         self._price = price

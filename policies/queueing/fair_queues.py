@@ -265,9 +265,9 @@ class QueueFactory:
     share_ratio_max: float
     output_tokens: Callable[[Request], float]
     noted: set[str] = field(default_factory=set)
-    """Tenants whose keys may have changed, for whoever keeps them in order."""
+    """Tenants whose ranks may have changed; shedding reads and clears it."""
     restored: dict[str, QueueCheckpoint] = field(default_factory=dict)
-    """What everybody had received before backends that are not there yet."""
+    """Restored counters for the queues of backends that are not there yet."""
 
     def fair_queues(
         self, placement: Placement | ArrivalPlacement, queues: PoolQueues, running: Collection[str] = ()
