@@ -55,7 +55,9 @@ class Running:
 
 
 class Management:
-    """Call `open` before the gateway is assembled, `begin` before it serves. Create it on the loop that runs it."""
+    """The managed state of a gateway: registry, usage, budgets, checkpoint, reconciler, peer exchange and admin port.
+    Call `open` before the gateway is assembled, `begin` before it serves. Create it on the loop that runs it.
+    """
 
     def __init__(self, config: Config, store: Store) -> None:
         """Raises ValueError where the key file cannot be read, or a discovery source cannot be set up."""
@@ -215,7 +217,9 @@ class Management:
         return await self._port.start()
 
     async def stop(self) -> None:
-        """Save the checkpoint before requests are cut off, leave the peer exchange, and stop all further changes."""
+        """Write the checkpoint before requests are disconnected, leave the peer exchange, and stop all further
+        changes.
+        """
         if self._memory is not None:
             await self._memory.stop()
         if self.replicas is not None:

@@ -84,6 +84,8 @@ def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
 
 
 class JsonBody(NamedTuple):
+    """A JSON body: its bytes, and its parsed object."""
+
     raw: bytes
     values: dict[str, Any]
 
@@ -103,6 +105,8 @@ class JsonBody(NamedTuple):
 
 
 class UpstreamJson(NamedTuple):
+    """A JSON body to forward."""
+
     data: bytes
     options: UsageOptions | None
 
@@ -124,6 +128,8 @@ class UpstreamJson(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FormBody:
+    """A multipart form."""
+
     form: Form
 
     @property
@@ -142,6 +148,8 @@ class FormBody:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamForm:
+    """A multipart form to forward."""
+
     form: Form
     changes: Mapping[str, str | None]
     options: UsageOptions | None

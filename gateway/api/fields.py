@@ -50,6 +50,8 @@ class BodyField:
 
 @dataclass(frozen=True, slots=True)
 class HeaderField:
+    """A rule for a header. `what` and `why` are shown in the documentation."""
+
     what: str
     why: str
 

@@ -132,6 +132,7 @@ def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None)
 
 
 def wrong(name: str, what: str) -> Never:
+    """Raises BadRequest about this field."""
     raise BadRequest(f"'{name}' {what}.", param=name)
 
 

@@ -23,6 +23,8 @@ STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
+    """One mistake: its path, a sentence, and the line or variable that it comes from."""
+
     path: Loc
     text: str
     line: int | None = None
@@ -51,6 +53,7 @@ Variables = dict[tuple[str, ...], str]
 
 
 def dotted_path(path: Loc) -> str:
+    """The path as text, like backends[0].url."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
@@ -168,6 +171,7 @@ def _plain(message: str) -> str:
 
 
 def did_you_mean(name: str, names: list[str]) -> str:
+    """A hint at the most similar name, or at all names."""
     near = difflib.get_close_matches(name.lower(), names, n=1)
     if near:
         return f" (did you mean '{near[0]}'?)"

@@ -235,6 +235,8 @@ RateWindow = Annotated[str, BeforeValidator(partial(read_choice_of, tuple(WINDOW
 
 
 class Scheduling(Section):
+    """The policies of a pool, and its rules for KV memory, rate limits and preemption."""
+
     fairness: Fairness = PolicySettings(policy="vtc")
     prediction: Prediction = TenantQuantileSettings(policy="quantile")
     placement: Placement = PolicySettings(policy="least-reserved")

@@ -41,6 +41,7 @@ TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}")
 
 
 def not_bool(value: object) -> object:
+    """Rejects true and false, which pydantic would read as numbers."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")  # noqa: TRY004 - pydantic collects ValueErrors
     return value
@@ -98,6 +99,8 @@ Coefficients = Annotated[
 
 
 class Section(BaseModel):
+    """A section of the configuration: unknown keys are errors, values are immutable."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
@@ -111,6 +114,8 @@ class ServerTls(Section):
 
 
 class Listen(Section):
+    """The data port: address, TLS, optional response headers, and the origins that browsers may call it from."""
+
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535), BeforeValidator(not_bool)] = 8080
     tls: ServerTls | None = None
@@ -253,6 +258,8 @@ class TenantSection(Section):
 
 
 class QueueSection(Section):
+    """Queue limits, in total and per tenant, and the longest wait."""
+
     requests_max: Count = 10_000
     bytes_max: Bytes = ByteSize(1 << 30)
     tenant_requests_max: Count = 2_000
@@ -263,6 +270,8 @@ class QueueSection(Section):
 
 
 class LimitsSection(Section):
+    """Limits on requests and responses."""
+
     body_bytes_max: Bytes = ByteSize(16 << 20)
     body_values_max: Count = 100_000
     header_bytes_max: Bytes = ByteSize(32 << 10)
@@ -325,6 +334,8 @@ class PromptTokens(Section):
 
 
 class AccessLog(Section):
+    """A log of one line per call."""
+
     enabled: bool = True
     path: Path = Path("-")
 

@@ -33,6 +33,8 @@ ABSENT = "absent"  # wanted, but not added
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRoutes:
+    """Routes of backends."""
+
     registry: Registry
     backends: BackendPool
     pools: Pools

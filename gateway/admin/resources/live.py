@@ -52,6 +52,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRoutes:
+    """Routes of the live state."""
+
     registry: Registry
     pools: Pools
     budgets: Budgets

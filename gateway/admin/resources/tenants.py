@@ -11,6 +11,7 @@ from gateway.state.registry import Registry
 
 
 def routes(registry: Registry) -> Iterator[Route]:
+    """Routes of tenants and tiers."""
     yield from Collection(
         kind="tenants",
         noun="tenant",

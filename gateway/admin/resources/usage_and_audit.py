@@ -22,6 +22,8 @@ TIMES = frozenset({"created_at", "expires_at"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageAndAuditRoutes:
+    """Routes of usage and the audit log."""
+
     registry: Registry
     store: Store
     clock: Callable[[], float] = time.time
