@@ -1,4 +1,4 @@
-"""How long will a step of this engine take, and how sure is that?"""
+"""Step time: a model of how long an engine's steps take, learnt online, with its error."""
 
 from policies.step_time.fit import fit_all
 from policies.step_time.groups import StepGroups

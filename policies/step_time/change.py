@@ -1,8 +1,8 @@
-"""Has the engine become another one? A sequential test of what the model does not explain.
+"""Change test: a sequential test, on the errors of the model, of whether the engine has changed.
 
-An observation is strange if it is off by far more than usual. Now and then one is: a pause, a collection, somebody
-else on the machine. How often it happens is remembered, and a row of strange ones, all too slow or all too fast, is
-weighed against it: what each says for another engine is the logarithm of how much likelier it is of one (Page's
+An observation is strange if its error is far larger than usual. A few always are: a pause, a garbage collection,
+another process on the machine. The test learns how often this happens and weighs a run of strange observations, all too
+slow or all too fast, against it: each counts with the logarithm of how much likelier it is of a changed engine (Page's
 CUSUM of the likelihood ratio, Biometrika 1954). So two or three are enough for an engine that is never strange, and
 half a dozen are needed where one in ten is.
 """
@@ -13,59 +13,59 @@ from statistics import median
 
 ERRORS_KEPT = 64
 STRANGE_RATIO_MIN = 0.2
-STRANGE_TIMES = 3.0  # the usual error
-STRANGE_RATIO_MAX = log(3.0)  # where all are as far off it is not noise, however much of that is usual
-ROUGH = log(2.0) / 2 / STRANGE_TIMES  # with a larger usual error, a doubling hardly is strange
-ERRORS_MIN = 16  # before it is said how large the usual error is
-REMEMBERED = 512  # observations
-PRIOR_STRANGE, PRIOR_SEEN = 1.0, 20.0  # what is taken to be usual before anything is seen: one in twenty
-STRANGE_OF_ANOTHER = 0.95  # of another engine's observations, so many are strange
-# In the mean so many observations pass between two false alarms (Lorden 1971): a day of four a second. In doubt it is
-# after the square root of it, 10 minutes.
+STRANGE_TIMES = 3.0  # times the usual error
+STRANGE_RATIO_MAX = log(3.0)  # errors above it are strange, however large the usual error is
+ROUGH = log(2.0) / 2 / STRANGE_TIMES  # with a larger usual error, a doubling of the step time is hardly strange
+ERRORS_MIN = 16  # before the usual error can be called rough
+REMEMBERED = 512  # observations over which the frequency of strange ones fades
+PRIOR_STRANGE, PRIOR_SEEN = 1.0, 20.0  # assumed frequency before anything is seen: one in twenty
+STRANGE_OF_ANOTHER = 0.95  # share of a changed engine's observations that are strange
+# On average exp(CHANGED_MIN) observations pass between two false alarms (Lorden 1971): a day at four a second.
+# Between two false doubts it is the square root of that: 588 observations, two and a half minutes.
 CHANGED_MIN = log(4 * 86_400)
 DOUBTED_MIN = CHANGED_MIN / 2
 
 
 class ChangeTest:
-    """Is told how far off every prediction was, on a logarithmic scale, and says whether that is chance."""
+    """Takes the error of every prediction, as a natural logarithm, and says whether the engine has changed. Mutable."""
 
     def __init__(self) -> None:
         self._errors: deque[float] = deque(maxlen=ERRORS_KEPT)
-        self._usually_strange = 0.0  # of the latest, fading
+        self._usually_strange = 0.0  # strange observations, fading
         self._seen = 0.0
-        self._undecided: list[tuple[float, bool]] = []  # since something speaks for another engine
+        self._undecided: list[tuple[float, bool]] = []  # since there is evidence of a change
         self._evidence = {True: 0.0, False: 0.0}  # too slow, too fast
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it may be another engine."""
+        """Whether the engine may have changed."""
         return max(self._evidence.values()) >= DOUBTED_MIN
 
     @property
     def has_changed(self) -> bool:
-        """Whether it is another engine."""
+        """Whether the engine has changed."""
         return max(self._evidence.values()) >= CHANGED_MIN
 
     @property
     def begins(self) -> bool:
-        """Whether nothing says so: what comes next may be the first of another engine."""
+        """Whether there is no evidence of a change: the next observation may be the first of a changed engine."""
         return not any(self._evidence.values())
 
     @property
     def strange_ratio(self) -> float:
-        """What is off by less is as usual."""
+        """The error, as a logarithm, from which an observation is strange."""
         usual = STRANGE_TIMES * median(self._errors) if self._errors else 0.0
         return min(max(STRANGE_RATIO_MIN, usual), STRANGE_RATIO_MAX)
 
     def observed(self, off: float, edge: float = 0.0) -> None:
-        """A prediction was off by the logarithm `off`, positive if it took longer, of which chance explains `edge`."""
+        """Test one error: `off` is log(observed / predicted), of which up to `edge` is explained by chance."""
         is_strange = abs(off) > self.strange_ratio + edge
         usual = (self._usually_strange + PRIOR_STRANGE) / (self._seen + PRIOR_SEEN)
         for_it = max(0.0, log(STRANGE_OF_ANOTHER / usual))
         against = log((1.0 - STRANGE_OF_ANOTHER) / (1.0 - min(usual, STRANGE_OF_ANOTHER)))
         for slower, evidence in self._evidence.items():
             if is_strange and (off > 0.0) != slower:
-                self._evidence[slower] = 0.0  # no engine is too slow for what is believed, and then too fast
+                self._evidence[slower] = 0.0  # a changed engine is not too slow first and then too fast
             else:
                 self._evidence[slower] = max(0.0, evidence + (for_it if is_strange else against))
         self._undecided.append((abs(off), is_strange))
@@ -74,17 +74,17 @@ class ChangeTest:
 
     @property
     def is_rough(self) -> bool:
-        """Whether what it is told is usually too far off for a doubling to be seen."""
+        """Whether the usual error is too large to see a doubling of the step time."""
         return len(self._errors) >= ERRORS_MIN and median(self._errors) > ROUGH
 
     def begin_anew(self) -> None:
-        """It is known what was strange about the latest: that was not chance."""
+        """Drop the evidence: the latest strange observations are explained."""
         self._undecided.clear()
         for slower in self._evidence:
             self._evidence[slower] = 0.0
 
     def _were_usual(self) -> None:
-        """Nothing speaks for another engine any more: the latest were as the others are."""
+        """Count the undecided observations as usual: there is no evidence of a change any more."""
         fades = 1.0 - 1.0 / REMEMBERED
         for error, is_strange in self._undecided:
             self._errors.append(error)

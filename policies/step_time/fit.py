@@ -1,10 +1,10 @@
-"""The coefficients that explain observed steps best, none of them negative.
+"""Fit of the step-time model: the non-negative coefficients that explain the observed steps best.
 
-Least absolute relative error: a pause of the machine then counts by how far it is off and not by its square, and a
-step of 1 ms as much as one of 100 ms. It is reached by least squares, done again and again with weights of one over
-the last error (iteratively reweighted least squares). What the observations do not tell apart (requests from tokens,
-while everybody decodes) stays as it was before, by a weak spring on every coefficient; and where nothing was before,
-it is split evenly.
+The fit minimises the absolute relative error: a pause of the machine counts by its error and not by its square, and a
+step of 1 ms counts as much as one of 100 ms. The method is iteratively reweighted least squares: least squares are
+repeated with weights of one over the last error. Coefficients that the observations cannot tell apart (requests from
+tokens, while all requests decode) keep their previous values, by a weak ridge penalty towards these; without previous
+values the cost is split evenly.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,16 @@ from itertools import combinations
 from policies.step_time.model import StepTimeModel
 from policies.step_time.observation import Observation
 
-ERROR_RATIO_MIN = 0.01  # below it an error weighs no more: it is the clock's
-SPRING_OBSERVATIONS = 0.1  # what is held to counts as so many observations, in every coefficient
-SPRING_OBSERVATIONS_UNKNOWN = 0.01  # where nothing is known: only so that there is one solution
+ERROR_RATIO_MIN = 0.01  # smaller errors do not raise the weight further: they are the clock's
+SPRING_OBSERVATIONS = 0.1  # weight of the previous values, in observations, for every coefficient
+SPRING_OBSERVATIONS_UNKNOWN = 0.01  # without previous values: only to make the solution unique
 COEFFICIENTS = range(4)
 
-Equation = tuple[float, float, float, float]  # times the coefficients, it should be 1
+Equation = tuple[float, float, float, float]  # its scalar product with the coefficients should be 1
 
 
 def equation(observation: Observation) -> Equation:
-    """Divide by the time taken, which makes errors relative."""
+    """The observation divided by its seconds, which makes errors relative; requires `is_possible`."""
     over_s = 1.0 / observation.seconds
     return (
         observation.steps * over_s,
@@ -37,7 +37,9 @@ ROUNDS_FROM_NOTHING = 20
 
 
 def fit_all(observations: Iterable[Observation]) -> StepTimeModel | None:
-    """Fit what was observed, when all of it is there and nothing is known before; None where it says nothing."""
+    """Fit a complete set of observations without a previous model. Impossible ones are ignored. None where the
+    observations determine nothing.
+    """
     equations = [equation(each) for each in observations if each.is_possible]
     return fit(equations, None, believed=None, rounds=ROUNDS_FROM_NOTHING)
 
@@ -45,10 +47,10 @@ def fit_all(observations: Iterable[Observation]) -> StepTimeModel | None:
 def fit(
     equations: Sequence[Equation], held_to: StepTimeModel | None, *, believed: StepTimeModel | None, rounds: int
 ) -> StepTimeModel | None:
-    """Fit the equations. `held_to` is what stays where they say nothing, None: nothing is known.
+    """Fit the equations. `held_to` gives the coefficients that they do not determine; None: no previous model.
 
-    It is done in rounds of one pass each, the first with weights as of what is `believed`. None where the equations
-    say nothing and nothing is known.
+    Each of the `rounds` solves one weighted least squares problem; the first takes its weights from the errors of
+    `believed` (None: equal weights). Returns None where the equations determine nothing and `held_to` is None.
     """
     for _ in range(rounds):
         believed = _least_squares(equations, _weights(equations, believed), held_to)
@@ -65,8 +67,8 @@ def _weights(equations: Sequence[Equation], model: StepTimeModel | None) -> list
 def _least_squares(
     equations: Sequence[Equation], weights: Sequence[float], held_to: StepTimeModel | None
 ) -> StepTimeModel | None:
-    """Solve the normal equations in units in which every column has a mean square of 1: the spring is then as strong
-    for what is measured in microseconds as for what is measured in nanoseconds.
+    """Solve the normal equations in units in which every column has a mean square of 1: the penalty is then as strong
+    for a coefficient of microseconds as for one of nanoseconds.
     """
     matrix, right = _normal(equations, weights)
     total = sum(weights)
@@ -87,7 +89,9 @@ def _least_squares(
 
 
 def _normal(equations: Sequence[Equation], weights: Sequence[float]) -> tuple[list[list[float]], list[float]]:
-    """The weighted sums of products of columns, and of columns (the right side of every equation is 1)."""
+    """The normal matrix and its right side: weighted sums of products of columns, and of columns (each equation's
+    right side is 1).
+    """
     columns = list(zip(*equations, strict=True)) or [()] * len(COEFFICIENTS)
     weighted = [[w * x for w, x in zip(weights, column, strict=True)] for column in columns]
     matrix = [[sum(map(float.__mul__, row, column)) for column in columns] for row in weighted]
@@ -97,8 +101,8 @@ def _normal(equations: Sequence[Equation], weights: Sequence[float]) -> tuple[li
 def not_negative(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
     """Minimise x'Mx / 2 - r'x over x >= 0, for a positive definite M of at most 4 rows.
 
-    The minimum is that of the unconstrained problem in those variables that are not zero in it. With four of them all
-    sixteen choices can be looked at; nearly always the first, of all four, is the one.
+    The minimum solves the unconstrained problem in the variables that are not zero in it. Four variables have only
+    sixteen subsets, so all are tried; nearly always the first, all four, is the solution.
     """
     size = len(right)
     best, best_gain = [0.0] * size, 0.0
@@ -107,7 +111,7 @@ def not_negative(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> l
             values = _solve([[matrix[i][j] for j in chosen] for i in chosen], [right[i] for i in chosen])
             if min(values) < 0.0:
                 continue
-            gain = sum(right[i] * value for i, value in zip(chosen, values, strict=True))  # twice what it lowers
+            gain = sum(right[i] * value for i, value in zip(chosen, values, strict=True))  # twice the decrease
             if gain > best_gain:
                 best, best_gain = [0.0] * size, gain
                 for i, value in zip(chosen, values, strict=True):
@@ -118,7 +122,7 @@ def not_negative(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> l
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Gauss, without pivoting: the matrix is positive definite."""
+    """Gaussian elimination without pivoting: the matrix is positive definite. Changes its arguments."""
     size = len(right)
     for k in range(size):
         for i in range(k + 1, size):

@@ -1,7 +1,7 @@
-"""Single steps, put together with others of their kind until there are enough of them.
+"""Step groups: single steps of one kind, summed up into observations that are long enough to learn from.
 
-A step of a millisecond is as noisy as the machine is, for milliseconds on end; sixteen alike are hardly. Steps are
-alike whose new tokens have the same octave, so that a chunk of a prompt is not lost among decodes.
+A single step of a millisecond is as long as the noise of the machine; a sum of sixteen is hardly noisy. Steps are of
+one kind if their new tokens have the same octave, so that a chunk of a prompt does not disappear among decodes.
 """
 
 from policies.step_time.observation import Observation, Sum
@@ -10,13 +10,15 @@ GROUP_STEPS = 16
 
 
 class StepGroups:
-    """Gives an observation for every GROUP_STEPS steps of a kind."""
+    """Makes one observation of every GROUP_STEPS steps of a kind. Mutable."""
 
     def __init__(self) -> None:
         self._groups: dict[int, Sum] = {}
 
     def add(self, step: Observation) -> Observation | None:
-        """Take in one step; return what is ready. What no engine can have done is returned as it is."""
+        """Add one step; return the observation of its group if that is complete. An impossible step is returned as it
+        is.
+        """
         if not step.is_possible:
             return step
         octave = int(step.new_tokens).bit_length()

@@ -1,16 +1,16 @@
-"""The step time of one kind of engine, learnt while it works.
+"""Step-time learner: the step-time model of one kind of engine, learnt online.
 
-Every observation is first predicted and then learnt from, so that the error that is told is one of predictions. Every
-few of them, those that are remembered (policies/step_time/window.py) are fitted again (fit.py). Steps more than OUTLIER
-times off (a compilation, a collection, a machine that slept) are not learnt from.
+Every observation is first predicted and then learnt from, so the reported error is a prediction error. Every few
+observations, those in the window (policies/step_time/window.py) are fitted again (fit.py). Steps that are off by more
+than a factor of OUTLIER (a compilation, a garbage collection, a suspended machine) are not learnt from.
 
-Whether the engine is another one than before is asked of short glimpses (change.py), which are too rough to learn
-from: a few steps each, or what is observed where nothing shorter is seen. When they are off in a row they may be of a
-kind that was not seen before: then one fit with them explains them too. If none does, it is another engine. What was
-seen before is put aside, and what is believed is scaled to what has been glimpsed since until enough of the new one has
-been seen. If what was put aside is right again before that, it was a disturbance, and is over.
+Short glimpses are tested for a change of the engine (change.py). A glimpse is a few steps, too rough to learn from; or
+an observation, where nothing shorter is seen. A run of strange glimpses may be a new kind of work: then one fit
+explains them together with the window. If no fit does, the engine has changed: the old model and window are put aside,
+and the model is scaled to the glimpses since the change until there are enough observations for a fit. If the
+old model is right again before that, the change was a disturbance, and the old model and window are restored.
 
-Costs about 60 microseconds an observation in the mean: nearly a millisecond when it fits, every FIT_EVERY of them.
+An observation costs about 60 microseconds on average: nearly a millisecond for every fit, one per FIT_EVERY.
 """
 
 from collections import deque
@@ -31,24 +31,24 @@ ERRORS_KEPT = 64
 OUTLIER = 3.0
 
 OBSERVATIONS_MIN = 4  # as many as there are coefficients
-OBSERVATIONS_SETTLED = 32  # until then it is fitted more often and more thoroughly, and nothing counts as strange
+OBSERVATIONS_SETTLED = 32  # until then fits are more frequent and more thorough, and nothing counts as an outlier
 FIT_EVERY_UNSETTLED, FIT_EVERY = 2, 16
 ROUNDS_UNSETTLED, ROUNDS = 6, 1
 
 OBSERVATIONS_SURE = 16
 ERROR_RATIO_SURE = 0.25
-PROMPT_RATIO_SURE = 0.05  # of the tokens, those that nobody decodes: without any, nothing is known of prompts
+PROMPT_RATIO_SURE = 0.05  # least share of prompt tokens among all: with fewer, the cost of prompts is not known
 
-NEW_WORK_ERROR_TIMES = 1.5  # that one model for the old and the new may be worse for the old
-GLIMPSE_S = 0.1  # or as many steps as make a group: shorter ones are as noisy as the machine
-# In the time of so many steps as they were, one or two of an engine twice as slow are seen. More where that is too
-# rough: vLLM counts the tokens of a prompt when all its chunks are computed.
+NEW_WORK_ERROR_TIMES = 1.5  # by which one model for old and new work may be worse for the old
+GLIMPSE_S = 0.1  # least length, or GROUP_STEPS steps: shorter ones are as noisy as the machine
+# A glimpse is at least this many predicted step times long: an engine twice as slow then shows one or two steps. The
+# number doubles while glimpses are too rough: vLLM counts the tokens of a prompt when all its chunks are computed.
 GLIMPSE_STEPS_MIN, GLIMPSE_STEPS_MAX = 3, 24
-EXPLAINED_MIN = 1e-6  # an engine is not a million times slower than another
+EXPLAINED_MIN = 1e-6  # bounds logarithms: no engine is a million times slower than another
 
 
 class _Aside(NamedTuple):
-    """What was known of the engine before."""
+    """The model and window from before a change."""
 
     model: StepTimeModel
     window: ObservationWindow
@@ -63,22 +63,22 @@ class StepTimeLearner:
         self._window = ObservationWindow()
         self._test = ChangeTest()
         self._glimpse_steps = GLIMPSE_STEPS_MIN
-        self._glimpses: dict[str, Sum] = {}  # by engine, as far as seen
-        self._strange: list[Observation] = []  # the glimpses in a row that are off
+        self._glimpses: dict[str, Sum] = {}  # unfinished ones, by engine
+        self._strange: list[Observation] = []  # the current run of strange glimpses
         self._errors: deque[float] = deque(maxlen=ERRORS_KEPT)
         self._aside: _Aside | None = None
         self._settled = start is not None
         self._unfitted = 0
         self._knows_prompts = start is not None
-        self._since = Sum()  # what was glimpsed since the engine became another one,
-        self._shape: StepTimeModel | None = None  # of which this was believed before
+        self._since = Sum()  # glimpses since the engine changed
+        self._shape: StepTimeModel | None = None  # the model from before the change, to be scaled
         self.ignored_total = 0
         self.outliers_total = 0
         self.changes_total = 0
 
     @property
     def step_time(self) -> StepTime | None:
-        """What is believed now; None while nothing is."""
+        """The current model with its error; None before the first fit without a start value."""
         if self._model is None:
             return None
         if len(self._errors) < OBSERVATIONS_MIN and self._start is not None and not self.changes_total:
@@ -89,7 +89,9 @@ class StepTimeLearner:
         return StepTime(self._model, error_ratio=error_ratio, is_sure=is_sure)
 
     def observe(self, observation: Observation, *, is_glimpsed: bool = False) -> None:
-        """Learn from what was seen, which `is_glimpsed` already or not; what is not possible is counted and ignored."""
+        """Learn from an observation. With `is_glimpsed` it is not tested for a change, as its glimpses were. Impossible
+        ones are counted and ignored.
+        """
         if not observation.is_possible:
             self.ignored_total += 1
             return
@@ -107,8 +109,8 @@ class StepTimeLearner:
             self._fit()
 
     def glimpse(self, seen: Observation, *, engine: str = "", edge_steps: float) -> bool:
-        """Look at a few steps, or none, right after those of this engine that were looked at before; of as many
-        `edge_steps` is not known whether they are in it. Whether it is another engine than before.
+        """Add a few steps, or none, that follow the last glimpse of this engine without a gap. For `edge_steps` of them
+        it is not known whether they belong to it. Returns whether the engine has changed.
         """
         if self._model is None:
             return False
@@ -123,7 +125,7 @@ class StepTimeLearner:
         return self._may_change and whole.is_possible and self._glimpsed(whole, edge=edge_steps / part.steps)
 
     def unseen(self, engine: str | None = None) -> None:
-        """What this engine (all of them) does next does not follow on what was looked at before."""
+        """Drop the unfinished glimpse of this engine (None: of all): the next one does not follow it without a gap."""
         if engine is None:
             self._glimpses.clear()
         else:
@@ -131,11 +133,11 @@ class StepTimeLearner:
 
     @property
     def _may_change(self) -> bool:
-        """Whether so much is known of the engine that another one would be noticed."""
+        """Whether enough is known of the engine to notice a change."""
         return self._settled or self._aside is not None or len(self._window) >= OBSERVATIONS_SURE
 
     def _glimpsed(self, seen: Observation, *, edge: float) -> bool:
-        """Test a glimpse, of which chance explains an error of `edge`. Whether it is another engine than before."""
+        """Test a glimpse, of which chance explains an error of `edge`. Returns whether the engine has changed."""
         assert self._model is not None, "otherwise there is nothing to change"
         self._test.observed(_off(seen, self._model), edge)
         self._rescale(seen)
@@ -154,7 +156,7 @@ class StepTimeLearner:
 
     @property
     def _observations_min(self) -> int:
-        """So many are fitted. Of an engine that was another one a few say less than what that was and all glimpses."""
+        """Observations needed for a fit. After a change more are needed: a few say less than the scaled old model."""
         return OBSERVATIONS_MIN if self._aside is None else 2 * OBSERVATIONS_MIN
 
     def _fit(self) -> None:
@@ -171,7 +173,9 @@ class StepTimeLearner:
         self._knows_prompts = self._knows_prompts or prompts >= PROMPT_RATIO_SURE * tokens
 
     def _change(self, model: StepTimeModel) -> bool:
-        """The latest glimpses are not of what is believed. Whether they are of another engine, which is begun anew."""
+        """Handle a run of strange glimpses: restore the old model, learn new work, or begin anew. Returns whether the
+        engine has changed, which new work is not.
+        """
         strange, ratio = self._strange, self._test.strange_ratio
         aside, self._strange = self._aside, []
         self._test.begin_anew()
@@ -189,7 +193,7 @@ class StepTimeLearner:
         return True
 
     def _is_new_work(self, strange: list[Equation], model: StepTimeModel, strange_ratio: float) -> bool:
-        """Whether one model explains them and all that is remembered; it is believed then."""
+        """Whether one model explains the strange glimpses and the window; it becomes the model then."""
         remembered = list(self._window)
         both = fit([*remembered, *strange], self._held_to, believed=model, rounds=ROUNDS_UNSETTLED)
         if both is None or not remembered:
@@ -201,7 +205,7 @@ class StepTimeLearner:
         return True
 
     def _begin_anew(self, strange: list[Observation], model: StepTimeModel) -> None:
-        # The first of them may have begun before the change.
+        # The first glimpse may have begun before the change.
         self._since = Sum()
         for each in strange[1:] or strange:
             self._since.add(each)
@@ -214,7 +218,7 @@ class StepTimeLearner:
         self._scale()
 
     def _rescale(self, seen: Observation) -> None:
-        """Until there is enough for a fit, all glimpses since the change say how much faster or slower it is."""
+        """Scale the old model by all glimpses since the change, until there are enough observations for a fit."""
         if self._aside is not None and len(self._window) < self._observations_min:
             self._since.add(seen)
             self._scale()
@@ -232,12 +236,12 @@ def _explained(seen: Equation, model: StepTimeModel) -> float:
 
 
 def _strangeness(seen: Equation, model: StepTimeModel) -> float:
-    """How far off the model is, on a logarithmic scale: ten times too long is as far as ten times too short."""
+    """The error of the model as an absolute logarithm: ten times too long is as far off as ten times too short."""
     return abs(log(max(_explained(seen, model), EXPLAINED_MIN)))
 
 
 def _off(seen: Observation, model: StepTimeModel) -> float:
-    """How much longer it took than the model says, as a logarithm."""
+    """log(observed / predicted) seconds: positive where the steps took longer than predicted."""
     return log(seen.seconds / max(seen.predicted_s(model), EXPLAINED_MIN * seen.seconds))
 
 

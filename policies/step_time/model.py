@@ -1,8 +1,8 @@
-"""The time of one engine step, as a linear function of what it computes.
+"""Step-time model: the time of one engine step, as a linear function of what it computes.
 
 T = base + token * new tokens + context_token * context tokens + request * requests: FairBatching's model
-(arXiv 2510.14392, 3.2) and a term for every request, which a host that prepares each of them needs. Times are those
-of whole cycles, from one start to the next.
+(arXiv 2510.14392, 3.2) with one more term, the host's time to prepare each request. A step lasts a whole cycle, from
+its start to the start of the next.
 """
 
 from dataclasses import astuple, dataclass
@@ -11,7 +11,7 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """Coefficients in seconds, none negative; raises ValueError for others."""
+    """Coefficients in seconds: finite, none negative, not all zero; otherwise ValueError is raised."""
 
     base_s: float
     token_s: float
@@ -23,7 +23,7 @@ class StepTimeModel:
             raise ValueError("coefficients are finite, not negative, and not all zero")
 
     def step_s(self, *, new_tokens: float, context_tokens: float, requests: float) -> float:
-        """Seconds of a step that computes `new_tokens` for `requests`, which read `context_tokens` of KV in all."""
+        """Seconds of a step that computes `new_tokens` for `requests`, which read `context_tokens` of KV in total."""
         return (
             self.base_s + self.token_s * new_tokens + self.context_token_s * context_tokens + self.request_s * requests
         )
@@ -31,8 +31,8 @@ class StepTimeModel:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What is believed of a backend's steps. `error_ratio` is the median relative error of what was predicted lately;
-    while it is not `is_sure` nothing may be promised by it.
+    """The current model of a backend's steps. `error_ratio` is the median relative error of recent predictions. While
+    it is not `is_sure`, no forecast may rely on it.
     """
 
     model: StepTimeModel

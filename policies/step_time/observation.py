@@ -1,7 +1,7 @@
-"""What was seen of an engine's steps: one step, or a stretch of time and all steps in it, as sums.
+"""Observations of an engine's steps: one step, or a stretch of time and all steps in it, as sums.
 
-The model is linear, so a sum of steps is as good an equation as a single one. What nobody could have seen (a
-negative count, a step of no time or of minutes) is told apart here, so that whoever lies teaches nothing.
+The model is linear, so a sum of steps is as good an equation as a single one. Impossible observations (a
+negative count, a step of no time or of more than STEP_S_MAX) are recognised here, so that wrong reports teach nothing.
 """
 
 from dataclasses import astuple, dataclass
@@ -9,14 +9,14 @@ from dataclasses import astuple, dataclass
 from policies.step_time.model import StepTimeModel
 
 STEP_S_MIN, STEP_S_MAX = 1e-6, 600.0
-AMOUNT_MAX = 1e15  # of anything: above it, sums of squares lose their last digits
+AMOUNT_MAX = 1e15  # of any field: above it, sums of squares lose their last digits
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """`steps` took `seconds` and computed `new_tokens` together.
 
-    `context_token_steps` is the sum over the steps of the KV tokens that each of them read, `request_steps` that of
+    `context_token_steps` is the sum over the steps of the KV tokens that each of them read, `request_steps` the sum of
     the requests in each.
     """
 
@@ -28,7 +28,7 @@ class Observation:
 
     @property
     def is_possible(self) -> bool:
-        """Whether an engine can have done this."""
+        """Whether an engine can have done this; False for NaN, infinite or negative fields and absurd step times."""
         return (
             all(0.0 <= each <= AMOUNT_MAX for each in astuple(self))  # which NaN is not
             and self.steps > 0.0
@@ -37,7 +37,7 @@ class Observation:
         )
 
     def predicted_s(self, model: StepTimeModel) -> float:
-        """How long the model says that these steps take."""
+        """Seconds that these steps take by the model."""
         return (
             model.base_s * self.steps
             + model.token_s * self.new_tokens
@@ -47,7 +47,7 @@ class Observation:
 
 
 class Sum:
-    """Observations that become one."""
+    """A running sum of observations. Mutable."""
 
     def __init__(self) -> None:
         self.seconds = self.steps = self.new_tokens = self.context_token_steps = self.request_steps = 0.0

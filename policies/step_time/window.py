@@ -1,9 +1,9 @@
-"""What is remembered of an engine's steps: the latest of every kind, not the latest of all.
+"""Observation window: the latest observations of every kind of step, not the latest of all.
 
-Traffic keeps to one kind of step for minutes, and a window of the latest observations would forget, meanwhile, what a
-step costs with one request in it, or with a long prompt. So steps are told apart by the octaves of their new tokens
-and of the context that they read, and of each kind the latest are kept. What has not been seen for AGE_MAX
-observations is forgotten all the same.
+Traffic can consist of one kind of step for minutes. A window of the latest observations would then forget what a
+step costs with one request in it, or with a long prompt. So the kind of a step is the octaves of its new tokens
+and of the context that it reads, and the latest of each kind are kept. An observation is dropped in any case when it is
+AGE_MAX observations old.
 """
 
 from collections import deque
@@ -26,13 +26,13 @@ class _Row(NamedTuple):
 
 
 def kind_of(equation: Equation) -> Kind:
-    """The octaves of what a step computes and of what it reads; the equation's scale does not matter."""
+    """The octaves of a step's new tokens and of its context tokens. The equation's scale does not matter."""
     steps, tokens, context, _ = equation
     return frexp(tokens / steps)[1], frexp(context / steps)[1]
 
 
 class ObservationWindow:
-    """Equations, at most ROWS_MAX of them."""
+    """At most ROWS_MAX equations, KIND_ROWS_MAX of a kind. Mutable; iterates over the equations, by kind."""
 
     def __init__(self) -> None:
         self._rows: dict[Kind, deque[_Row]] = {}
@@ -48,7 +48,7 @@ class ObservationWindow:
                 yield row.equation
 
     def add(self, equation: Equation) -> None:
-        """Remember it; forget what is oldest of its kind, or of the kind that there is most of."""
+        """Add an equation. A full kind drops its oldest; a full window drops the oldest of its largest kind."""
         self._number += 1
         rows = self._rows.setdefault(kind_of(equation), deque())
         rows.append(_Row(self._number, equation))
@@ -59,7 +59,7 @@ class ObservationWindow:
             self._drop(max(self._rows.values(), key=len))
 
     def forget_old(self) -> None:
-        """Forget what is older than AGE_MAX observations."""
+        """Drop equations that are at least AGE_MAX observations old."""
         for kind, rows in list(self._rows.items()):
             while rows and rows[0].number <= self._number - AGE_MAX:
                 self._drop(rows)
