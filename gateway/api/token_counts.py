@@ -44,7 +44,7 @@ RANKS_FILE_BYTES_MAX = 64 << 20
 
 
 Ratio = tuple[str, str, float, int]
-"""Of a tenant and a model: tokens per byte of its prompts, and by how many reports."""
+"""Tenant, model, tokens per byte of its prompts, and the number of reports behind the ratio."""
 
 
 @dataclass(slots=True)

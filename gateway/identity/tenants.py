@@ -17,7 +17,7 @@ class TenantDirectory(Protocol):
     """Finds the settings of a tenant."""
 
     refusal: Reason
-    """What a request is told whose tenant is not found."""
+    """The reason of the Reject where `find` returns None."""
 
     def find(self, tenant_id: str) -> Tenant | None:
         """Return the tenant, None where there is no such tenant, or no room for one more."""

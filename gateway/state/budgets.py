@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 BUDGETED = ("tenants", "keys")
 """Kinds of entries that may have budgets."""
 Holder = tuple[str, str]
-"""Who has a budget: a tenant and one of its keys, "" for the tenant as a whole."""
+"""The holder of a budget: a tenant and one of its keys, "" for the tenant as a whole."""
 Spent = Mapping[str, Mapping[str, int]]
 """Tokens by day and holder (`holder_name`), as one writer has counted them."""
 
@@ -125,7 +125,7 @@ class Budgets:
         self._read_at_s = 0.0
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
         self.reserved_elsewhere: Mapping[str, int] = {}
-        """By holder (`holder_name`): what other gateways have reserved."""
+        """Tokens reserved at other gateways, by holder (`holder_name`)."""
         self._replicas = 1  # that divide the rest while the peer exchange is unavailable
         self._today, self._ends_s = "", (0.0, 0.0)
         book.counted = self._counted

@@ -16,7 +16,7 @@ from gateway.state.entries import Declared, declared_by
 
 LIVE_SECTIONS = frozenset({"backends", "tiers", "tenants", "pools", "scheduling"})
 LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
-"""What of these sections takes effect while the gateway runs; all else at its next start."""
+"""The fields of `scheduling` that take effect on reload, like the other live sections; all else at the next start."""
 
 
 class Declaration:

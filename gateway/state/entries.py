@@ -23,7 +23,7 @@ HMAC_CHARS_IN_NAME = 16
 
 Origin = Literal["declared", "admin", "overridden"]
 Declared = Mapping[str, Mapping[str, Section]]
-"""What the file declares, by kind and name."""
+"""Declared sections, by kind and name."""
 
 
 @dataclass(frozen=True, slots=True)

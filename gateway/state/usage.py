@@ -51,7 +51,7 @@ class UsageBook:
         self._writing: set[UsageKey] = set()
         self._day, self._day_ends_at_s = "", 0.0
         self.counted: Callable[[UsageKey, int], None] = lambda _of, _tokens: None
-        """Told of what was just counted, and how many tokens of prompt and answer it was."""
+        """Called after each count with its key and its prompt and output tokens."""
         self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
         self.writer = secrets.token_urlsafe(WRITER_BYTES)
 
