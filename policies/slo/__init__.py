@@ -1,1 +1,1 @@
-"""Are requests served in the time that they were promised? What an envelope means, and who keeps it."""
+"""SLO envelopes: attainment, slack, TTFT forecasts, queue timeouts and shedding."""

@@ -1,8 +1,8 @@
-"""Who was served in the time that was promised? Counted per tenant and tier when a request ends.
+"""SLO attainment: how many requests kept their SLO envelope, counted per tenant and tier when a request ends.
 
-A request that was served is judged by what came of it, also where its client left; one that its backend failed before
-the first token, or that was refused, kept nothing. Counts since start, one small record per tenant and tier: whoever
-wants a rate takes the difference of two snapshots.
+A request that was served is judged by the tokens that it produced, also after a disconnect of its client. A request
+that its backend failed before the first token has kept no target. Rejected requests are counted apart. Counts
+run since the start, in one small record per tenant and tier; a rate is the difference of two snapshots.
 """
 
 from typing import NamedTuple
@@ -13,8 +13,8 @@ ROUNDING_S = 1e-9
 
 
 class MetTargets(NamedTuple):
-    """Which targets an answer kept; a target that was not set is kept. `tpot` is by the time per output token since
-    the first token came, `tpot_envelope` since it was due.
+    """Which targets an answer kept; a target that is not set counts as kept. `tpot` uses the time per output token
+    since the first token came, `tpot_envelope` since it was due.
     """
 
     ttft: bool
@@ -31,8 +31,8 @@ NOTHING_KEPT = MetTargets(ttft=False, tpot=False, tpot_envelope=False)
 
 
 def met_targets(envelope: SloEnvelope, timing: Timing) -> MetTargets:
-    """What an answer that came like this has kept. Of one that came whole, when its first token would have come is not
-    known: it is judged by the time that all of it was due.
+    """The targets that an answer with this timing has kept. A non-streamed answer has no TTFT: all its targets are
+    judged by whether its tokens came in time.
     """
     in_time = timing.tokens_in_time == timing.tokens
     if timing.ttft_s is None:
@@ -45,26 +45,26 @@ def met_targets(envelope: SloEnvelope, timing: Timing) -> MetTargets:
 
 
 class AttainmentCounts:
-    """How many of whose requests kept which of their targets. Mutable."""
+    """Counts of kept targets, per tenant and per tier. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tally] = {}
         self._tiers: dict[str, _Tally] = {}
 
     def ended(self, request: Request, timing: Timing | None, outcome: Outcome, *, tier_id: str) -> None:
-        """A request that was dispatched is over. `timing` is None where nothing of its answer was seen."""
+        """Count a dispatched request that has ended. `timing` is None where nothing of its answer was seen."""
         assert request.envelope is not None, "what was promised nothing is not judged"
         if timing is not None and timing.tokens:
             result = met_targets(request.envelope, timing)
         elif outcome is Outcome.BACKEND_FAILED:
             result, timing = NOTHING_KEPT, NOTHING_SEEN
         else:
-            return  # an answer without tokens is late for nobody; nobody knows how long its client would have waited
+            return  # without tokens nothing was late, and it is not known how long the client would have waited
         for tally in self._tallies(request.tenant_id, tier_id):
             tally.add(result, timing)
 
     def refused(self, request: Request, *, tier_id: str) -> None:
-        """A request with an envelope was refused, on arrival or in the queue."""
+        """Count a request with an SLO envelope that was rejected, on arrival or in the queue."""
         for tally in self._tallies(request.tenant_id, tier_id):
             tally.refused += 1
 
@@ -75,11 +75,11 @@ class AttainmentCounts:
         return _view(self._tiers.get(tier_id))
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant is gone; its tier remembers."""
+        """Drop the counts of a removed tenant; its tier keeps them."""
         self._tenants.pop(tenant_id, None)
 
     def forget_tier(self, tier_id: str) -> None:
-        """The tier is gone."""
+        """Drop the counts of a removed tier."""
         self._tiers.pop(tier_id, None)
 
     def _tallies(self, tenant_id: str, tier_id: str) -> tuple["_Tally", "_Tally"]:
@@ -87,7 +87,7 @@ class AttainmentCounts:
 
 
 class _Tally:
-    """The counts of Attainment, counting."""
+    """The counts of Attainment, mutable."""
 
     __slots__ = (
         "met", "refused", "requests", "tokens", "tokens_in_time", "tpot_envelope_met", "tpot_met", "ttft_met",

@@ -1,7 +1,7 @@
-"""How long may a request wait, and what is it told then?
+"""Queue timeout: how long a request may wait, and with which reason it is rejected then.
 
-No longer than any request may; and in a tier that refuses what cannot be in time, no longer than until its first
-token is due: from then on it is late for certain, whatever is forecast.
+No request waits longer than `wait_s_max`. In a tier that rejects requests that would miss their target, a request waits
+at most until its first token is due: after that it is certainly late, whatever the forecast.
 """
 
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from policies.types import Reason, Request, Tier
 
 @dataclass(frozen=True, slots=True)
 class QueueTimeout:
-    """`tier` gives the tier of a tenant's id."""
+    """The queue timeout of one pool. `wait_s_max` is in seconds; `tier` maps a tenant's id to its tier."""
 
     wait_s_max: float
     tier: Callable[[str], Tier]
 
     def ends_at(self, request: Request) -> float:
-        """When it has waited long enough."""
+        """When the request's wait ends."""
         waited_at, due_at = request.arrived_at + self.wait_s_max, first_token_due_at(request)
         if due_at is None or due_at >= waited_at or not self.tier(request.tenant_id).rejects_misses:
             return waited_at
         return due_at
 
     def reason(self, request: Request, now: float) -> Reason:
-        """Why a request is refused whose time has run out."""
+        """Why a request is rejected whose wait has ended by `now`."""
         return Reason.QUEUE_TIMEOUT if now >= request.arrived_at + self.wait_s_max else Reason.SLO_UNREACHABLE

@@ -1,11 +1,11 @@
-"""The queues are full and somebody more important comes: who waits in vain?
+"""Shedding: which waiting request is dropped when the queues are full and a more important one arrives.
 
-Only tiers that are sheddable (a priority below 0) give, and only to more important ones. What is late already goes
-first, then the lowest tier, inside it the tenant furthest above its fair share (the largest key), inside it the
-newest request, for which the least was waited. Whatever runs is never touched.
+Only sheddable tiers (a priority below 0) yield, and only to more important ones. A request that is late already is
+dropped first. Otherwise the choice is the lowest tier, within it the tenant furthest above its fair share (the largest
+rank), and of that tenant the newest request, which has waited least. A running request is never dropped.
 
-Who is late and who is furthest ahead is kept in two heaps for each tier. Keys and queues change with almost every fact;
-so whoever changed is only noted, and looked at when somebody asks, or when many are noted.
+Two heaps per tier keep the tenants by lateness and by rank. Ranks and queues change with almost every event. So a
+changed tenant is only noted, and the heaps are updated when a victim is asked for or many tenants are noted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +18,8 @@ from policies.fairness.heap import Place, TenantHeap
 from policies.queues import PoolQueues
 from policies.types import Request, Tier
 
-SHED_MAX = 64  # for one that comes: a large body is not worth more small ones
-NOTED_MAX = 64  # tenants: looked at some at a time, nobody waits for all of them
+SHED_MAX = 64  # requests dropped for one arrival: a large body is not worth more small ones
+NOTED_MAX = 64  # tenants: updated in batches, so that no event pays for all of them
 
 
 class _Waiter(Place):
@@ -30,13 +30,13 @@ class _Waiter(Place):
     def __init__(self, tenant_id: str, tier_id: str) -> None:
         super().__init__(tenant_id)
         self.tier_id = tier_id
-        # Of equal keys the last id is the first to give; 1 is more than any letter and ends the id.
+        # Of equal ranks, the last id yields first; 1 sorts after any negated letter and ends the id.
         self.last_id_first = (*(-ord(letter) for letter in tenant_id), 1)
 
 
 @dataclass(slots=True)
 class _Yielding:
-    """The waiting tenants of one tier: by when the first of each is due, and by how far each is ahead."""
+    """The waiting tenants of one tier, by when the head of each queue is due, and by rank."""
 
     due: TenantHeap[_Waiter]
     ahead: TenantHeap[_Waiter]
@@ -44,7 +44,7 @@ class _Yielding:
 
 @dataclass(slots=True)
 class Shedding:
-    """Which waiting request makes room? `tier` gives the tier of a tenant's id, `key` its key."""
+    """Chooses the waiting request to drop. `tier` maps a tenant's id to its tier, `key` to its rank. Mutable."""
 
     queues: PoolQueues
     tiers: Mapping[str, Tier]
@@ -56,23 +56,23 @@ class Shedding:
     _by_tier: dict[str, _Yielding] = field(default_factory=dict)
 
     def keys_changed(self) -> None:
-        """Any tenant's key may be another."""
+        """Note all waiting tenants: any rank may have changed."""
         self.noted.update(self.queues.tenant_ids())
 
     def tiers_changed(self) -> None:
-        """There are other tiers, or they are others than they were."""
+        """Apply a change of the tiers: added, removed or changed."""
         self.keys_changed()
         self._look()
         for tier_id in self._by_tier.keys() - self.tiers.keys():
             del self._by_tier[tier_id]
 
     def settle(self) -> None:
-        """Look at some of those that are noted, if they are many."""
+        """Update the heaps if many tenants are noted. Called regularly to bound the cost of `victim`."""
         if len(self.noted) >= NOTED_MAX:
             self._look()
 
     def victim(self, newcomer: Request, now: float) -> Request | None:
-        """The request that goes first, None where nobody yields to this one."""
+        """The waiting request to drop for the newcomer; None where none yields to it."""
         self._look()
         priority = self.tier(newcomer.tenant_id).priority
         levels = list(self._levels(priority))
@@ -88,14 +88,14 @@ class Shedding:
         return None
 
     def _levels(self, priority: float) -> Iterator[list[_Yielding]]:
-        """The tiers that yield to this priority, those of one priority together, the lowest first."""
+        """The tiers that yield to this priority, grouped by priority, the lowest first."""
         yielding = [tier for tier_id in self._by_tier if (tier := self.tiers[tier_id]).priority < priority]
         yielding.sort(key=lambda tier: tier.priority)
         for _, tiers in groupby(yielding, key=lambda tier: tier.priority):
             yield [self._by_tier[tier.id] for tier in tiers]
 
     def _look(self) -> None:
-        """Put everybody who is noted where it belongs."""
+        """Update the heaps for all noted tenants."""
         noted, queues, waiters = self.noted, self.queues, self._waiters
         for tenant_id in noted:
             before = waiters.get(tenant_id)

@@ -1,4 +1,4 @@
-"""How much time is left, for people and metrics: the slack of every request that was promised anything."""
+"""Slack view: the slack of every request with an SLO envelope, for the admin API and metrics."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Slacks:
 def slacks(
     waiting: Iterable[Request], in_flight: Iterable[InFlight], *, tier_id: Callable[[str], str], now: float
 ) -> Slacks:
-    """The slacks of what waits and what runs; `tier_id` is that of a tenant's id."""
+    """The slacks of waiting and running requests at `now`; `tier_id` maps a tenant's id to its tier's."""
     views = _waiting(waiting, now) | _running(in_flight, now)
     slacks = Slacks()
     for view in views.values():

@@ -1,12 +1,12 @@
-"""How promptly does an answer come, token by token? In constant memory and time, while it passes.
+"""Timeliness: how promptly the tokens of one answer come, measured while it streams, in constant memory and time.
 
-Three readings (FairBatching, arXiv 2510.14392, 3.1 and 5.1). Time per output token since the first token came, and
-since it was due: (o(j) - o(0)) / j and (o(j) - arrival - TTFT) / j, the largest over the answer's tokens; the second
-keeps its target exactly if every token came by arrival + TTFT + j * TPOT, the first may exceed it where the first token
-came early. And the tokens that came by then, one by one: an answer that stalled once is not as bad as one that
-crawled. Tokens that pass together pass at one time.
+There are three measures (FairBatching, arXiv 2510.14392, 3.1 and 5.1). Two are the time per output token since the
+first token came and since it was due: (o(j) - o(0)) / j and (o(j) - arrival - TTFT) / j, the largest over the answer's
+tokens. The second is within its target exactly if every token came by arrival + TTFT + j * TPOT; the first may exceed
+it where the first token came early. The third is the number of tokens that came in time: an answer that stalled once is
+not as bad as one that was slow throughout. Tokens of one chunk count as having come at one time.
 
-An answer that is not streamed is there when all of it is: it is judged by when its last token was due.
+All tokens of a non-streamed answer come at its end: it is judged by when its last token was due.
 """
 
 from math import ceil, inf
@@ -14,11 +14,11 @@ from math import ceil, inf
 from policies.envelope import first_token_due_at
 from policies.types import Request, Timing
 
-ROUNDING_S = 1e-9  # a sum of times that ends on its deadline is in time
+ROUNDING_S = 1e-9  # a token exactly on its deadline is in time
 
 
 class Timeliness:
-    """The tokens of one answer against its request's envelope. Mutable."""
+    """The tokens of one answer against its request's SLO envelope. Mutable."""
 
     __slots__ = (
         "_arrived_at", "_choices", "_due_at", "_first_at", "_is_whole", "_last_at", "_late", "_since_due_s",
@@ -26,11 +26,11 @@ class Timeliness:
     )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
-        """The request has an envelope."""
+        """The request must have an SLO envelope."""
         assert request.envelope is not None, "what was promised nothing is not judged"
         due_at = first_token_due_at(request)
         self._arrived_at = request.arrived_at
-        self._choices = request.choices  # produced side by side: each token in turn is one of the next choice
+        self._choices = request.choices  # produced in parallel: tokens are counted as one of each choice in turn
         self._token_s = inf if request.envelope.tpot_s is None else request.envelope.tpot_s / request.choices
         self._due_at = inf if due_at is None else due_at  # until the first token comes
         self._first_at = self._last_at = 0.0
@@ -39,7 +39,7 @@ class Timeliness:
         self._is_whole = False
 
     def passed(self, tokens: int, now: float) -> None:
-        """So many tokens of the answer are there by now. Called for every chunk, hence written for its cost."""
+        """Record that the answer has `tokens` tokens by now. Called for every chunk, hence optimised."""
         before = self._tokens
         if tokens <= before:
             return
@@ -57,7 +57,7 @@ class Timeliness:
                 self._late += 1 if tokens == before + 1 else self._late_among(before, tokens, late_s)
 
     def whole(self, tokens: int, now: float) -> None:
-        """The answer is there, all at once: so many tokens."""
+        """Record a non-streamed answer of `tokens` tokens, complete at `now`."""
         self._tokens, self._last_at, self._is_whole = tokens, now, True
         late_s, last = now - self._due_at, tokens - 1
         if tokens and late_s > ROUNDING_S and (not last or late_s > last * self._token_s + ROUNDING_S):
@@ -72,7 +72,7 @@ class Timeliness:
         return self._due_at + (self._tokens // self._choices) * self._choices * self._token_s - now
 
     def timing(self) -> Timing:
-        """All of it, so far."""
+        """The measures of the answer so far."""
         last, choices = self._tokens - 1, self._choices
         has_second = last >= choices
         since_due_s = self._since_due_s
@@ -87,7 +87,7 @@ class Timeliness:
         )
 
     def _began(self, before: int, tokens: int, now: float) -> None:
-        """The first token of a choice is there, and maybe more."""
+        """Record the first token of a choice, and any others of the same chunk."""
         if not before:
             self._first_at = now
             if self._due_at == inf:
@@ -100,7 +100,7 @@ class Timeliness:
             self._late += self._late_among(before, tokens, late_s)
 
     def _late_among(self, before: int, tokens: int, late_s: float) -> int:
-        """How many of the tokens from `before` on, so long after the first was due, were due by now."""
+        """How many of the tokens from number `before` up to `tokens` are late, `late_s` after the first was due."""
         if self._token_s == inf:
             return max(0, min(tokens, self._choices) - before)
         return max(0, min(tokens, ceil((late_s - ROUNDING_S) / self._token_s)) - before)

@@ -1,14 +1,14 @@
-"""If this request were let in now, when would it have its first token?
+"""TTFT forecast: when a request that is admitted now would have its first token.
 
-It waits for what is sent before it, in the order in which it will really be served, and then for its prompt. Before it
-go its own tenant's requests; meanwhile all others get their shares, and where the tenant is ahead of who is next
-they catch up first. That is fluid, and never more than all that waits. What has to end before there is room for
-so much is the fleet's to say, by the model of its steps (Fleet.forecasts).
+The request waits for what is sent before it, in the scheduler's real order, and then for its prompt. First come the
+earlier requests of its own tenant. Meanwhile the other tenants get their shares, and where the tenant's rank is ahead
+of the next in order, they catch up first. This work is estimated as a fluid, and is at most all that waits. The fleet
+forecasts when there is room for so much, by the step-time models of the backends (Fleet.forecasts).
 
-A queue that holds only what has arrived since the last decision is no queue: most of it may go at once.
+A queue that holds only arrivals since the last poll does not count: most of it may be sent at once.
 
-All backends are asked now and then which of them are promising, and only those in between: a decision has to be
-quick, and a forecast is not so exact that a better one could be missed in so short a time.
+All backends are scanned every SCAN_S for the most promising, and only these are asked in between: a decision has to be
+quick, and forecasts are not exact enough to miss much in so short a time.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from policies.queueing.fair_queues import FairQueues
 from policies.queues import PoolQueues
 from policies.types import Request, Tenant
 
-SCAN_S = 0.05  # a few steps
+SCAN_S = 0.05  # between two scans: a few steps
 PROMISING_MAX = 3
 NEXT = WorkAhead(0.0, 0.0)
 
 
 class BackendScan(NamedTuple):
-    """What all backends that serve said: which of them are promising (none: not all of them are known), how many they
-    are, and how long an answer is in the mean. It holds until this time.
+    """A scan of all backends that serve: the ids of the promising ones (none where some backend has no forecast), the
+    number that serves, and the mean predicted output of what runs. It is valid until `until`.
     """
 
     until: float
@@ -42,7 +42,7 @@ NOTHING_KNOWN = BackendScan(float("-inf"))
 
 @dataclass(slots=True)
 class Forecaster:
-    """What waits, what runs, and what that means for one more. `output_tokens` is what a request is sized at."""
+    """Forecasts TTFT from what waits and what runs. `output_tokens` gives the predicted output of a request."""
 
     queues: PoolQueues
     fleet: Fleet
@@ -54,10 +54,10 @@ class Forecaster:
     _scan: BackendScan = NOTHING_KNOWN
 
     def polled(self) -> None:
-        """What waits now did not find room."""
+        """Note which tiers have waiting requests after a poll: those found no room."""
         if not self._is_asked:
             return
-        restricted = len(self.queues.restricted)  # waits for some backends, and says nothing of all of them
+        restricted = len(self.queues.restricted)  # these wait for certain backends, which says nothing of the others
         if len(self.queues) > restricted:
             self._stuck_tiers = frozenset().union(
                 *(fair_queue.order.waiting_tiers() for fair_queue in self.fair_queues.all())
@@ -66,19 +66,23 @@ class Forecaster:
             self._stuck_tiers = frozenset()
 
     def ttft_s(self, request: Request, tenant: Tenant, now: float) -> float | None:
-        """Seconds from now until the first token of a request that arrives now; None where nobody can be sure."""
-        self._is_asked = True  # from now on it is worth following
+        """Seconds from now until the first token of a request that arrives now; None where some backend has no sure
+        step-time model.
+        """
+        self._is_asked = True  # from now on `polled` keeps track
         output_tokens = self.output_tokens(request)
         scan = self._scanned(request, now, output_tokens)
         return self._forecast_s(request, now, output_tokens, scan, self._ahead(request, tenant, output_tokens, scan))
 
     def next_ttft_s(self, request: Request, now: float) -> float | None:
-        """The same of a request that goes next, and for which there is no room now."""
+        """Seconds from now until the first token of the request that is next to be sent and has no room now; None as in
+        `ttft_s`.
+        """
         output_tokens = self.output_tokens(request)
         return self._forecast_s(request, now, output_tokens, self._scanned(request, now, output_tokens), NEXT)
 
     def is_hopeless(self, request: Request, due_at: float, now: float) -> bool:
-        """Whether no backend could give the first token by this time, if it had nothing else to do."""
+        """Whether no backend could give the first token by `due_at`, even with no other prompt ahead of it."""
         left_s = due_at - now
         if left_s <= 0.0:
             return True
@@ -89,7 +93,7 @@ class Forecaster:
         return (self.fleet.least_ttft_s(request, now) or 0.0) > left_s
 
     def _scanned(self, request: Request, now: float, output_tokens: float) -> BackendScan:
-        """What is known of all backends that will do for the request."""
+        """The scan of all backends that are eligible for the request: the cached one while it is valid."""
         if now < self._scan.until and request.backend_ids is None:
             return self._scan
         fleet, serving = self.fleet, len(self.fleet.serving(request, now))
@@ -110,7 +114,7 @@ class Forecaster:
         return min(forecasts).ttft_s if forecasts else None
 
     def _ahead(self, request: Request, tenant: Tenant, output_tokens: float, scan: BackendScan) -> WorkAhead | None:
-        """What is sent before the request to each backend; None where it may go at once, as far as its tier goes."""
+        """What is sent to each backend before the request; None where nothing of its tier is stuck in the queue."""
         queues, waiting = self.queues, len(self.queues)
         if tenant.tier_id not in self._stuck_tiers or not waiting:
             return None
