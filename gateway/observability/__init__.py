@@ -1,1 +1,1 @@
-"""What is told about calls: one line each in the access log and in the trace log."""
+"""Logs, metrics and traces of calls, of the schedulers and of the process."""

@@ -1,4 +1,4 @@
-"""One JSON line per request. A record has no field for prompts or keys."""
+"""The access log: one JSON line per request. A record has no field for prompts or keys."""
 
 from typing import TypedDict
 
@@ -6,11 +6,12 @@ from gateway.observability.line_log import LineLog
 
 
 class AccessRecord(TypedDict):
-    """One finished request. `ts` is Unix time in seconds at its arrival; None is what never happened.
+    """One finished request. `ts` is Unix time in seconds of its arrival; None where its event never happened.
 
-    Of a request with an envelope, and an answer: which targets it kept (TPOT counted from its first token; one that is
-    not set is kept), whether it kept the envelope, in which every token has its time, and how many tokens did.
-    `estimated`: token counts are the gateway's own, because the backend reported none.
+    For an answered request with an SLO envelope: `ttft_met` and `tpot_met`, the targets that it met (TPOT counted from
+    the first token; a target that is not set is met); `envelope_met`, whether every token was in time;
+    `tokens_in_time`, how many tokens were. `estimated`: the gateway estimated token counts that the backend did not
+    report.
     """
 
     ts: float

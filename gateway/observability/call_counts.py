@@ -1,7 +1,7 @@
-"""Counting calls when they have ended: nothing is counted per token.
+"""CallMeter: counts calls by tenant and by model when they have ended; nothing is counted per token.
 
-A tenant's counts are plain numbers, a model's histograms are looked up once and kept. There is a bound to both:
-TenantSeries says who has series of his own, and beyond MODELS_MAX models the rest is "other".
+A tenant's counts are plain numbers; a model's histograms are looked up once and kept. Both are bounded: TenantSeries
+selects the tenants with series of their own, and beyond MODELS_MAX models the rest is "other".
 """
 
 import time
@@ -24,7 +24,7 @@ from gateway.observability.tenant_series import OTHER, TenantSeries
 from policies.types import Outcome, Reason
 
 MODELS_MAX: Final = 50  # combinations of operation, model and tier
-NOBODY: Final = "unknown"  # the tenant of a call whose key is none
+NOBODY: Final = "unknown"  # the tenant of a call without a valid key
 ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
 REFUSED: Final = "refused"
 DISPATCHED: Final = "dispatched"
@@ -35,7 +35,7 @@ _SHED: Final = frozenset(Reason)
 
 @dataclass(slots=True)
 class _OfTenant:
-    """What one tenant's calls came to, or those of all that have no series of their own."""
+    """The counts of one tenant, or of all tenants without series of their own."""
 
     requests: dict[str, int] = field(default_factory=dict)  # by outcome
     refusals: dict[str, int] = field(default_factory=dict)  # by reason
@@ -66,7 +66,7 @@ class CallMeter:
 
     def ended(self, trace: CallTrace) -> None:
         if trace.request is not None and trace.outcome is None and trace.status < 400:
-            return  # its client was told that it is being made: the response itself has a line of its own
+            return  # it only started a background response, which is counted when it ends
         now_s = time.perf_counter()
         outcome = outcome_of(trace)
         tenant = self._tenant(trace)
@@ -88,7 +88,7 @@ class CallMeter:
             self._time(trace, outcome, now_s)
 
     def seen(self) -> dict[Family, Values]:
-        """What all calls came to, by tenant."""
+        """The counts of all calls, by tenant."""
         rows = self._tenants.items()
         kinds = ((INPUT, "input"), (CACHED, "cached"), (OUTPUT, "output"))
         return {
@@ -132,15 +132,15 @@ class CallMeter:
         return model
 
     def _drop(self, label: str) -> None:
-        """The tenant has no series of its own any more."""
+        """Forget the counts of a tenant that has lost its series."""
         self._tenants.pop(label, None)
 
 
 def outcome_of(trace: CallTrace) -> str:
-    """How the call ended, as one of few words."""
+    """How the call ended, as one of few label values."""
     if trace.outcome is not None:
         return trace.outcome
     if trace.status < 400:
         return ANSWERED
-    # Of what the gateway answers itself, above 499 there are only the scheduler's reasons.
+    # A status of 500 or more comes from the scheduler, with one of its reasons, or from a failed backend.
     return REFUSED if trace.status < 500 or trace.reason in _SHED else Outcome.BACKEND_FAILED

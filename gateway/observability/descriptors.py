@@ -1,8 +1,8 @@
-"""Is there a file descriptor left for the next connection? The event loop does not say so.
+"""Descriptors: logs when the process has no file descriptor left for new connections; the event loop does not.
 
-uvloop (libuv) accepts a connection for which there is none by a descriptor that it keeps for that, and closes it at
-once: no handler of errors hears of it, and whoever connects sees a gateway that hangs up. So a descriptor is asked for
-once a second, which is two calls of the operating system.
+Without a free descriptor, uvloop (libuv) accepts a connection with a spare one and closes it at once: no error handler
+is called, and the client sees a connection that ends. So this component opens and closes a descriptor once a second,
+which costs two system calls.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class Descriptors:
-    """Says in the log when there are none, once a minute at most. Mutable; `start` it on its loop, `stop` it."""
+    """Logs an error when no descriptor is left, once a minute at most. Mutable; `start` it on its loop, `stop` it."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._said_at = -inf
 
     def start(self) -> None:
-        """Look from now on."""
+        """Check once a second from now on."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(LOOK_S, self._look, loop)
 
@@ -39,7 +39,7 @@ class Descriptors:
         self._timer = loop.call_later(LOOK_S, self._look, loop)
 
     def look(self, now: float) -> None:
-        """Is there one at this time, in seconds?"""
+        """Check now; `now` is in seconds."""
         try:
             os.close(os.dup(2))
         except OSError as error:

@@ -1,9 +1,8 @@
-"""The GenAI names of OpenTelemetry that spans and metrics use, in one place, as of one version.
+"""The names of OpenTelemetry's GenAI semantic conventions that spans and metrics use, as of one version.
 
 Their status is Development: they may be renamed. These are the names of version 1.44.0 of the semantic conventions,
-the last to hold them all before semantic-conventions-genai took them over; when they are raised, this file and
-docs/operations.md change and nothing else. There is no name here for prompts, completions or keys, which are never
-recorded.
+the last with all of them before semantic-conventions-genai took them over. For a newer version, only this file and
+docs/operations.md change. There is no name here for prompts, completions or keys, which are never recorded.
 https://github.com/open-telemetry/semantic-conventions-genai
 """
 
@@ -43,7 +42,7 @@ PER_TOKEN_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4
 
 # -- operations ------------------------------------------------------------------------------------------------
 
-# What the last words of a path say; the conventions have no names for the rest, which are called by those words.
+# By the end of a path. The conventions have no names for other paths: their operation is the last part of the path.
 _OPERATIONS: Final[Mapping[str, str]] = {
     "/chat/completions": "chat",
     "/messages": "chat",
@@ -54,7 +53,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
 
 
 def operation(path: str) -> str:
-    """The operation at an endpoint."""
+    """The operation name of an endpoint's path."""
     for end, name in _OPERATIONS.items():
         if path.endswith(end):
             return name

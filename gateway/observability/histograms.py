@@ -1,7 +1,7 @@
-"""Histograms that are counted on the event loop and become samples when somebody asks.
+"""Histograms that are counted on the event loop and become samples on a scrape.
 
-prometheus_client's own take a lock for every number, because any thread may count: a microsecond each. Here one loop
-counts and the same loop reads, so a bucket is a number in a list; the same call costs a sixth of that.
+prometheus_client's own take a lock for every observation, because any thread may count: a microsecond each. Here one
+loop counts and reads, so a bucket is a number in a list, and an observation costs a sixth of that.
 """
 
 from bisect import bisect_left
@@ -17,12 +17,12 @@ Labels = tuple[str, ...]
 
 
 class Histogram:
-    """One series: how many observations there were up to each bound, and their sum. Mutable; not for threads."""
+    """One series: the number of observations in each bucket, and their sum. Mutable; not thread-safe."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """`bounds` are the upper ends of the buckets, which they belong to, rising; one more bucket has no end."""
+        """`bounds` are the inclusive upper bounds of the buckets, ascending; one more bucket is unbounded."""
         self._bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
@@ -33,10 +33,10 @@ class Histogram:
 
 
 class HistogramFamily:
-    """A metric whose series are histograms, by the values of its labels. Mutable."""
+    """A metric whose series are histograms, by label values. Mutable."""
 
     def __init__(self, name: str, help: str, labels: Labels = (), *, bounds: tuple[float, ...]) -> None:  # noqa: A002
-        """`help` says what it measures, as in Prometheus' text."""
+        """`help` is the help text in Prometheus' format."""
         self.name: Final = name
         self.help: Final = help
         self.labels: Final = labels
@@ -45,7 +45,7 @@ class HistogramFamily:
         self._series: dict[Labels, Histogram] = {}
 
     def of(self, *labels: str) -> Histogram:
-        """The series of these values of the labels: the same one every time."""
+        """The series of these label values: the same object every time."""
         histogram = self._series.get(labels)
         if histogram is None:
             histogram = self._series[labels] = Histogram(self._bounds)
@@ -53,15 +53,15 @@ class HistogramFamily:
 
     @property
     def samples_per_series(self) -> int:
-        """Lines of text that one series is."""
+        """The number of text lines of one series."""
         return len(self._les) + 2
 
     def series(self) -> list[tuple[Labels, Histogram]]:
-        """All that there are now, by values of the labels."""
+        """All present series, by label values."""
         return list(self._series.items())
 
     def metric(self, series: Iterable[tuple[Labels, Histogram]]) -> HistogramMetricFamily:
-        """With these series."""
+        """The metric with these series."""
         metric = HistogramMetricFamily(self.name, self.help, labels=self.labels)
         for labels, histogram in series:
             buckets = list(zip(self._les, accumulate(histogram.counts), strict=True))

@@ -1,9 +1,9 @@
-"""Every metric there is: its name, what it says, its labels. docs/operations.md lists the same, and a test compares.
+"""All metrics: names, help texts and labels. docs/operations.md lists the same, and a test compares both.
 
-Two sorts. Histograms are by model and tier; their series are looked up once and kept (calls.py, histograms.py).
-What there may be a thousand of, by tenant above all, is a Family: numbers that are kept where they arise (calls.py,
-standings.py) and become samples in slices when somebody asks. Their series come and go with what they are about.
-Tenants have counters and gauges alone; a histogram for each would be a megabyte.
+There are two kinds. Histograms are by model and tier; their series are looked up once and kept (call_counts.py,
+histograms.py). A Family is for what may have a thousand series, by tenant above all: its numbers are kept where they
+arise (call_counts.py, scheduler_metrics.py) and become samples in slices on a scrape. Its series come and go with what
+they describe. Tenants have counters and gauges only, because a histogram for each would take a megabyte in all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,9 +29,9 @@ MODEL: Final = ("gen_ai_operation_name", "gen_ai_request_model", "tier")
 Values = dict[Labels, float]
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # each is itself: to look one up costs no look at its text
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so a look-up hashes no text
 class Family:
-    """A metric that is read and not counted. A `total` only grows."""
+    """A metric whose values are read on a scrape. With `total` it is a counter, otherwise a gauge."""
 
     name: str
     help: str
@@ -39,7 +39,7 @@ class Family:
     total: bool = False
 
     def metric(self, values: Iterable[tuple[Labels, float]]) -> Metric:
-        """With these values, by values of the labels."""
+        """The metric with these values, by label values."""
         make = CounterMetricFamily if self.total else GaugeMetricFamily
         metric = make(self.name, self.help, labels=self.labels)
         for labels, value in values:
@@ -48,7 +48,7 @@ class Family:
 
 
 class SloFamilies(NamedTuple):
-    """Who was served in the time that was promised: of requests with an envelope."""
+    """SLO attainment: counters of the requests with an SLO envelope."""
 
     requests: Family
     kept: Family
@@ -57,7 +57,7 @@ class SloFamilies(NamedTuple):
     refused: Family
 
     def rows(self, labels: Labels, attained: Attainment) -> Iterator[tuple[Family, Labels, int]]:
-        """What these counts are as samples."""
+        """These counts as samples."""
         yield self.requests, labels, attained.requests
         yield self.kept, (*labels, "ttft"), attained.ttft_met
         yield self.kept, (*labels, "tpot"), attained.tpot_met
@@ -217,7 +217,7 @@ FAMILIES: Final = (
 
 
 class Histograms:
-    """What is measured when a call ends, and by the event loop about itself."""
+    """All histograms: of calls, observed at their end, and of the event loop's lag."""
 
     def __init__(self) -> None:
         self.wait = HistogramFamily(

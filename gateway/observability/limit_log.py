@@ -1,6 +1,7 @@
-"""What an operator is told of how much a backend is given: that its size is not known, and that a limit holds it back.
+"""LimitLog: logs that a backend's size is not known, and that the limit of a backend binds, so that requests wait.
 
-A line when it begins and one when it is over, not one a look: a limit that binds now and then binds.
+There is one line when it begins and one when it is over, not one for each look. A limit that binds at intervals of
+less than QUIET_S counts as binding throughout.
 """
 
 import logging
@@ -10,14 +11,14 @@ from typing import Final
 
 from policies.types import BackendView
 
-QUIET_S: Final = 60.0  # a limit that has not bound for so long binds no more
-CHANGED_RATIO: Final = 2.0  # what it allows is told anew when it is so much more or less than was told
+QUIET_S: Final = 60.0  # a limit that has not bound for so long no longer binds
+CHANGED_RATIO: Final = 2.0  # a limit is logged again when it has changed by this factor
 
 log = logging.getLogger(__name__)
 
 
 def binds(view: BackendView, queued_requests: int) -> bool:
-    """Whether something waits that the backend has a seat for, and its limit keeps back."""
+    """Whether requests wait although the backend has a free slot, because of its limit."""
     limit = view.sequences_max
     if limit is None or not queued_requests or not view.available:
         return False
@@ -27,18 +28,18 @@ def binds(view: BackendView, queued_requests: int) -> bool:
 @dataclass(slots=True)
 class _Told:
     is_unsized: bool = False
-    limit: float | None = None  # as it was when it was last said to bind
+    limit: float | None = None  # as last logged; None: it does not bind
     bound_at: float = -inf
 
 
 class LimitLog:
-    """What was told of every backend. Mutable."""
+    """The log lines about all backends. Mutable."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], _Told] = {}
 
     def see(self, pool: str, backend_id: str, view: BackendView, *, queued_requests: int, now: float) -> None:
-        """How it stands at this time, in seconds."""
+        """Log what has changed at this backend; `now` is in seconds."""
         told = self._told.setdefault((pool, backend_id), _Told())
         if view.available and not view.is_sized and not told.is_unsized:
             log.warning(

@@ -1,9 +1,9 @@
-"""JSON lines to a file, written away from the requests.
+"""LineLog: writes JSON lines to a file, off the path of requests.
 
-The event loop only appends a record to a bounded queue; a thread encodes and writes what has gathered,
-a few times a second. Nobody wakes it: waking a thread per request would cost more than the line. When the
-disk is too slow the queue fills, and records are dropped and counted, rather than requests delayed. The file
-is opened for every batch, so it may be rotated at any time.
+The event loop only appends a record to a bounded queue; a thread encodes and writes the queued records a few times
+a second. It polls, because waking a thread for each request would cost more than the line. When the disk is too slow,
+the queue fills, and records are dropped and counted instead of delaying requests. The file is opened for every batch,
+so it may be rotated at any time.
 """
 
 import os
@@ -56,7 +56,7 @@ class LineLog(Generic[Record]):
         self._flush()
 
     def _flush(self) -> None:
-        # Only this thread takes records away, so what is counted here is there.
+        # Only this thread removes records, so as many as were counted are still there.
         batch = [self._records.popleft() for _ in range(len(self._records))]
         if not batch:
             return

@@ -1,7 +1,7 @@
-"""The gateway's own log, on standard error: a time, a level and a sentence; text for people, JSON for machines.
+"""The gateway's own log on standard error: a time, a level and a message, as text or as JSON.
 
-Requests are in the access log, which goes elsewhere (access_log.py). Control characters of a message are escaped: a
-name from outside can neither begin a line of its own nor colour a terminal (CWE-117).
+Requests are in the access log (access_log.py). Control characters in a message are escaped, so a name from outside can
+neither begin a line of its own nor colour a terminal (CWE-117).
 """
 
 import json
@@ -16,8 +16,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def configure_logging(level: str, form: Literal["text", "json"], stream: TextIO | None = None) -> None:
-    """Write what this process logs to `stream` (None: standard error). Of other packages only warnings: aiohttp's info
-    is a line for every request.
+    """Write the log of this process to `stream` (None: standard error). Other packages log warnings only, because
+    aiohttp's info level is a line for every request.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
@@ -30,7 +30,7 @@ def configure_logging(level: str, form: Literal["text", "json"], stream: TextIO 
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-22T14:00:00.000Z WARNING backends.pool: ...`; what follows the first line is indented."""
+    """`2026-11-22T14:00:00.000Z WARNING backends.pool: ...`; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = record.getMessage().splitlines() or [""]
@@ -41,7 +41,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, and exception where there is one."""
+    """One JSON object per line: time, level, logger, message, and exception where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {

@@ -1,6 +1,6 @@
-"""How late does the event loop run what is due? Everybody's latency has that on top.
+"""LoopLag: measures how late the event loop runs what is due, which adds to the latency of every call.
 
-A timer that is set again and again sees it: what it is late by is what held up the loop.
+A timer every INTERVAL_S observes by how many seconds it fires late.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""/metrics: what Prometheus reads of a gateway, in its text format.
+"""Metrics: the page /metrics in Prometheus' text format.
 
 Writing a thousand tenants' series takes a tenth of a second. It is done on the event loop in slices of a millisecond,
-with a turn for everybody else between them. A thread would not do: it holds the interpreter for as long as the
-operating system leaves the loop asleep, which was measured as 5 to 8 ms on a busy machine.
+with a turn of the loop between them. A thread would be worse: it holds the interpreter lock for as long as the
+operating system leaves the loop asleep, measured as 5 to 8 ms on a busy machine.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from gateway.observability.metrics_port import MetricsPort
 from gateway.observability.scheduler_metrics import SchedulerMetrics
 from gateway.scheduling.dispatcher import Dispatcher
 
-AGE_S_MAX: Final = 0.5  # of a look that is told again
+AGE_S_MAX: Final = 0.5  # of a look at the schedulers that a second scrape reuses
 SLICE_SAMPLES: Final = 200
 
 Row = TypeVar("Row")
 
 
 class Metrics:
-    """All metrics of one gateway. Made on its loop; `start` it, `stop` it. `calls` is told of calls."""
+    """All metrics of one gateway. Make it on its loop, `start` it, `stop` it. `calls` observes calls that end."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Metrics:
         lost: Callable[[], Mapping[Family, Values]],
         tenants_max: int,
     ) -> None:
-        """`scheduling_of` says how a pool is scheduled now; `lost` what other watchers could not deliver."""
+        """`scheduling_of` returns the present scheduling of a pool; `lost` further counters, which other parts hold."""
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
@@ -97,16 +97,16 @@ class Metrics:
 
 
 def _written(make: Callable[[Iterable[Row]], Metric], rows: Iterable[Row], rows_max: int) -> Iterator[bytes]:
-    """One metric's text, in pieces of so many rows."""
+    """The text of one metric, in pieces of `rows_max` rows."""
     rest = iter(rows)
     yield generate_latest(_Only(make(islice(rest, rows_max))))
     while part := list(islice(rest, rows_max)):
-        # The two lines of help and type stand once.
+        # The two lines of help and type are written once.
         yield generate_latest(_Only(make(part))).split(b"\n", 2)[2]
 
 
 class _Only(Collector):
-    """One metric, to be written."""
+    """A collector of one metric, which the library can write."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

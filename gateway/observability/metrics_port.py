@@ -1,7 +1,7 @@
-"""A port for Prometheus alone: GET /metrics without a key, GET /livez, and nothing else.
+"""MetricsPort: a port for Prometheus: GET /metrics and GET /livez without a key, and nothing else.
 
-The admin port has the same page behind a key of role viewer, which also reads tenants and the audit log. Here nobody is
-asked who he is: the network says who may connect. No body is read, and nothing that was sent is repeated.
+The admin port has the same page behind a key of role viewer, which also reads tenants and the audit log. This port has
+no authentication: the network decides which hosts may connect. It reads no body, and repeats nothing that was sent.
 """
 
 import logging
@@ -22,10 +22,10 @@ Page = Callable[[], Awaitable[web.Response]]
 
 
 class MetricsPort:
-    """Make it on the loop that runs it, `start` it, `stop` it."""
+    """The port's server. Make it on the loop that runs it, `start` it, `stop` it."""
 
     def __init__(self, host: str, port: int, page: Page) -> None:
-        """`page` makes the answer to GET /metrics. Port 0 takes a free one."""
+        """`page` makes the response to GET /metrics. Port 0 stands for any free port."""
         self._host = host
         self._port = port
         self._pages: dict[str, Page] = {"/metrics": page, "/livez": _alive}
@@ -50,7 +50,7 @@ class MetricsPort:
         else:
             response = await page()
         response.headers[hdrs.SERVER] = "fairlead"
-        if not request.content.is_eof():  # a body that nobody reads
+        if not request.content.is_eof():  # a body that is not read
             response.force_close()
         return response
 

@@ -1,10 +1,10 @@
-"""Is this call traced? Decided when it arrives, before anything is noted of it, and told to its backend.
+"""Sampling: decides when a call arrives whether it is traced; the decision is also sent to its backend.
 
 W3C Trace Context: a caller's `traceparent` is `00-<trace id>-<its span>-<flags>`, and bit 0 of the flags says that the
-trace is recorded. Samplers are those of OTEL_TRACES_SAMPLER: the parent-based ones do as the caller does, and where
-there is none, as all of them, a part of the trace ids is taken: those whose lower 64 bits are small (what
-OpenTelemetry's own sampler does, so that every hop that samples by ratio takes the same ones). A call that is not
-taken costs a look at its head and, at the root of a trace, one random number.
+trace is recorded. Samplers are those of OTEL_TRACES_SAMPLER. Parent-based ones follow the caller's decision. Without
+one, and for all other samplers, a ratio of the trace ids is sampled: those whose lower 64 bits are below a bound, as in
+OpenTelemetry's own sampler, so that every hop with the same ratio samples the same traces. A call that is not sampled
+costs one header look-up and, at the root of a trace, a random trace id and span id.
 https://www.w3.org/TR/trace-context/
 """
 
@@ -26,7 +26,7 @@ _LOW_64: Final = (1 << 64) - 1
 
 
 class Parent(NamedTuple):
-    """The span that a caller sent a call from."""
+    """The caller's span, which a call is sent from."""
 
     trace_id: int
     span_id: int
@@ -35,8 +35,8 @@ class Parent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`is_sampled`: note what happens to the call. Else `traceparent` is what its backend is told, None: what the
-    caller said.
+    """`is_sampled`: record the call's events. Otherwise `traceparent` is what its backend is sent; None: the caller's
+    own.
     """
 
     is_sampled: bool
@@ -49,7 +49,7 @@ _AS_THE_CALLER: Final = Decision(is_sampled=False)
 
 
 class Sampling:
-    """Decides for every call."""
+    """The sampler of one gateway."""
 
     def __init__(self, sampler: str, sample_ratio: float, rng: Random) -> None:
         """`sampler` is a name of SAMPLERS, `sample_ratio` from 0 to 1."""
@@ -77,7 +77,7 @@ class Sampling:
         trace_id = self._bits(128) or 1
         if self._takes(trace_id):
             return Decision(is_sampled=True, trace_id=trace_id)
-        # Without a word the backend would begin a trace of its own.
+        # Without a traceparent the backend would begin a trace of its own.
         return Decision(False, traceparent=write_traceparent(trace_id, self.span_id(), is_sampled=False))
 
     def _takes(self, trace_id: int) -> bool:
@@ -85,7 +85,7 @@ class Sampling:
 
 
 def read_traceparent(value: str) -> Parent | None:
-    """What a `traceparent` says; None for one that is malformed, which counts as none."""
+    """Parse a `traceparent`; None where it is malformed, which counts as absent."""
     match = _TRACEPARENT.fullmatch(value)
     if match is None or (match[1] == "00" and match[5]):
         return None

@@ -1,8 +1,8 @@
-"""What is read off the schedulers: who waits, what runs, who has received what, how even that is.
+"""SchedulerMetrics: metrics read from the schedulers: queues, backends, the service of each tenant, the service gap.
 
-A look at a thousand tenants takes milliseconds, which no call should wait for, so it is taken in slices with a turn
-of the event loop between them; it is taken every second, or less often where that would take more than a hundredth of
-the time. Nothing of it is on the path of a call.
+A look at a thousand tenants takes milliseconds, for which no call should wait, so it is taken in slices with a turn of
+the event loop between them. It is taken every second, or less often where it would use more than TIME_RATIO_MAX of the
+time. None of it is on the path of a call.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from policies.types import Attainment, BackendView, Snapshot, Tenant, TenantView
 
 SLICE_TENANTS: Final = 100
 INTERVAL_S: Final = 1.0
-TIME_RATIO_MAX: Final = 0.01  # of the event loop's time, for looking
+TIME_RATIO_MAX: Final = 0.01  # of the event loop's time, for looks
 NOTHING: Final = Attainment()
-BY_TENANT: Final = (to.TENANT_SERVICE, *to.TENANT_SLO)  # what only grows
+BY_TENANT: Final = (to.TENANT_SERVICE, *to.TENANT_SLO)  # the counters with a tenant label
 
 Of = tuple[str, str]  # a pool and one of its tenants
 
 
 @dataclass(slots=True)
 class _Look:
-    """What is seen in one look at all pools. `services` is the most that each ever had."""
+    """The result of one look at all pools. `services`: the most service that each tenant has ever had."""
 
     seen: defaultdict[Family, Values] = field(default_factory=lambda: defaultdict(dict))
     services: dict[Of, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class _Look:
 
 
 class SchedulerMetrics:
-    """The latest look at all pools. Mutable; `seen` is replaced by the next."""
+    """The latest look at all pools. Mutable; each look replaces `seen`."""
 
     def __init__(
         self,
@@ -52,27 +52,27 @@ class SchedulerMetrics:
         series: TenantSeries,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
-        """`scheduling_of` says how a pool is scheduled now."""
+        """`scheduling_of` returns the present scheduling of a pool."""
         self._dispatchers = dispatchers
         self._series = series
         self._scheduling_of = scheduling_of
         self._limits = LimitLog()
         self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
         self._last = _Look()
-        self._charged: defaultdict[Family, Values] = defaultdict(dict)  # what only grows
+        self._charged: defaultdict[Family, Values] = defaultdict(dict)  # the counters
         self.seen: Mapping[Family, Values] = {}
         self._looking = asyncio.Lock()
         self._looked_at = float("-inf")
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Look at all pools repeatedly, until cancelled."""
         while True:
             began = time.process_time()
             await self.look()
             await asyncio.sleep(max(INTERVAL_S, (time.process_time() - began) / TIME_RATIO_MAX))
 
     async def look(self, age_s_max: float = 0.0) -> None:
-        """See how things stand, unless that was done so lately."""
+        """Look at all pools, unless the latest look is younger than `age_s_max` seconds."""
         async with self._looking:
             if time.monotonic() - self._looked_at < age_s_max:
                 return
@@ -80,7 +80,7 @@ class SchedulerMetrics:
             for pool, dispatcher in list(self._dispatchers().items()):
                 await self._look_at(pool, dispatcher, look)
             now = time.monotonic()
-            self._last = look  # what is known of tenants that are gone is gone with the old one
+            self._last = look  # the old look goes, and with it what it has of removed tenants
             self._series.looked(now)
             look.seen[to.TENANTS][()] = self._series.known
             look.seen[to.TENANT_SERIES][()] = self._series.shown
@@ -112,7 +112,7 @@ class SchedulerMetrics:
     def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
         pool, tenant_id = of
         before = self._last.services.get(of, 0.0)
-        # It falls where something is given back: what only grows waits for it to come back.
+        # A refund lowers the service. A counter must not fall, so it stays until the service has passed its maximum.
         received = max(0.0, view.service - before)
         look.services[of] = before + received
         labels = (pool, self._series.saw(tenant_id, received))
@@ -131,7 +131,7 @@ class SchedulerMetrics:
             by[labels] = by.get(labels, 0) + value
 
     def _see_attained(self, labels: Labels, before: Attainment, now: Attainment) -> None:
-        """What has come to a tenant's counts: those of a label are of different tenants at different times."""
+        """Add the increase of a tenant's counts: a label such as "other" stands for varying tenants."""
         if now == before:
             return
         for (family, key, count), (_, _, counted) in zip(
@@ -148,7 +148,7 @@ class SchedulerMetrics:
     ) -> None:
         scheduling = self._scheduling_of(pool)
         known = self._gaps.get(pool)
-        if known is None or known[0] != scheduling:  # what is promised is promised between changes
+        if known is None or known[0] != scheduling:  # the bound holds only between changes
             known = self._gaps[pool] = (scheduling, ServiceGap(WINDOWS_S))
         promise = promise_of(scheduling)
         for tier_id, evenness in known[1].observe(snapshot.now, standings).items():
@@ -159,15 +159,15 @@ class SchedulerMetrics:
                 seen[to.POOL_GAP_BOUND][pool, tier_id] = promise.gap_max(snapshot.service_in_flight_max, weight_min)
 
     def _forget_hidden(self) -> None:
-        """Drop what only grows of tenants that are gone, or have no series of their own any more."""
+        """Drop the counters of tenants that are gone, or have lost their series."""
         for by in (self._charged[family] for family in BY_TENANT):
             for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
                 del by[labels]
 
 
 def promise_of(scheduling: Scheduling) -> GapBound | None:
-    """What the policy promises of the pool's gap; None where nothing, where calls wait for one backend each (the
-    promise is then of each queue), and where it ends whenever something is given back, which is all the time.
+    """The bound that the policy guarantees for the pool's gap. None where the policy has no bound, with per-backend
+    queues (the bound then holds for each queue), and where the bound ends with every refund, which is all the time.
     """
     bound = BOUNDS[scheduling.fairness.policy]
     if bound is None or bound.until_refund or scheduling.has_queues_per_backend:
@@ -177,7 +177,7 @@ def promise_of(scheduling: Scheduling) -> GapBound | None:
 
 
 def _slices(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
-    """In parts of SLICE_TENANTS; of those that there are now."""
+    """The present tenants in slices of SLICE_TENANTS."""
     rest = iter(list(tenants))
     while part := list(islice(rest, SLICE_TENANTS)):
         yield part
@@ -214,7 +214,7 @@ def _see_limit(labels: Labels, view: BackendView, snapshot: Snapshot, seen: Mapp
 
 
 def _see_steps(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
-    """What is believed of its steps, and what its limit makes of that, as far as anything is."""
+    """The backend's step-time model, and the limit that follows from it, as far as they are known."""
     believed, steps = view.step_time, view.steps
     if believed is not None:
         seen[to.BACKEND_STEP_ERROR][labels] = believed.error_ratio

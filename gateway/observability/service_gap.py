@@ -1,12 +1,12 @@
-"""How far apart are tenants that wait side by side? The evidence of fairness, of one pool.
+"""ServiceGap: measures the fairness of one pool: how much the service of tenants that wait side by side differs.
 
-A fair policy promises something of tenants that both wait, over any stretch of time (docs/fairness.md). Here are
-such stretches: from a moment that was noted to now, for those that have waited all the time between. Among them it is
-said by how much the received service over weight differs at most, max |Wi/wi - Wj/wj|, and how evenly it was received:
-Jain's index, 1 where all got alike, 1/n where one got everything (Jain, Chiu, Hawe, DEC-TR-301, 1984).
+A fair policy bounds the difference between two tenants that are both backlogged, over any interval (docs/fairness.md).
+Here an interval is from an earlier observation to now, for the tenants that have waited throughout. Reported are the
+largest difference of received service over weight, max |Wi/wi - Wj/wj|, and Jain's index, 1 where all received alike,
+1/n where one received everything (Jain, Chiu, Hawe, DEC-TR-301, 1984).
 
-Whether somebody waited all the time is known from the number of the spell in which he waits, not from looking now and
-then: a queue that was empty for a moment begins a new one, and its tenant is lifted then.
+Whether a tenant waited throughout is known from the number of its waiting spell, not from samples: a queue that was
+empty for a moment begins a new spell, and its tenant gets a lift then.
 """
 
 from collections import defaultdict
@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 from policies.fairness.bounds import FairnessBound
 
-# Short ones for tenants that do not wait for long; in the longest a pool whose backends hold much shows what it does.
+# Short windows are for tenants that wait briefly; the longest for pools whose backends hold much service in flight.
 WINDOWS_S: Final = (2.0, 10.0, 60.0, 300.0)
 
 
 class TenantService(NamedTuple):
-    """A tenant at one moment. `service` is all it ever received; `waiting_spell` is 0 while it does not wait."""
+    """A tenant at one moment. `service` is its total so far; `waiting_spell` is 0 while it does not wait."""
 
     tier_id: str
     weight: float
@@ -31,8 +31,8 @@ class TenantService(NamedTuple):
 
 
 class Evenness(NamedTuple):
-    """Of the tenants of one tier that waited side by side: the gap, in service over weight, and Jain's index (None
-    where nobody received anything).
+    """For the tenants of one tier that waited side by side: the gap, in service over weight, and Jain's index (None
+    where no tenant received anything).
     """
 
     gap: float
@@ -41,22 +41,22 @@ class Evenness(NamedTuple):
 
 @dataclass(slots=True)
 class _Noted:
-    """All that waited at one moment."""
+    """All tenants that waited at one moment, in seconds."""
 
     at: float
     standings: Mapping[str, TenantService]
 
 
 class ServiceGap:
-    """Watches one pool. Mutable."""
+    """Measures one pool. Mutable."""
 
     def __init__(self, windows_s: tuple[float, ...] = WINDOWS_S) -> None:
-        """A stretch is at most as long as its window; whoever has waited for half of that is compared."""
+        """An interval is at most as long as its window; tenants that have waited for half of a window are compared."""
         self._windows: dict[float, list[_Noted]] = {window_s: [] for window_s in windows_s}
 
     def observe(self, now: float, standings: Mapping[str, TenantService]) -> dict[str, Evenness]:
-        """The state by now, in seconds; returns by tier how even it is among those who waited: the largest gap of all
-        stretches, and Jain's index over the longest in which anybody received anything.
+        """Observe all tenants at `now`, in seconds. Returns by tier the largest gap of all intervals, and Jain's index
+        over the longest interval in which any tenant received service.
         """
         waiting = {tenant_id: each for tenant_id, each in standings.items() if each.waiting_spell}
         found: dict[str, Evenness] = {}
@@ -73,8 +73,8 @@ class ServiceGap:
 
 
 def received_since(before: Mapping[str, TenantService], waiting: Mapping[str, TenantService]) -> dict[str, list[float]]:
-    """Service over weight, by tier, of all that have waited since then; of tiers that have at least two such tenants.
-    One whose weight or tier has changed has begun anew.
+    """Service over weight that each tenant which has waited since `before` received, by tier, for tiers with at least
+    two such tenants. A tenant whose weight or tier has changed is left out.
     """
     tiers: defaultdict[str, list[float]] = defaultdict(list)
     for tenant_id, now in waiting.items():
@@ -85,7 +85,7 @@ def received_since(before: Mapping[str, TenantService], waiting: Mapping[str, Te
 
 
 def jain_index(received: list[float]) -> float | None:
-    """(sum x)^2 / (n sum x^2); what was given back counts as nothing received."""
+    """Jain's index: (sum x)^2 / (n sum x^2); a net refund counts as 0. None where nothing was received."""
     amounts = [max(0.0, amount) for amount in received]
     squares = fsum(amount * amount for amount in amounts)
     return fsum(amounts) ** 2 / (len(amounts) * squares) if squares else None
@@ -93,8 +93,8 @@ def jain_index(received: list[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class GapBound:
-    """What a pool's policy promises. `ahead_service` is its K; `is_capped`: a tenant may hold only a part of what is in
-    flight.
+    """The gap that a pool's policy guarantees. `ahead_service` is the policy's K; `is_capped`: a tenant may hold only a
+    part of the service in flight.
     """
 
     bound: FairnessBound
@@ -102,11 +102,11 @@ class GapBound:
     is_capped: bool = True
 
     def gap_max(self, service_in_flight_max: float, weight_min: float) -> float:
-        """The gap that is allowed between tenants of a tier whose least weight is this.
+        """The bound on the gap between tenants of a tier whose least weight is `weight_min`.
 
-        U, the price of all that may be in flight, comes from the size of the backends and not from what happened to be
-        in flight, so the bound does not move. Whoever is capped may be passed over for what he has in flight (G), and
-        where refunds come on top they are at most what is in flight too: each at most U once more.
+        U, the price of all that may be in flight, comes from the size of the backends and not from the present load, so
+        the bound is constant. A capped tenant may be passed over for what it has in flight (G), and refunds are at most
+        what is in flight: each adds at most U once more.
         """
         if service_in_flight_max == inf:
             return inf

@@ -1,9 +1,9 @@
-"""Spans on their way to a collector, which may be slow, down or a black hole: then one counter moves.
+"""SpanShipper: sends spans to a collector, which may be slow or down; a counter has the spans that were lost.
 
-The event loop only appends to a bounded queue. A thread sends what has gathered, in small batches so that their
-encoding never holds the interpreter for long, and drops what cannot be sent. Nobody waits for it: when the gateway
-ends it has a moment to send the rest. OpenTelemetry's own batch processor does the same but does not say how much it
-has lost, and ends when its collector lets it.
+The event loop only appends to a bounded queue. A thread sends the queued spans, in batches so small that encoding never
+holds the interpreter lock for long, and drops what it cannot send. No call waits for it; at shutdown it has
+CLOSE_S_MAX for the rest. OpenTelemetry's own batch processor does the same, but does not count what it loses, and its
+shutdown waits for the collector.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class SpanShipper(SpanProcessor):
-    """Sends ended spans. Mutable; `shutdown` sends the rest, in the time that there is."""
+    """Sends ended spans from a thread of its own. Mutable; `shutdown` sends the rest, within CLOSE_S_MAX."""
 
     def __init__(self, exporter: SpanExporter, *, spans_max: int = SPANS_MAX, interval_s: float = INTERVAL_S) -> None:
         self._exporter = exporter
@@ -31,14 +31,14 @@ class SpanShipper(SpanProcessor):
         self._spans_max = spans_max
         self._interval_s = interval_s
         self._closing = threading.Event()
-        self._not_taken = 0  # by the queue, which the loop fills
-        self._not_sent = 0  # by the thread
+        self._not_taken = 0  # dropped because the queue was full; written by the loop
+        self._not_sent = 0  # dropped because sending failed; written by the thread
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
     @property
     def lost(self) -> int:
-        """Spans that no collector has, or will have."""
+        """The number of spans that were dropped."""
         return self._not_taken + self._not_sent
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -51,7 +51,7 @@ class SpanShipper(SpanProcessor):
             self._spans.append(span)
 
     def shutdown(self) -> None:
-        """Send what is left; whatever takes longer than CLOSE_S_MAX is lost with the process."""
+        """Send what is left; spans that take longer than CLOSE_S_MAX are lost."""
         self._closing.set()
         self._thread.join(CLOSE_S_MAX)
         self._exporter.shutdown()
@@ -66,7 +66,7 @@ class SpanShipper(SpanProcessor):
 
     def _send_all(self) -> None:
         while self._spans:
-            # Only this thread takes spans away, so what is counted here is there.
+            # Only this thread removes spans, so as many as were counted are still there.
             batch = [self._spans.popleft() for _ in range(min(len(self._spans), BATCH_SPANS_MAX))]
             if not self._send(batch):
                 self._not_sent += len(batch)

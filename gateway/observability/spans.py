@@ -1,11 +1,11 @@
-"""What a sampled call notes of its way, until its spans are made of it.
+"""CallSpans: the events of a sampled call, from which its spans are made at its end (tracing.py).
 
     POST /v1/chat/completions      SERVER    from the call's arrival to its end
-      queue                        INTERNAL  once for every time that it waits for a backend
-      chat llama-3-8b              CLIENT    once for every backend that it is sent to; its traceparent goes there
+      queue                        INTERNAL  one for each wait for a backend
+      chat llama-3-8b              CLIENT    one for each dispatch to a backend, which gets its traceparent
 
-Only times, numbers and names are noted, so nothing of a prompt, an answer or a key can come into a span. The
-spans themselves are made when the call has ended, off the path of the tokens (tracing.py).
+Only times, numbers and names are stored, so no part of a prompt, an answer or a key can enter a span. The spans are
+made off the path of the tokens.
 """
 
 import time
@@ -20,12 +20,12 @@ FIRST_TOKEN: Final = "fairlead.first_token"  # noqa: S105 - of an answer
 REQUEUE: Final = "fairlead.requeue"
 SHED: Final = "fairlead.shed"
 
-SENDS_MAX: Final = 16  # spans of one call: a backend that refuses for minutes makes no more
+SENDS_MAX: Final = 16  # dispatches, and waits, of one call that get a span: retries may go on for minutes
 
 
 @dataclass(slots=True)
 class Queued:
-    """One time in the queue; times of time.perf_counter, in seconds. `reason` None: it was sent at once."""
+    """One wait in the queue; times of time.perf_counter, in seconds. `reason` None: it was dispatched at once."""
 
     span_id: int
     started_s: float
@@ -36,7 +36,7 @@ class Queued:
 
 @dataclass(slots=True)
 class Sent:
-    """One time with a backend. `came_back` says why it was not kept there."""
+    """One dispatch to a backend. `came_back`: why the call returned to the queue."""
 
     span_id: int
     backend_id: str
@@ -48,7 +48,7 @@ class Sent:
 
 @dataclass(slots=True)
 class CallSpans:
-    """The spans of one call, as they come to be. Stands as a Watch in the queue."""
+    """The spans of one call so far. Implements `QueueWatch` of the dispatcher."""
 
     decision: Decision
     method: str
@@ -59,7 +59,7 @@ class CallSpans:
     sends: list[Sent] = field(default_factory=list)
 
     def queued(self) -> None:
-        """The call is about to enter the queue, or to enter it again."""
+        """The call is about to enter or re-enter the queue."""
         if len(self.queue) < SENDS_MAX:
             self.queue.append(Queued(self.sampling.span_id(), time.perf_counter()))
 
@@ -70,7 +70,7 @@ class CallSpans:
         self.queue[-1].reason = reason
 
     def sent(self, backend_id: str, provider: str) -> None:
-        """The call is sent to this backend."""
+        """The call is dispatched to this backend."""
         now = time.perf_counter()
         if self.queue and self.queue[-1].ended_s is None:
             self.queue[-1].ended_s = now
@@ -78,7 +78,7 @@ class CallSpans:
             self.sends.append(Sent(self.sampling.span_id(), backend_id, provider, now))
 
     def came_back(self, reason: str) -> None:
-        """The backend did not take the call, or gave it back; it waits again."""
+        """The backend did not take the call, or the call was preempted; it returns to the queue."""
         last = self.sends[-1]
         if last.ended_s is None:
             last.ended_s, last.came_back = time.perf_counter(), reason
@@ -86,6 +86,6 @@ class CallSpans:
 
     @property
     def traceparent(self) -> str:
-        """What the backend is told: its span's parent is the latest one that was sent."""
+        """The header for the backend: the latest dispatch is the parent of its span."""
         span_id = self.sends[-1].span_id if self.sends else self.span_id
         return write_traceparent(self.decision.trace_id, span_id, is_sampled=True)

@@ -1,7 +1,7 @@
-"""What is known of a call when it has ended, gathered while it runs and handed on once.
+"""CallTrace: the facts of one call, gathered while it runs. Telemetry: reports each call once, when it has ended.
 
-The request path only writes down times and numbers in a CallTrace; whoever watches (the access log, and what
-comes to stand beside it) is told once, at the end, off the path of the tokens.
+The request path only stores times and numbers in a CallTrace. The access log, the trace log, the tracer and the meters
+get it at the end, off the path of the tokens.
 """
 
 import time
@@ -21,10 +21,10 @@ from policies.types import Outcome, RateLimits, Request, Timing, Usage
 class CallTrace:
     """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
 
-    `answer_id` is there where its API has answers that are asked for later. `cors` are headers for the page that
-    asked; `rate_limits` says how its tenant's limits stand, None where there are none: both are for the head of the
-    answer. `spans` are those of a call that OpenTelemetry samples; of one that it does not, `traceparent` is what the
-    backend is told of that, None where its client said it already.
+    `answer_id` is set where the API has answers to fetch later. `cors` are the CORS headers of the response.
+    `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
+    that OpenTelemetry samples. For any other, `traceparent` is the header for the backend, None where the client's own
+    is passed on.
     """
 
     endpoint: str
@@ -46,7 +46,7 @@ class CallTrace:
     reason: str | None = None
     usage: Usage | None = None
     timing: Timing | None = None
-    reserved_tokens: int = 0  # of its tenant's budgets, until it has ended
+    reserved_tokens: int = 0  # of the budgets of its tenant and key, until it has ended
     estimated: bool = False
     outcome: Outcome | None = None
     cors: Mapping[str, str] | None = None
@@ -55,48 +55,48 @@ class CallTrace:
     traceparent: str | None = None
 
     def passed(self, usage: Usage) -> None:
-        """Tokens passed to the client."""
+        """Update the usage; the first output token sets `first_token_s`."""
         if self.first_token_s is None and usage.output_tokens:
             self.first_token_s = time.perf_counter()
         self.usage = usage
 
     def over(self, outcome: Outcome) -> None:
-        """A backend had it, and this became of it. A failure before the first token is free."""
+        """Set the outcome of a call that was dispatched. A failure before the first output token is free."""
         self.outcome = outcome
         if outcome is Outcome.BACKEND_FAILED and self.usage is not None and not self.usage.output_tokens:
             self.usage = None
 
     @property
     def is_routed(self) -> bool:
-        """Whether its pool was found: until then the model is whatever its client wrote."""
+        """Whether its pool was found: until then `model` is whatever the client wrote."""
         return self.tier_id is not None
 
     def propagate(self, headers: MutableMapping[str, str]) -> None:
-        """Tell a backend in the head of its request which trace it is part of."""
+        """Set the trace context headers of the request to a backend."""
         if self.spans is not None:
             headers[TRACEPARENT] = self.spans.traceparent
         elif self.traceparent is not None:
             headers[TRACEPARENT] = self.traceparent
-            headers.pop(TRACESTATE, None)  # of a trace that its client named wrongly, or that goes no further
+            headers.pop(TRACESTATE, None)  # the client's traceparent was invalid, or this trace is not sampled
         elif read_traceparent(headers.get(TRACEPARENT, "")) is None:
             headers.pop(TRACEPARENT, None)
-            headers.pop(TRACESTATE, None)  # which says nothing without it (W3C Trace Context, 3.3)
+            headers.pop(TRACESTATE, None)  # meaningless without a traceparent (W3C Trace Context, 3.3)
 
 
 class Tracer(Protocol):
-    """Follows some calls from their head to their end."""
+    """Follows sampled calls from their arrival to their end."""
 
     def begin(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
-        """A call has come."""
+        """A call has arrived."""
         ...
 
     def ended(self, trace: CallTrace, spans: CallSpans) -> None:
-        """A call that is followed has ended."""
+        """A sampled call has ended."""
         ...
 
 
 class CallObserver(Protocol):
-    """Counts calls."""
+    """Counts calls when they have ended."""
 
     def ended(self, trace: CallTrace) -> None:
         """A call has ended."""
@@ -104,7 +104,7 @@ class CallObserver(Protocol):
 
 
 class Telemetry:
-    """Tells those who watch about calls that come and end. A call that was never read is in no trace."""
+    """Reports calls to the logs, the tracer and the meters. The trace log gets only calls that were admitted."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Which tenants have series of their own? The ones with the most traffic; all others together are "other".
+"""TenantSeries: selects the tenants that have metric series of their own, by traffic; all others share "other".
 
-There may be a hundred thousand tenants, and whoever sends keys at random in open mode makes them up. So at most
-`tenants_max` are shown. While there is room everybody is; then a tenant that receives clearly more than the one that
-receives least takes its place, and that one's series go. Those of a tenant that is gone, go.
+There may be a hundred thousand tenants, and in open mode a client that sends random keys creates them at will. So at
+most `tenants_max` are shown. While there is room every tenant is shown. Then a hidden tenant that receives clearly more
+than the shown tenant that receives least replaces it, whose series are dropped, as are those of removed tenants.
 
-Nothing here takes time in proportion to all tenants at once: they are seen one by one, and of the hidden ones only
-those that have just received something are looked at.
+No step takes time in proportion to all tenants at once: they are seen one by one, and of the hidden ones only those
+that have just received service are compared.
 """
 
 from collections.abc import Callable
@@ -14,25 +14,25 @@ from math import exp
 from typing import Final
 
 OTHER: Final = "other"
-TRAFFIC_S: Final = 300.0  # traffic of so long ago counts a third
-EXPONENT_MAX: Final = 300.0  # of the scale: one day
-AHEAD_RATIO: Final = 2.0  # or two that are alike would take turns
-CHANGES_MAX: Final = 8  # at once
+TRAFFIC_S: Final = 300.0  # the time constant of decay: traffic of so long ago counts 1/e, about a third
+EXPONENT_MAX: Final = 300.0  # of the scale: reached after about one day
+AHEAD_RATIO: Final = 2.0  # two tenants with similar traffic would replace each other in turns otherwise
+CHANGES_MAX: Final = 8  # replacements in one look
 
 
 class TenantSeries:
-    """Chooses who is shown. Mutable: told of all tenants by `saw`, and of the end of such a look by `looked`."""
+    """Selects the tenants to show. Mutable: `saw` is called for each tenant in a look, `looked` at its end."""
 
     def __init__(self, tenants_max: int, on_gone: Callable[[str], None]) -> None:
-        """`on_gone` is told whose series are to be dropped."""
+        """`on_gone` is called with the id of a tenant whose series are to be dropped."""
         self._tenants_max = tenants_max
         self._on_gone = on_gone
         self._shown: set[str] = set()
-        # Instead of making all old traffic smaller, new traffic counts for more and more.
+        # Old traffic is not decayed; new traffic is scaled up instead, which costs less.
         self._traffic: dict[str, float] = {}
         self._seen: dict[str, float] = {}  # in this look
-        self._missing: set[str] = set()  # shown, and never seen yet
-        self._rising: set[str] = set()  # hidden, and received something in this look
+        self._missing: set[str] = set()  # shown, and not seen in the last look
+        self._rising: set[str] = set()  # hidden, and received service in this look
         self._scaled_at: float | None = None
         self._scale = 1.0
 
@@ -49,8 +49,8 @@ class TenantSeries:
         return tenant_id in self._shown
 
     def label(self, tenant_id: str, *, is_known: bool) -> str:
-        """What the tenant is called in series. `is_known`: it has been in a pool, so that somebody will say when it is
-        gone; a name that anybody made up takes no room.
+        """The tenant's label in series: its id or "other". `is_known`: it has been in a pool, so looks will notice when
+        it is gone. A name that a client made up never gets series.
         """
         if tenant_id in self._shown:
             return tenant_id
@@ -60,7 +60,7 @@ class TenantSeries:
         return OTHER
 
     def saw(self, tenant_id: str, received: float) -> str:
-        """The tenant is there, and has received so much service since the last look; returns what it is called."""
+        """Count the service that a tenant received since the last look, and return its label."""
         before = self._seen.get(tenant_id)
         if before is None:
             before = self._traffic.get(tenant_id, 0.0)
@@ -71,10 +71,10 @@ class TenantSeries:
         return label
 
     def looked(self, now: float) -> None:
-        """All tenants that there are were seen."""
+        """End a look: all tenants that exist were seen. `now` is in seconds."""
         before, self._traffic, self._seen = self._traffic, self._seen, {}
         missing = self._shown - self._traffic.keys()
-        # One that was never seen may have come during this look: the next one will see it, if anybody does.
+        # A tenant that was never seen may have arrived during this look: it is dropped if the next look misses it, too.
         for tenant_id in [each for each in missing if each in before or each in self._missing]:
             self._drop(tenant_id)
         self._missing = missing & self._shown
@@ -83,7 +83,7 @@ class TenantSeries:
         self._rescale(now)
 
     def _exchange(self) -> None:
-        """Those that are hidden and receive the most, for those that are shown and receive the least."""
+        """Replace the shown tenants that receive least by the hidden ones that receive most."""
         traffic = self._traffic
         rising = nlargest(CHANGES_MAX, self._rising, key=lambda each: (traffic[each], each))
         falling = nsmallest(CHANGES_MAX, self._shown, key=lambda each: (traffic[each], each)) if rising else []
@@ -94,7 +94,7 @@ class TenantSeries:
             self._shown.add(up)
 
     def _rescale(self, now: float) -> None:
-        """What is received from now on counts for so much."""
+        """Set the scale of traffic from now on."""
         if self._scaled_at is None:
             self._scaled_at = now
         exponent = (now - self._scaled_at) / TRAFFIC_S

@@ -1,9 +1,9 @@
-"""The gateway's own traffic as a trace, for `fairlead simulate run`: when each call came, how long, whose.
+"""The trace log: the gateway's own traffic for `fairlead simulate run`: arrival, size and tenant of each call.
 
-One JSON line per call that could have been queued, written when it has ended (so lines are in order of ends), in the
-format that gateway/simulate/formats.py reads. There is no text in it and no key: a prompt is a number of tokens
-and hashes of its leading blocks, which say which calls began alike. Whoever can guess the first kilobyte of a prompt
-can check the guess against them.
+One JSON line per admitted call, written when the call has ended (so lines are in order of ends), in the format that
+gateway/simulate/formats.py reads. It has no text and no key: a prompt is a number of tokens and hashes of its leading
+blocks, which show which prompts begin alike. A reader that can guess the first kilobyte of a prompt can verify the
+guess with them.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ RECORDS_MAX = 10_000  # that wait for the disk; each may hold some hundred hashe
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that would triple what making one costs
 class TraceRecord:
-    """One call. `arrival_s` is Unix time, in seconds; `outcome` says how it ended, or why it was refused.
+    """One call. `arrival_s` is Unix time in seconds; `outcome` is how it ended, or the reason of its rejection.
 
-    The prompt is as the backend counted it, or as it was estimated where none did. The output is what was produced: 0
-    for a call that was refused.
+    Prompt tokens are the backend's count, or an estimate where it reported none. Output tokens are those produced: 0
+    for a rejected call.
     """
 
     arrival_s: float
@@ -48,7 +48,7 @@ def make_trace_log(path: str) -> TraceLog:
 def trace_record(
     request: Request, usage: Usage | None, *, endpoint: str, arrived_at: float, outcome: str | None
 ) -> TraceRecord:
-    """The call as it came and what it used; `arrived_at` is Unix time in seconds."""
+    """The record of a call and its usage; `arrived_at` is Unix time in seconds."""
     estimate = max(request.prompt_tokens, 1)
     prompt_tokens = (usage.prompt_tokens if usage else 0) or estimate
     return TraceRecord(
@@ -61,7 +61,7 @@ def trace_record(
         output_tokens_max=request.output_tokens_max,
         choices=request.choices,
         prefix=request.prefix,
-        # The size of a block was estimated with the prompt, and is as wrong.
+        # The size of a block was estimated with the prompt, so it has the same relative error.
         prefix_block_tokens=request.prefix_block_tokens * prompt_tokens / estimate,
         program=request.program_id,
         tools=request.uses_tools,

@@ -1,8 +1,8 @@
-"""OpenTelemetry traces of calls: begun at their head, made into spans at their end.
+"""Tracing: OpenTelemetry spans of sampled calls, made when a call has ended.
 
-Off unless an endpoint is configured. A call that is sampled notes what happens to it (spans.py); its spans are made
-by the SDK's tracer when it has ended, with the ids that its backend was told meanwhile. Sampling is decided before
-(sampling.py), and one that is not sampled leaves nothing here.
+Off unless an endpoint is configured. The sampling decision is made when a call arrives (sampling.py). A sampled call
+records its events (spans.py); when it has ended, the SDK's tracer makes its spans, with the ids that its backends were
+sent. A call that is not sampled costs nothing here.
 """
 
 import logging
@@ -46,7 +46,7 @@ Attributes = dict[str, Value]
 
 
 class NextIds(IdGenerator):
-    """Gives a span the id that was told for it already."""
+    """Gives a span the ids that are set here: those that were sent to its backend."""
 
     trace_id = 0
     span_id = 0
@@ -59,7 +59,7 @@ class NextIds(IdGenerator):
 
 
 class Tracing:
-    """Follows the calls that are sampled. Mutable; `close` sends what is left."""
+    """Makes the spans of sampled calls. Mutable; `close` sends the spans that are left."""
 
     def __init__(self, sampling: Sampling, exporter: SpanExporter, *, version: str, resource: Resource | None) -> None:
         self._sampling = sampling
@@ -72,11 +72,11 @@ class Tracing:
 
     @property
     def spans_lost(self) -> int:
-        """Spans that no collector has: the only trace of a collector that does not answer."""
+        """The number of spans that no collector has received; a collector that does not answer shows nowhere else."""
         return self._shipper.lost
 
     def begin(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
-        """Decide whether the call is followed, and note in its trace what its backend is told."""
+        """Decide whether to sample the call, and set in its trace what its backend is sent."""
         decision = self._sampling.decide(headers)
         if decision.is_sampled:
             state = headers.get(TRACESTATE) if decision.parent is not None else None
@@ -85,7 +85,7 @@ class Tracing:
             trace.traceparent = decision.traceparent
 
     def ended(self, trace: CallTrace, spans: CallSpans) -> None:
-        """Make the spans of a call that has ended by now."""
+        """Make the spans of a call that ends now."""
         now_s = time.perf_counter()
         self._make(server_plan(trace, spans, now_s), trace, spans)
         for queued in spans.queue:
@@ -111,7 +111,7 @@ class Tracing:
 
 @dataclass(slots=True)
 class _Plan:
-    """One span to be made. Times are of time.perf_counter, in seconds."""
+    """One span to make. Times are of time.perf_counter, in seconds."""
 
     name: str
     kind: SpanKind
@@ -125,7 +125,7 @@ class _Plan:
 
 
 def server_plan(trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
-    """The call as its client saw it."""
+    """The SERVER span: the whole call."""
     parent = spans.decision.parent
     known: dict[str, Value | None] = {
         genai.HTTP_REQUEST_METHOD: spans.method,
@@ -153,19 +153,19 @@ def server_plan(trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
 
 
 def queue_plan(queued: Queued, trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
-    """One time in the queue."""
+    """An INTERNAL span: one wait in the queue."""
     ended_s = now_s if queued.ended_s is None else queued.ended_s
     plan = _Plan("queue", SpanKind.INTERNAL, queued.span_id, spans.span_id, queued.started_s, ended_s)
     plan.attributes[WAIT_REASON] = queued.reason or SENT_AT_ONCE
     if queued.lift_service is not None:
         plan.events.append((LIFT, queued.started_s, {"fairlead.lift.service": queued.lift_service}))
-    if queued.ended_s is None and trace.reason in REFUSALS:  # it was refused there, and not sent any more
+    if queued.ended_s is None and trace.reason in REFUSALS:  # it was rejected in the queue
         plan.events.append((SHED, ended_s, {"fairlead.reason": trace.reason or ""}))
     return plan
 
 
 def client_plan(sent: Sent, trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
-    """One time with a backend."""
+    """A CLIENT span: one dispatch to a backend."""
     operation = genai.operation(trace.endpoint)
     name = f"{operation} {trace.model}" if trace.model else operation
     ended_s = now_s if sent.ended_s is None else sent.ended_s
@@ -192,7 +192,7 @@ def client_plan(sent: Sent, trace: CallTrace, spans: CallSpans, now_s: float) ->
 
 
 def _add_answer(plan: _Plan, trace: CallTrace) -> None:
-    """What the backend that kept the call made of it."""
+    """Add usage and time to first token to the span of the backend that answered."""
     if trace.usage is not None:
         plan.attributes |= {
             genai.USAGE_INPUT_TOKENS: trace.usage.prompt_tokens,
@@ -200,7 +200,7 @@ def _add_answer(plan: _Plan, trace: CallTrace) -> None:
             genai.USAGE_CACHE_READ_INPUT_TOKENS: trace.usage.cached_tokens,
             "fairlead.usage.estimated": trace.estimated,
         }
-    if trace.stream and trace.first_token_s is not None:  # of an answer that comes whole nobody saw it
+    if trace.stream and trace.first_token_s is not None:  # known of streams only
         plan.attributes[genai.RESPONSE_TIME_TO_FIRST_CHUNK] = trace.first_token_s - plan.started_s
         plan.events.append((FIRST_TOKEN, trace.first_token_s, {}))
 
@@ -219,15 +219,15 @@ def _unix_ns(at_s: float, trace: CallTrace) -> int:
 
 
 def make_tracing(settings: TracingSettings, *, version: str, rng: Random) -> Tracing:
-    """Raises ValueError where the protocol's exporter is not installed."""
-    # Retries and failures are told there too; here they are a counter.
+    """Make a Tracing for these settings. Raises ValueError where the protocol's exporter is not installed."""
+    # The library logs each retry and failure; the gateway has a counter for lost spans instead.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     sampling = Sampling(settings.sampler, settings.sample_ratio, rng)
     return Tracing(sampling, _make_exporter(settings), version=version, resource=None)
 
 
 def _make_exporter(settings: TracingSettings) -> SpanExporter:
-    # Imported here: they are slow to load, and one of them may not be there.
+    # Imported here: the exporters are slow to load, and the one for gRPC may not be installed.
     if settings.protocol == "grpc":
         try:
             from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc  # noqa: PLC0415
