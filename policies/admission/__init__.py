@@ -1,4 +1,4 @@
-"""May this request enter the queue, and if not, when is it worth asking again?"""
+"""Admission: whether a request may enter the queue and, if not, when the client may retry."""
 
 from policies.admission.base import Admission, AdmissionReject
 from policies.admission.bounded import BoundedQueues

@@ -1,7 +1,7 @@
-"""The question every admission rule answers, and what it is told of those it let in.
+"""Admission protocol: the interface of every admission rule.
 
-A rule that limits what is used hears of every request twice: when all rules have let it pass, and when it is
-over and what it used is known. A rule that needs none of that takes the empty answers from here.
+A rule that limits usage is notified of every request twice: when all rules have admitted it, and when it has ended
+and its usage is known. A rule that needs no notification inherits the empty methods.
 """
 
 from typing import NamedTuple, Protocol
@@ -13,7 +13,9 @@ UNLIMITED = RateLimits()
 
 
 class AdmissionReject(NamedTuple):
-    """Why not; `retry_after_s` is None where it follows from how fast the tenant's queue drains. `limit`: which one."""
+    """A rule's rejection. `retry_after_s` is None where it follows from how fast the tenant's queue drains; `limit`
+    names the rate limit that was hit.
+    """
 
     reason: Reason
     retry_after_s: float | None = None
@@ -21,28 +23,28 @@ class AdmissionReject(NamedTuple):
 
 
 class Admission(Protocol):
-    """May this request of this tenant enter the queue now?"""
+    """An admission rule: whether a request of a tenant may enter the queue now. Inherit from it."""
 
     def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
-        """The refusal, or None to let it pass. Changes nothing: another rule may still refuse."""
+        """The rejection, or None to admit. Changes no state: another rule may still reject the request."""
         ...
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
-        """Every rule let the request pass."""
+        """Called when all rules have admitted the request."""
         return
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
-        """A request that was let in is over, having used so many tokens; 0 where it was never served."""
+        """Called when an admitted request has ended, with the tokens that it used; 0 if it was never served."""
         return
 
     def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
-        """The tenant used so many tokens by a call that no rule was asked about."""
+        """Called when the tenant used tokens by a call that no rule was asked about."""
         return
 
     def limits(self, tenant: Tenant, now: float) -> RateLimits:
-        """The tenant's limits per minute that this rule keeps, as they stand."""
+        """The current state of the tenant's limits per minute that this rule enforces."""
         return UNLIMITED
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant is gone."""
+        """Drop the state of a removed tenant."""
         return

@@ -1,6 +1,6 @@
-"""Bounded queues: in requests and in bytes, per tenant and in all.
+"""Bounded queues: limits on queued requests and bytes, per tenant and per pool.
 
-A fair order protects tenants from each other's work, not from each other's memory: a flood of tiny requests
+A fair order protects tenants from each other's work, not from each other's memory use: a flood of tiny requests
 pays nothing for queue space, so space is bounded separately (VTC pitfall d).
 """
 
@@ -13,7 +13,9 @@ from policies.types import Reason, Request, Tenant
 
 @dataclass(frozen=True, slots=True)
 class BoundedQueues(Admission):
-    """Limits of one pool; a tenant's own limits go before the defaults."""
+    """Queue limits of one pool, in requests and body bytes. A tenant's own limits override `tenant_requests_max` and
+    `tenant_bytes_max`.
+    """
 
     requests_max: int = 10_000
     bytes_max: int = 1 << 30

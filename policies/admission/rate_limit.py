@@ -1,14 +1,14 @@
-"""Requests and tokens per minute: the limits that today's gateways have, and a baseline of the VTC paper.
+"""Rate limits: requests and tokens per minute, as in today's gateways, and a baseline of the VTC paper.
 
-Accepted requests are counted, whatever becomes of them. Tokens are reserved when a request is accepted, its prompt and
-the output that is expected of it, so that many at once cannot pass a limit that each of them would keep, and settled
-when it is over: what was reserved and not used is given back, what was used beyond it is booked then. What is never
-served gives all of it back; what waits again after its backend would not take it keeps it.
+Admitted requests are counted, whatever becomes of them. Tokens, the prompt and the predicted output, are reserved at
+admission, so that many requests at once cannot exceed a limit that each of them would keep. They are settled when the
+request ends: unused tokens are returned, and tokens beyond the reservation are booked then. A request that is never
+served returns all its tokens; one that is queued again after its backend rejected it keeps them.
 
-A guess may not condemn a request: one whose prompt fits under the limit is let in when the minute is empty, however
-long its answer is expected to be. One whose prompt does not fit never would be, and is told so at once.
+A prediction alone never makes a request inadmissible: if its prompt fits under the limit, it is admitted when the
+minute is empty, however long its answer is expected to be. If its prompt does not fit, it is rejected at once.
 
-What other replicas let in of the same limits counts, too (sharing.py).
+What other replicas admit under the same limits counts, too (shared_limits.py).
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ from policies.types import LimitKind, RateLimit, RateLimits, Reason, Request, Te
 
 
 class _Minute(NamedTuple):
-    """What a tenant has of its limits."""
+    """The rate windows of one tenant."""
 
     requests: RateWindow
     tokens: RateWindow
 
 
 class RateLimiter(Admission):
-    """At most `tenant.requests_per_minute_max` accepted requests and `tenant.tokens_per_minute_max` tokens a minute."""
+    """At most `tenant.requests_per_minute_max` admitted requests and `tenant.tokens_per_minute_max` tokens a minute."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class RateLimiter(Admission):
         window: Callable[[], RateWindow] = SlidingWindow,
         sharing: SharedRateLimits | None = None,
     ) -> None:
-        """`expected_output` is a request's likely number of output tokens; `window` what a minute is; `sharing` with
-        whom; None: with nobody.
+        """`expected_output` predicts a request's output tokens; `window` makes a rate window; `sharing` shares the
+        limits with other replicas, None: they are not shared.
         """
         self._expected_output = expected_output
         self._make_window = window
         self._sharing = sharing or SharedRateLimits()
         self._sharing.used = lambda tenant_id, kind, now: self._minute(tenant_id)[kind].used(now)
         self._minutes: dict[str, _Minute] = {}
-        self._reserved: dict[str, tuple[RateWindow, Booking]] = {}  # by request, of tenants with a limit of tokens
+        self._reserved: dict[str, tuple[RateWindow, Booking]] = {}  # by request, of tenants with a token limit
 
     def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
-        """Refuse until the later of both limits has room, and name that one."""
+        """Reject until both limits have room, and name the one that has room later."""
         requests_max, tokens_max = tenant.requests_per_minute_max, tenant.tokens_per_minute_max
         if requests_max is None and tokens_max is None:
             return None
@@ -111,7 +111,7 @@ class RateLimiter(Admission):
         return minute
 
     def _reservation(self, request: Request, tokens_max: int) -> int:
-        """Tokens that the request reserves: no more than there are in a minute."""
+        """Tokens that the request reserves: at most the limit of a minute."""
         output_tokens = min(self._expected_output(request), request.output_tokens_max)
         return min(request.prompt_tokens + ceil(output_tokens), tokens_max)
 

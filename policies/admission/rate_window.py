@@ -1,8 +1,8 @@
-"""How much was booked within the last minute, and when will there be room?
+"""Rate windows: how much was booked within a minute, and when there is room for more.
 
-What is booked is an amount at a time: one request, or the tokens that one reserves. A booking may be amended while
-it counts, when what it stood for turns out smaller. Two meanings of "a minute": within the last 60 s (sliding), or
-since the clock's last full minute (fixed). The sliding one admits no burst of twice the limit around a boundary.
+A booking is an amount at a time: one request, or the tokens that a request reserves. It may be amended while it
+counts, when the amount turns out smaller. There are two kinds of minute: the last 60 s (sliding), or since the clock's
+last full minute (fixed). Only the sliding window admits no burst of twice the limit around a boundary.
 """
 
 from collections import deque
@@ -15,38 +15,38 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class Booking:
-    """An amount that counts from `booked_at` on, until its window has passed."""
+    """An amount that counts from `booked_at` until its window has passed."""
 
     booked_at: float
     amount: int
 
 
 class RateWindow(Protocol):
-    """How much of this minute is used?"""
+    """The amounts booked in the current minute. Mutable; times are in seconds."""
 
     def used(self, now: float) -> int:
         """The sum of the amounts that count now."""
         ...
 
     def wait_s(self, amount: int, limit: int, now: float) -> float | None:
-        """Seconds until the amount fits under the limit if nothing else happens; None where it fits now. An amount
-        over the limit never fits: a whole window.
+        """Seconds until the amount fits under the limit if nothing else is booked; None where it fits now. An amount
+        over the limit never fits: the answer is a whole window.
         """
         ...
 
     def reset_s(self, now: float) -> float:
-        """Seconds until nothing that is booked now counts any more."""
+        """Seconds until no present booking counts any more; 0 without any."""
         ...
 
     def book(self, amount: int, now: float) -> Booking: ...
 
     def amend(self, booking: Booking, amount: int, now: float) -> None:
-        """The booking turned out to be this amount; ignored where it counts no more."""
+        """Change the booking's amount; ignored if it does not count any more."""
         ...
 
 
 class SlidingWindow:
-    """Bookings of the last 60 s. There are no more of them than units under the limit, but for empty ones."""
+    """Bookings of the last 60 s. Apart from empty ones, there are at most as many as the limit has units."""
 
     def __init__(self) -> None:
         self._bookings: deque[Booking] = deque()  # oldest first
@@ -113,7 +113,7 @@ class FixedWindow:
 
 
 def _counts(booking: Booking, now: float) -> bool:
-    return now < booking.booked_at + WINDOW_S  # as `wait_s` says
+    return now < booking.booked_at + WINDOW_S  # consistent with `wait_s`
 
 
 def _minute(at: float) -> int:

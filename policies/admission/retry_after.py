@@ -1,38 +1,39 @@
-"""How long until a refused tenant's queue has room: the honest Retry-After.
+"""Retry-After: an estimate of how long a tenant's queue takes to drain, from its measured dispatch rate.
 
 A queue of n requests that sends one every s seconds needs about n * s until a newcomer at its end would be
-sent. s is the time in which something waited over the dispatches in it, both fading with the time waited: many
-dispatches at one instant count as many, an hour without work counts nothing, and a dispatch that is overdue
-counts at once, so the answer grows while nothing moves.
+sent. s is the time in which something waited, divided by the dispatches in it; both fade with the time waited. Many
+dispatches at one instant count as many, an hour without work counts nothing, and an overdue dispatch counts at once,
+so the estimate grows while nothing is dispatched.
 """
 
 from math import exp
 
 RETRY_AFTER_S_MIN = 1.0
 RETRY_AFTER_S_MAX = 600.0
-MEMORY_S = 60.0  # of waiting, after which a dispatch counts 1/e
+MEMORY_S = 60.0  # seconds of waiting after which a dispatch counts 1/e
 
 
 class DrainEstimate:
-    """How soon will this tenant's queue have drained?"""
+    """Estimates when a tenant's queue will have drained. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Pace] = {}
         self._all = _Pace()
 
     def dispatched(self, tenant_id: str, *, arrived_at: float, queued: int, now: float) -> None:
-        """A request of the tenant, the oldest it had, was sent; `queued` requests of anybody wait on."""
+        """Record the dispatch of the tenant's oldest request; `queued` requests of all tenants still wait."""
         pace = self._tenants.get(tenant_id)
         if pace is None:
             pace = self._tenants[tenant_id] = _Pace()
         pace.happened(arrived_at, now)
-        pace.waits = False  # its next head says itself since when it waits
+        pace.waits = False  # the arrival of its next head says since when it waits
         self._all.happened(arrived_at, now)
         self._all.waits = queued > 0
 
     def wait_s(self, tenant_id: str, *, tenant_queued: int, queued: int, head_arrived_at: float, now: float) -> float:
-        """Seconds until `tenant_queued` requests of the tenant, whose oldest arrived at `head_arrived_at`, are
-        sent; judged by the whole queue's pace (`queued` requests) for a tenant that has not been served yet.
+        """Seconds, within RETRY_AFTER_S_MIN and RETRY_AFTER_S_MAX, until `tenant_queued` requests of the tenant are
+        sent; the oldest arrived at `head_arrived_at`. The estimate for a tenant that has not been served yet uses the
+        pace and the length (`queued`) of the whole queue.
         """
         pace = self._tenants.get(tenant_id)
         if pace is None:
@@ -46,7 +47,7 @@ class DrainEstimate:
 
 
 class _Pace:
-    """Dispatches, and the time in which one was waited for, over about the last minute of waiting."""
+    """Dispatches, and the time in which a request waited for one, over about the last minute of waiting."""
 
     __slots__ = ("_dispatches", "_last_at", "_waited_s", "waits")
 
@@ -54,7 +55,7 @@ class _Pace:
         self._dispatches = 0.0
         self._waited_s = 0.0
         self._last_at = float("-inf")
-        self.waits = False  # something has waited ever since the last dispatch
+        self.waits = False  # whether a request has waited ever since the last dispatch
 
     def happened(self, arrived_at: float, now: float) -> None:
         waited_s = self._waiting_s(arrived_at, now)
@@ -72,6 +73,6 @@ class _Pace:
         return (self._waited_s * fade + overdue_s) / max(self._dispatches * fade, 1.0)
 
     def _waiting_s(self, arrived_at: float, now: float) -> float:
-        """How long the next dispatch has been waited for."""
+        """Seconds that a request has waited for the next dispatch."""
         since = self._last_at if self.waits or self._last_at > arrived_at else arrived_at
         return now - since if now > since else 0.0

@@ -1,4 +1,4 @@
-"""The way into the queue: every rule is asked in turn, and a refusal says when it is worth coming back."""
+"""Admission rules of one pool: every rule is asked in turn, and a rejection says when the client may retry."""
 
 from collections.abc import Sequence
 
@@ -7,23 +7,23 @@ from policies.admission.retry_after import DrainEstimate
 from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimits, Reason, Reject, Request, Tenant
 
-BACKEND_RETRY_S = 5.0  # no backend lives: about one health poll
+BACKEND_RETRY_S = 5.0  # Retry-After while no backend is available: about one health poll
 
 
 class AdmissionRules:
-    """May this request enter the queue, by all rules; and if not, when may it try again?"""
+    """Decides by all rules whether a request may enter the queue and, if not, when it may be retried. Mutable."""
 
     def __init__(self, rules: Sequence[Admission], queues: PoolQueues) -> None:
         self._rules = tuple(rules)
-        # Most rules want to hear nothing of what they let in, and it is told with every request.
+        # Only rules that override these methods are called: it happens with every request, and most do not.
         self._told_admitted = tuple(each for each in rules if type(each).admitted is not Admission.admitted)
         self._told_settled = tuple(each for each in rules if type(each).settled is not Admission.settled)
         self._queues = queues
         self._drain = DrainEstimate()
 
     def refuse(self, request: Request, tenant: Tenant, now: float) -> Reject | None:
-        """The refusal by the first rule that has one, for want of space only where no other has; None, and counted as
-        accepted, where no rule has.
+        """The rejection of the first rule that has one; a full pool queue counts only if no other rule rejects. None if
+        no rule rejects: the request then counts as admitted.
         """
         full: AdmissionReject | None = None
         for rule in self._rules:
@@ -40,17 +40,17 @@ class AdmissionRules:
         return None
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
-        """A request that was let in is over, having used so many tokens; 0 where it was never served."""
+        """An admitted request has ended and used this many tokens; 0 if it was never served."""
         for rule in self._told_settled:
             rule.settled(request_id, tokens, now)
 
     def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
-        """The tenant used so many tokens by a call that was never queued."""
+        """The tenant used this many tokens by a call that was never queued."""
         for rule in self._rules:
             rule.spent(tenant, tokens, now)
 
     def limits(self, tenant: Tenant, now: float) -> RateLimits:
-        """The tenant's limits per minute as they stand: of each kind the first rule's that keeps one."""
+        """The current state of the tenant's limits per minute; of each kind, that of the first rule with one."""
         limits = [rule.limits(tenant, now) for rule in self._rules]
         return RateLimits(
             requests=next((each.requests for each in limits if each.requests), None),
@@ -65,13 +65,15 @@ class AdmissionRules:
         retry_after_s: float | None = None,
         limit: LimitKind | None = None,
     ) -> Reject:
-        """A refusal of a request that is not queued (any more), with the time in which its queue drains by default."""
+        """The rejection of a request that is not queued (any more). Retry-After is by default the time until the
+        tenant's queue has drained.
+        """
         if retry_after_s is None:
             retry_after_s = BACKEND_RETRY_S if reason is Reason.NO_BACKEND else self._drained_s(request.tenant_id, now)
         return Reject(request.id, reason, retry_after_s, limit)
 
     def dispatched(self, request: Request, now: float) -> None:
-        """The request has left the queue for a backend."""
+        """Record that the request was sent from the queue to a backend."""
         queued = len(self._queues)
         self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=queued, now=now)
 

@@ -1,16 +1,16 @@
-"""Limits per minute that several replicas share: what may this one let in without asking the others?
+"""Shared rate limits: how much a replica may admit of a tenant's limit per minute without asking the other replicas.
 
-The replicas meet a few times a second. Each says of every tenant what it has let in within the last minute (used) and
-what it means to let in before they meet again (a claim), having heard what all others said; meetings are one after
-another, so no two claim the same. What is used and claimed together never exceeds the limit.
+The replicas exchange messages a few times a second. For every tenant, each publishes what it has admitted within the
+last minute (used) and what it may admit until the next exchange (a claim), after receiving the messages of all others.
+Exchanges are one after another, so no two replicas claim the same. The sum of used and claimed never exceeds the limit.
 
-Who was asked for a tenant lately holds a claim: an equal part of what is left. Who was not holds none, and may all the
-same let in what comes: one part in as many as there are replicas of what nobody has claimed; the others leave him that
-much. A request that is larger than a whole claim may be let in all the same, one between two meetings, by the holder
-who has let in the least, while it fits under the limit. So the limit is exceeded by such requests alone, by one or two
-of each other replica that has not heard of it yet.
+A replica that recently got requests of a tenant holds a claim: an equal part of what is left. One that did not holds no
+claim, but may still admit an arrival: with n replicas, up to 1/n of what is unclaimed; the others leave that much to
+it. A request larger than a whole claim may still be admitted, one between two exchanges, by the holder that has
+admitted the least, if it fits under the limit. Only such requests can exceed the limit: by one or two for each other
+replica that has not received the news yet.
 
-Cut off from the others, a replica keeps to its fair share: the limit over the number of replicas that there were.
+A replica that is cut off from the others keeps to its fair share: the limit over the last known number of replicas.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ from typing import NamedTuple, Self
 from policies.admission.rate_window import WINDOW_S, RateWindow
 from policies.types import RateWindowReport
 
-IDLE_S = 3.0  # who was not asked for a tenant for so long holds no claim
-MEET_AGAIN_S = 1.0  # by then the replicas have met, and shares are others
+IDLE_S = 3.0  # a replica without a request of a tenant for this long holds no claim
+MEET_AGAIN_S = 1.0  # by then there was another exchange, and claims are new
 REQUESTS, TOKENS = 0, 1
 
 Amounts = tuple[float, float]
@@ -33,22 +33,22 @@ NOTHING = (0.0, 0.0)
 
 @dataclass(slots=True)
 class _Part:
-    """Of one kind: what others have used, what is left for this replica until the next meeting."""
+    """One limit of one tenant: what others have used, and what is left for this replica until the next exchange."""
 
     limit: float = inf
     others: float = 0.0
     left: float = 0.0
-    unclaimed: float = 0.0  # at the last meeting
-    unclaimed_before: float = 0.0  # at the one before, which others may have heard of last
+    unclaimed: float = 0.0  # at the last exchange
+    unclaimed_before: float = 0.0  # at the one before, which may be the latest that others know
     proposed: float = 0.0
     proposed_unclaimed: float = 0.0
-    since: float = 0.0  # booked since that was proposed
-    may_exceed: bool = True  # nothing was let in since the last meeting
+    since: float = 0.0  # booked since the proposal
+    may_exceed: bool = True  # nothing was admitted since the last exchange
 
 
 @dataclass(slots=True)
 class _Share:
-    """What this replica may take of one tenant's minute."""
+    """What this replica may use of one tenant's limits per minute."""
 
     asked_at: float
     parts: tuple[_Part, _Part] = field(default_factory=lambda: (_Part(), _Part()))
@@ -56,7 +56,7 @@ class _Share:
 
 
 class SharedRateLimits:
-    """The minutes of one pool's tenants, as far as others take of them, too. Mutable."""
+    """The rate limits of one pool's tenants, as far as other replicas use them, too. Mutable."""
 
     def __init__(self) -> None:
         self.used: Callable[[str, int, float], float] = lambda _tenant_id, _kind, _now: 0.0
@@ -74,7 +74,7 @@ class SharedRateLimits:
     def wait_s(
         self, tenant_id: str, kind: int, amount: int, *, window: RateWindow, limit: int, now: float
     ) -> float | None:
-        """Seconds until the amount may be let in; None where it may now. As Window.wait_s."""
+        """Seconds until the amount may be admitted; None where it may be now. As RateWindow.wait_s."""
         if not self.replicas:
             return window.wait_s(amount, limit, now)
         if self.is_cut_off:
@@ -89,7 +89,7 @@ class SharedRateLimits:
             return window.wait_s(amount, limit, now)
         excess = used + part.others + amount - limit
         if excess > 0:
-            # What others have used leaves the minute evenly, as far as is known here.
+            # The use of others is assumed to leave the minute evenly.
             others_s = WINDOW_S * excess / part.others if part.others else WINDOW_S
             return min(window.wait_s(amount, limit - round(part.others), now) or 0.0, others_s, WINDOW_S)
         if amount <= part.left or (share.is_next and part.may_exceed):
@@ -97,7 +97,7 @@ class SharedRateLimits:
         return MEET_AGAIN_S
 
     def booked(self, tenant_id: str, kind: int, amount: float) -> None:
-        """So much was let in."""
+        """Record an admitted amount."""
         share = self._shares.get(tenant_id)
         if share is not None:
             part = share.parts[kind]
@@ -106,16 +106,16 @@ class SharedRateLimits:
             part.since += amount
 
     def limit(self, limit: int) -> int:
-        """What of this limit holds here: cut off, the fair share."""
+        """The limit to enforce here: the whole limit, or the fair share of a replica that is cut off."""
         return max(1, limit // self.replicas) if self.is_cut_off else limit
 
     def others(self, tenant_id: str, kind: int) -> int:
-        """What other replicas have used of the minute, beside what holds here."""
+        """What other replicas have used of the minute, as last received; 0 when cut off."""
         share = None if self.is_cut_off else self._shares.get(tenant_id)
         return 0 if share is None else round(share.parts[kind].others)
 
     def left(self, tenant_id: str, kind: int, remaining: int) -> int:
-        """Of what remains of the limit: what may be let in here before the replicas have met again."""
+        """The part of `remaining` that may be admitted here before the next exchange."""
         share = None if self.is_cut_off or not self.replicas else self._shares.get(tenant_id)
         if share is None:
             return remaining
@@ -127,13 +127,13 @@ class SharedRateLimits:
     def forget(self, tenant_id: str) -> None:
         self._shares.pop(tenant_id, None)
 
-    # -- meetings ------------------------------------------------------------------------------------------
+    # -- exchanges -----------------------------------------------------------------------------------------
 
     def propose(
         self, name: str, heard: Mapping[str, Mapping[str, RateWindowReport]], now: float
     ) -> dict[str, RateWindowReport]:
-        """What this replica, of this name, says of its tenants where the others (by name) have said so much. It holds
-        when it is `agreed`; until then no more is let in than both allow.
+        """Make the message of this replica, called `name`: its use and its new claims by tenant. `heard` holds the
+        messages of the others by name. Claims take effect with `agreed`; until then the smaller of old and new applies.
         """
         self._name, self._heard, self._proposed = name, heard, []
         said = {}
@@ -156,22 +156,22 @@ class SharedRateLimits:
         return said
 
     def agreed(self) -> None:
-        """All have heard what was proposed."""
+        """Apply the proposed claims: all replicas have received them."""
         for share in self._proposed:
             for part in share.parts:
                 part.left, part.may_exceed = part.proposed - part.since, not part.since
                 part.unclaimed_before, part.unclaimed = part.unclaimed, part.proposed_unclaimed
 
-    # -- in parts ------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------
 
     def _divide(self, part: _Part, used: float, others: float, claimed: float, holders: int, *, asks: bool) -> None:
-        """What is left of a limit, of which others have used and claimed so much; so many of them hold a claim."""
+        """Compute the new claim on a limit, of which others have used `others` and `holders` of them hold `claimed`."""
         part.others, part.since = others, 0.0
         if part.limit == inf:
             part.proposed = 0.0
             return
         unclaimed = part.limit - used - others - claimed
-        # What others who hold no claim may have let in since they spoke, by what they had heard then.
+        # What others without a claim may have admitted since their message, by what they had received before it.
         heard = max(0.0, part.unclaimed, part.unclaimed_before)
         free = unclaimed - (self.replicas - holders - 1) * heard / self.replicas
         if asks:
@@ -192,7 +192,7 @@ class SharedRateLimits:
         return share
 
     def _limited(self, tenant_id: str, part: _Part, kind: int, limit: float, used: float) -> None:
-        """The limit is new here: what may be let in until the next meeting."""
+        """Start on a new limit: what may be admitted until the next exchange."""
         theirs = _Theirs.of(tenant_id, self._heard)
         part.limit, part.others = limit, theirs.used[kind]
         part.unclaimed = limit - used - part.others - theirs.claims[kind]
@@ -201,7 +201,7 @@ class SharedRateLimits:
 
 
 class _Theirs(NamedTuple):
-    """What all others together say of a tenant's minute; `least` is what is used by the holder who has used least."""
+    """The sum of the others' messages on one tenant; `least` is the use of the holder that has used least."""
 
     used: Amounts
     claims: Amounts
