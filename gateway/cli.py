@@ -1,4 +1,4 @@
-"""The command line. Every command imports what it needs when it runs, so that --help is quick."""
+"""The command line `fairlead`. Every command imports what it needs when it runs, so that --help is quick."""
 
 from datetime import UTC, datetime
 from importlib import metadata, resources
@@ -75,7 +75,7 @@ def serve(
 
     With no configured backend an embedded engine answers, and with no configuration at all every API key is
     its own tenant: good for trying out. Any setting can come from the environment:
-    FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max, and goes before the file.
+    FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max, and overrides the file.
     """
     settings = _load(config)
     listen = settings.listen.model_copy(
@@ -86,7 +86,12 @@ def serve(
 
     try:
         run(settings.model_copy(update={"listen": listen}), config)
-    except (OSError, ValueError, StateFileError, StoreUnavailable) as error:  # like a port that is taken, no secret
+    except (
+        OSError,
+        ValueError,
+        StateFileError,
+        StoreUnavailable,
+    ) as error:  # for example a port that is taken, or no secret
         _fail(str(error))
 
 
@@ -94,10 +99,10 @@ def serve(
 def check_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file.", show_default=False)],
 ) -> None:
-    """Say everything that is wrong with a configuration, or what was understood.
+    """Report all errors of a configuration, or summarize a valid one.
 
     Each line names the file and line, or the environment variable, the setting, and what is wrong with it.
-    The exit code is 1 when anything is wrong. Files that it names (keys, secrets) are read too.
+    The exit code is 1 when there is an error. Files that it names (keys, secrets) are read too.
     """
     settings = _load(file)
     typer.echo(f"{file}: valid")
@@ -126,9 +131,9 @@ def print_config_schema() -> None:
 
 @app.command("export")
 def export_state(config: ConfigOption = None) -> None:
-    """Print what was made by the admin API (tenants, tiers, keys as HMACs, backends, pools) as JSON.
+    """Print what the admin API made (tenants, tiers, keys as HMACs, backends, pools) as JSON.
 
-    The gateway may run meanwhile. What the configuration declares, usage and the audit log are not in it.
+    The gateway may run meanwhile. The export has no declarations of the configuration, no usage and no audit log.
     """
     from gateway.state.transfer import export_from  # noqa: PLC0415
 
@@ -140,9 +145,9 @@ def import_state(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What 'fairlead export' has printed.")],
     config: ConfigOption = None,
 ) -> None:
-    """Make or change what an export says; what is not in it stays as it is.
+    """Create or change the resources of an export; all others stay as they are.
 
-    Gateways that run take it over within a second. Keys work where the secret of their HMACs is the same.
+    Running gateways apply them within a second. Keys work where the secret of their HMACs is the same.
     """
     from gateway.state.transfer import import_into  # noqa: PLC0415
 
@@ -157,8 +162,8 @@ def keys_new(
 ) -> None:
     """Make a key for a tenant and print it, once.
 
-    It is kept as an HMAC in auth.keys_file. The secret of the HMACs is made in auth.secret_file when there is none;
-    keep it: without it no key is known any more.
+    Its HMAC is stored in auth.keys_file. The secret of the HMACs is made in auth.secret_file when there is none;
+    keep it: without it no key is valid.
     """
     from gateway.config.key_file import add_key  # noqa: PLC0415
 
@@ -217,10 +222,10 @@ def keys_revoke(
 
 @keys_app.command("accept-secret")
 def keys_accept_secret(config: ConfigOption = None) -> None:
-    """Take the configured secret for the state, in place of the one that its keys were made with.
+    """Replace the secret that the keys in the state were made with by the configured one.
 
-    Every API key and admin key that was made with the other one stops working. Gateways of this state have to be
-    started again, all with this secret.
+    Every API key and admin key that was made with the other secret stops working. All gateways of this state have to
+    be restarted with this secret.
     """
     from gateway.state.key_secret import accept  # noqa: PLC0415
 
@@ -255,7 +260,7 @@ def _check_tenant(tenant: str, settings: "Config") -> None:
 
 
 def _secret(settings: "Config") -> bytes:
-    """The secret of the HMACs, made if need be. Raises ValueError, and OSError where it cannot be written."""
+    """The secret of the HMACs, made if there is none. Raises ValueError, and OSError where it cannot be written."""
     from gateway.config.key_file import make_secret, read_keys  # noqa: PLC0415
 
     auth = settings.auth
