@@ -1,1 +1,1 @@
-"""What does one engine step run, and how much prompt can an engine still take?"""
+"""Fair batching: what one engine step runs, and how much prompt an engine can still take."""

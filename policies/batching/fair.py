@@ -1,15 +1,15 @@
 """FairBatching: divide one engine step between decodes and prompts so that both keep their targets.
 
-A stream that is ahead of its deadlines can stand still for a step. So a step may last as long as the most urgent
-decode allows, or one TPOT target if that is longer; decodes that would be late by the end of it and one more token
-come first, then prompts, by slack, cut to the time that is left; then the other decodes, as far as they fit.
+A stream that is ahead of its deadlines can skip a step. So a step may last as long as the most urgent decode allows, or
+one TPOT target if that is longer. Decodes that would be late by the end of the step plus one more token come first.
+Prompts come next, by slack, cut to the time that is left, and then the other decodes, as far as they fit.
 (FairBatching, arXiv 2510.14392, algorithm 1, from its prose.)
 
-Two rules are ours. A decode without a TPOT target runs in every step, as in vLLM: nobody said how long it may stand
-still, so no time would ever make it urgent. And prompts can be given a `rank` that counts before their slack, so that
-an order of tenants decides among those that wait.
+Two rules are ours. A decode without a TPOT target runs in every step, as in vLLM: it has no deadline that would ever
+make it urgent. And prompts can have a `rank` that is compared before their slack, so that an order of tenants decides
+among waiting prompts.
 
-It knows neither memory nor seats: an engine offers the prompts that it could begin, and takes less where it must.
+The algorithm does not know memory or slots: an engine offers the prompts that it could begin, and runs less if it must.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -38,7 +38,9 @@ class Decode(NamedTuple, Generic[Key]):
 
 
 class Prefill(NamedTuple, Generic[Key]):
-    """A request with prompt left to compute. `slack_s` runs until its first token is late; infinite without target."""
+    """A request with prompt left to compute. `slack_s` is the time until its first token is late, infinite without a
+    target.
+    """
 
     key: Key
     slack_s: float
@@ -65,8 +67,8 @@ def form_batch(
 ) -> dict[Key, int]:
     """Return the tokens each request computes in this step, in the order in which they were chosen; none is zero.
 
-    Urgent decodes are taken even where that exceeds the time: under overload this is decodes first, as Sarathi is.
-    Something is taken whenever anything was offered and `tokens_max` has room for it. Ties go by the order of
+    Urgent decodes run even where that exceeds the time: under overload decodes come first, as in Sarathi.
+    At least one request runs whenever one was offered and `tokens_max` has room for it. Ties keep the order of
     `decodes` and `prefills`.
     """
     step_s = time_budget_s(decodes)
@@ -86,7 +88,7 @@ def form_batch(
 
 
 class _Step(Generic[Key]):
-    """One step as it fills: time may run below zero, tokens never."""
+    """One step while it is filled: the time left may become negative, the tokens left never."""
 
     def __init__(self, model: StepTimeModel, *, time_left_s: float, tokens_left: int) -> None:
         self.taken: dict[Key, int] = {}
@@ -105,7 +107,7 @@ class _Step(Generic[Key]):
             self._take(prefill.key, int(tokens), self._cost_s(tokens, prefill.computed_tokens + tokens))
 
     def _tokens_in_time(self, computed_tokens: int) -> float:
-        """How many more tokens of a prompt that has so many computed fit: each is computed, and read as context."""
+        """How many more tokens fit of a prompt with `computed_tokens`: each is computed, and read as context."""
         model = self._model
         time_s = self._time_left_s - model.request_s - model.context_token_s * computed_tokens
         per_token_s = model.token_s + model.context_token_s

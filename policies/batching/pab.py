@@ -1,16 +1,16 @@
-"""Prefill admission budget: how many prompt tokens can an engine that batches fairly still take on in time?
+"""Prefill admission budget: how many prompt tokens an engine with fair batching can still compute in time.
 
-In a window of one TTFT target, decodes can be put off until they are due. What they then need at least, steps and
-tokens, is taken from the window; what is left computes prompts, less those that are owed already. Negative: some
-of those will be late. (FairBatching, arXiv 2510.14392, appendix A.) It holds only for an engine that really puts
-decodes off (fair.py), and for one pair of targets.
+In a window of one TTFT target, decodes can be delayed until they are due. The least time that they need then, for steps
+and tokens, is subtracted from the window. The rest computes prompts; those that are owed already are subtracted, too.
+A negative budget means that some of these will be late. (FairBatching, arXiv 2510.14392, appendix A.) The budget is
+valid only for an engine that really delays decodes (fair.py), and for one pair of targets.
 
     budget = (TTFT - a N - sum of n_r (b + c l_r) over decodes due in the window) / (b + c) - owed
     N = 1 + (TTFT - least slack) / TPOT,  n_r = 1 + (TTFT - slack_r) / TPOT
 
-"linear" leaves out the 1, "ceil" rounds the quotient up: each decode needs whole tokens, each step is a whole one.
-Decodes that are due at no time run in every step (fair.py): to a they add what they cost. One that is late makes steps
-no shorter than its TPOT, as one that is due now: what it has missed is not made up for.
+"linear" leaves out the 1, "ceil" rounds the quotient up: decodes need whole tokens, and steps are whole.
+Decodes without a deadline run in every step (fair.py): their cost is added to a. A late decode counts as one that is
+due now and makes steps no shorter than its TPOT: missed tokens are not made up for.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,8 +21,8 @@ from policies.step_time.model import StepTimeModel
 
 
 class DueDecode(NamedTuple):
-    """A running request: seconds until its next token is due, infinite where nobody said, and the KV tokens that a step
-    reads for it.
+    """A running request: seconds until its next token is due, infinite without a deadline, and the KV tokens that a
+    step reads for it.
     """
 
     slack_s: float
@@ -50,7 +50,7 @@ def prefill_admission_budget(
     tpot_s: float,
     mode: str = "ceil",
 ) -> float:
-    """Return prompt tokens, negative where more is owed than can be in time. Targets are above zero."""
+    """Return the budget in prompt tokens, negative where more is owed than can be in time. Targets are above zero."""
     steps_of = MODES[mode]
     step_s, needed_s, slack_min_s = model.base_s, 0.0, ttft_s
     for decode in decodes:
@@ -66,11 +66,11 @@ def prefill_admission_budget(
 
 
 def tokens_in(model: StepTimeModel, time_s: float) -> float:
-    """Prompt tokens that can be computed in this time; each is computed, and read as context."""
+    """Prompt tokens that can be computed in `time_s` seconds; each is computed, and read as context."""
     return time_s / max(model.token_s + model.context_token_s, TOKEN_S_MIN)
 
 
-TOKEN_S_MIN = 1e-9  # of a model that says that tokens cost nothing
+TOKEN_S_MIN = 1e-9  # for a model in which tokens cost nothing
 
 
 def _decode_s(model: StepTimeModel, context_tokens: float) -> float:
