@@ -1,4 +1,4 @@
-"""Which backend takes this request? Asked when it is sent, or when it arrives (see `base.py`)."""
+"""Placement: the policies that choose a request's backend, at dispatch or on arrival (see `base.py`)."""
 
 from collections.abc import Callable
 

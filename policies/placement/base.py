@@ -1,10 +1,10 @@
-"""The question of every placement, asked at one of two times.
+"""Placement protocols: the interfaces of the policies that choose a request's backend, at one of two times.
 
-Late: when a request is sent. It has waited in one queue before all backends, whoever is next takes whichever
-backend has room, and the pool is fair as a whole (VTC with one dispatcher).
-On arrival: before it waits. It waits here, in the queue of that one backend, where the pool's fairness picks among
-those that wait for the same backend (D2LPM, Preble, round robin per tenant). What is cached where can then be known
-and used, and bounds hold per backend: times the number of backends for the pool.
+Late placement decides when a request is sent. Requests wait in one shared queue, the next in order takes any backend
+with room, and the pool is fair as a whole (VTC with one dispatcher).
+Arrival placement decides before a request waits. It then waits in the gateway's queue for that one backend, where the
+pool's fairness chooses among the requests for the same backend (D2LPM, Preble, round robin per tenant). The decision
+can use what is cached where. Fairness bounds hold per backend: for the pool, times the number of backends.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,7 @@ def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
 
 
 class Placement(Protocol):
-    """Which of these backends takes this request?
-
-    Inherit from it: most placements look nothing up.
-    """
+    """Late placement: which of the candidates takes a request. Inherit from it: most placements look nothing up."""
 
     reads_prefixes: bool = False
     """Whether it asks what is cached where; `look_up_in` is called before anything else then."""
@@ -37,14 +34,14 @@ class Placement(Protocol):
     def place(
         self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
     ) -> BackendCapacity | None:
-        """The best of the candidates that it fits; None: it fits none. To ask whether it fits costs more than to know
-        who would be better.
+        """The best candidate that the request fits; None if it fits none. Asking `fits` costs more than comparing
+        candidates.
         """
         ...
 
 
 class Worker(NamedTuple):
-    """A backend that a request may wait for: its books, and how many requests wait in its queue here."""
+    """A backend that a request may wait for: its capacity, and how many requests wait in the gateway's queue for it."""
 
     capacity: BackendCapacity
     queued_requests: int
@@ -56,11 +53,11 @@ class Worker(NamedTuple):
 
 @runtime_checkable
 class ArrivalPlacement(Protocol):
-    """Which of these backends does this request wait for?
+    """Arrival placement: which of the workers a request waits for.
 
-    Inherit from it: what a placement does not want to hear it leaves out. A request is told of in this order: it is
-    assigned; then it is dispatched, and ends or comes back (and waits there again); or it is unassigned, because it
-    left the queue unsent or waits for another backend from now on.
+    Inherit from it and override only the calls that the placement needs. Each request is reported in this order: it is
+    assigned; then it is dispatched, and ends or returns (and waits there again); or it is unassigned, because it
+    left the queue unsent or was moved to another backend.
     """
 
     reads_prefixes: bool = False
@@ -71,11 +68,13 @@ class ArrivalPlacement(Protocol):
         return
 
     def assign(self, request: Request, workers: Sequence[Worker]) -> str:
-        """The id of one of the workers, of which there is at least one. It counts from now on."""
+        """Choose one of the workers, of which there is at least one, and return its id. The request counts there from
+        now on.
+        """
         ...
 
     def unassigned(self, request: Request, backend_id: str) -> None:
-        """The request does not wait for this backend any more and was not sent: it counts no more."""
+        """The request does not wait for this backend any more and was not sent: it does not count any more."""
         return
 
     def dispatched(self, request: Request, backend_id: str) -> None:
@@ -83,13 +82,13 @@ class ArrivalPlacement(Protocol):
         return
 
     def returned(self, request: Request, backend_id: str) -> None:
-        """The backend did not take the request: it waits for it again."""
+        """The dispatched request came back to the queue: it waits for the same backend again."""
         return
 
     def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
-        """The request has ended there, however it ended, and has used this much."""
+        """The request has ended there, for any reason, with this usage."""
         return
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant is gone."""
+        """Drop the state of a removed tenant."""
         return

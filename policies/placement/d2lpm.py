@@ -1,13 +1,13 @@
-"""The backend that holds the longest beginning of the prompt, as long as its tenant has credit there (D2LPM, Alg. 2).
+"""D2LPM (Alg. 2): the backend that holds the longest beginning of the prompt, while the tenant has credit there.
 
-Following the cache alone would send a tenant to one backend for ever, and who shares that backend with it would
-suffer. So every tenant has a deficit at every backend: what is computed for it there is taken from it, and only
-when all of its deficits are spent is each refilled by a quantum. With credit left the cache decides; without, the
-shortest queue among the backends where there is credit. The quantum bounds how unevenly one tenant may load the
-backends; who is next at a backend is the pool's fairness, which bounds everything else.
+Following the cache alone would send a tenant to one backend forever, at the cost of the other tenants there. So every
+tenant has a deficit counter at every backend. What is computed for the tenant there is subtracted, and only when all of
+its counters are spent is each refilled by a quantum. With credit left the cache decides; without, the shortest queue
+among the backends with credit. The quantum bounds how unevenly one tenant may load the backends. The order at each
+backend is decided by the pool's fairness, which bounds everything else.
 
-Extend tokens, those that are not cached there, are charged when the request is assigned, by what is known then;
-outputs when it has ended. What never was sent is given back.
+Extend tokens, those that are not cached there, are charged at assignment, by what is known then; outputs are charged
+at the end. A request that was never sent is refunded.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from policies.types import Request, Usage
 WORKER_QUANTUM_SERVICE = 10_000.0  # K_w; the paper's sweep goes from 2,000 to 40,000
 EXTEND_PRICE = 1.0  # service per token of the prompt that must be computed
 OUTPUT_PRICE = 2.0  # service per token of output
-WORKERS_MAX = 1024  # deficits of one tenant: those of backends that are gone go first
+WORKERS_MAX = 1024  # deficits of one tenant; beyond it, those of removed backends are dropped
 
 
 class D2lpm(ArrivalPlacement):
-    """Deficits per tenant and backend, in service; a tenant and a backend that are new start at zero."""
+    """Deficits per tenant and backend, in service; new tenants and new backends start at zero. Mutable."""
 
     reads_prefixes = True
 
@@ -72,11 +72,13 @@ class D2lpm(ArrivalPlacement):
         self._deficits.pop(tenant_id, None)
 
     def deficit(self, tenant_id: str, backend_id: str) -> float:
-        """Service that may be computed for the tenant there before another backend must; negative: what it owes."""
+        """Service that may still be computed for the tenant there before it needs another backend; negative if
+        overdrawn.
+        """
         return self._deficits.get(tenant_id, {}).get(backend_id, 0.0)
 
     def _refilled(self, tenant_id: str, workers: Sequence[Worker]) -> dict[str, float]:
-        """The tenant's deficits, of which at least one of these workers' is positive."""
+        """The tenant's deficits, refilled so that at least one of these workers has a positive one."""
         deficits = self._deficits.setdefault(tenant_id, {})
         for worker in workers:
             deficits.setdefault(worker.id, 0.0)
@@ -97,5 +99,5 @@ class D2lpm(ArrivalPlacement):
 
 
 def _queue(worker: Worker) -> tuple[int, float, str]:
-    # Where nobody waits anywhere, as under light load, the queues are equal and what runs is not.
+    # Under light load all queues are empty, so what runs breaks the tie.
     return worker.queued_requests, worker.capacity.reserved_ratio, worker.id

@@ -1,4 +1,4 @@
-"""The backend that is least full by what its requests are expected to need, not by their number."""
+"""Least reserved: the backend that is least full by the predicted need of its requests, not by their number."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from policies.types import Request
 
 
 class LeastReserved(Placement):
-    """Smallest reserved part of its capacity; equals by backend id."""
+    """The smallest reserved part of the capacity; ties by backend id."""
 
     def place(
         self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always

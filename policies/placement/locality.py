@@ -1,8 +1,8 @@
-"""Where has a prompt like this one been sent, or will be?
+"""Locality: which backends hold, or are about to hold, the beginning of a prompt.
 
-A placement that decides on arrival must know more than what backends hold: of ten prompts that begin alike and
-arrive together, nine find nothing cached yet. So it looks at two things: the pool's index of what was sent where,
-and the prompts that wait here for a backend, which will have been sent there before anything that comes now.
+An arrival placement must know more than what backends hold: of ten prompts that begin alike and arrive together, nine
+find nothing cached yet. So it uses two sources: the pool's index of what was sent where, and the prompts that wait in
+the gateway for a backend, which will have been sent before any new arrival.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from policies.types import Request
 
 
 class Locality:
-    """Which workers hold, or are about to hold, the longest beginning of this prompt?"""
+    """Finds the workers that hold, or are about to hold, the longest beginning of a prompt. Mutable."""
 
     def __init__(self) -> None:
         self._sent: PrefixIndex | None = None
@@ -23,13 +23,13 @@ class Locality:
         self._sent = sent
 
     def matched_blocks(self, request: Request, worker_id: str) -> int:
-        """How many leading blocks this worker holds or will hold."""
+        """The number of leading blocks that this worker holds or will hold."""
         sent = 0 if self._sent is None else self._sent.matched_blocks(request, worker_id)
         waiting = self._waiting
         return max(sent, leading_blocks(request.prefix, lambda block: worker_id in waiting.get(block, ())))
 
     def longest(self, request: Request, workers: Sequence[Worker]) -> tuple[int, list[Worker]]:
-        """The most leading blocks that one of these workers holds or will hold, and all that do; (0, nobody)."""
+        """The most leading blocks that a worker holds or will hold, and the workers with as many; (0, []) if none."""
         matched, holders = (0, frozenset[str]()) if self._sent is None else self._sent.longest(request)
         waiting, waited_for = self._longest_waiting(request)
         if waiting >= matched:
@@ -43,13 +43,13 @@ class Locality:
         return matched, [worker for worker, each in zip(workers, matches, strict=True) if each == matched > 0]
 
     def waits(self, request: Request, worker_id: str) -> None:
-        """The request waits for the worker from now on."""
+        """Record that the request waits for the worker from now on."""
         for block in request.prefix:
             counts = self._waiting.setdefault(block, {})
             counts[worker_id] = counts.get(worker_id, 0) + 1
 
     def left(self, request: Request, worker_id: str) -> None:
-        """The request, which waited for the worker, does not any more: it was sent, or it is gone."""
+        """Record that the request does not wait for the worker any more: it was sent, or it left the queue."""
         for block in request.prefix:
             counts = self._waiting[block]
             counts[worker_id] -= 1

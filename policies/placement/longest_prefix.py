@@ -1,8 +1,9 @@
-"""The backend that holds the beginning of the prompt, if that is more than half of it, else the one that is least full.
+"""Longest prefix: the backend that holds more than half of the prompt, else the one that is least full.
 
-The late placement for orders by cached prefix: they choose a request because some backend has it cached, and another
-backend would compute it all again. Where less is known than new, as where all prompts begin with the same few words,
-following the cache would fill one backend for little. (Preble's rule, for a request that has waited in one queue.)
+This is the late placement for orders by cached prefix: they choose a request because some backend has it cached, and
+another backend would compute it all again. If no more than half is cached, as where all prompts begin with the same few
+words, following the cache would fill one backend for little gain. (Preble's rule, for a request that has waited in one
+queue.)
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from policies.types import Request
 
 
 class LongestPrefix(Placement):
-    """Most leading blocks; equals by the reserved part of the capacity, then by backend id."""
+    """The most leading blocks; ties by the reserved part of the capacity, then by backend id."""
 
     reads_prefixes = True
 
@@ -40,7 +41,7 @@ class LongestPrefix(Placement):
     def _worth_following(
         self, request: Request, candidates: Sequence[BackendCapacity], prefixes: PrefixIndex
     ) -> dict[str, int]:
-        """Blocks of the prompt by candidate, of those that hold more than half of it."""
+        """Leading blocks held, by candidate id, for the candidates that hold more than half of the prompt."""
         if 2 * prefixes.longest(request)[0] * request.prefix_block_tokens <= request.prompt_tokens:
             return {}
         matches = {capacity.id: prefixes.matched_blocks(request, capacity.id) for capacity in candidates}

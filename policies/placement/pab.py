@@ -1,8 +1,9 @@
-"""The engine with the largest prefill admission budget (PAB-LB, FairBatching, arXiv 2510.14392, appendix A).
+"""Largest budget: the backend with the largest prefill admission budget (PAB-LB, FairBatching, arXiv 2510.14392,
+appendix A).
 
-An engine that reports its budget is believed, less what it was sent since (its reports say what they include); of
-others the budget is reckoned by what runs there. A count of requests says nothing of how long their prompts are, nor
-of how much time the streams that run can spare.
+A budget that an engine reports is used, less what was sent there since (reports say what they include). For other
+engines the budget is computed from what runs there. A count of requests would say nothing of the length of their
+prompts, nor of the slack of the running streams.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from policies.placement.base import Fits, Placement, always
 from policies.placement.least_reserved import LeastReserved
 from policies.types import Request
 
-TTFT_S = 1.0  # the window of a budget that is reckoned here for a request without a TTFT target
+TTFT_S = 1.0  # the window of a budget that is computed here for a request without a TTFT target
 
 
 class LargestBudget(Placement):
-    """The largest budget among those that the prompt, less what is cached, fits; where it fits none, of all. Equals by
-    how full they are, then by id; while the budget of any of the backends is not known, the least full.
+    """The largest budget among those with room for the prompt, less what is cached; among all if none has room. Ties by
+    the reserved part of the capacity, then by id. While the budget of any candidate is not known, the least full one.
     """
 
     reads_prefixes = True

@@ -1,14 +1,14 @@
-"""Follow the cache when most of the prompt is in it, else go where the load is least (Preble's exploit and explore).
+"""Preble: the cache decides if most of the prompt is cached, else the least load (Preble's exploit and explore).
 
-A prompt of which more is known than new goes to one of the backends that hold the known part: computing it again
-would cost more than waiting. Any other goes to the backend with the least load, and its new part is a prefix of its
-own from then on. Load is what the backend will yet have to compute, foretold from the last three minutes:
+If more than half of a prompt is known, it goes to one of the backends that hold that part: computing it again would
+cost more than waiting. Any other prompt goes to the backend with the least load, and its new part becomes a prefix of
+its own. Load is what the backend will still have to compute, predicted from the last three minutes:
 
     sum over prefixes used there of   miss rate x uses x time to prefill it / backends that share it
     + requests assigned there x median output x time of an output token
 
 Only the ratio of the two times matters. The published scheduler learns the second from its engines; here both are
-those of a profiled one. Its moving of hot prefixes between backends is left out.
+constants of a profiled engine. Its migration of hot prefixes between backends is left out.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class _Prefix:
     uses: dict[str, int] = field(default_factory=dict)  # by backend
 
     def prefill_s(self) -> float:
-        """What each of its backends is foretold to compute of it."""
+        """Seconds that each of its backends is predicted to spend on prefilling it."""
         if not self.prompt_tokens:
             return 0.0
         miss_ratio = 1.0 - self.hit_tokens / self.prompt_tokens
@@ -50,7 +50,7 @@ class _Prefix:
 
 @dataclass(slots=True, eq=False)
 class _Use:
-    """One request of the window; not counted any more once it has left it, or was withdrawn before it was sent."""
+    """One request of the window; not counted any more after it has left the window, or the queue unsent."""
 
     at: float
     prefix: _Prefix
@@ -62,7 +62,7 @@ class _Use:
 
 @dataclass(slots=True)
 class _Load:
-    """What one backend has to do: prefills foretold, uses in the window, requests that wait for it or run."""
+    """What one backend has to do: predicted prefill seconds, uses in the window, requests that wait for it or run."""
 
     prefill_s: float = 0.0
     uses: int = 0
@@ -70,7 +70,7 @@ class _Load:
 
 
 class Preble(ArrivalPlacement):
-    """Costs O(blocks of the prompt + backends) for a request."""
+    """Preble's placement; a request costs O(blocks of the prompt + backends). Mutable."""
 
     reads_prefixes = True
 
@@ -118,14 +118,14 @@ class Preble(ArrivalPlacement):
             self._output_tokens = median(self._outputs)
 
     def load_s(self, backend_id: str) -> float:
-        """Seconds of work that the backend is foretold to have."""
+        """Seconds of work that the backend is predicted to have."""
         load = self._loads.get(backend_id)
         return 0.0 if load is None else load.prefill_s + load.requests * self._output_tokens * OUTPUT_TOKEN_S
 
     def _exploited(self, request: Request, matched: int) -> _Prefix:
-        """The prefix that the known part belongs to; the new part joins it, being the smaller one."""
+        """The prefix that the known part belongs to; the new part, which is smaller, joins it."""
         prefix = self._prefix_of.get(request.prefix[matched - 1])
-        if prefix is None:  # it was not used for the time of the window, and is still there
+        if prefix is None:  # it left the window unused, but is still cached
             return self._joined(_Prefix(matched * request.prefix_block_tokens), request.prefix)
         return self._joined(prefix, request.prefix[matched:])
 
@@ -165,7 +165,7 @@ class Preble(ArrivalPlacement):
                     del self._prefix_of[block]
 
     def _change(self, use: _Use, sign: int) -> None:
-        """Bring a prefix's numbers, and its part in the loads of its backends, up to one use more or less."""
+        """Update a prefix, and its part in the loads of its backends, for one use more or less."""
         prefix = use.prefix
         for backend_id in prefix.uses:
             self._loads[backend_id].prefill_s -= prefix.prefill_s()

@@ -1,4 +1,4 @@
-"""The backend where the first token would come soonest, by the model of its steps and what it holds already."""
+"""Predicted TTFT: the backend where the first token would come soonest, by step-time model and cached prefix."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from policies.types import Request
 
 
 class PredictedTtft(Placement):
-    """Least predicted time to the first token, of prompts less what is cached; equals by how full they are, then by id.
-    While too little is known of any of the backends the least full is taken: that is also how more gets known.
+    """The least predicted TTFT of the prompt, less what is cached; ties by the reserved part of the capacity, then id.
+    While a candidate has no sure step-time model, the least full one is chosen: so its model gets learnt, too.
     """
 
     reads_prefixes = True

@@ -1,8 +1,8 @@
-"""In turn, whatever anybody holds or does: the baselines of the locality papers.
+"""Round robin: backends in turn, whatever they hold or run; the baselines of the locality papers.
 
-One circle of backends for all requests, or one for each tenant. With its own circle a tenant spreads evenly over
-all backends however its requests are mixed with those of others, so D backends that are each fair to within some
-bound are together fair to within D times it (DLPM paper: VTC with round robin per client).
+There is one circle of backends for all requests, or one for each tenant. With its own circle a tenant spreads evenly
+over all backends however its requests are mixed with those of others, so D backends that are each fair to within some
+bound are together fair to within D times that bound (DLPM paper: VTC with round robin per client).
 """
 
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from policies.types import Request
 
 
 class RoundRobin(ArrivalPlacement):
-    """The backend after the last one, in order of id, and around. Backends may come and go."""
+    """The next backend after the last one, in circular order of id. Backends may come and go."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -24,7 +24,7 @@ class RoundRobin(ArrivalPlacement):
 
 
 class TenantRoundRobin(ArrivalPlacement):
-    """A circle of its own for each tenant."""
+    """Round robin with a separate circle for each tenant."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}  # by tenant
