@@ -1,5 +1,5 @@
-"""How long will the answer be? Each file is one way to guess; a wrong guess costs fairness nothing in the
-worst case (VTC's bound does not depend on it) and a good one evens out service (VTC Sec. 4.4, Tables 5 and 6).
+"""Output-length prediction: each file is one method. A wrong prediction costs no fairness in the worst case (VTC's
+bound does not depend on it), and a good one evens out service (VTC Sec. 4.4, Tables 5 and 6).
 """
 
 from collections.abc import Callable

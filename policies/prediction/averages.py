@@ -1,4 +1,4 @@
-"""The two averages of the VTC paper and its code (spec of VTC with prediction, Alg. 3)."""
+"""Averages: the two predictors of the VTC paper and its code (VTC with prediction, Alg. 3)."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ MEMORY = 4.0  # the authors' code: (4 * average + output) / 5
 
 
 class LastFiveMean:
-    """Mean of the tenant's last five outputs; nothing is expected of a tenant never seen."""
+    """Mean of the tenant's last five outputs; 0 for a new tenant."""
 
     def __init__(self) -> None:
         self._outputs: dict[str, deque[float]] = {}
@@ -28,7 +28,7 @@ class LastFiveMean:
 
 
 class ExponentialAverage:
-    """(4 * average + output) / 5; the first output replaces the initial zero."""
+    """(4 * average + output) / 5 over the tenant's outputs; the first output replaces the initial zero."""
 
     def __init__(self) -> None:
         self._average: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The question every predictor answers."""
+"""Prediction protocol: the interface of every output-length predictor."""
 
 from typing import Protocol
 
@@ -6,18 +6,18 @@ from policies.types import Request
 
 
 class Prediction(Protocol):
-    """How many output tokens will this request produce, over all its choices?"""
+    """Predicts how many output tokens a request will produce, over all its choices."""
 
     def predict(self, request: Request) -> float:
         """Expected output tokens, in [0, request.output_tokens_max]."""
         ...
 
     def observed(self, request: Request, output_tokens: int) -> None:
-        """The request ended by itself after `output_tokens`."""
+        """Learn that the request ended by itself after `output_tokens`."""
         ...
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant is gone."""
+        """Drop the state of a removed tenant."""
         ...
 
 

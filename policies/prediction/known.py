@@ -1,6 +1,6 @@
-"""The two ends, predicting nothing (plain VTC) and knowing the truth, and knowing it not quite.
+"""Reference predictors: no prediction (plain VTC), the true length (oracle), and the true length with noise.
 
-Whoever knows the truth is for simulations only: no request that is served carries its length.
+The oracles are for simulations only: no real request carries its output length.
 """
 
 from hashlib import blake2b
@@ -12,7 +12,7 @@ ERROR_RATIO = 0.5  # the paper's "+-50 %": uniform between half and one and a ha
 
 
 class NoPrediction:
-    """Expect nothing, charge tokens as they come: plain VTC (Alg. 2)."""
+    """Predicts 0, so that tokens are charged as they come: plain VTC (Alg. 2)."""
 
     def predict(self, request: Request) -> float:
         return 0.0
@@ -23,7 +23,7 @@ class NoPrediction:
 
 
 class Oracle:
-    """The true length where the request carries it, the limit where it does not."""
+    """The true length where the request carries it, else its limit."""
 
     def predict(self, request: Request) -> float:
         known = request.output_tokens_known
@@ -35,7 +35,7 @@ class Oracle:
 
 
 class Chance(Protocol):
-    """Where chance comes from, such as random.Random."""
+    """A source of random numbers in [0, 1), such as random.Random."""
 
     def random(self) -> float: ...
 
@@ -43,7 +43,7 @@ class Chance(Protocol):
 class NoisyOracle:
     """The true length, wrong by up to a ratio: uniform in truth * (1 -+ ratio).
 
-    A request's draw follows from its id and a salt that is drawn once, so it is the same whenever it is asked for.
+    A request's draw follows from its id and a salt that is drawn once, so repeated predictions are equal.
     """
 
     def __init__(self, *, rng: Chance, error_ratio: float = ERROR_RATIO) -> None:

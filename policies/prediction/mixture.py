@@ -1,15 +1,15 @@
-"""A mixture of experts: what were answers to requests like this one?
+"""Mixture of experts: predicts an answer's length from answers to similar requests, with weights learnt online.
 
-What says most about the length of an answer differs: with one tenant it is how long its prompts are, with another
-which endpoint it calls or what limit it sets. So every way to call two requests alike is an expert. It looks at the
-last answers in the request's context, such as "this tenant, prompts of this length", and names their median (or
-another quantile). Which experts are worth listening to is learnt online from how wrong each was lately, for all
-tenants together and, as it is seen more, for each tenant. The prediction is the weighted median of what they say,
-which one expert that is far off does not move.
+What best predicts the length of an answer differs: for one tenant it is the length of its prompts, for another
+the endpoint that it calls or the limit that it sets. So each notion of similar requests is an expert. It looks at the
+last answers in the request's context, such as "this tenant, prompts of this length", and predicts their median (or
+another quantile). The experts' weights are learnt from their recent errors, over all tenants and, as more is seen of
+it, for each tenant. The prediction is the weighted median of the experts, which a single expert that is far off does
+not move.
 
-An expert whose context was never seen says nothing ("specialists": Freund, Schapire, Singer and Warmuth, STOC '97).
-Nobody is asked to guess from the text of a prompt. Tenants learn from each other here; what was learnt of a tenant
-that is forgotten is never found again.
+An expert whose context was never seen does not vote ("specialists": Freund, Schapire, Singer and Warmuth, STOC '97).
+The text of a prompt is not used. Tenants learn from each other here. What was learnt of a forgotten tenant is never
+found again.
 """
 
 from collections.abc import Hashable
@@ -23,14 +23,14 @@ from policies.types import Request
 
 QUANTILE = 0.5
 WINDOW_OUTPUTS = 50  # remembered per context
-CONTEXTS_MAX = 20_000  # remembered; the one unused longest goes first
+CONTEXTS_MAX = 20_000  # remembered; the least recently updated is dropped first
 ERROR_RATE_MIN = 0.02  # an error fades over about fifty answers
 TENANT_PRIOR = 10.0  # answers of a tenant that count as much as what was learnt from all
-SHARPNESS = 8.0  # an expert of twice the error has a weight of 1/256
-CAUTION = 2.0  # an expert that goes by one answer has a quarter of its weight
+SHARPNESS = 8.0  # an expert with twice the least error has a weight of 1/256
+CAUTION = 2.0  # an expert that has seen one answer has a quarter of its weight
 ERROR_TOKENS_MIN = 0.5  # below, experts are equally good
 FINE = 8  # prompt lengths are told apart by an eighth of an octave
-ALONE = -1  # no tenant's
+ALONE = -1  # the number of no tenant
 
 EXPERTS = (
     "everyone",
@@ -48,7 +48,7 @@ EXPERTS = (
 
 
 def contexts(request: Request, tenant: int) -> tuple[Hashable, ...]:
-    """The request's context for every expert, in the order of EXPERTS. `tenant` is a number of its own."""
+    """The request's context for every expert, in the order of EXPERTS. `tenant` is the tenant's number."""
     model, call = request.model, (request.endpoint, request.uses_tools)
     fine = int(FINE * log2(request.prompt_tokens + 1))
     octave = fine // FINE
@@ -69,13 +69,15 @@ def contexts(request: Request, tenant: int) -> tuple[Hashable, ...]:
 
 
 class MixtureOfExperts:
-    """The weighted median of what experts say of requests like this one; at first `FIRST_TOKENS`."""
+    """The weighted median of the experts' predictions; `FIRST_TOKENS` per choice before any answer. Mutable."""
 
     def __init__(self, *, quantile: float = QUANTILE, window_outputs: int = WINDOW_OUTPUTS) -> None:
-        """`quantile` of the answers is predicted: 0.5 is wrong by the least, more is seldom too little."""
+        """`quantile` of the answers is predicted: 0.5 has the least error, a higher one is seldom too low.
+        `window_outputs` answers are remembered per context.
+        """
         self._quantile = quantile
         self._window_outputs = window_outputs
-        self._contexts: dict[Hashable, _Context] = {}  # the one used longest ago first
+        self._contexts: dict[Hashable, _Context] = {}  # least recently updated first
         self._everyone = _Record(ALONE)
         self._tenants: dict[str, _Record] = {}
         self._numbers = count()
@@ -87,7 +89,7 @@ class MixtureOfExperts:
         for expert, key in enumerate(contexts(request, record.number)):
             context = find(key)
             if context is not None:
-                # Where all calls are of one model and endpoint several experts look at the same answers: one voice.
+                # Experts with the same answers, as where all calls are of one model and endpoint, count as one.
                 weight = weights[expert] * context.trust
                 if weight > opinions.get(context.output, 0.0):
                     opinions[context.output] = weight
@@ -114,18 +116,18 @@ class MixtureOfExperts:
         tenant.weigh(self._everyone)
 
     def forget(self, tenant_id: str) -> None:
-        # Its contexts carry its number, which is never given again: they go when they were unused longest.
+        # Its contexts carry its number, which is never reused: they age out.
         self._tenants.pop(tenant_id, None)
 
     def _error(self, predicted: float, output: float) -> float:
-        """The loss that the quantile minimises (pinball loss); half of the distance for the median."""
+        """The loss that the quantile minimises (pinball loss); for the median, half of the distance."""
         short = output - predicted
         return self._quantile * short if short > 0 else (self._quantile - 1.0) * short
 
 
 @dataclass(slots=True)
 class _Context:
-    """The last answers to requests that an expert calls alike, and what they let it say."""
+    """The last answers in one context, and the prediction that follows from them."""
 
     window: OutputWindow
     output: float = 0.0
@@ -140,7 +142,7 @@ class _Context:
 
 @dataclass(slots=True)
 class _Record:
-    """How wrong every expert was lately, with one tenant or with all, and the weights that follow."""
+    """The recent error of every expert, for one tenant or for all, and the weights that follow."""
 
     number: int
     errors: list[float] = field(default_factory=lambda: [0.0] * len(EXPERTS))
@@ -153,7 +155,7 @@ class _Record:
         self.errors[expert] += rate * (error - self.errors[expert])
 
     def weigh(self, prior: "_Record") -> None:
-        """Weigh experts by their own errors here, and by the prior's while there are few."""
+        """Compute the weights from the errors here, blended with the prior's while there are few answers."""
         errors = []
         for expert, error in enumerate(self.errors):
             answers = min(self.answers[expert], 1.0 / ERROR_RATE_MIN)
@@ -164,7 +166,7 @@ class _Record:
 
 
 def _weighted_median(opinions: dict[float, float]) -> float:
-    """The opinion up to which half of the weight lies; `opinions` with their weights."""
+    """The opinion up to which half of the weight lies; `opinions` maps each to its weight."""
     half = sum(opinions.values()) / 2.0
     below, opinion = 0.0, 0.0
     for opinion in sorted(opinions):

@@ -1,11 +1,11 @@
-"""A tenant's own recent outputs, read at an upper quantile (by default their 80th percentile).
+"""Tenant quantile: predicts an upper quantile of the tenant's own recent outputs (by default the 80th percentile).
 
-A reservation that is too small ends in a preemption, one that is too large in an idle seat; the upper
-quantile is wrong on the cheap side, and a window of the last outputs follows a tenant that changes its work.
+A reservation that is too small ends in a preemption, one that is too large in an idle slot. The upper
+quantile errs on the cheap side, and a window of the last outputs follows a tenant that changes its work.
 
-Some tenants take what they ask for: whoever summarises in 100 words sets max_tokens to that, and another time to 500.
-So the outputs are looked at as numbers of tokens and as shares of the limit that was set, and of the two views the
-one is believed that was less wrong of late, by the loss that a quantile minimises (Koenker and Bassett, 1978).
+Some tenants use up the limit that they set: max_tokens is 100 for one summary and 500 for another. So outputs are kept
+in two views, as numbers of tokens and as shares of the limit that was set. The view with the smaller recent error is
+used, by the loss that a quantile minimises (Koenker and Bassett, 1978).
 """
 
 from bisect import bisect_left, insort
@@ -17,13 +17,13 @@ from policies.types import Request
 
 QUANTILE = 0.8
 WINDOW_OUTPUTS = 50
-FIRST_TOKENS = 256.0  # expected per choice of a tenant never seen
-LEAD_TOKENS = 1.0  # of loss: by less the views do not differ
+FIRST_TOKENS = 256.0  # predicted per choice for a new tenant
+LEAD_TOKENS = 1.0  # of loss: a smaller difference between the views does not count
 
 
 class TenantQuantile:
-    """A quantile (nearest rank) of the tenant's last outputs, or of the shares of their limits that they were;
-    `first_tokens` of a tenant never seen.
+    """A quantile (nearest rank) of the tenant's last outputs, or of their shares of the limits; `first_tokens` per
+    choice for a new tenant. Mutable.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TenantQuantile:
 
     def observed(self, request: Request, output_tokens: int) -> None:
         if not request.output_tokens_max:
-            return  # a call that may have no output tells nothing of those that may
+            return  # a call that may not produce output says nothing of others
         views = self._tenants.get(request.tenant_id)
         if views is None:
             views = self._tenants[request.tenant_id] = _Views(self._window_outputs)
@@ -65,7 +65,7 @@ class _Views:
     def __init__(self, outputs_max: int) -> None:
         self._outputs = OutputWindow(outputs_max)
         self._shares = OutputWindow(outputs_max)
-        self._shares_lead = 0.0  # by how many tokens of loss the shares were less wrong, fading over the window
+        self._shares_lead = 0.0  # loss of the token view minus that of the share view, fading over the window
 
     def predict(self, request: Request, quantile: float) -> float:
         if self._shares_lead > LEAD_TOKENS:
@@ -83,7 +83,7 @@ class _Views:
 
 
 def _loss(short: float, quantile: float) -> float:
-    """Of a prediction that was so much too short; a quantile of what comes has the least of it in the mean."""
+    """Pinball loss of a prediction that was `short` tokens too low; the quantile has the least mean loss."""
     return quantile * short if short > 0.0 else (quantile - 1.0) * short
 
 
