@@ -1,1 +1,1 @@
-"""`fairlead bench`: what a gateway costs in front of one's own server, and how it shares that server among tenants."""
+"""`fairlead bench`: measures what a gateway adds to calls of a server, and how it shares that server among tenants."""

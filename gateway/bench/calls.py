@@ -1,4 +1,4 @@
-"""One call to a server or to a gateway, and when its parts came."""
+"""Caller: makes calls to a server or a gateway, and times the parts of their answers."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ WORDS = TEXT.split()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much is asked for. A stream that is not one is a whole answer."""
+    """The size of a call: its tokens, and whether its answer is a stream or whole."""
 
     prompt_words: int
     output_tokens: int
@@ -49,7 +49,7 @@ class Target:
 
 
 class Caller:
-    """Makes calls that begin differently each, so that no prefix cache spares the server what others pay for."""
+    """Makes calls whose prompts all begin differently, so that no prefix cache reduces the work of some of them."""
 
     def __init__(self, session: aiohttp.ClientSession, rng: Random) -> None:
         self._session = session
@@ -68,7 +68,7 @@ class Caller:
     async def call(
         self, target: Target, body: Mapping[str, Any], on_usage: Callable[[int, int], None] = lambda _i, _o: None
     ) -> Answer:
-        """Make it; `on_usage` is told prompt and output tokens so far, as they come."""
+        """Make a call; `on_usage` is called with its prompt and output tokens so far, as they arrive."""
         answer, began_at = Answer(), time.perf_counter()
         try:
             async with self._session.post(

@@ -1,7 +1,7 @@
-"""A gateway as a child process, on a free port and with a configuration that is thrown away with it.
+"""A gateway as a child process, on a free port and with a temporary configuration.
 
-Nothing of one's own setup is in it: no file of this folder, no FAIRLEAD_... variable. Its access log goes nowhere; all
-else is as it is served.
+The user's own setup has no effect on it: no file of the current folder, no FAIRLEAD_... variable. It writes no access
+log; all else is as in production.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ _SERVES = re.compile(r"fairlead serves (http://\S+?)\.? ")
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """Where it serves, the API key of each tenant, and its process."""
+    """The child's URL, the API key of each tenant, and its process."""
 
     url: str
     keys: Mapping[str, str]
     pid: int
 
     def cpu_s(self) -> float | None:
-        """CPU time of the process so far, None where the system (any but Linux) does not say it so."""
+        """CPU time of the process so far, in seconds; None on any system but Linux."""
         try:
             threads = list(Path(f"/proc/{self.pid}/task").iterdir())
             return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
@@ -56,8 +56,8 @@ class Child:
 async def gateway(
     spec: BackendSpec, weights: Mapping[str, float], *, api_key: str | None, slots: int | None = None
 ) -> AsyncIterator[Child]:
-    """A gateway in front of this server, for tenants of these weights; ended with the block. `slots`: how many requests
-    it sends there at once, None: as it finds out. Raises CalibrationError where it does not start.
+    """A gateway in front of this server, for tenants of these weights; it ends with the block. `slots`: the requests
+    that it sends there at once; None: what it detects. Raises CalibrationError where it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as name:
         folder = Path(name)

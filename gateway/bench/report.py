@@ -1,4 +1,4 @@
-"""What a bench has found, as tables for people."""
+"""The results of a bench as tables."""
 
 from rich.console import Console
 from rich.table import Table

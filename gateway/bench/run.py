@@ -1,13 +1,13 @@
-"""What a gateway adds to calls of one server, and how it shares that server among tenants who want more than there is.
+"""Measures the overhead of a gateway in front of one server, and how it shares that server among overloading tenants.
 
-Overhead: the same calls to the server and to a gateway before it, in turns, the two of a pair in an order that changes
-from pair to pair, so that what is slow for a while is slow for both. What is added is the median of the differences
-within pairs. Whole answers of one token tell what a request costs, and streams what a chunk does on top of that; what
-the gateway's polls of the server cost is measured while no call runs and taken off.
+Overhead: the same calls go to the server and to a gateway in front of it, in pairs. The order alternates from pair to
+pair, so that a slow period affects both sides. The overhead is the median of the differences within pairs. Whole
+answers of one token show the cost of a request, streams the further cost of a chunk. The CPU time of the gateway's
+polls is measured while no call runs, and subtracted.
 
-Shares: every tenant keeps more calls waiting than all seats, half of them with long prompts and short answers, half
-the other way round. Service (prompt tokens, and twice output tokens: the gateway's default price) is counted here, as
-tokens come, and compared with weights.
+Shares: every tenant keeps more calls waiting than there are slots, half of them with long prompts and short answers,
+half the other way round. Service (prompt tokens, and twice output tokens: the gateway's default price) is counted here,
+as tokens arrive, and compared with the weights.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The same thing at the server and through the gateway. `added_ms`: the median of what pairs differ by."""
+    """One measure at the server and through the gateway. `added_ms`: the median of the differences within pairs."""
 
     direct: Spread
     gateway: Spread
@@ -64,7 +64,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a tenant got of the service of all, and how that compares with its part of the weights."""
+    """A tenant's part of all service, compared with its part of the weights."""
 
     tenant: str
     weight: float
@@ -114,7 +114,7 @@ async def bench(plan: Plan, tell: Tell) -> Found:
             await lab.overhead()
             await lab.shares()
         found.is_whole = True
-    except asyncio.CancelledError:  # somebody has seen enough
+    except asyncio.CancelledError:  # Ctrl-C
         task = asyncio.current_task()
         assert task is not None, "it runs in one"
         task.uncancel()
@@ -170,7 +170,7 @@ class _Lab:
                 found.cpu_us_per_chunk = None if per_chunk_s is None else per_chunk_s * 1e6
 
     async def shares(self) -> None:
-        """Fill in who got how much of the server."""
+        """Fill in how much service each tenant got."""
         plan = self._plan
         weights = {f"tenant-{number}": float(number) for number in range(1, plan.tenants + 1)}
         self._tell(self._part(), "starting a gateway for tenants")
@@ -243,7 +243,7 @@ class _Lab:
         return None if before_s is None or after_s is None else _Cpu(after_s - before_s, time.monotonic() - began_at)
 
     async def _for(self, seconds: float, what: str, work: Iterable[Coroutine[None, None, None]]) -> None:
-        """Do it for so long; what is not done then is given up. Raises what one of them raises."""
+        """Run them for a time, then cancel what still runs. Raises what one of them raises."""
         tasks = [asyncio.create_task(each) for each in work]
         until_s = time.monotonic() + seconds
         try:

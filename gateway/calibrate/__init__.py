@@ -1,1 +1,1 @@
-"""`fairlead calibrate`: put a backend under a mixed load for two minutes, and learn how long its steps take."""
+"""`fairlead calibrate`: puts a backend under a mixed load for two minutes, and learns its step-time model."""

@@ -1,4 +1,4 @@
-"""Asking a server that is to be measured what it is; what goes wrong is a CalibrationError that says so in a line."""
+"""Requests to a server about itself before it is measured; a failure is a CalibrationError with a one-line message."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How far a measurement is, on standard error: a bar for people, a line for every stage elsewhere."""
+"""The progress of a measurement on standard error: a bar on a terminal, elsewhere a line for every stage."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Windows of a calibration that had too few, beside the file that it was to store: the next one goes on from them."""
+"""The windows of a calibration that had too few, stored next to its output file: the next run continues from them."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calls to one backend through its API, a number of them at once, for as long as it takes."""
+"""Load: keeps a number of concurrent calls to one backend in flight through its API."""
 
 import asyncio
 from typing import Self
@@ -16,11 +16,11 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 class CalibrationError(Exception):
-    """Nothing could be learnt; the message says why."""
+    """Nothing could be measured; the message says why."""
 
 
 class Load:
-    """Calls to one backend, a number of them at once. What is not answered when a phase ends is given up."""
+    """Concurrent calls to one backend. Calls that are not answered when a phase ends are cancelled."""
 
     def __init__(self, spec: BackendSpec, mix: Mix, *, model: str) -> None:
         self._spec = spec
@@ -39,7 +39,7 @@ class Load:
         await self._session.close()
 
     async def run(self, concurrent: int, seconds: float) -> None:
-        """Keep so many calls in flight for so long. Raises CalibrationError where the backend answers none."""
+        """Keep a number of calls in flight for a time. Raises CalibrationError where the backend answers none."""
         workers = [asyncio.create_task(self._call_again_and_again()) for _ in range(concurrent)]
         try:
             done, _ = await asyncio.wait(workers, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,8 +1,8 @@
-"""The load that a backend is calibrated with: every kind of step that it will see, in an order that is always the same.
+"""Mix: the load for a calibration: every kind of step that a backend will see, in a fixed order.
 
-One after the other, PHASES many calls at once, prompts from a few words to thousands and answers from two tokens to
-hundreds, both as wide as a logarithmic scale is: so that steps differ in all that a step can differ in. No prompt
-begins like another, or the prefix cache would compute less than is asked for.
+PHASES are numbers of concurrent calls, one after the other. Prompts have from a few words to thousands, answers from
+two tokens to hundreds, both on a logarithmic scale, so that steps vary in all their terms. No two prompts begin alike,
+because the prefix cache would reduce the work otherwise.
 """
 
 from dataclasses import dataclass

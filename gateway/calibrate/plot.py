@@ -1,4 +1,4 @@
-"""The plot of a calibration as SVG: what was predicted of the windows that were held out, and how wrong that was."""
+"""The plot of a calibration as SVG: the predictions for the held-out windows, and their errors."""
 
 from io import StringIO
 

@@ -1,8 +1,9 @@
-"""Load a backend, watch its /metrics, fit: what `fairlead calibrate` does before it prints.
+"""The calibration: loads a backend, watches its /metrics, and fits the step-time model.
 
-It is learnt from every second window and judged by the others, and at last learnt from all. Whatever else runs on the
-backend is seen and learnt from too; the load only makes sure that there is something to see. How many windows a second
-has depends on the backend, so the load goes on beyond its time until there are enough, or for good.
+The model is fitted to every second window and judged by the others; the final model is fitted to all. External load on
+the backend is observed and fitted, too; the calibration's own load only ensures that there is work. The number of
+windows per second depends on the backend, so the load goes on beyond its time until there are enough windows, or
+SECONDS_MAX is over.
 """
 
 import asyncio
@@ -23,29 +24,29 @@ from policies.step_time import Observation, StepTime, StepTimeModel, fit_all
 
 SCRAPE_EVERY_S = 0.25
 WINDOWS_MIN = 16
-SECONDS_MAX = 600.0  # that it goes on for while there are not enough windows
+SECONDS_MAX = 600.0  # the longest load while there are not enough windows
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it has come: `concurrent` calls at once are made now."""
+    """The progress of a calibration: `concurrent` calls are in flight now."""
 
     concurrent: int
     seconds: float
     windows: int
 
     def part(self, seconds: float) -> float:
-        """All of it is done when so much time is over and there are enough windows."""
+        """The completed part, 0 to 1; `seconds` is the planned time."""
         return min(self.seconds / seconds, self.windows / WINDOWS_MIN, 1.0)
 
     def told(self) -> tuple[str, str]:
-        """For people: its stage, and how far that is."""
+        """The stage and its progress, as text."""
         after = f"{self.windows} windows of at least {WINDOWS_MIN} after {self.seconds:.0f} s"
         return f"{self.concurrent} calls at once", after
 
 
 class TooFewWindowsError(CalibrationError):
-    """There is too little to learn from; `windows` are there to go on from."""
+    """There are too few windows to fit a model; a later run can continue from `windows`."""
 
     def __init__(self, model: str, windows: list[Observation]) -> None:
         super().__init__(f"only {len(windows)} windows of steps were seen, {WINDOWS_MIN} are needed")
@@ -77,8 +78,9 @@ async def calibrate(
     every_s: float = SCRAPE_EVERY_S,
     seen_before: Callable[[str], list[Observation]] = lambda _model: [],
 ) -> Calibration:
-    """Load the backend for so long, and on until there is enough to learn from, and learn. Cancelled, it learns from
-    what it has. `seen_before`: windows of the same model from a run that had too few. Raises CalibrationError.
+    """Load the backend for `seconds`, then until there are enough windows or `seconds_max` is over, and fit the model.
+    When cancelled, it fits what it has. `seen_before`: the windows of the same model from a run that had too few.
+    Raises CalibrationError.
     """
     poller = Poller(POLL_TIMEOUT_S)
     poller.start()
@@ -103,7 +105,7 @@ async def calibrate(
                         break
                     tell()
                     await load.run(concurrent, seconds / len(PHASES))
-        except asyncio.CancelledError:  # somebody has seen enough
+        except asyncio.CancelledError:  # Ctrl-C
             task = asyncio.current_task()
             assert task is not None, "it runs in one"
             task.uncancel()
@@ -116,18 +118,18 @@ async def calibrate(
 
 
 def possible(windows: list[Observation]) -> list[Observation]:
-    """Those that an engine can have had."""
+    """The windows whose numbers an engine can have produced."""
     return [window for window in windows if window.is_possible]
 
 
 def is_enough(windows: list[Observation]) -> bool:
-    """Whether a step time can be learnt from them and judged."""
+    """Whether a step-time model can be fitted to these windows and judged."""
     found = possible(windows)
     return len(found) >= WINDOWS_MIN and fit_all(found[0::2]) is not None and fit_all(found) is not None
 
 
 def judge(windows: list[Observation], *, model: str, seconds: float, calls: int) -> Calibration:
-    """Fit and judge. Raises CalibrationError where there is too little to learn from."""
+    """Fit the model and judge it. Raises CalibrationError where there are too few windows."""
     found = possible(windows)
     learnt, fitted = fit_all(found[0::2]), fit_all(found)
     if len(found) < WINDOWS_MIN or learnt is None or fitted is None:

@@ -1,1 +1,1 @@
-"""`fairlead simulate`: what a policy would do to given traffic, by the production Scheduler under a virtual clock."""
+"""`fairlead simulate`: runs policies on a trace of traffic, with the production Scheduler under a virtual clock."""

@@ -1,8 +1,7 @@
-"""From what an operator types to the policies that are tried: `--policy drr:quantum_service=200` and its like.
+"""Parses the policies to compare from options of the command line, such as `--policy drr:quantum_service=200`.
 
-A policy is read by the very sections that read it from the gateway's configuration, and made by the function that
-makes the gateway's: names, parameters and complaints are the same. Several policies, predictions or placements
-are tried in every combination.
+A policy is parsed by the same sections as in the gateway's configuration, and made by the same function: names,
+parameters and error messages are the same. Several policies, predictions or placements are run in every combination.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ WEIGHTS_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What is to be tried, as it was typed. What is empty or None is as the configuration has it."""
+    """The policies to run, as typed. A field that is empty or None stays as in the configuration."""
 
     policies: Sequence[str] = ()
     predictions: Sequence[str] = ()

@@ -1,6 +1,6 @@
-"""A comparison from what was asked for to findings: everything is checked first, then policy after policy is run.
+"""PolicyComparison: checks all options first, then runs policy after policy, and returns the findings.
 
-Each policy gets engines, a Scheduler and a reading of the trace of its own; the calls, and whose they are, are the same
+Each policy gets engines, a Scheduler and a reading of the trace of its own; the calls and their tenants are the same
 for all.
 """
 

@@ -1,10 +1,9 @@
-"""What a policy promised in this run: its own bound, with U as large as the run made it.
+"""RunExposure: the service bound that a policy guarantees in a run, with U as the run determined it.
 
-U is the exposure: how far counters can run apart although everybody was chosen rightly. It is the price of the longest
-prompt, or of the output of all that is in flight at once: as much as it turned out to be, and as much as may have been
-expected of it, which the engines' KV tokens limit. What a prompt is charged until its cached part is known counts too.
-What is promised is a multiple of U + K, and more where tenants are capped or charges are given back
-(policies/fairness/bounds.py).
+U is the exposure: how far counters can diverge although every choice was right. It is the price of the longest prompt,
+or of the output of all requests in flight at once: the actual output, and the expected output, which the engines' KV
+tokens limit. The charge for a prompt until its cached part is known counts, too. The bound is a multiple of U + K, and
+larger where tenants are capped or charges are refunded (policies/fairness/bounds.py).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run came to: figures for a table and for JSON, series for plots. Values only."""
+"""The findings of a run: figures for a table and for JSON, series for plots. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

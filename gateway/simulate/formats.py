@@ -25,7 +25,7 @@ class TraceCall:
     """One line of a trace. `at_s` is a time in seconds on the trace's own clock, and None is what it does not say.
 
     A call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be
-    simulated: nobody knows how long its answer would have been.
+    simulated, because the length of its answer is unknown.
     """
 
     at_s: float

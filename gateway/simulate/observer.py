@@ -1,11 +1,11 @@
-"""What a run is watched for while it runs: who waits, how full the engines are, how far service drifts apart.
+"""Observer: wraps the Scheduler of a run and samples queues, the load of engines, and the differences of service.
 
-An Observer stands where a Scheduler stands. It hands every fact on and changes none; tokens, which are most of them,
-it does not even look at. Every now and then it reads the Scheduler's own books and the engines' gauges.
+It passes every event on unchanged; it does not inspect tokens, which are most of them. At intervals it reads the
+Scheduler's accounts and the engines' gauges.
 
-Service is compared between tenants that both had something waiting all the time, the only ones of whom a fair policy
-promises anything. For a pair the difference is the largest that arose over any part of that time, over the
-weights, as in VTC's Theorem 4.4 (Sheng et al., OSDI 2024); the run's is the largest of all pairs.
+Service is compared between tenants that both had requests waiting all the time, the only ones for which a fair policy
+has a bound. For a pair it is the largest difference of service over weight in any part of that time, as in VTC's
+Theorem 4.4 (Sheng et al., OSDI 2024); for the run, the largest of all pairs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ class _Span:
 
 
 class Shares:
-    """Jain's index of what tenants got that waited all the time, over windows of a minute (or of a bin, if longer).
+    """Jain's index of the service of tenants that waited all the time, over windows of a minute (or a bin, if longer).
 
     (sum x)^2 / (n sum x^2), x being service over weight: 1 where all got alike, 1/n where one got everything.
     """
@@ -62,7 +62,7 @@ class Shares:
         return self._indices / self.windows if self.windows else None
 
     def looked(self, now: float, service: Mapping[str, float], waiting_since: Mapping[str, float]) -> None:
-        """Those who wait have received this much, over their weight, since the run began."""
+        """Observe the service over weight that each waiting tenant has received since the run began."""
         began_at = self._began_at
         if began_at is not None and now - began_at < SHARE_WINDOW_S:
             return
@@ -88,7 +88,7 @@ def jain(got: Sequence[float]) -> float:
 
 
 class Observer:
-    """A Scheduler that is watched. `tenant_of` says who a tenant is that the Scheduler has not heard of yet."""
+    """A Scheduler that is observed. `tenant_of` returns a tenant that the Scheduler does not know yet."""
 
     def __init__(
         self,

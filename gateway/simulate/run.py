@@ -1,7 +1,7 @@
-"""One policy on one trace: the production Scheduler, the engines, a virtual clock, and what came of it.
+"""Simulates one policy on one trace: the production Scheduler, simulated engines and a virtual clock.
 
-Nothing is built for the simulation but the world around: whoever makes the Scheduler is given here as `make_scheduler`
-and makes the gateway's own. Two runs of one Experiment with equal policies give equal findings.
+Only the surroundings of the Scheduler are simulated: `TriedPolicy.make_scheduler` is the gateway's own function. Two
+runs with equal arguments give equal findings.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from policies.accounts.cost import Price
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import Tenant
 
-TENANTS_DRAWN = 8  # the loudest and the quietest of them; the rest is one line
+TENANTS_DRAWN = 8  # the tenants with the highest and the lowest demand; all others share one line
 REST = "all others"
 
 
@@ -45,7 +45,7 @@ class SimulatedFleet:
 
     @property
     def reserves_by_oracle(self) -> bool:
-        """The engine of the VTC paper knew every output length, and shared no prefixes."""
+        """Whether engines reserve by the true output length, as in the VTC paper, whose engine shared no prefixes."""
         return self.batching == "separate-prefill"
 
     @property
@@ -77,9 +77,9 @@ class SimulatedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedPolicy:
-    """What is tried: the gateway's own Scheduler, made anew, and what is known of it.
+    """A policy to simulate: how to make the gateway's own Scheduler with it, its price and its bound.
 
-    `promise` is what it says of the difference of two tenants; None: nothing.
+    `promise` is its bound on the difference between two tenants; None: it has none.
     """
 
     label: str
@@ -96,7 +96,7 @@ def simulate(
     fleet: SimulatedFleet,
     tenant_of: Callable[[str], Tenant],
 ) -> Findings:
-    """Let the arrivals happen under the policy, to the end of the last of them. ValueError: there are none."""
+    """Run the arrivals under the policy until the last request has ended. Raises ValueError without arrivals."""
     timeline = Timeline()
     engines = fleet.make()
     exposure = RunExposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, engines=fleet.engines)

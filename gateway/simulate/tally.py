@@ -1,4 +1,4 @@
-"""What became of every request, added up as requests end: nothing is kept of one that has been counted.
+"""Tally: sums over requests, added up as each ends; no request is kept after that.
 
 Service is the tenant's view, as in the VTC paper: the price of prompt and output, spread from the first token to the
 last. In windows of a minute a tenant is owed what it asked for and did not get, at most the distance to the

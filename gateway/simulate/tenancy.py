@@ -1,4 +1,4 @@
-"""Whose call is it, where a trace does not say? A rule given by the operator, seeded where it draws lots.
+"""Tenant rules: assign a tenant to each call of a trace that does not name one; random rules are seeded.
 
     column[:NAME]          the field of that name; without one, the format's own (client, tenant)
     block:K[:N[:zipf]]     the K-th block of the prompt, so that calls which share it are of one tenant (of N)
@@ -6,7 +6,7 @@
 
 Of N tenants all are drawn alike, or the k-th 1/k as often as the first.
 
-The rule stands in the report: a figure about tenants says little without it.
+The report states the rule, because figures about tenants mean little without it.
 """
 
 from bisect import bisect

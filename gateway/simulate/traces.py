@@ -24,7 +24,7 @@ REORDER_LINES_MAX = 16_384
 TENANTS_MAX = 100_000
 GZIP_MARK = b"\x1f\x8b"
 UNREADABLE = (OSError, EOFError, zlib.error)
-TELL_BYTES = 1 << 18  # the progress that is worth telling
+TELL_BYTES = 1 << 18  # the smallest progress to report
 
 Namer = Callable[[Fields, TraceCall], str]
 
@@ -53,7 +53,7 @@ class Trace:
     def calls(
         self, tenant: Namer, *, read_bytes: Callable[[int], None] = lambda _bytes: None
     ) -> Iterator[tuple[str, TraceCall]]:
-        """Every call with the tenant it is given, in order of arrival. `read_bytes` is told how far reading is.
+        """Every call with its assigned tenant, in order of arrival. `read_bytes` gets the progress of reading.
 
         Raises TraceError at the first line that is wrong.
         """
