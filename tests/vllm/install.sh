@@ -7,7 +7,7 @@
 # "Get started" at pytorch.org). torchvision, torchaudio and torchcodec serve no text model and are left out.
 set -euo pipefail
 
-VLLM=0.32.0 TORCH=2.13.0
+VLLM=0.32.0 TORCH=2.13.0 COHERE=7.3.1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
@@ -53,6 +53,9 @@ if [ ! -e "$stamp" ]; then
   fi
   touch "$stamp"
 fi
+
+# vLLM serves Cohere's chat where Cohere's own types are installed.
+"$venv/bin/python" -c 'import cohere' 2>/dev/null || "$venv/bin/python" -m pip --disable-pip-version-check -q install "cohere==$COHERE"
 
 cp "$here/allow_amx.py" "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sitecustomize.py"
 

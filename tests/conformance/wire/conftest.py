@@ -19,15 +19,14 @@ SERVERS = {
     "embed": ("--runner=pooling", "--convert=embed"),
     "classify": ("--runner=pooling", "--convert=classify"),
 }
-KEEPS_RESPONSES = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
+SERVES_ALL = {"VLLM_ENABLE_RESPONSES_API_STORE": "1", "VLLM_ENABLE_COHERE_API": "1"}
 
 
 @pytest.fixture(scope="package")
 def vllms(tmp_path_factory):
     directory = tmp_path_factory.mktemp("wire")
     servers = {
-        name: Vllm(directory / f"{name}.log", *options, environment=KEEPS_RESPONSES)
-        for name, options in SERVERS.items()
+        name: Vllm(directory / f"{name}.log", *options, environment=SERVES_ALL) for name, options in SERVERS.items()
     }
     try:
         with ThreadPoolExecutor() as threads:

@@ -6,6 +6,7 @@ one and the same answer; where the gateway changes anything, that never happens.
 """
 
 import cases_chat
+import cases_cohere
 import cases_completions
 import cases_errors
 import cases_fields
@@ -17,7 +18,7 @@ from folded import folded
 from normal import normal
 
 TRIES_MAX = 20
-MODULES = (cases_chat, cases_completions, cases_responses, cases_utilities, cases_errors, cases_fields)
+MODULES = (cases_chat, cases_completions, cases_cohere, cases_responses, cases_utilities, cases_errors, cases_fields)
 CASES = {name: case for module in MODULES for name, case in module.CASES.items()}
 
 
