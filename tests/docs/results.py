@@ -97,7 +97,7 @@ def main() -> None:
         came = options.source.read_text(encoding="utf-8").splitlines()
     else:
         names = options.only or ",".join(CHEAP)
-        came = printed_by("-c", "from gateway.cli import app; app()", "simulate", "tables", "--only", names)
+        came = printed_by("-m", "tests.evidence", "--only", names)
     by_page: dict[str, list[str]] = {}
     for name, rows in targets(came):
         if name in SUMMED_UP:
