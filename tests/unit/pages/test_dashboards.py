@@ -9,7 +9,7 @@ import yaml
 
 from gateway.observability.instruments import FAMILIES, Histograms
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "helm/files/dashboards/fairlead.json").read_text())
 ALERTS = yaml.safe_load((ROOT / "helm/files/alerts.yaml").read_text())
 PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")

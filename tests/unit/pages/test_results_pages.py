@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs/results"
 SPEC = importlib.util.spec_from_file_location("results", ROOT / "tests/docs/results.py")
 assert SPEC is not None

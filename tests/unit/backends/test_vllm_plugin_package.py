@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VENDORING = ROOT / "backends" / "vllm_plugin" / "wheel" / "vendoring.py"
 NEED_VLLM = {"endpoint", "scheduler", "stat_logger"}
 OF_VLLM = {"fastapi", "vllm"}

@@ -6,7 +6,7 @@ import pytest
 
 from policies.fairness.bounds import BOUNDS
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "fairness.md").read_text()
 
 

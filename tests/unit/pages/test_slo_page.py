@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/slo.md").read_text()
 SCRIPT = ROOT / "tests/benchmarks/slo_page/plots.py"
 

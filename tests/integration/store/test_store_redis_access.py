@@ -15,7 +15,7 @@ from gateway.state.assembly import make_peer_exchange, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "operations.md"
 PASSWORD = "a-password"
 TODAY = time.strftime("%Y-%m-%d", time.gmtime())
 

@@ -15,7 +15,7 @@ from backends.engine.engine import Engine, EngineRequest
 from backends.engine.kv_memory import OracleMemory
 from backends.simulation.fairness_metric import RequestRecord, service_difference, throughput
 
-TRACE = Path(__file__).parents[3] / "tests/evidence/data/vtc_lmsys_real_trace.csv"
+TRACE = Path(__file__).parents[4] / "tests/evidence/data/vtc_lmsys_real_trace.csv"
 KV_TOKENS_MAX = 10_000
 
 
