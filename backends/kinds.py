@@ -132,8 +132,8 @@ BACKEND_KINDS: Final[Mapping[str, BackendKind]] = {
     )
 }
 VLLM: Final = BACKEND_KINDS["vllm"]
-STRANGER: Final = BACKEND_KINDS["openai"]
-STRANGER_WITHOUT_OPTIONS: Final = BACKEND_KINDS["openai-basic"]
+GENERIC: Final = BACKEND_KINDS["openai"]
+GENERIC_WITHOUT_OPTIONS: Final = BACKEND_KINDS["openai-basic"]
 
 
 def kind_by_owner(owners: Iterable[str]) -> BackendKind | None:

@@ -29,7 +29,7 @@ class LiveBackend:
     measured_at: float | None = None
     models_at: float = float("-inf")
     models_error: str = ""
-    trouble: str = ""
+    last_error: str = ""
     kind: BackendKind | None = None
     cards: tuple[ModelCard, ...] = ()
     sizes: Sizes = field(default_factory=Sizes)

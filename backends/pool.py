@@ -23,8 +23,8 @@ from backends.catalog import Catalog, ModelCard, read_models
 from backends.health import BackendHealth, Evidence, HealthState, keep_one
 from backends.kinds import (
     BACKEND_KINDS,
-    STRANGER,
-    STRANGER_WITHOUT_OPTIONS,
+    GENERIC,
+    GENERIC_WITHOUT_OPTIONS,
     VLLM,
     BackendKind,
     Sizes,
@@ -180,9 +180,9 @@ class BackendPool:
         """Whether nothing more is dispatched to this backend."""
         return self._backends[backend_id].draining
 
-    def trouble(self, backend_id: str) -> str:
+    def last_error(self, backend_id: str) -> str:
         """Return why its last round failed, "" if it did not."""
-        return self._backends[backend_id].trouble
+        return self._backends[backend_id].last_error
 
     def spec(self, backend_id: str) -> BackendSpec:
         """Return a backend's URL, credentials and configured sizes. KeyError for an unknown id."""
@@ -190,7 +190,7 @@ class BackendPool:
 
     def kind(self, backend_id: str) -> BackendKind:
         """Return the kind of server, which says what it supports; while it is unknown, a plain OpenAI server."""
-        return self._backends[backend_id].kind or STRANGER
+        return self._backends[backend_id].kind or GENERIC
 
     def plugin_name(self, backend_id: str) -> str | None:
         """Return the gateway's name at the plugin inside this backend, None if it has no plugin that answers."""
@@ -206,7 +206,7 @@ class BackendPool:
 
     def options_refused(self, backend_id: str) -> None:
         """Record that this backend rejects `stream_options`."""
-        self._backends[backend_id].kind = STRANGER_WITHOUT_OPTIONS
+        self._backends[backend_id].kind = GENERIC_WITHOUT_OPTIONS
 
     def loads(self) -> dict[str, tuple[BackendLoad, ...]]:
         """Return the load of every backend whose pool is known, by pool, in the configured order.
@@ -314,7 +314,7 @@ class BackendPool:
                 backend.plugin.silent()
             except Exception:  # no answer may end the polling of its backend
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
-            backend.trouble = why
+            backend.last_error = why
             self._settle(backend, was, why=why)
             answered.set()
             backend.asked.set()

@@ -254,7 +254,7 @@ class Scheduler:
             self._fleet.refused(entry.backend_id, now, hold_s)
         fair_queue.queued(entry.request, now)
         self._freed(entry, fair_queue, now)
-        self._find_homes(now)
+        self._reassign_stranded(now)
 
     def cancel(self, request_id: str, now: float) -> None:
         """The client of a queued request disconnected. Unknown ids are ignored."""
@@ -279,7 +279,7 @@ class Scheduler:
             self._prefixes.retain(self._fleet.backend_ids())
             for load in loads:
                 self._prefixes.resized(load.backend_id, load.kv_tokens_max)
-        self._find_homes(now)
+        self._reassign_stranded(now)
 
     def measured(self, load: BackendLoad, now: float) -> None:
         """One live backend, newly measured; the others stay as they were. Costs O(requests in flight there)."""
@@ -290,7 +290,7 @@ class Scheduler:
         if is_other:
             self._note_outage(now)
             self._fair_queues.backends_changed()
-            self._find_homes(now)
+            self._reassign_stranded(now)
         else:
             self._fair_queues.release_holds()
             self._tenants.move_stranded(now)
@@ -486,7 +486,7 @@ class Scheduler:
         fair_queue.first.pop(request.id, None)
         self._admission_rules.dispatched(request, this_round.now)
         self._tenants.dispatched(request.tenant_id, fair_queue)
-        quiet_tokens = 0.0 if self._hears_all else min(entry.expected_output, entry.sized_output)
+        quiet_tokens = 0.0 if self._needs_every_token else min(entry.expected_output, entry.sized_output)
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
         if may_be_preempted:
             self._preemption.sent(entry)
@@ -516,7 +516,7 @@ class Scheduler:
         else:
             self._outage.began(self._queues.waiting(), now)
 
-    def _find_homes(self, now: float) -> None:
+    def _reassign_stranded(self, now: float) -> None:
         """Find other backends for requests that wait for one that is gone. A request whose `backend_ids` are all gone
         is rejected while other backends serve, because it would block its tenant's later requests.
         """
@@ -558,7 +558,7 @@ class Scheduler:
         self._slot_fitting.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
         order = self._queue_factory.make_order()  # an instance to read its flags from
         self._reads_counters = order.reads_counters
-        self._hears_all = order.reads_counters or self._fleet.reads_progress
+        self._needs_every_token = order.reads_counters or self._fleet.reads_progress
         self._slot_fitting.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
         return self._queue_factory.fair_queues(placement, self._queues, running)
 

@@ -63,7 +63,7 @@ class FairBatching:
         offered, is_full = frozenset(waiting), False
         for sequence, tokens in form_batch(decodes, prefills, model=self.model, tokens_max=self.tokens_max).items():
             if sequence in offered:
-                is_full = is_full or not _in_slot(slots, sequence)
+                is_full = is_full or not _try_admit(slots, sequence)
             take(slots, batch, sequence, min(tokens, sequence.missing), self.tokens_max)
 
     def _make_room(self, slots: Slots, batch: Batch) -> None:
@@ -73,7 +73,7 @@ class FairBatching:
                 preempt_last(slots, batch)
 
 
-def _in_slot(slots: Slots, sequence: Sequence) -> bool:
+def _try_admit(slots: Slots, sequence: Sequence) -> bool:
     """Try to give a waiting sequence a slot and room; return whether there was any."""
     if not slots.admit_this(sequence):
         return False

@@ -39,9 +39,9 @@ class AnswerPace:
             self._timeliness.passed(before + number, last_at + number * each_s)
         self._timeliness.passed(before + tokens, now)
         if before:
-            self._address_allowlist(before, last_at + each_s)
+            self._raise_tpot(before, last_at + each_s)
             if tokens > 1:
-                self._address_allowlist(before + tokens - 1, now)
+                self._raise_tpot(before + tokens - 1, now)
         else:
             assert tokens == 1, "a first token comes alone"
             # Without a TTFT target the first token is due when it comes.
@@ -51,7 +51,7 @@ class AnswerPace:
         """Return the timing as the gateway would measure it."""
         return self._timeliness.timing()
 
-    def _address_allowlist(self, number: int, at: float) -> None:
+    def _raise_tpot(self, number: int, at: float) -> None:
         assert self._due_at is not None
         since_due_s = (at - self._due_at) / number
         if self.tpot_envelope_s is None or since_due_s > self.tpot_envelope_s:

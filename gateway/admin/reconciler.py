@@ -32,7 +32,7 @@ from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey, ManagedBackend
 from policies import types as policy
 
-TEND_S = 0.1
+REMOVE_RETIRED_S = 0.1
 
 S = TypeVar("S", bound=Section)
 
@@ -74,7 +74,7 @@ class Reconciler:
         self._share = policy.ALONE
         self._urls: dict[str, str] = {}  # of the backends in the pool, by id
         self._faults: dict[str, str] = {}  # why a wanted backend could not be added
-        self._tending: asyncio.Task[None] | None = None
+        self._removing_retired: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -83,14 +83,14 @@ class Reconciler:
         self._urls = {backend_id: self._backends.spec(backend_id).url for backend_id in self._backends.backend_ids()}
         self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
         self._unsubscribe = self._registry.subscribe(self._changed)
-        self._tending = asyncio.create_task(self._tend(), name="tend backends")
+        self._removing_retired = asyncio.create_task(self._remove_retired(), name="tend backends")
 
     async def stop(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        if self._tending is not None:
-            self._tending.cancel()
-            await asyncio.gather(self._tending, return_exceptions=True)
+        if self._removing_retired is not None:
+            self._removing_retired.cancel()
+            await asyncio.gather(self._removing_retired, return_exceptions=True)
 
     def fault(self, backend_id: str) -> str:
         """Why a wanted backend could not be added, "" where it was."""
@@ -227,10 +227,10 @@ class Reconciler:
         self._backend_clients[backend_id] = backend_client
         self._urls[backend_id] = section.url
 
-    async def _tend(self) -> None:
+    async def _remove_retired(self) -> None:
         stuck: set[str] = set()
         while True:
-            await asyncio.sleep(TEND_S)
+            await asyncio.sleep(REMOVE_RETIRED_S)
             leaving = self._backends.leaving_ids()
             stuck.intersection_update(leaving)
             for backend_id in leaving:

@@ -110,7 +110,7 @@ class RequestHandlers:
         self._utilities = self._make_utilities()
         self._probes = Probes(pools)
         cors = Cors(listen.allowed_origins)
-        self._answering = CallMiddleware(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
+        self._middleware = CallMiddleware(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
         self.server = GatewayServer(
             self._handlers(),
             names=self._names,
@@ -175,11 +175,11 @@ class RequestHandlers:
         return handlers
 
     def _logged(self, endpoint: Endpoint, run: Run) -> Handler:
-        answer = self._answering.answer
+        answer = self._middleware.answer
         return lambda request, _path_id: answer(request, endpoint, run)
 
     async def _useful(self, endpoint: Endpoint, request: web.BaseRequest, path_id: str) -> web.StreamResponse:
-        return await self._answering.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
+        return await self._middleware.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
 
     def _make_request_admission(
         self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None

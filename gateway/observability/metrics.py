@@ -46,7 +46,7 @@ class Metrics:
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
-        self._standings = SchedulerMetrics(dispatchers, series=self.calls.series, scheduling_of=scheduling_of)
+        self._scheduler_metrics = SchedulerMetrics(dispatchers, series=self.calls.series, scheduling_of=scheduling_of)
         self._lost = lost
         self._lag = LoopLag(self._histograms.loop_lag.of())
         self._writing = asyncio.Lock()
@@ -55,7 +55,7 @@ class Metrics:
 
     def start(self) -> None:
         self._lag.start()
-        self._looking = asyncio.create_task(self._standings.run())
+        self._looking = asyncio.create_task(self._scheduler_metrics.run())
 
     async def serve(self, host: str, port: int) -> str:
         """Open a port for the page alone, without a key; return its URL. Raises OSError where the port is taken."""
@@ -74,7 +74,7 @@ class Metrics:
     async def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, as of now."""
         async with self._writing:
-            await self._standings.look(AGE_S_MAX)
+            await self._scheduler_metrics.look(AGE_S_MAX)
             pieces = []
             for piece in self._pieces():
                 pieces.append(piece)
@@ -90,7 +90,7 @@ class Metrics:
             yield generate_latest(_Only(metric))
         for histograms in self._histograms.families():
             yield from _written(histograms.metric, histograms.series(), SLICE_SAMPLES // histograms.samples_per_series)
-        seen = {**self._standings.seen, **self.calls.seen(), **self._lost()}
+        seen = {**self._scheduler_metrics.seen, **self.calls.seen(), **self._lost()}
         yield b""
         for family in FAMILIES:
             yield from _written(family.metric, seen.get(family, {}).items(), SLICE_SAMPLES)

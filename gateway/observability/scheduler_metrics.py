@@ -150,7 +150,7 @@ class SchedulerMetrics:
         known = self._gaps.get(pool)
         if known is None or known[0] != scheduling:  # the bound holds only between changes
             known = self._gaps[pool] = (scheduling, ServiceGap(WINDOWS_S))
-        promise = promise_of(scheduling)
+        promise = gap_bound_of(scheduling)
         for tier_id, evenness in known[1].observe(snapshot.now, standings).items():
             _see_evenness((pool, tier_id), evenness, seen)
             if promise is not None:
@@ -165,7 +165,7 @@ class SchedulerMetrics:
                 del by[labels]
 
 
-def promise_of(scheduling: Scheduling) -> GapBound | None:
+def gap_bound_of(scheduling: Scheduling) -> GapBound | None:
     """The bound that the policy guarantees for the pool's gap. None where the policy has no bound, with per-backend
     queues (the bound then holds for each queue), and where the bound ends with every refund, which is all the time.
     """

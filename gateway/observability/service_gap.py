@@ -44,7 +44,7 @@ class _Noted:
     """All tenants that waited at one moment, in seconds."""
 
     at: float
-    standings: Mapping[str, TenantService]
+    tenants: Mapping[str, TenantService]
 
 
 class ServiceGap:
@@ -54,15 +54,15 @@ class ServiceGap:
         """An interval is at most as long as its window; tenants that have waited for half of a window are compared."""
         self._windows: dict[float, list[_Noted]] = {window_s: [] for window_s in windows_s}
 
-    def observe(self, now: float, standings: Mapping[str, TenantService]) -> dict[str, Evenness]:
+    def observe(self, now: float, tenants: Mapping[str, TenantService]) -> dict[str, Evenness]:
         """Observe all tenants at `now`, in seconds. Returns by tier the largest gap of all intervals, and Jain's index
         over the longest interval in which any tenant received service.
         """
-        waiting = {tenant_id: each for tenant_id, each in standings.items() if each.waiting_spell}
+        waiting = {tenant_id: each for tenant_id, each in tenants.items() if each.waiting_spell}
         found: dict[str, Evenness] = {}
         for window_s, noted in self._windows.items():
             for then in reversed(noted):  # the oldest last: its index stands
-                for tier_id, received in received_since(then.standings, waiting).items():
+                for tier_id, received in received_since(then.tenants, waiting).items():
                     gap = max(received) - min(received)
                     before = found.get(tier_id, Evenness(0.0, None))
                     found[tier_id] = Evenness(max(gap, before.gap), jain_index(received) or before.jain_index)

@@ -170,7 +170,7 @@ class Budgets:
         over = [
             Overrun(standing.renewed_at_s - self._clock(), LimitKind(standing.period))
             for holder in _holders(tenant, key)
-            for standing in self._standings(holder)
+            for standing in self._uses(holder)
             if prompt_tokens > standing.remaining
         ]
         return max(over, default=None)
@@ -229,14 +229,14 @@ class Budgets:
 
     # -- overview ------------------------------------------------------------------------------------------
 
-    def checkpoint(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
+    def overview(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
         """The use of every budget of at most `limit` holders, by holder, after `after`."""
         holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
-        return [standing for holder in holders for standing in self._standings(holder)]
+        return [standing for holder in holders for standing in self._uses(holder)]
 
     # -- internals -----------------------------------------------------------------------------------------
 
-    def _standings(self, holder: Holder) -> Iterator[BudgetUse]:
+    def _uses(self, holder: Holder) -> Iterator[BudgetUse]:
         account = self._accounts.get(holder)
         if account is None:
             return

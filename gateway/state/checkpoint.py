@@ -33,7 +33,7 @@ from gateway.state.checkpoint_documents import (
 from gateway.state.learning import Learning
 from gateway.store.base import Learnt, Store, StoreFull, StoreUnavailable
 from gateway.store.periodic import Periodic
-from policies.accounts.checkpoint import ServiceCheckpoint, is_worth_keeping, keep_levels
+from policies.accounts.checkpoint import ServiceCheckpoint, keep_levels, without_lifted_tenants
 from policies.step_time import StepTime
 
 CHECKPOINT_S = 5.0
@@ -126,7 +126,7 @@ class Checkpoint:
             checkpoint = ask()
             if source.is_serving():
                 self._serving[name] = checkpoint
-            fair_queues = is_worth_keeping(keep_levels(checkpoint, self._serving.get(name, {})))
+            fair_queues = without_lifted_tenants(keep_levels(checkpoint, self._serving.get(name, {})))
             before = self._pools.get(name)
             if before is None or before.fair_queues != fair_queues:
                 self._pools[name] = PoolCounters(now, fair_queues)

@@ -24,7 +24,7 @@ from gateway.store.periodic import Periodic
 from gateway.store.redis_exchange import ExchangeResult
 from policies.types import ALONE, NO_PEERS, PeerUse, RateWindowReport, ReplicaShare
 
-MEET_S = 0.2
+EXCHANGE_S = 0.2
 GONE_S = 2.0
 AWAY_S = 1.0  # without a successful exchange
 MINUTE_S = 60.0
@@ -45,7 +45,7 @@ class PeerExchange(Protocol):
 
 
 @dataclass(slots=True)
-class _Other:
+class _Peer:
     """The latest message of another replica."""
 
     heard_at: float  # when it was published, by this gateway's clock
@@ -83,20 +83,20 @@ class Replicas:
         self._on_share = on_share
         self._clock = clock
         self.name = secrets.token_urlsafe(NAME_BYTES)
-        self._others: dict[str, _Other] = {}
+        self._others: dict[str, _Peer] = {}
         self._next_at = clock()
         self._busy_s = 0.0  # seconds of CPU work in the latest exchange
         self._said = 0  # messages published by all replicas, as far as received
         self._met_at = clock()
         self._told: tuple[ReplicaShare, Mapping[str, PeerUse]] = (ALONE, {})
-        self._meets = Periodic(self._meet, MEET_S, "meet the other gateways")
+        self._meets = Periodic(self._exchange, EXCHANGE_S, "meet the other gateways")
         self.count = 1
         """Gateways that share the limits, as last known."""
         self.is_cut_off = False
 
     async def start(self) -> None:
         self._limits.shared_by(1, is_cut_off=False)
-        await self._meet()
+        await self._exchange()
         self._meets.start()
 
     async def stop(self) -> None:
@@ -113,7 +113,7 @@ class Replicas:
 
     # -- exchange ------------------------------------------------------------------------------------------
 
-    async def _meet(self) -> None:
+    async def _exchange(self) -> None:
         if self._clock() < self._next_at:
             return
         self._busy_s = 0.0
@@ -134,7 +134,7 @@ class Replicas:
             log.warning("the other gateways cannot be met, limits are kept to a share of 1/%d: %s", self.count, why)
         self._limits.shared_by(self.count, is_cut_off=self.is_cut_off and self.count > 1)
         self._budgets.cut_off(self.count if self.is_cut_off else 1)
-        self._next_at = self._clock() + min(self._busy_s / TIME_RATIO_MAX, PAUSE_S_MAX) - MEET_S
+        self._next_at = self._clock() + min(self._busy_s / TIME_RATIO_MAX, PAUSE_S_MAX) - EXCHANGE_S
 
     async def _publish(self, *, leaves: bool) -> bool:
         """Receive messages until there are no new ones, then publish this gateway's own; returns whether it was
@@ -200,9 +200,9 @@ class Replicas:
             self._on_share(*told)
 
 
-def _read(word: Any, heard_at: float) -> _Other:
+def _read(word: Any, heard_at: float) -> _Peer:
     """Raises ValueError, TypeError, KeyError."""
-    return _Other(
+    return _Peer(
         heard_at,
         writer=str(word["writer"]),
         leaves=bool(word["leaves"]),
@@ -221,7 +221,7 @@ def _read(word: Any, heard_at: float) -> _Other:
     )
 
 
-def _minutes_at(other: _Other, now: float) -> Minutes:
+def _minutes_at(other: _Peer, now: float) -> Minutes:
     """What the replica has admitted and claims; for one that is gone, the part that may still be within the minute."""
     if other.is_there(now):
         return other.minutes
@@ -235,7 +235,7 @@ def _minutes_at(other: _Other, now: float) -> Minutes:
     }
 
 
-def _at_backends(others: Iterable[_Other]) -> dict[str, PeerUse]:
+def _at_backends(others: Iterable[_Peer]) -> dict[str, PeerUse]:
     """The sum of these replicas' load, by backend."""
     found: dict[str, PeerUse] = {}
     for other in others:

@@ -17,7 +17,7 @@ key of the queue before all backends.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-BEFORE_ALL = ""
+SHARED_QUEUE = ""
 RETURNING_S = 10.0  # clients retry after about a second
 
 
@@ -46,7 +46,7 @@ ServiceCheckpoint = Mapping[str, QueueCheckpoint]
 NOTHING_RECEIVED = TierCheckpoint()
 
 
-def is_worth_keeping(checkpoint: ServiceCheckpoint) -> ServiceCheckpoint:
+def without_lifted_tenants(checkpoint: ServiceCheckpoint) -> ServiceCheckpoint:
     """The checkpoint without tenants that would be lifted to the level of their tier."""
     return {
         fair_queue: replace(
@@ -77,10 +77,10 @@ def fit_to_queues(checkpoint: ServiceCheckpoint, fair_queues: Collection[str]) -
     """The checkpoint for a pool with these queues. Many queues are summed into one; one is divided into equal parts;
     each of many keeps its own, even if its backend is not there yet.
     """
-    if BEFORE_ALL in fair_queues and checkpoint.keys() != {BEFORE_ALL}:
-        return {BEFORE_ALL: sum_queues(list(checkpoint.values()))}
-    if BEFORE_ALL in checkpoint and BEFORE_ALL not in fair_queues:
-        return dict.fromkeys(fair_queues, divide_queue(checkpoint[BEFORE_ALL], max(1, len(fair_queues))))
+    if SHARED_QUEUE in fair_queues and checkpoint.keys() != {SHARED_QUEUE}:
+        return {SHARED_QUEUE: sum_queues(list(checkpoint.values()))}
+    if SHARED_QUEUE in checkpoint and SHARED_QUEUE not in fair_queues:
+        return dict.fromkeys(fair_queues, divide_queue(checkpoint[SHARED_QUEUE], max(1, len(fair_queues))))
     return checkpoint
 
 

@@ -121,13 +121,13 @@ class TieredFairness:
     def standing(self, tenant: Tenant) -> ServiceRecord:
         return self._orders[tenant.tier_id].standing(tenant.id)
 
-    def tier_checkpoint(self, tier_id: str) -> ServiceRecord:
+    def tier_account(self, tier_id: str) -> ServiceRecord:
         return self._tier_order.standing(tier_id)
 
     def checkpoint(self) -> QueueCheckpoint:
         """The counters of all tiers and tenants; takes time in proportion to their number."""
         tiers = {
-            tier_id: TierCheckpoint(self.tier_checkpoint(tier_id).counter, order.level(), order.received())
+            tier_id: TierCheckpoint(self.tier_account(tier_id).counter, order.level(), order.received())
             for tier_id, order in self._orders.items()
             if tier_id in self._tiers or order.received()
         }
@@ -155,7 +155,7 @@ class TieredFairness:
         """Service by which the tenant is behind the other, or across tiers, its tier behind the other's tier."""
         if tenant.tier_id == other.tier_id:
             return self._orders[tenant.tier_id].lag(tenant.id, other.id) * tenant.weight
-        lag = self.tier_checkpoint(other.tier_id).key - self.tier_checkpoint(tenant.tier_id).key
+        lag = self.tier_account(other.tier_id).key - self.tier_account(tenant.tier_id).key
         return lag * self._tiers[tenant.tier_id].weight
 
     def reweighed(self, before: Tenant, after: Tenant) -> None:

@@ -70,7 +70,7 @@ class Fleet:
         self.with_slot: set[str] = set()
         """Ids of the backends that are there and have a seat."""
         self._open: list[BackendCapacity] | None = None  # cache of these backends, None after a change
-        self._refusals = NegativeCache()
+        self._negative_cache = NegativeCache()
         self._requests = 0  # of ours that all backends hold
         self._layout: tuple[int, bool] | None = None  # of KV blocks, where all backends have the same
         self._held_until = -inf  # the latest `held_until` of all backends
@@ -111,7 +111,7 @@ class Fleet:
         self._entitled = {tier.id: tier.weight / weights for tier in tiers}
         for capacity in self._backends.values():
             capacity.set_reserves(self._reserve_ratios, self._entitled)
-        self._refusals.forget()
+        self._negative_cache.forget()
 
     def backend_ids(self) -> Collection[str]:
         """The ids of all known backends: live ones, and retired ones that still run our requests."""
@@ -188,7 +188,7 @@ class Fleet:
         backend.refusing_since = None
         self._clock.now = entry.first_token_at or self._clock.now
         backend.started(entry.reservation)
-        self._refusals.changed(backend.id)
+        self._negative_cache.changed(backend.id)
 
     def prefilled(self, entry: InFlight, now: float) -> Usage:
         """The usage so far of a request without output: the prompt tokens that its backend has computed by `now`, by
@@ -222,7 +222,10 @@ class Fleet:
             request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
         )
         layouts = {candidates[0].layout: needed}
-        asked, refusals = candidates, self._refusals if self._layout is not None and (is_closed or not closed) else None
+        asked, refusals = (
+            candidates,
+            self._negative_cache if self._layout is not None and (is_closed or not closed) else None,
+        )
         if refusals is not None:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=self._clock.now)
         fits = self._fits(layouts, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
@@ -319,7 +322,7 @@ class Fleet:
 
     def resize(self, entry: InFlight, tokens: int) -> None:
         self._backends[entry.backend_id].resize(entry.reservation, tokens)
-        self._refusals.changed(entry.backend_id)
+        self._negative_cache.changed(entry.backend_id)
 
     def release(self, entry: InFlight, now: float) -> None:
         self._clock.now = now
@@ -397,7 +400,7 @@ class Fleet:
         """Find the common block layout after backends or layouts changed, and clear the negative cache."""
         layouts = {each.layout for each in self._backends.values()}
         self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
-        self._refusals.forget()
+        self._negative_cache.forget()
 
     def _set_limits(self) -> None:
         """Add up what may be in flight at all backends, each weighted by its service rate over the mean of all; 1 where
@@ -470,7 +473,7 @@ class Fleet:
         return self._open
 
     def _slots_changed(self, capacity: BackendCapacity) -> None:
-        self._refusals.changed(capacity.id)
+        self._negative_cache.changed(capacity.id)
         has_slot = capacity.load.available and capacity.has_slot
         if has_slot != (capacity.id in self.with_slot):
             self._open = None

@@ -93,26 +93,26 @@ class ModelLimit:
     reads_time = True
 
     def __init__(self) -> None:
-        self._gap = LatencyLimit()
+        self._by_latency = LatencyLimit()
 
     def is_full(self, work: EngineWork) -> bool:
         if work.model is None:
-            return work.sequences + 1 > self._gap.sequences_max
+            return work.sequences + 1 > self._by_latency.sequences_max
         return work.sequences > 0 and PREDICTORS[work.batching].is_full(work)
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         if work.model is None:
-            return work.sequences + reservation.sequences <= self._gap.sequences_max
+            return work.sequences + reservation.sequences <= self._by_latency.sequences_max
         if now < work.busy_until and work.ready_at > reservation.first_due_at:
             return False  # the result of `may_prefill`, without its cost
         return PREDICTORS[work.batching].keeps_pace(work, reservation) and may_prefill(work, reservation, now)
 
     def sequences_max(self, work: EngineWork) -> float:
-        return self._gap.sequences_max if work.model is None else inf
+        return self._by_latency.sequences_max if work.model is None else inf
 
     def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
         if work.model is None:
-            self._gap.answered(answer, slots=slots, is_sized=is_sized)
+            self._by_latency.answered(answer, slots=slots, is_sized=is_sized)
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from policies.accounts.checkpoint import BEFORE_ALL, ServiceCheckpoint, divide_queue, fit_to_queues, sum_queues
+from policies.accounts.checkpoint import SHARED_QUEUE, ServiceCheckpoint, divide_queue, fit_to_queues, sum_queues
 from policies.accounts.ledger import Charge, InFlight, Ledger
 from policies.pool.slot_fitting import SlotFitting
 from policies.prediction import PREDICTION, Prediction
@@ -81,7 +81,7 @@ def rearrange(
 
 def restore(fair_queues: FairQueues, maker: QueueFactory, checkpoint: ServiceCheckpoint) -> None:
     """Start the new queues from the checkpoint, and give the maker the part for queues that it has yet to make."""
-    here = {fair_queue.backend_id or BEFORE_ALL: fair_queue for fair_queue in fair_queues.all()}
+    here = {fair_queue.backend_id or SHARED_QUEUE: fair_queue for fair_queue in fair_queues.all()}
     fitting = fit_to_queues(checkpoint, here)
     for key, fair_queue in here.items():
         if key in fitting:
@@ -103,7 +103,7 @@ def _expect(fair_queue: FairQueue, entry: InFlight) -> None:
 def _join(fair_queue: FairQueue, states: Iterable[QueuedTenant]) -> None:
     def key(state: QueuedTenant) -> tuple[float, float, str]:
         tenant = state.tenant
-        return fair_queue.order.tier_checkpoint(tenant.tier_id).key, fair_queue.key(tenant.id), tenant.id
+        return fair_queue.order.tier_account(tenant.tier_id).key, fair_queue.key(tenant.id), tenant.id
 
     for state in sorted(states, key=key):
         fair_queue.refresh(state)

@@ -120,7 +120,7 @@ class Preemption:
         tier = self.tier(entry.request.tenant_id)
         if not tier.preemptible:
             return False
-        lead = fair_queue.order.tier_checkpoint(tier_id).key - fair_queue.order.tier_checkpoint(tier.id).key
+        lead = fair_queue.order.tier_account(tier_id).key - fair_queue.order.tier_account(tier.id).key
         return lead <= (entry.service + entry.outstanding) / tier.weight
 
     def _late_at(self, request: Request, now: float) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from policies.accounts.checkpoint import BEFORE_ALL, QueueCheckpoint
+from policies.accounts.checkpoint import SHARED_QUEUE, QueueCheckpoint
 from policies.accounts.cost import Price
 from policies.accounts.ledger import InFlight
 from policies.capacity.backend import BackendCapacity
@@ -97,7 +97,7 @@ class FairQueues(Protocol):
 
     def checkpoint(self) -> dict[str, QueueCheckpoint]:
         """The counters of each queue, by backend id, or BEFORE_ALL."""
-        return {fair_queue.backend_id or BEFORE_ALL: fair_queue.checkpoint() for fair_queue in self.all()}
+        return {fair_queue.backend_id or SHARED_QUEUE: fair_queue.checkpoint() for fair_queue in self.all()}
 
     def all_returned(self) -> None:
         """End the time in which restored tenants return (Fairness.all_returned)."""

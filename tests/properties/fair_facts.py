@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from backends.simulation.bound_checkers import Exposure, ServiceBound
 from backends.simulation.queue_accounts import QueueWatcher
 from backends.simulation.run_accounts import RunAccounts
-from policies.accounts.checkpoint import is_worth_keeping
+from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness.bounds import BOUNDS
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
 
@@ -193,7 +193,7 @@ class FairFacts(Facts):
     @rule(returning=st.permutations(NAMES))
     def start_again(self, returning):
         """A process that was killed, and forgot what came after its last checkpoint; everybody comes back for more."""
-        self.restart(is_worth_keeping(self.kept), 0.0)
+        self.restart(without_lifted_tenants(self.kept), 0.0)
         for tenant_id in returning:
             self.flood(tenant_id, FLOOD, prompt_tokens=10, output_tokens_max=4)
 

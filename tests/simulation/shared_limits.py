@@ -10,7 +10,7 @@ from policies.admission import RateLimiter, SharedRateLimits
 from policies.queues import PoolQueues
 from policies.types import RateWindowReport, Request, Tenant
 
-MEET_S = 0.2
+EXCHANGE_S = 0.2
 ANSWER_S = 2.0
 
 
@@ -47,7 +47,7 @@ class SharedLimits:
             sharing.replicas = self.replicas
             replica = Replica(f"gw{number}", RateLimiter(lambda _: float(self.expected), sharing=sharing), sharing)
             self.all.append(replica)
-            self.at(self.now + MEET_S * self.rng.random(), lambda replica=replica: self._meets(replica))
+            self.at(self.now + EXCHANGE_S * self.rng.random(), lambda replica=replica: self._meets(replica))
 
     def at(self, when, what):
         heapq.heappush(self._events, (when, next(self._number), what))
@@ -64,7 +64,7 @@ class SharedLimits:
         heard = replica.heard = {name: words for name, words in self._words.items() if name != replica.name}
         self._words[replica.name] = replica.sharing.propose(replica.name, heard, self.now)
         replica.sharing.agreed()
-        self.at(self.now + MEET_S * (1 + 0.1 * self.rng.uniform(-1, 1)), lambda: self._meets(replica))
+        self.at(self.now + EXCHANGE_S * (1 + 0.1 * self.rng.uniform(-1, 1)), lambda: self._meets(replica))
 
     def words(self, name):
         """What a replica said last."""

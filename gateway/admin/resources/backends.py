@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from backends.address_allowlist import AddressAllowlist, literal
-from backends.kinds import STRANGER
+from backends.kinds import GENERIC
 from backends.pool import BackendPool
 from gateway.admin import backend_models
 from gateway.admin.models import NAME_PATTERN
@@ -89,7 +89,7 @@ class BackendRoutes:
             step_time_now=self._believed(section, entry.name, view.step_time) if view and view.step_time else None,
             draining=section.draining,
             state=str(self.backends.states()[entry.name]) if there else ABSENT,
-            trouble=self.backends.trouble(entry.name) if there else self.in_force.fault(entry.name),
+            trouble=self.backends.last_error(entry.name) if there else self.in_force.fault(entry.name),
             models=self.backends.models_of(entry.name) if there else [],
             in_flight_requests=view.in_flight_requests if view else 0,
             requests_limit=view.requests_limit if view else None,
@@ -101,7 +101,7 @@ class BackendRoutes:
     def _kind(self, backend_id: str) -> str | None:
         """The configured or detected kind, None while it is unknown."""
         kind = self.backends.kind(backend_id)
-        return None if kind is STRANGER else kind.name
+        return None if kind is GENERIC else kind.name
 
     def _believed(
         self, section: ManagedBackend, backend_id: str, now: policy.StepTime

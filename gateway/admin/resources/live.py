@@ -121,7 +121,7 @@ class LiveRoutes:
     async def budgets_left(self, asked: AdminRequest) -> AdminAnswer:
         query: models.Page = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
-        rows = self.budgets.checkpoint((tenant, key), query.limit + 1)
+        rows = self.budgets.overview((tenant, key), query.limit + 1)
         # Both budgets of a holder are on the same page.
         holders = list(dict.fromkeys(row.holder for row in rows))
         shown = set(holders[: query.limit])

@@ -10,7 +10,7 @@ from gateway_process import kept, serving
 from gateway_rig import MODEL, PATIENCE_S, engine, running, until
 
 from gateway.state.checkpoint_documents import Counters, LearntModels
-from policies.accounts.checkpoint import BEFORE_ALL
+from policies.accounts.checkpoint import SHARED_QUEUE
 
 AHEAD_SERVICE = 1_000.0
 LONG = [{"role": "user", "content": "word " * 3_000}]
@@ -20,7 +20,7 @@ def somebody_is_ahead(folder):
     pool = kept(folder, "counters", Counters).pools.get(MODEL)
     if pool is None:
         return False
-    tier = pool.fair_queues[BEFORE_ALL].tiers["default"]
+    tier = pool.fair_queues[SHARED_QUEUE].tiers["default"]
     return max(tier.tenants.values(), default=0.0) - tier.level > AHEAD_SERVICE
 
 

@@ -116,7 +116,7 @@ async def test_the_gap_of_two_that_wait_side_by_side_is_there_with_its_bound_and
 )
 async def test_there_is_a_bound_where_the_policy_promises_one(scheduling, is_promised):
     async with scripted() as backend, gateway(backend, scheduling={"fairness": scheduling}) as rig:
-        promise = checkpoint.promise_of(rig.gateway._config.scheduling_of(MODEL))
+        promise = checkpoint.gap_bound_of(rig.gateway._config.scheduling_of(MODEL))
         assert (promise is not None) == is_promised
 
 

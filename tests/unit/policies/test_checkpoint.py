@@ -5,12 +5,12 @@ from dataclasses import asdict
 import pytest
 
 from policies.accounts.checkpoint import (
-    BEFORE_ALL,
+    SHARED_QUEUE,
     QueueCheckpoint,
     TierCheckpoint,
     fit_to_queues,
-    is_worth_keeping,
     keep_levels,
+    without_lifted_tenants,
 )
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
@@ -34,7 +34,7 @@ def serve(pool, tenant_id, prompt, *, number=0):
 def again(make_pool, before, *, checkpoint=None, **options):
     """Another process: a pool that knows nothing but these standings."""
     pool = make_pool(**{"loads": ONE_SEAT, **options})
-    checkpoint = is_worth_keeping(before.scheduler.checkpoint()) if checkpoint is None else checkpoint
+    checkpoint = without_lifted_tenants(before.scheduler.checkpoint()) if checkpoint is None else checkpoint
     pool.scheduler.restored(checkpoint, pool.now, RETURNING_S)
     return pool
 
@@ -103,8 +103,8 @@ def test_who_left_while_the_old_process_drained_is_not_lifted_for_that(make_pool
         assert old.dispatched() == [request_id]
         old.end(request_id)
     ended = old.scheduler.checkpoint()
-    assert (serving[BEFORE_ALL].tiers["default"].level, ended[BEFORE_ALL].tiers["default"].level) == (30, 61)
-    pool = again(make_pool, old, checkpoint=is_worth_keeping(keep_levels(ended, serving)))
+    assert (serving[SHARED_QUEUE].tiers["default"].level, ended[SHARED_QUEUE].tiers["default"].level) == (30, 61)
+    pool = again(make_pool, old, checkpoint=without_lifted_tenants(keep_levels(ended, serving)))
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == [61, 31, 32]
     assert order_of(pool, "ABC") == "BCBCBCAAA"
     assert keep_levels(ended, {}) == ended
@@ -169,7 +169,7 @@ def test_who_would_be_lifted_anyhow_is_not_kept(make_pool):
     old = make_pool(loads=ONE_SEAT)
     for tenant_id, prompt in (("A", 10), ("B", 20), ("C", 30)):
         serve(old, tenant_id, prompt)
-    (fair_queue,) = is_worth_keeping(old.scheduler.checkpoint()).values()
+    (fair_queue,) = without_lifted_tenants(old.scheduler.checkpoint()).values()
     assert fair_queue.tiers["default"] == TierCheckpoint(counter=60.0, level=60.0, tenants={})
 
 
@@ -192,7 +192,7 @@ def test_every_order_and_placement_goes_on_from_its_own_standings(make_pool, fai
     for request_id in [each for each in old.placed() for _ in old.emit(each, 5) or [None]]:
         old.end(request_id)
     new = again(make_pool, old, placement=PLACEMENT[placement](), **options)
-    assert is_worth_keeping(new.scheduler.checkpoint()) == is_worth_keeping(old.scheduler.checkpoint())
+    assert without_lifted_tenants(new.scheduler.checkpoint()) == without_lifted_tenants(old.scheduler.checkpoint())
     assert len(order_of_all(new)) == 9
 
 
@@ -217,21 +217,21 @@ def test_each_backends_queue_takes_up_its_own_and_one_that_comes_later_does_too(
 
 
 def test_queues_of_backends_become_one_by_their_sums_and_one_becomes_several_in_equal_parts():
-    one = {BEFORE_ALL: fair_queue_of(16.0, A=12.0, B=4.0)}
+    one = {SHARED_QUEUE: fair_queue_of(16.0, A=12.0, B=4.0)}
     several = {"x": fair_queue_of(9.0, A=12.0), "y": fair_queue_of(7.0, B=4.0)}
-    assert fit_to_queues(several, [BEFORE_ALL]) == one
+    assert fit_to_queues(several, [SHARED_QUEUE]) == one
     assert fit_to_queues(one, ["x", "y"]) == {
         "x": fair_queue_of(8.0, A=6.0, B=2.0),
         "y": fair_queue_of(8.0, A=6.0, B=2.0),
     }
     assert fit_to_queues(several, ["x", "z"]) == several
-    assert fit_to_queues({}, [BEFORE_ALL]) == {BEFORE_ALL: QueueCheckpoint()}
+    assert fit_to_queues({}, [SHARED_QUEUE]) == {SHARED_QUEUE: QueueCheckpoint()}
 
 
 def test_a_tenant_that_one_queue_does_not_know_is_at_that_queues_level():
     knows = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 1.0, {"A": 5.0})})
     others = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 30.0, {})})
-    (fair_queue,) = fit_to_queues({"x": knows, "y": others}, [BEFORE_ALL]).values()
+    (fair_queue,) = fit_to_queues({"x": knows, "y": others}, [SHARED_QUEUE]).values()
     assert asdict(fair_queue.tiers["default"]) == {"counter": 0.0, "level": 31.0, "tenants": {"A": 35.0}}
 
 

@@ -5,7 +5,7 @@ from conftest import Pool
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policies.accounts.checkpoint import BEFORE_ALL, QueueCheckpoint, TierCheckpoint, is_worth_keeping
+from policies.accounts.checkpoint import SHARED_QUEUE, QueueCheckpoint, TierCheckpoint, without_lifted_tenants
 from policies.fairness import FAIRNESS
 from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
@@ -39,7 +39,7 @@ class Move:
             tier_id: TierCheckpoint(0.0, age, dict.fromkeys(tenant_ids, age))
             for age, (tier_id, tenant_ids) in zip(ages, tiers.items(), strict=True)
         }
-        self.pool.scheduler.restored({BEFORE_ALL: QueueCheckpoint(0.0, received)}, 0.0, 0.0)
+        self.pool.scheduler.restored({SHARED_QUEUE: QueueCheckpoint(0.0, received)}, 0.0, 0.0)
 
     def make(self, tenants):
         options = {"fairness": FAIRNESS[self.name], "prediction": self.prediction}
@@ -146,7 +146,7 @@ def test_what_a_tenant_is_ahead_is_carried_and_nothing_else(
     assert service["R"] - service["M"] <= move.allowed() + ahead + 100 * 2 / min(weight, new_weight)
     (fair_queue,) = pool.scheduler._fair_queues.all()
     for tier in move.tiers:
-        assert fair_queue.order.tier_checkpoint(tier.id).outstanding == pytest.approx(0, abs=1e-6)
+        assert fair_queue.order.tier_account(tier.id).outstanding == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["vtc", "slack", "dlpm", "drr", "lcf"])
@@ -196,10 +196,10 @@ def test_a_tenant_that_was_moved_while_the_gateway_was_down_is_ahead_by_as_much(
     if not knows_tier:
         move.tiers = [tier for tier in move.tiers if tier.id == "after"]
     move.pool = move.make(here)
-    move.pool.scheduler.restored(is_worth_keeping({BEFORE_ALL: kept}), 0.0, 0.0)
+    move.pool.scheduler.restored(without_lifted_tenants({SHARED_QUEUE: kept}), 0.0, 0.0)
     if not comes_first:
         if ahead:
-            kept = move.pool.scheduler.checkpoint()[BEFORE_ALL].tiers["before"]
+            kept = move.pool.scheduler.checkpoint()[SHARED_QUEUE].tiers["before"]
             assert kept.tenants["M"] == ages[0] + ahead, "who is not back yet is in the next checkpoint, too"
         move.pool.change(move.mover("after"))
     service = move.served("RM")
@@ -211,7 +211,7 @@ def test_a_tenant_whose_tier_was_gone_for_a_while_comes_back_to_it_as_it_was():
     move = Move("vtc")
     kept = QueueCheckpoint(0.0, {"gone": TierCheckpoint(0.0, 7_200_000.0, {"M": 7_200_300.0})})
     move.pool = move.make([Tenant("R", tier_id="after")])
-    move.pool.scheduler.restored({BEFORE_ALL: kept}, 0.0, 0.0)
+    move.pool.scheduler.restored({SHARED_QUEUE: kept}, 0.0, 0.0)
     move.pool.change(move.mover("gone"), Tenant("new", tier_id="gone"), tiers=[Tier("gone")])
     assert move.pool.counter("M") == 7_200_300
     move.send("new")
@@ -222,8 +222,8 @@ def test_a_checkpoint_keeps_nothing_of_a_tier_that_is_gone_once_everybody_has_mo
     move = Move("vtc")
     kept = QueueCheckpoint(0.0, {"gone": TierCheckpoint(0.0, 7_200_000.0, {"M": 7_200_300.0})})
     move.pool = move.make([move.mover("after")])
-    move.pool.scheduler.restored({BEFORE_ALL: kept}, 0.0, 0.0)
-    assert "gone" not in move.pool.scheduler.checkpoint()[BEFORE_ALL].tiers
+    move.pool.scheduler.restored({SHARED_QUEUE: kept}, 0.0, 0.0)
+    assert "gone" not in move.pool.scheduler.checkpoint()[SHARED_QUEUE].tiers
 
 
 def test_what_is_in_flight_is_charged_to_the_tier_that_its_tenant_is_of():
@@ -233,5 +233,5 @@ def test_what_is_in_flight_is_charged_to_the_tier_that_its_tenant_is_of():
     move.pool.change(move.mover("after"))
     move.finish(request_id, output=40)
     (fair_queue,) = move.pool.scheduler._fair_queues.all()
-    assert fair_queue.order.tier_checkpoint("before").counter == 100 / 2.0
-    assert fair_queue.order.tier_checkpoint("after").counter == 40 * 2 / 4.0
+    assert fair_queue.order.tier_account("before").counter == 100 / 2.0
+    assert fair_queue.order.tier_account("after").counter == 40 * 2 / 4.0

@@ -55,7 +55,7 @@ def call(budgets, book, *, key="k1", prompt=10, output=20):
 
 
 def used(budgets):
-    return {(each.holder[1], each.period): each.used for each in budgets.checkpoint()}
+    return {(each.holder[1], each.period): each.used for each in budgets.overview()}
 
 
 async def kept(store, day, tokens, *, writer="before", tenant="alice", key="k1", model="m"):
@@ -205,12 +205,12 @@ def test_cut_off_from_others_a_gateway_keeps_to_its_part_of_what_is_left(budgets
     budgets.reserved_elsewhere = {"alice": 250}
     for _ in range(2):
         budgets.cut_off(3)
-        assert [each.remaining for each in budgets.checkpoint()] == [100, 300]
+        assert [each.remaining for each in budgets.overview()] == [100, 300]
     call(budgets, book, prompt=90, output=0)
     budgets.cut_off(3)
     assert budgets.spent_by("alice", "", 11) is not None
     assert budgets.spent_by("alice", "", 10) is None
     clock.now_s += DAY_S
-    assert [each.remaining for each in budgets.checkpoint()] == [134, 210]
+    assert [each.remaining for each in budgets.overview()] == [134, 210]
     budgets.cut_off(1)
-    assert [each.remaining for each in budgets.checkpoint()] == [400, 810]
+    assert [each.remaining for each in budgets.overview()] == [400, 810]

@@ -31,7 +31,7 @@ from gateway.state.learning import Learning
 from gateway.store.base import Learnt, StoreUnavailable
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
-from policies.accounts.checkpoint import BEFORE_ALL, QueueCheckpoint, TierCheckpoint
+from policies.accounts.checkpoint import SHARED_QUEUE, QueueCheckpoint, TierCheckpoint
 from policies.scheduler import Scheduler
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import Tenant, Usage
@@ -43,7 +43,7 @@ LEARNT = StepTime(StepTimeModel(1 / 3, 2e-7, 1e-300, 0.0), error_ratio=0.07, is_
 
 
 def pool_counters(at_s=NOW_S, **tenants):
-    return PoolCounters(at_s, {BEFORE_ALL: QueueCheckpoint(1.5, {"default": TierCheckpoint(20.0, 10.0, tenants)})})
+    return PoolCounters(at_s, {SHARED_QUEUE: QueueCheckpoint(1.5, {"default": TierCheckpoint(20.0, 10.0, tenants)})})
 
 
 def model(at_s=NOW_S, **other):
@@ -126,8 +126,8 @@ def test_of_too_many_accounts_those_that_are_furthest_ahead_are_kept():
     pools = {"m": pool_counters(a=11.0, b=30.0, c=12.0), "n": pool_counters(a=12.5)}
     assert trim_accounts(pools, 4) is pools
     few = trim_accounts(pools, 2)
-    assert [few[name].fair_queues[BEFORE_ALL].tiers["default"].tenants for name in "mn"] == [{"b": 30.0}, {"a": 12.5}]
-    assert few["m"].fair_queues[BEFORE_ALL].level == 1.5
+    assert [few[name].fair_queues[SHARED_QUEUE].tiers["default"].tenants for name in "mn"] == [{"b": 30.0}, {"a": 12.5}]
+    assert few["m"].fair_queues[SHARED_QUEUE].level == 1.5
 
 
 # -- what is taken up ----------------------------------------------------------------------------------------
