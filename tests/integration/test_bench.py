@@ -85,6 +85,8 @@ async def test_ctrl_c_prints_what_there_is():
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway.cli", "bench", url, "--seconds", "8", "--json",
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            # tests that run in the background have children that ignore it
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         async with asyncio.timeout(PATIENCE_S):
             while b"streams" not in await process.stderr.readline():
