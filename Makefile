@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin test test-long test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo tables report-prediction bench bench-relay bench-decision bench-overload bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies lock clean
+.PHONY: help run chart plugin test test-long test-calm test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale lock clean
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -15,15 +15,13 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-# What runs is installed first: the tests' packages are six times as large. pip 25.1 is the first with --group.
-$(RUNS): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --only-binary :all: --no-compile -c constraints.txt -e .
+# What runs is installed first: the tests' packages are six times as large.
+$(RUNS): pyproject.toml constraints.txt install.py
+	$(PYTHON) install.py $(VENV) --only-binary :all: -c constraints.txt -e .
 	touch $(RUNS)
 
 $(STAMP): $(RUNS)
-	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[kubernetes,simulate]" --group dev
+	$(PYTHON) install.py $(VENV) -c constraints.txt -e ".[kubernetes,simulate]" --group dev
 	touch $(STAMP)
 
 run: $(RUNS)  ## serve on 127.0.0.1:8080 with the embedded engine as backend
@@ -51,11 +49,20 @@ test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM, but for
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
+test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
+	$(BIN)/python -m tests.calm $(ONLY)
+
+test-soak: $(STAMP)  ## check 4 of the 64, for SOAK_S seconds (180; the whole is 1800): memory, descriptors and tasks stay flat
+	$(BIN)/python -m tests.calm --long
+
+calm-page: $(STAMP)  ## write docs/results/calm.md and docs/security.md of what `make test-calm` recorded
+	$(BIN)/python -m tests.calm --page
+
 test-docs: $(STAMP)  ## do the cheap commands of docs/results again, and compare with what the pages say
 	$(BIN)/python tests/docs/results.py
 
 test-mutants: $(STAMP)  ## break the scheduler on purpose, mechanism by mechanism, and see published rows notice each
-	$(BIN)/python tests/mutants/tables.py
+	$(BIN)/python -m tests.mutants.tables
 
 test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
@@ -73,6 +80,9 @@ demo-slo: $(STAMP)  ## a chat beside a flood of long prompts, by envelopes and w
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/demos/slo.py
 
+demo-replicas: $(STAMP)  ## three replicas with one order, watched while the one that leads is killed and comes back
+	$(BIN)/python tests/benchmarks/demos/replicas.py
+
 bench: bench-relay bench-decision bench-simulate bench-observability  ## all benchmarks
 
 bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx and a naive relay
@@ -81,10 +91,21 @@ bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx an
 bench-overload: $(STAMP)  ## what modest tenants get of a gateway that is short of CPU, beside greedy ones
 	$(BIN)/python tests/benchmarks/overload/two_halves.py
 
+bench-workers: $(STAMP)  ## what a second worker on the same machine gives, and what it costs
+	$(BIN)/python tests/benchmarks/workers/bench.py
+	$(BIN)/python tests/benchmarks/workers/latency.py
+
+bench-replicas: $(STAMP)  ## what clients of three replicas notice of each failure in the table of failures
+	$(BIN)/python tests/benchmarks/replicas/bench.py
+
+bench-scale: $(STAMP)  ## what one more engine and one more idle connection cost
+	$(BIN)/python tests/benchmarks/scale/bench.py
+
 bench-decision: $(STAMP)  ## time of a scheduling decision at 10 to 10,000 tenants, one at a time and in bursts
 	$(BIN)/python tests/benchmarks/decision/bench.py
 	$(BIN)/python tests/benchmarks/decision/reports.py
 	$(BIN)/python tests/benchmarks/decision/orders.py
+	$(BIN)/python tests/benchmarks/decision/envelopes.py
 	$(BIN)/python tests/benchmarks/decision/bench.py --burst 256 --tenants 10 1000 100000 --backends 1 64
 
 bench-simulate: $(STAMP)  ## time and memory of a simulated trace of 100,000 calls
@@ -106,6 +127,9 @@ bench-redis-faults: $(STAMP)  ## what calls wait while the Redis that shares sta
 tables: $(STAMP)  ## the published tables again, judged; ONLY=R1,F names some of them
 	$(BIN)/python -m tests.evidence $(if $(ONLY),--only $(ONLY))
 
+simulate-cluster: $(STAMP)  ## thousands of simulated clusters with faults, by seed, judged at every step; SEEDS=10000
+	$(BIN)/python -m tests.simulation.cluster --seeds $(or $(SEEDS),10000)
+
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py
 
@@ -114,6 +138,10 @@ lock: $(STAMP)  ## pin by hash what the image installs: the versions of constrai
 	$(BIN)/uv pip compile -q pyproject.toml --extra kubernetes --group image -c constraints.txt --generate-hashes \
 	  --no-annotate --python-version 3.11.16 --python-platform linux --custom-compile-command "make lock" \
 	  -o requirements.lock
+	$(BIN)/python sbom.py
+
+sbom: $(STAMP)  ## write sbom.cdx.json, the packages of the image with their hashes, from the lock
+	$(BIN)/python sbom.py
 
 format: $(STAMP)  ## format and fix what ruff can fix
 	$(BIN)/ruff format .

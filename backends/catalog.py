@@ -114,6 +114,10 @@ class Catalog:
         """Whether the models of this backend are known."""
         return bool(self._cards[backend_id])
 
+    def undiscovered(self) -> list[str]:
+        """Return the backends whose models are not known yet: one may serve a model that no other backend has."""
+        return [backend_id for backend_id, cards in self._cards.items() if not cards]
+
     def models(self) -> list[ModelCard]:
         """Return one card per id, from the first backend in order."""
         return list(self._merged.values())

@@ -61,18 +61,18 @@ class ChunkSize:
         """Take in one scrape; scrapes come in order."""
         has_room = (metrics.kv_used_ratio or 0.0) < KV_USED_RATIO_MAX
         before, self._engines = self._engines, {}  # an engine that is missing from a scrape is gone
-        for said in metrics.engine_steps:
-            engine = before.get(said.engine)
-            if engine is None or _is_less(said, engine.last):  # it restarted
-                engine = _Engine(said)
-            self._engines[said.engine] = engine
-            engine.running_max = max(engine.running_max, said.requests_running)
-            is_full = has_room and said.requests_waiting > 0 and said.requests_running < engine.running_max
+        for report in metrics.engine_steps:
+            engine = before.get(report.engine)
+            if engine is None or _is_less(report, engine.last):  # it restarted
+                engine = _Engine(report)
+            self._engines[report.engine] = engine
+            engine.running_max = max(engine.running_max, report.requests_running)
+            is_full = has_room and report.requests_waiting > 0 and report.requests_running < engine.running_max
             if not is_full or not engine.was_full:
                 engine.stretch = _Stretch()
             else:
-                self._add(engine, said)
-            engine.last, engine.was_full = said, is_full
+                self._add(engine, report)
+            engine.last, engine.was_full = report, is_full
 
     def silent(self) -> None:
         """Record that a poll failed: the activity until the next scrape is unknown."""
@@ -80,11 +80,11 @@ class ChunkSize:
             engine.was_full = False
 
     @staticmethod
-    def _add(engine: _Engine, said: EngineSteps) -> None:
-        stretch, tokens = engine.stretch, said.step_tokens_total - engine.last.step_tokens_total
-        stretch.steps += said.steps_total - engine.last.steps_total
+    def _add(engine: _Engine, report: EngineSteps) -> None:
+        stretch, tokens = engine.stretch, report.step_tokens_total - engine.last.step_tokens_total
+        stretch.steps += report.steps_total - engine.last.steps_total
         stretch.tokens += tokens
-        stretch.decoded += said.generation_tokens_total - engine.last.generation_tokens_total
+        stretch.decoded += report.generation_tokens_total - engine.last.generation_tokens_total
         stretch.tokens_max = max(stretch.tokens_max, tokens)
         if stretch.steps < STEPS_MIN or stretch.tokens < SCRAPES_MIN * stretch.tokens_max:
             return
@@ -95,9 +95,9 @@ class ChunkSize:
         engine.stretch = _Stretch()
 
 
-def _is_less(said: EngineSteps, last: EngineSteps) -> bool:
+def _is_less(report: EngineSteps, last: EngineSteps) -> bool:
     return (
-        said.steps_total < last.steps_total
-        or said.step_tokens_total < last.step_tokens_total
-        or said.generation_tokens_total < last.generation_tokens_total
+        report.steps_total < last.steps_total
+        or report.step_tokens_total < last.step_tokens_total
+        or report.generation_tokens_total < last.generation_tokens_total
     )

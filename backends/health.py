@@ -5,16 +5,19 @@ Two kinds of failure are counted separately, because they have different consequ
 - No answer: a poll failed, or a connection was refused. After FAILURES_MAX in a row the backend is DOWN, whatever the
   other backends do.
 - A broken exchange: a stream cut in the middle, or an error before the first byte. After FAILURES_MAX in a row the
-  backend is EJECTED. That is a judgement, so `keep_one` keeps it from removing the last backend that answers. A good
-  poll says nothing about broken exchanges and does not reset this count.
+  backend is EJECTED. That is a judgement, so `keep_half` keeps it from removing more than half of the backends that
+  answer. A good poll says nothing about broken exchanges and does not reset this count.
 
 One incident counts once, however many exchanges it breaks. A failure is not counted if its request was sent before the
 last counted failure and no poll was answered since then, or if it was sent before the backend last returned to TRIAL.
 
 "The engine is currently busy" (503) is no failure. A backend returns half open. The first good poll after its backoff
-puts it on TRIAL, where one more failure ejects it again for twice as long. One served request or TRIAL_POLLS good polls
-make it HEALTHY. A DOWN backend that answers before its backoff ends is EJECTED until then, so that `keep_one` can
-choose it when there is no other.
+puts it on TRIAL, where one more failure ejects it again for twice as long. A served request makes it HEALTHY; where it
+was DOWN, TRIAL_POLLS good polls do, too. A DOWN backend that answers before its backoff ends is EJECTED until then, so
+that `keep_half` can choose it when there are too few others.
+
+An ejection for broken exchanges lasts EJECTED_S_MIN at least: polls were good all the time, so nothing tells when it is
+well again. What was DOWN has come back when a poll is good, so its backoff is only to dampen a server that flaps.
 
 Pure: events come in with their times; it does no I/O and reads no clock.
 """
@@ -27,6 +30,9 @@ FAILURES_MAX = 3
 TRIAL_POLLS = 3
 BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 16.0
+EJECTED_S_MIN = 10.0  # nginx's fail_timeout
+EJECTED_S_MAX = 300.0  # Envoy's max_ejection_time
+EJECTED_RATIO_MAX = 0.5
 
 
 class Evidence(StrEnum):
@@ -55,7 +61,9 @@ class BackendHealth:
         self.backend_id = backend_id
         self.state = HealthState.UNKNOWN
         self.retry_at = 0.0  # no trial before this time
-        self.backoff_s = BACKOFF_S_MIN  # of the next ejection
+        self._left = 0  # how often in a row, without a long healthy time in between
+        self._pause_s = 0.0  # the last one
+        self._was_down = False
         self._unreachable = 0
         self._broken = 0
         self._trial_polls = 0
@@ -87,7 +95,8 @@ class BackendHealth:
         """Record a failed health poll, or a connection that could not be made."""
         self._unreachable += 1
         if self.state is HealthState.EJECTED and self._unreachable >= FAILURES_MAX:
-            self.state = HealthState.DOWN
+            self.state, self._was_down = HealthState.DOWN, True
+            self.retry_at = min(self.retry_at, now + BACKOFF_S_MIN)  # what answers again has been restarted
         elif self.available and (self.state is HealthState.TRIAL or self._unreachable >= FAILURES_MAX):
             self._leave(HealthState.DOWN, now)
         elif self.state is HealthState.UNKNOWN and self._unreachable >= FAILURES_MAX:
@@ -101,7 +110,7 @@ class BackendHealth:
             self._become_healthy(now)
         elif self.state is HealthState.TRIAL:
             self._trial_polls += 1
-            if self._trial_polls >= TRIAL_POLLS:
+            if self._was_down and self._trial_polls >= TRIAL_POLLS:
                 self._become_healthy(now)
         elif not self.available:
             if now >= self.retry_at:
@@ -120,27 +129,28 @@ class BackendHealth:
     def _served(self, now: float) -> None:
         self._unreachable = self._broken = 0
         if self.state is HealthState.TRIAL:
-            self.backoff_s = BACKOFF_S_MIN
             self._become_healthy(now)
 
     def _become_healthy(self, now: float) -> None:
         self.state, self._broken, self._healthy_since = HealthState.HEALTHY, 0, now
 
     def _leave(self, state: HealthState, now: float) -> None:
-        if self.state is HealthState.HEALTHY and now - self._healthy_since > BACKOFF_S_MAX:
-            self.backoff_s = BACKOFF_S_MIN  # after so long the backoff starts anew
-        self.state, self.retry_at = state, now + self.backoff_s
-        self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
+        if self.state is HealthState.HEALTHY and now - self._healthy_since > max(BACKOFF_S_MAX, self._pause_s):
+            self._left = 0  # after so long the backoff starts anew
+        self._was_down = state is HealthState.DOWN
+        shortest, longest = (BACKOFF_S_MIN, BACKOFF_S_MAX) if self._was_down else (EJECTED_S_MIN, EJECTED_S_MAX)
+        self._pause_s = min(shortest * 2.0 ** min(self._left, 16), longest)
+        self._left += 1
+        self.state, self.retry_at = state, now + self._pause_s
 
 
-def keep_one(pool: Iterable[BackendHealth], now: float) -> BackendHealth | None:
-    """Put one backend on trial if every backend that answers is ejected: a doubtful backend is better than none.
-    Returns that backend, None if there is no need.
+def keep_half(pool: Iterable[BackendHealth], now: float) -> list[BackendHealth]:
+    """Put ejected backends on trial while more than half of those that answer are ejected: a doubtful backend is better
+    than none, and when most backends fail, it may be the requests. Returns those backends.
     """
-    healths = list(pool)
-    ejected = [h for h in healths if h.state is HealthState.EJECTED]
-    if not ejected or any(h.available for h in healths):
-        return None
-    taken_back = min(ejected, key=lambda h: (h.retry_at, h.backend_id))
-    taken_back.take_back(now)
+    answering = [h for h in pool if h.available or h.state is HealthState.EJECTED]
+    ejected = sorted((h for h in answering if h.state is HealthState.EJECTED), key=lambda h: (h.retry_at, h.backend_id))
+    taken_back = ejected[: max(0, len(ejected) - int(EJECTED_RATIO_MAX * len(answering)))]
+    for health in taken_back:
+        health.take_back(now)
     return taken_back

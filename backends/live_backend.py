@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from backends.catalog import ModelCard
 from backends.health import BackendHealth
-from backends.kinds import BackendKind, Sizes
+from backends.kinds import GENERIC, GENERIC_WITHOUT_OPTIONS, BackendKind, Sizes
 from backends.metrics import EngineMetrics
 from backends.plugin_reports import EngineNews, PluginReports
 from backends.running_limit import RunningLimit
@@ -40,6 +40,27 @@ class LiveBackend:
     task: asyncio.Task[None] | None = None
     draining: bool = False  # nothing more is dispatched to it
     leaving: bool = False  # retired: no longer in the catalog
+
+    @property
+    def known_kind(self) -> BackendKind:
+        """The kind of server, which says what it supports; while it is unknown, a plain OpenAI server."""
+        return self.kind or GENERIC
+
+    @property
+    def plugin_name(self) -> str | None:
+        """The gateway's name at the plugin inside this backend, None if it has no plugin that answers."""
+        return None if self.plugin.engines is None else self.plugin.gateway
+
+    @property
+    def reads_priority(self) -> bool:
+        """Whether this backend is known to order its own queue by the priority of each call."""
+        if self.spec.reads_priority is not None:
+            return self.spec.reads_priority
+        return bool(self.plugin.engines and self.plugin.engines.reads_priority)
+
+    def rejects_options(self) -> None:
+        """Record that this backend rejects `stream_options`."""
+        self.kind = GENERIC_WITHOUT_OPTIONS
 
     def measured(self, now: float) -> BackendLoad:
         """Return its load for a scheduler. Configuration overrides what the backend says, which overrides what was

@@ -26,21 +26,22 @@ _READS_PRIORITY: Final = {"priority": True, "fcfs": False}  # vLLM's --schedulin
 class EngineNews:
     """The state of all engines of one backend. Limits and budgets are sums, as in BackendLoad. None: not published.
 
-    `pab_dispatches` is the number of the last dispatch of this gateway that `pab_tokens` includes. `reads_priority`:
+    `pab_dispatches` has the number of the last dispatch that `pab_tokens` includes, by sender. `reads_priority`:
     the engines order their own queues by the priority of each call.
     """
 
     step_tokens_max: int | None = None
     requests_running_max: int | None = None
     pab_tokens: float | None = None
-    pab_dispatches: int | None = None
+    pab_dispatches: Mapping[str, int] | None = None
     reads_priority: bool | None = None
 
 
 class PluginReports:
-    """The plugin's reports of one backend, and how far they were read. `engines` is None if the plugin does not answer.
+    """The plugin's reports of one backend, and how far they were read. `engines` is None without a plugin's answer.
 
-    `gateway` is this gateway's name at the plugin, which tells its dispatches from those of others.
+    `gateway` is this gateway's name at the plugin, which tells its dispatches from those of others. The processes of
+    one cluster share it, and each names itself there by `name_at_plugin`.
     """
 
     def __init__(self) -> None:
@@ -63,18 +64,27 @@ class PluginReports:
         """Record that a poll failed; the next answer may come from another server."""
         self.engines, self._absent_until = None, float("-inf")
 
-    def told(self, body: bytes) -> list[ReportedStep]:
+    def read(self, body: bytes) -> list[ReportedStep]:
         """Parse an answer and return its new steps. Raises ValueError if it is malformed."""
-        said = json.loads(body)
-        if not isinstance(said, dict) or said.get("version") != VERSION or not isinstance(said.get("epoch"), str):
+        document = json.loads(body)
+        if (
+            not isinstance(document, dict)
+            or document.get("version") != VERSION
+            or not isinstance(document.get("epoch"), str)
+        ):
             raise ValueError("not reports of steps")
-        rows, states = said.get("steps"), said.get("engines")
-        if not isinstance(rows, list) or not isinstance(states, dict) or not _is_count(said.get("next")):
+        rows, states = document.get("steps"), document.get("engines")
+        if not isinstance(rows, list) or not isinstance(states, dict) or not _is_count(document.get("next")):
             raise ValueError("not reports of steps")
         # After a restart of the server `since` means nothing: its first steps may be missing, which does no harm.
-        self._epoch, self._next = said["epoch"], said["next"]
+        self._epoch, self._next = document["epoch"], document["next"]
         self.engines = _together([state for state in states.values() if isinstance(state, dict)], self.gateway)
         return [ReportedStep(row[2], row[3], row[4], row[5] / 1e6) for row in rows if _is_row(row)]
+
+
+def name_at_plugin(gateway: str, sender: str) -> str:
+    """The name under which the plugin counts the dispatches of one sender (Request.sender)."""
+    return f"{gateway}/{sender}" if sender else gateway
 
 
 def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | None:
@@ -84,15 +94,21 @@ def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | Non
     known = [float(each) for each in budgets if isinstance(each, int | float) and isfinite(each)]
     policies = {str(state.get("scheduling_policy")) for state in states}
     dispatches = states[0].get("dispatches")
-    seen = dispatches.get(gateway, 0) if isinstance(dispatches, dict) else None
     return EngineNews(
         step_tokens_max=_sum(states, "step_tokens_max"),
         requests_running_max=_sum(states, "requests_running_max"),
         pab_tokens=sum(known) if len(known) == len(states) else None,
         # Each of several engines sees only a part of the dispatches, so none knows which have arrived.
-        pab_dispatches=seen if len(states) == 1 and _is_count(seen) else None,
+        pab_dispatches=_by_sender(dispatches, gateway) if len(states) == 1 and isinstance(dispatches, dict) else None,
         reads_priority=_READS_PRIORITY.get(policies.pop()) if len(policies) == 1 else None,
     )
+
+
+def _by_sender(dispatches: Mapping[str, Any], gateway: str) -> Mapping[str, int] | None:
+    """The highest number seen of each sender of this gateway; None where one is not a number."""
+    own = name_at_plugin(gateway, "")
+    seen = {name[len(own) + 1 :]: n for name, n in dispatches.items() if name == own or name.startswith(own + "/")}
+    return seen if all(map(_is_count, seen.values())) else None
 
 
 def _sum(states: list[Mapping[str, Any]], name: str) -> int | None:

@@ -1,7 +1,6 @@
 """HTTP polling of backends: GETs with limits on time and size, and one error for every failure."""
 
 import socket
-import ssl
 from dataclasses import dataclass
 
 import aiohttp
@@ -90,22 +89,3 @@ class Poller:
             raise UnansweredError(f"{path}: no answer in {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise UnansweredError(f"{path}: {error or type(error).__name__}") from error
-
-
-def tls_context(ca_file: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts only the CAs in this PEM file. Raises ValueError if it cannot be read."""
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"the file {ca_file} is not one of CA certificates: {error}") from error
-
-
-def tls_context_of(ca_pem: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts only the CAs in this PEM text. Raises ValueError if it has none."""
-    wrong = ValueError("is not a text of CA certificates (PEM)")
-    if not ca_pem.isascii() or not ca_pem:  # without any, Python trusts the system's CAs
-        raise wrong
-    try:
-        return ssl.create_default_context(cadata=ca_pem)
-    except (ValueError, ssl.SSLError):
-        raise wrong from None

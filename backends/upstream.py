@@ -54,9 +54,10 @@ class Upstream:
         silence_s_max: float,
         ssl_context: ssl.SSLContext | None = None,
         address_allowlist: AddressAllowlist | None = None,
+        resends: bool = True,
     ) -> None:
-        """`address_allowlist` limits the addresses, checked for every connection; None: any. ValueError for a bad
-        `url`.
+        """`address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: whether `open`
+        may send a request again. ValueError for a bad `url`.
         """
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
@@ -70,6 +71,7 @@ class Upstream:
         self._idle_s_max = idle_s_max
         self._idle_connections_max = idle_connections_max
         self._silence_s_max = silence_s_max
+        self._resends = resends
         self._silence_check: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._idle: deque[Connection] = deque()  # oldest first
@@ -77,13 +79,13 @@ class Upstream:
         self._closed = False
 
     async def open(
-        self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes = b""
+        self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes | bytearray = b""
     ) -> HttpExchange:
         """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
         The backend may have closed a pooled connection just before: if that ends without a byte of an answer, the
-        request is retried once on a new connection. Raises UpstreamError; ValueError for a request that cannot be
-        written.
+        request is retried once on a new connection, unless `resends` is off. Raises UpstreamError; ValueError for a
+        request that cannot be written.
         """
         request = self._serialize(method, target, headers, body)
         connection = self._take_idle()
@@ -91,7 +93,7 @@ class Upstream:
             try:
                 return await self._send(connection, request)
             except UpstreamClosed as error:
-                if error.bytes_received:
+                if error.bytes_received or not self._resends:
                     raise
         return await self._send(await self._connect(), request)
 
@@ -117,7 +119,9 @@ class Upstream:
         """The number of all connections, idle or not."""
         return len(self._connections)
 
-    def _serialize(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[bytes, ...]:
+    def _serialize(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | bytearray
+    ) -> tuple[bytes | bytearray, ...]:
         if method == "HEAD":
             raise ValueError("HEAD: the length of its response is not the length of a body")
         if " " in target:
@@ -178,7 +182,7 @@ class Upstream:
         )
         return connection
 
-    async def _send(self, connection: Connection, request: tuple[bytes, ...]) -> HttpExchange:
+    async def _send(self, connection: Connection, request: tuple[bytes | bytearray, ...]) -> HttpExchange:
         exchange = connection.begin()
         connection.transport.writelines(request)
         try:

@@ -20,9 +20,10 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
+from aiohttp import web
 
 from backends.engine.server import EngineOptions, EngineServer
 from backends.poll import PollTimes
@@ -32,14 +33,21 @@ from backends.upstream import Upstream
 from gateway.admin.management import Management, Running
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
-from gateway.config.reloading import Reloading
+from gateway.config.reloading import LOOK_S, Reloading
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.decode_pace import DecodePace
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
-from gateway.observability.instruments import CLIENTS_CUT, CUT_OFF, LINES_LOST, REPLICAS, SPANS_LOST, Family, Values
+from gateway.observability.instruments import (
+    CLIENTS_CUT,
+    LINES_LOST,
+    RELOAD_FAILED,
+    SPANS_LOST,
+    Family,
+    Values,
+)
 from gateway.observability.logs import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.observability.telemetry import CallObserver, Telemetry
@@ -48,10 +56,10 @@ from gateway.ports.listener import Listener
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.scheduling.shared_limits import SharedLimits
 from gateway.state.assembly import make_store
+from gateway.state.budgets import Budgets
 from gateway.store.base import Store
-from policies.admission import SharedRateLimits
+from policies.scheduler import Scheduler
 from policies.scheduler_protocol import SchedulerProtocol
 
 if TYPE_CHECKING:
@@ -78,12 +86,15 @@ Wrap = Callable[[str, SchedulerProtocol], SchedulerProtocol]
 class Gateway:
     """All parts of one running gateway. Make it on the loop that runs it, `start` it, `stop` it."""
 
+    _has_ports = True
+    """Whether it opens the port for metrics, where it is configured."""
+
     def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None, store: Store | None = None) -> None:
         """`wrap_scheduler` may wrap the Scheduler of the named pool, for example in a recorder. The `store` keeps what
         the admin API changes; without a store nothing can be changed while the gateway runs.
         """
         self._config = config
-        self._management = None if store is None else Management(config, store)
+        self._management = None if store is None else self._make_management(config, store)
         self._wrap_scheduler = wrap_scheduler or (lambda _pool, scheduler: scheduler)
         self._engine: EngineServer | None = None
         self._backend_clients: dict[str, BackendClient] = {}
@@ -93,10 +104,10 @@ class Gateway:
         self._listener: Listener | None = None
         self._descriptors = Descriptors()
         self._tracing: Tracing | None = None
+        self._reloading: Reloading | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
-        self._shared_limits = SharedLimits(self.pools)
-        self._access_log = AccessLog(str(config.access_log.path)) if config.access_log.enabled else None
+        self._access_log = self._make_access_log() if config.access_log.enabled else None
         self._trace_log = make_trace_log(str(config.trace_log.path)) if config.trace_log.enabled else None
 
     async def start(self) -> str:
@@ -107,17 +118,7 @@ class Gateway:
         specs = config.backend_specs()
         if not specs and not (self._management and self._management.has_backends):
             specs = [await self._embedded_engine()]
-        times = PollTimes(idle_s=config.health.idle_s, busy_s=config.health.busy_s, timeout_s=config.health.timeout_s)
-        loop = asyncio.get_running_loop()
-        rng = Random()  # noqa: S311 - jitter
-        self.backends = BackendPool(
-            specs,
-            on_change=self.pools.changed,
-            on_load=self.pools.load_changed,
-            clock=loop.time,
-            rng=rng,
-            times=times,
-        )
+        self.backends = self._make_backends(specs)
         self.pools.watch(self.backends)
         self._backend_clients = {spec.id: self._make_backend_client(spec) for spec in specs}
         self._tracing = _make_tracing(config)
@@ -129,18 +130,8 @@ class Gateway:
             meters += [self._management.usage, budgets]  # usage is counted before its reservation ends
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
-        self._handlers = RequestHandlers(
-            config,
-            pools=self.pools,
-            backends=self.backends,
-            backend_clients=self._backend_clients,
-            tiers=self._tiers,
-            telemetry=telemetry,
-            tokens=self._tokens,
-            budgets=budgets,
-        )
-        listen = config.listen
-        self._listener = Listener(self._handlers.server, listen.host, listen.port, listen.tls, stop_s_max=STOP_S_MAX)
+        self._handlers = self._make_handlers(telemetry, budgets)
+        self._listener = self._make_listener()
         if self._management is not None:
             self._management.begin(
                 Running(
@@ -150,18 +141,29 @@ class Gateway:
                     self._backend_clients,
                     make_backend_client=self._make_backend_client,
                     tiers=self._tiers,
-                    shared_limits=self._shared_limits,
                 )
             )
-            await self._management.meet()
+        await self._assembled()
         await self.backends.start()
         if self._management is not None:
-            self.admin_url = await self._management.serve(self.metrics.page)
-        if config.metrics.port is not None:
-            self.metrics_url = await self.metrics.serve(config.metrics.host, config.metrics.port)
+            self.admin_url = await self._management.serve(self._metrics_page)
+        if config.metrics.port is not None and self._has_ports:
+            self.metrics_url = await self.metrics.serve(config.metrics.host, config.metrics.port, self._metrics_page)
         self.metrics.start()
         self._descriptors.start()
+        self._handlers.memory.start(on_pause=self._listener.pause, on_resume=self._listener.resume)
         return await self._listener.start()  # last, so that a gateway that answers /readyz answers at every port
+
+    async def _metrics_page(self) -> web.Response:
+        return await self.metrics.page()
+
+    async def _assembled(self) -> None:
+        """All parts are there, and nothing serves yet."""
+
+    def reloading(self, file: Path, config: Config, *, look_s: float = LOOK_S) -> Reloading:
+        """The watch on the file of this configuration, of which the metrics tell. For a gateway with a store."""
+        self._reloading = Reloading(file, config, self.reload, look_s=look_s)
+        return self._reloading
 
     def reload(self, config: Config) -> None:
         """Apply another configuration; the listener keeps its settings. Raises ValueError."""
@@ -187,6 +189,7 @@ class Gateway:
             await self._management.stop()
         if self._listener is not None:
             await self.metrics.stop()
+            self._handlers.memory.stop()
             await self._handlers.stop()
             await self.backends.stop()
             self.pools.close()
@@ -206,6 +209,42 @@ class Gateway:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
+    def _make_access_log(self) -> AccessLog:
+        return AccessLog(str(self._config.access_log.path))
+
+    def _make_management(self, config: Config, store: Store) -> Management:
+        return Management(config, store)
+
+    def _make_backends(self, specs: list[BackendSpec]) -> BackendPool:
+        return BackendPool(
+            specs, on_change=self.pools.changed, on_load=self.pools.load_changed, **self._backend_options()
+        )
+
+    def _backend_options(self) -> dict[str, Any]:
+        """What a BackendPool needs besides its backends and its callbacks."""
+        health = self._config.health
+        times = PollTimes(idle_s=health.idle_s, busy_s=health.busy_s, timeout_s=health.timeout_s)
+        clock = asyncio.get_running_loop().time
+        return {"clock": clock, "rng": Random(), "times": times}  # noqa: S311 - jitter
+
+    def _make_handlers(self, telemetry: Telemetry, budgets: Budgets | None, **shared: Any) -> RequestHandlers:
+        """`shared`: what several processes of one gateway share."""
+        return RequestHandlers(
+            self._config,
+            pools=self.pools,
+            backends=self.backends,
+            backend_clients=self._backend_clients,
+            tiers=self._tiers,
+            telemetry=telemetry,
+            tokens=self._tokens,
+            budgets=budgets,
+            **shared,
+        )
+
+    def _make_listener(self) -> Listener:
+        listen = self._config.listen
+        return Listener(self._handlers.server, listen.host, listen.port, listen.tls, stop_s_max=STOP_S_MAX)
+
     def _make_upstream(self, spec: BackendSpec) -> Upstream:
         return Upstream(
             spec.url,
@@ -215,6 +254,7 @@ class Gateway:
             silence_s_max=self._config.limits.answer_silence_s_max,
             ssl_context=spec.tls,
             address_allowlist=spec.address_allowlist,
+            resends=self._config.limits.resends_max > 0,
         )
 
     def _make_backend_client(self, spec: BackendSpec) -> BackendClient:
@@ -236,20 +276,21 @@ class Gateway:
         lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
         spans: Values = {} if self._tracing is None else {(): self._tracing.spans_lost}
         cut: Values = {(reason,): number for reason, number in self._handlers.server.cuts.items()}
-        return {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, **self._replicas()}
+        reload_failed: Values = {} if self._reloading is None else {(): self._reloading.has_failed}
+        lost = {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, RELOAD_FAILED: reload_failed}
+        return {**lost, **self._replicas()}
 
     def _replicas(self) -> dict[Family, Values]:
-        """The number of replicas that share limits, and whether this one is cut off; empty without sharing."""
-        replicas = None if self._management is None else self._management.replicas
-        return {} if replicas is None else {REPLICAS: {(): replicas.count}, CUT_OFF: {(): replicas.is_cut_off}}
+        """What is known of the other processes with the same order; nothing where there are none."""
+        return {}
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
+        return Dispatcher(self._wrap_scheduler(pool, self._make_scheduler(pool)))
+
+    def _make_scheduler(self, pool: str) -> Scheduler:
         config = self._config
         scheduling = config.scheduling_of(pool) if self._management is None else self._management.scheduling_of(pool)
-        sharing = SharedRateLimits()
-        scheduler = make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue, sharing=sharing)
-        self._shared_limits.add(pool, sharing)
-        return Dispatcher(self._wrap_scheduler(pool, scheduler))
+        return make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue)
 
     async def _embedded_engine(self) -> BackendSpec:
         engine = self._config.engine
@@ -286,13 +327,30 @@ def serve(config: Config, config_file: Path | None = None) -> None:
     """
     configure_logging(config.log.level, config.log.format)
     log.info("the configuration is %s", config_file or "the environment and the defaults: no file")
-    uvloop.run(_serve(config, config_file))
+    if config.workers != 1:
+        from gateway.workers_app import serve_workers  # noqa: PLC0415 - only where it is set
+
+        serve_workers(config, config_file)
+        return
+    uvloop.run(serve_one(config, config_file, make_gateway))
 
 
-async def _serve(config: Config, config_file: Path | None) -> None:
+def make_gateway(config: Config, config_file: Path | None) -> Gateway:
+    """A gateway of one process: alone, or one of several replicas. Raises ValueError, OSError."""
     store = make_store(config.state, config_file if config.keeps_state else None)
-    loop, gateway = asyncio.get_running_loop(), Gateway(config, store=store)
-    reloading = None if config_file is None else Reloading(config_file, config, gateway.reload)
+    if config.is_clustered:
+        from gateway.replica_app import make_replica  # noqa: PLC0415 - for those who share a Redis
+
+        return make_replica(config, store)
+    return Gateway(config, store=store)
+
+
+async def serve_one(
+    config: Config, config_file: Path | None, make: Callable[[Config, Path | None], Gateway], *, greets: bool = True
+) -> None:
+    """Serve with the gateway that `make` makes, in this process. Raises what `Gateway.start` raises."""
+    loop, gateway = asyncio.get_running_loop(), make(config, config_file)
+    reloading = None if config_file is None else gateway.reloading(config_file, config)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, _terminate, terminated, interrupted)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
@@ -302,7 +360,8 @@ async def _serve(config: Config, config_file: Path | None) -> None:
         url = await gateway.start()
         _give_memory_back()
         _spare_collections()
-        _greet(config, config_file, url, gateway)
+        if greets:
+            _greet(config, config_file, url, gateway)
         watching = asyncio.ensure_future(_watched(reloading))
         interruption = asyncio.ensure_future(interrupted.wait())
         termination = asyncio.ensure_future(_drained(terminated, gateway))
@@ -355,13 +414,13 @@ def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway)
     if config.log.format == "json":
         log.info("fairlead serves %s. %s", url, admin or "There is no admin port.")
         return
-    models = [entry["id"] for entry in gateway.backends.models()]
+    models = [card.id for card in gateway.backends.catalog.models()]
     key_for = next(iter(config.tenants), "TENANT") if config.auth.mode == "keys" else None
     sys.stderr.write(greeting(url, models, key_for=key_for, config_file=config_file))
     if admin is not None:
         sys.stderr.write(f"{admin} Try it: fairlead admin state\n")
     if gateway.metrics_url is not None:
-        sys.stderr.write(f"Metrics are at {gateway.metrics_url}, for who can reach them.\n")
+        sys.stderr.write(f"Metrics are at {gateway.metrics_url}, for every client that can reach that port.\n")
     sys.stderr.flush()
 
 

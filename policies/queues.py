@@ -105,9 +105,10 @@ class PoolQueues(TenantQueues):
         """Whether this very request waits, and not a later one with its id."""
         return request.id in self._waiting and self.get(request.id) is request
 
-    def append(self, request: Request, deadline_at: float) -> None:
+    def append(self, request: Request, deadline_at: float, *, by_arrival: bool = False) -> None:
+        """Put a request at the end of its tenant's queue, or `by_arrival` before all that arrived later."""
         self._expire_at(request, deadline_at)
-        self.add(request)
+        (self.add_back if by_arrival else self.add)(request)
 
     def prepend(self, request: Request, deadline_at: float) -> None:
         """Put a request back at the head of its tenant's queue."""

@@ -14,7 +14,8 @@ class Reservation:
     leading blocks of its prompt that it may share, `block_tokens` tokens each. `output_tokens` are expected and
     `produced_tokens` are produced already, over all its sequences. `prompt_tokens` is the estimate at dispatch, of
     which `cached_tokens` need not be computed. The request arrived at `arrived_at`. It is the `number`-th that its
-    backend was sent, which then had `ran_with` sequences of ours, its own included.
+    backend was sent, which then had `ran_with` sequences of ours, its own included, and the `sender_number`-th that its
+    `sender` (Request.sender) sent there.
     """
 
     tier_id: str
@@ -30,6 +31,8 @@ class Reservation:
     envelope: SloEnvelope | None = None
     number: int = 0
     ran_with: int = 0
+    sender: str = ""
+    sender_number: int = 0
 
     @property
     def steps_left(self) -> float:

@@ -1,56 +1,48 @@
 """Scheduler: the state machine of one pool. It takes facts and returns decisions.
 
-    facts      submit, tokens, finished, returned, cancel, spent, load_changed, measured, tenants_changed,
-               policy_changed, restored (each with `now`)
+    facts      submit, tokens, finished, returned, kept, cancel, spent, load_changed, measured, tenants_changed,
+               policy_changed, restored (each with `now`);
+               adopted, readmitted, parked, undelivered, taken_over, windows_restored, of a scheduler for many processes
     decisions  poll(now) -> [Dispatch | Reject | Preempt]
     time       next_wakeup() -> when poll has something to decide although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now),
-               prefilled(request_id, now), checkpoint()
+               prefilled(request_id, now), checkpoint(), windows(now)
 
 The scheduler never waits, reads a clock, calls back or logs. The asyncio dispatcher, a simulation under a virtual clock
 and a replay of recorded facts therefore run this same object, and the same facts give the same actions.
 
 The scheduler keeps the accounts and leaves the rules to its parts: admission decides which request enters the queue,
 the fair queues (queueing/) which request is next (fair_queue.py has the order of precedence), the fleet where there is
-room. One poll decides all that can be decided at an instant, up to `decisions_max`. Where more remains, `next_wakeup`
-asks for another poll at the same instant.
+room. One poll decides all that can be decided at an instant, up to a bound on its decisions and on what it asks the
+backends for them. Where more remains, `next_wakeup` asks for another poll at the same instant.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.accounts.cost import LinearPrice, Price
-from policies.accounts.ledger import InFlight, Ledger
-from policies.admission import Admission, AdmissionRules, BoundedQueues, Feasibility, RateLimiter
-from policies.capacity.backend import KV_HEADROOM_RATIO
-from policies.capacity.prefix_index import PrefixIndex
+from policies.accounts.ledger import InFlight
+from policies.admission import Admission
+from policies.admission.rate_window import WindowCheckpoint
+from policies.capacity.headroom import KV_HEADROOM_RATIO
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
 from policies.fleet.fleet import Fleet
 from policies.limit import Limit, ModelLimit
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
-from policies.pool.accounting import Accounting
-from policies.pool.admission import PoolAdmission
 from policies.pool.backfill import BackfillRound
-from policies.pool.outage import BACKEND_WAIT_S_MAX, Outage
+from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
-from policies.pool.preemption import Preemption
-from policies.pool.slot_fitting import SlotFitting
+from policies.pool.scheduler_parts import make_parts
 from policies.pool.snapshot import take_snapshot
-from policies.pool.tenants import Tenants
 from policies.pool.wait_reasons import waits_for
 from policies.prediction import Prediction, TenantQuantile
-from policies.queueing.fair_queue import FairQueue, QueuedTenant
-from policies.queueing.fair_queues import FairQueues, QueueFactory
+from policies.queueing.fair_queue import FairQueue
 from policies.queueing.share_cap import SHARE_RATIO_MAX
-from policies.queues import PoolQueues
-from policies.slo.attainment import AttainmentCounts
-from policies.slo.queue_timeout import QueueTimeout
-from policies.slo.shedding import Shedding
-from policies.slo.ttft_forecast import Forecaster
 from policies.types import (
     DEFAULT_TIER,
+    NO_USAGE,
     Action,
     BackendLoad,
     Dispatch,
@@ -69,6 +61,7 @@ from policies.types import (
 
 WAIT_S_MAX = 300.0
 DECISIONS_MAX = 32  # of one poll: about a millisecond, in which the driver does nothing else
+ASKED_MAX = 8 * DECISIONS_MAX  # questions to backends in one poll: about half as much again by function calls
 
 
 class Scheduler:
@@ -93,107 +86,64 @@ class Scheduler:
         preempt_service: float | None = None,
         limit: Callable[[], Limit] = ModelLimit,
         decisions_max: int = DECISIONS_MAX,
+        asked_max: int = ASKED_MAX,
     ) -> None:
         """`prediction` orders tenants and `sizing` reserves room; by default one predictor does both. A tenant may
         preempt another that leads it by more than `preempt_service` (preemption.py); None: never. While no backend is
         available, a request waits up to `backend_wait_s_max` seconds for one (outage.py). One poll dispatches or
-        rejects at most `decisions_max` waiting requests.
+        rejects at most `decisions_max` waiting requests. With its first decision made, it takes no further request once
+        backends were asked `asked_max` times whether or when they have room.
         """
         assert decisions_max > 0, "a poll decides something"
-        self._tiers = {tier.id: tier for tier in tiers}
-        self._queues = PoolQueues()
-        self._fleet = Fleet(headroom_ratio_max, kv_rule, limit)
-        self._prefixes = PrefixIndex()
         prediction = prediction or TenantQuantile()
-        self._slot_fitting = SlotFitting(
-            self._fleet, self._prefixes, prediction=prediction, sizing=sizing or prediction
-        )
-        self._slot_fitting.set_tiers(self._tiers.values())
-        expected_output = self._slot_fitting.sizing.predict
-        rules = (BoundedQueues(), RateLimiter(expected_output)) if admission is None else admission
-        self._ledger = Ledger(price or LinearPrice())
-        states = {tenant.id: QueuedTenant(tenant) for tenant in tenants}
-        self._queue_factory = QueueFactory(
-            make_order=fairness,
-            tiers=self._tiers,
-            tenants=states,
-            fleet=self._fleet,
-            prefixes=self._prefixes,
-            price=self._ledger.price,
+        parts = make_parts(
+            tenants=tenants,
+            tiers=tiers,
+            fleet=Fleet(headroom_ratio_max, kv_rule, limit),
+            fairness=fairness,
+            price=price or LinearPrice(),
+            prediction=prediction,
+            sizing=sizing or prediction,
+            placement=placement or LeastReserved(),
+            admission=admission,
             share_ratio_max=share_ratio_max,
-            output_tokens=expected_output,
-            noted=(noted := set[str]()),
+            wait_s_max=wait_s_max,
+            backend_wait_s_max=backend_wait_s_max,
+            preempt_service=preempt_service,
         )
-        self._fair_queues = self._arrange(placement or LeastReserved())
-        self._forecaster = Forecaster(self._queues, self._fleet, self._ledger.price, expected_output, self._fair_queues)
-        feasible = Feasibility(
-            tiers=self._tiers, ttft_s=self._forecaster.ttft_s, is_hopeless=self._forecaster.is_hopeless
-        )
-        self._admission_rules = AdmissionRules((*rules, feasible), self._queues)
-        self._accounting = Accounting(self._ledger, self._fair_queues)
-        self._unsettled = self._accounting.unsettled
-        self._make_rules(states, preempt_service, wait_s_max, backend_wait_s_max, noted)
+        self._tiers, self._queues, self._arrangement = parts.tiers, parts.queues, parts.arrangement
+        self._fleet, self._prefixes, self._slot_fitting = parts.fleet, parts.prefixes, parts.slot_fitting
+        self._ledger, self._accounting, self._attainment = parts.ledger, parts.accounting, parts.attainment
+        self._tenants, self._admission, self._admission_rules = parts.tenants, parts.admission, parts.admission_rules
+        self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
+        self._outage, self._handover = parts.outage, parts.handover
+        self._unsettled = parts.accounting.unsettled
         self._returned_at = inf  # until then, tenants from before a restart count as returning
-        self._refused: list[Action] = []  # rejected by facts; the next poll reports them
+        self._rejected: list[Action] = []  # rejected by facts; the next poll reports them
         self._polled_at = float("-inf")
-        self._decisions_max = decisions_max
+        self._decisions_max, self._asked_max = decisions_max, asked_max
         self._is_cut_short = False  # the last poll reached `decisions_max` with more to decide
-        self._rounds: Sequence[
-            tuple[FairQueue, BackfillRound]
-        ] = ()  # of a poll that was cut short: the next one continues them if no fact arrived at this instant
+        self._rounds: Sequence[tuple[FairQueue, BackfillRound]] | None = None
+        """What the last poll left to decide at its instant, nothing if it was not cut short; None: a fact came since,
+        and everything is open.
+        """
 
     # -- facts ---------------------------------------------------------------------------------------------
 
-    def _make_rules(
-        self,
-        states: dict[str, QueuedTenant],
-        preempt_service: float | None,
-        wait_s_max: float,
-        backend_wait_s_max: float,
-        noted: set[str],
-    ) -> None:
-        """Make the rules for admission, preemption, shedding, queue timeouts and outages."""
-        self._attainment = AttainmentCounts()
-        self._tenants = Tenants(
-            states,
-            self._tiers,
-            self._queues,
-            self._fair_queues,
-            self._accounting,
-            self._slot_fitting,
-            self._admission_rules,
-            self._attainment,
-            noted,
-        )
-        self._preemption = Preemption(preempt_service, self._tiers, self._fleet, self._tenants.tier, self._forecaster)
-        self._shedding = Shedding(self._queues, self._tiers, self._tenants.tier, self._tenants.key, noted)
-        queue_timeout = QueueTimeout(wait_s_max, self._tenants.tier)
-        self._outage = Outage(backend_wait_s_max)
-        self._admission = PoolAdmission(
-            self._tenants,
-            self._fleet,
-            self._admission_rules,
-            self._shedding,
-            queue_timeout,
-            self._attainment,
-            self._outage,
-        )
-
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
-        assert request.id not in self._queues, "an id is in use once"
-        assert request.id not in self._ledger.in_flight, "an id is in use once"
-        self._rounds = ()
+        assert not self._knows(request.id), "an id is in use once"
+        self._rounds = None
         if now >= self._returned_at:
             self._returned_at = inf
-            self._fair_queues.all_returned()
-        refusal = self._admission.refusal(request, now, partial(self._refuse, reason=Reason.SHED, now=now))
-        if refusal is not None:
-            self._refused.append(refusal)
+            self._arrangement.fair_queues.all_returned()
+        rejection = self._admission.check(request, now, partial(self._reject, reason=Reason.SHED, now=now))
+        if rejection is not None:
+            self._rejected.append(rejection)
             return
         self._queues.append(request, self._admission.queue_timeout.ends_at(request))
         self._outage.queued(request, now)
-        fair_queue = self._fair_queues.enter(request, now)
+        fair_queue = self._arrangement.fair_queues.enter(request, now)
         fair_queue.queued(request, now)
         self._tenants.queue_changed(request.tenant_id, fair_queue)
 
@@ -203,7 +153,7 @@ class Scheduler:
         if entry is None:
             return
         before = entry.usage
-        self._rounds = ()
+        self._rounds = None
         self._used(entry, usage, now)
         if usage[2] <= entry.expected_output and usage[0] == before[0] and usage[1] == before[1]:
             # Within its prediction a token moves service from outstanding to counter and leaves the rank as it is:
@@ -216,8 +166,9 @@ class Scheduler:
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
-        """A dispatched request ended. Its charge stays; a backend failure before the first token is free. `timing` is
-        the latency of the answer, for requests with an envelope. `usage` is its total; None: as last told by `tokens`.
+        """A dispatched request ended. Its charge stays; a backend failure before the first token is free, and so is a
+        request that used nothing, whatever the price of a request without tokens. `timing` is the latency of the
+        answer, for requests with an envelope. `usage` is its total; None: as last told by `tokens`.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -229,12 +180,12 @@ class Scheduler:
                 entry.request, timing, outcome, tier_id=self._tenants.tier_id(entry.request.tenant_id)
             )
         prompt, _, output = entry.usage
-        is_served = outcome is not Outcome.BACKEND_FAILED or output > 0
+        is_served = output > 0 or (prompt > 0 and outcome is not Outcome.BACKEND_FAILED)
         self._slot_fitting.observed(entry, outcome)
         self._admission_rules.settled(request_id, is_served * (prompt + output), now)
-        fair_queue = self._fair_queues.at(entry.backend_id)
+        fair_queue = self._arrangement.fair_queues.at(entry.backend_id)
         self._accounting.ended(entry, fair_queue, is_served=is_served, now=now)
-        self._fair_queues.ended(entry)
+        self._arrangement.fair_queues.ended(entry)
         self._freed(entry, fair_queue, now)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
@@ -244,55 +195,65 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        self._accounting.settle(entry)
-        self._ledger.returned(entry)
-        self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request))
-        self._outage.queued(entry.request, now)
-        fair_queue = self._fair_queues.enter_again(entry)
-        if hold_s or not entry.is_preempted:  # a backend may still reject a request that is being preempted
-            fair_queue.first[request_id] = None
+        is_refused = bool(hold_s) or not entry.is_preempted  # a backend may reject one that is being preempted, too
+        self._wait_again(entry, now, precedes=is_refused)
+        if is_refused:
             self._fleet.refused(entry.backend_id, now, hold_s)
-        fair_queue.queued(entry.request, now)
-        self._freed(entry, fair_queue, now)
         self._reassign_stranded(now)
 
+    def kept(self, request_id: str, now: float) -> None:
+        """A preemption came too late: the request's client was sent something, and it runs on."""
+        entry = self._ledger.in_flight.get(request_id)
+        if entry is not None:
+            entry.is_preempted = False
+            self._preemption.settled(request_id)
+
     def cancel(self, request_id: str, now: float) -> None:
-        """The client of a queued request disconnected. Unknown ids are ignored."""
+        """The client disconnected before the driver knew of a dispatch, so nothing was sent and nothing is charged:
+        a queued request leaves, and one that was dispatched meanwhile ends. Unknown ids are ignored.
+        """
+        if self._handover.end_parked(request_id, now):
+            return
         request = self._queues.remove(request_id)
         if request is not None:
             self._left(request, now)
+        elif request_id in self._ledger.in_flight:
+            self.finished(request_id, Outcome.CLIENT_DISCONNECTED, now, usage=NO_USAGE)
+        else:  # its rejection may still wait for the next poll
+            self._rejected = [action for action in self._rejected if action.request_id != request_id]
 
     def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
         """A call that was never queued used this much of a tenant's service. Unknown tenants are ignored."""
         tenant = self._tenants.admitted(tenant_id)
         if tenant is not None:
+            self._rounds = None
             self._accounting.spent(tenant_id, usage)
             self._admission_rules.spent(tenant, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """All live backends, newly measured. A missing backend gets no new requests; what runs there continues."""
-        self._rounds = ()
+        self._rounds = None
         self._fleet.live(loads, self._ledger.at, now)
         self._note_outage(now)
-        self._fair_queues.backends_changed()
+        self._arrangement.fair_queues.backends_changed()
         if self._slot_fitting.reads_prefixes:
-            self._prefixes.retain(self._fleet.backend_ids())
+            self._prefixes.retain(self._fleet.backends.keys())
             for load in loads:
                 self._prefixes.resized(load.backend_id, load.kv_tokens_max)
         self._reassign_stranded(now)
 
     def measured(self, load: BackendLoad, now: float) -> None:
         """One live backend, newly measured; the others stay as they were. Costs O(requests in flight there)."""
-        self._rounds = ()
+        self._rounds = None
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
         if self._slot_fitting.reads_prefixes:
             self._prefixes.resized(load.backend_id, load.kv_tokens_max)
         if is_other:
             self._note_outage(now)
-            self._fair_queues.backends_changed()
+            self._arrangement.fair_queues.backends_changed()
             self._reassign_stranded(now)
         else:
-            self._fair_queues.release_holds()
+            self._arrangement.fair_queues.release_holds()
             self._tenants.move_stranded(now)
 
     def tenants_changed(
@@ -308,11 +269,14 @@ class Scheduler:
         removed tiers go with their last tenant. Counters stay when weights or limits change; a tenant that changes its
         tier keeps its distance to the tier's level.
         """
-        self._rounds = ()
+        self._rounds, removed = None, list(removed)
+        for request in self._handover.parked_of(removed):
+            self._handover.end_parked(request.id, now)
+            self._rejected.append(self._admission.reject(request, Reason.TENANT_UNKNOWN, now))
         for request in self._tenants.change(
             changed=list(changed), removed=removed, tiers=tiers, tiers_removed=tiers_removed, now=now
         ):
-            self._refuse(request, Reason.TENANT_UNKNOWN, now)
+            self._reject(request, Reason.TENANT_UNKNOWN, now)
         self._preemption.tiers_changed()
         if tiers or tiers_removed:
             self._shedding.tiers_changed()
@@ -330,34 +294,100 @@ class Scheduler:
         (policy_switch.py); a new predictor starts without observations. Raises ValueError for an unknown policy or
         parameter, and then changes nothing.
         """
-        slot_fitting, maker = self._slot_fitting, self._queue_factory
-        make_order = choose_policy(FAIRNESS, fairness) if fairness else maker.make_order
-        place = choose_policy(PLACEMENT, placement)() if placement else self._placement
+        slot_fitting, factory = self._slot_fitting, self._arrangement.factory
+        make_order = choose_policy(FAIRNESS, fairness) if fairness else factory.make_order
+        place = choose_policy(PLACEMENT, placement)() if placement else self._arrangement.placement
         predictor, sizer = predictors(slot_fitting, prediction, sizing)
         self._accounting.settle_all()
         slot_fitting.predict_by(predictor, sizer)
-        maker.make_order, maker.output_tokens = make_order, sizer.predict
-        before, running = self._fair_queues, () if placement else self._fair_queues.running()
-        after = self._arrange(place, running)
+        factory.make_order, factory.output_tokens = make_order, sizer.predict
+        before, running = self._arrangement.fair_queues, () if placement else self._arrangement.fair_queues.running()
+        after = self._arrangement.arrange(place, running)
         for request in [each for each in self._queues.oldest_first() if not after.has_place(each)]:
-            self._refuse(request, Reason.NO_BACKEND, now)
+            self._reject(request, Reason.NO_BACKEND, now)
         states = self._tenants.states
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
-        self._follow(after)
+        self._arrangement.fair_queues, self._rounds = after, None
         self._forecaster.output_tokens = sizer.predict
-        self._shedding.keys_changed()
+        self._shedding.ranks_changed()
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
         """Set all counters from a checkpoint, and drop those of this process. Call it when the backends are known and
         nothing waits or runs. Tenants that join within `returning_s` seconds are lifted to the checkpoint's level only.
         """
         assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
-        self._queue_factory.restored = {}
-        self._shedding.keys_changed()
-        fair_queues = self._arrange(self._placement)
-        restore(fair_queues, self._queue_factory, checkpoint)
-        self._follow(fair_queues)
+        arrangement = self._arrangement
+        arrangement.factory.restored = {}
+        self._shedding.ranks_changed()
+        fair_queues = arrangement.arrange(arrangement.placement)
+        restore(fair_queues, arrangement.factory, checkpoint)
+        arrangement.fair_queues, self._rounds = fair_queues, None
         self._returned_at = now + returning_s
+
+    # -- facts of a scheduler for many processes (pool/handover.py) ---------------------------------------------
+
+    def taken_over(self, now: float) -> None:
+        """Another scheduler has decided for this pool until now, and every request was told that is still known. A
+        backend is sent nothing before it was measured after this; that measurement sets its external load at once.
+        """
+        self._rounds = None
+        self._fleet.taken_over(now)
+
+    def adopted(
+        self,
+        request: Request,
+        backend_id: str,
+        usage: Usage,
+        now: float,
+        *,
+        output_tokens: float = 0.0,
+        dispatched_at: float | None = None,
+    ) -> None:
+        """A request that another scheduler dispatched runs at this backend. It takes its slot, limit or not, with room
+        for `output_tokens` (0: as predicted here). `usage` counts as charged. Its tenant must be known.
+        """
+        assert not self._knows(request.id), "an id is in use once"
+        self._rounds = None
+        at = now if dispatched_at is None else dispatched_at
+        entry = self._handover.adopt(request, backend_id, usage, output_tokens=output_tokens, dispatched_at=at, now=now)
+        self._resize(entry)
+
+    def readmitted(self, request: Request, now: float, prepaid: Usage | None = None) -> None:
+        """A request waits that was admitted before: it was parked here, or waited in another scheduler, which had
+        charged it for `prepaid`. It joins its tenant's queue by its arrival, unasked by the rules of admission; only a
+        tenant that is gone, or the lack of any backend, rejects it.
+        """
+        assert request.id not in self._queues, "an id is in use once"
+        assert request.id not in self._ledger.in_flight, "an id is in use once"
+        self._rounds = None
+        if any(action.request_id == request.id for action in self._rejected):
+            return  # its rejection was not told yet, and stands
+        reason = self._admission.refuses_again(request)
+        if reason is None:
+            self._handover.readmit(request, prepaid, now)
+            return
+        self._handover.refuse(request, prepaid, now)
+        self._rejected.append(self._admission.reject(request, reason, now))
+
+    def parked(self, request_id: str, now: float) -> None:
+        """The process of a queued request is away: the request waits outside of the queue, until it is `readmitted` or
+        cancelled. Unknown ids are ignored.
+        """
+        self._rounds = None
+        self._handover.park(request_id, now)
+
+    def undelivered(self, request_id: str, now: float) -> None:
+        """A dispatch did not reach the process of the request, or that process cannot reach the backend: nothing was
+        sent. The request waits again at the head of its tenant's queue, prepaid; the backend has refused nothing.
+        """
+        entry = self._ledger.in_flight.get(request_id)
+        if entry is not None:
+            self._wait_again(entry, now, precedes=True)
+            self._reassign_stranded(now)
+
+    def windows_restored(self, windows: WindowCheckpoint, now: float) -> None:
+        """Count what another scheduler admitted within the minute against the tenants' limits per minute."""
+        self._admission_rules.restore_windows(windows, now)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -365,37 +395,30 @@ class Scheduler:
         """Decide what can be decided now; actions are in the order of the decisions. If `next_wakeup()` is not later
         than `now`, more remains for another poll.
         """
-        if self._reads_counters:
+        if self._arrangement.reads_counters:
             self._accounting.settle_all()
-        rounds = self._rounds if self._is_cut_short and now == self._polled_at else ()
-        self._polled_at, self._rounds = now, ()
-        if len(self._fair_queues.all()) == 1:  # with several queues a rank is a sum over them, computed when needed
+        if now != self._polled_at:
+            self._polled_at, self._rounds = now, None
+        if (
+            len(self._arrangement.fair_queues.all()) == 1
+        ):  # with several queues a rank is a sum over them, computed when needed
             self._shedding.settle()
-        actions, self._refused = self._refused, []
+        actions, self._rejected = self._rejected, []
         actions_max = len(actions) + self._decisions_max
-        while len(actions) < actions_max and (request := self._queues.pop_expired(now)) is not None:
-            self._left(request, now)
-            actions.append(self._admission.expired(request, now))
-        while len(actions) < actions_max and (request := self._outage.ended(self._queues, now)) is not None:
-            self._queues.remove(request.id)
-            self._left(request, now)
-            actions.append(self._admission.reject(request, Reason.NO_BACKEND, now))
+        self._reject_overdue(now, actions, actions_max)
+        is_spent = False
         if self._queues:
-            if not rounds:
-                fleet, unreserved = self._fleet, self._slot_fitting.unreserved
-                rounds = [
-                    (fair_queue, BackfillRound(now, fair_queue, candidates, fleet, unreserved))
-                    for fair_queue, candidates in self._fair_queues.candidates(fleet.open_at(now))
-                ]
-            for fair_queue, this_round in rounds:
-                self._dispatch_from(fair_queue, this_round, actions, actions_max)
-        self._is_cut_short = len(actions) >= actions_max
-        self._rounds = rounds if self._is_cut_short else ()
+            if self._rounds is None:
+                self._rounds = self._begin_rounds(now)
+            for fair_queue, this_round in self._rounds:
+                is_spent = is_spent or self._dispatch_from(fair_queue, this_round, actions, actions_max)
+        self._is_cut_short = is_spent or len(actions) >= actions_max
         if not self._is_cut_short:
+            self._rounds = ()
             if self._queues and self._preemption.is_on:
-                actions += self._preemption.preempted(self._fair_queues, now)
+                actions += self._preemption.preempted(self._arrangement.fair_queues, now)
             self._forecaster.polled()
-        assert self._fleet.requests() == len(self._ledger.in_flight), "every seat belongs to a request"
+        assert self._fleet.requests() == len(self._ledger.in_flight), "every slot belongs to a request"
         return actions
 
     def next_wakeup(self) -> float | None:
@@ -455,14 +478,41 @@ class Scheduler:
     def checkpoint(self) -> ServiceCheckpoint:
         """What `restored` of the next scheduler of this pool takes; takes time in proportion to the tenants."""
         self._accounting.settle_all()
-        return self._fair_queues.checkpoint() | self._queue_factory.restored
+        return self._arrangement.fair_queues.checkpoint() | self._arrangement.factory.restored
+
+    def windows(self, now: float) -> WindowCheckpoint:
+        """What counts against limits per minute, as `windows_restored` of the next scheduler takes it."""
+        return self._admission_rules.windows(now)
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
+    def _reject_overdue(self, now: float, actions: list[Action], actions_max: int) -> None:
+        """Reject what has waited too long, or has no backend."""
+        while len(actions) < actions_max and (request := self._queues.pop_expired(now)) is not None:
+            self._left(request, now)
+            actions.append(self._admission.expired(request, now))
+        while len(actions) < actions_max and (request := self._outage.ended(self._queues, now)) is not None:
+            self._queues.remove(request.id)
+            self._left(request, now)
+            actions.append(self._admission.reject(request, Reason.NO_BACKEND, now))
+
+    def _begin_rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
+        """A round for each queue that may dispatch to a backend that is open."""
+        fleet, unreserved = self._fleet, self._slot_fitting.unreserved
+        return [
+            (fair_queue, BackfillRound(now, fair_queue, candidates, fleet, unreserved))
+            for fair_queue, candidates in self._arrangement.fair_queues.candidates(fleet.open_at(now))
+        ]
+
     def _dispatch_from(
         self, fair_queue: FairQueue, this_round: BackfillRound, actions: list[Action], actions_max: int
-    ) -> None:
-        """Dispatch until no request that may be next fits, or `actions` has `actions_max` entries."""
+    ) -> bool:
+        """Dispatch until no request that may be next fits, or `actions` has `actions_max` entries. Returns True where
+        it stopped before, because backends were asked too often. It dispatches at least one request before that, so a
+        driver that polls on comes to an end, even where new facts let every poll begin again.
+        """
+        fleet, dispatched = self._fleet, len(actions)
+        asked_max = fleet.asked + self._asked_max
         # Returned requests were chosen and charged already: they precede any new choice.
         for request_id in list(fair_queue.first):
             request = self._queues.get(request_id)
@@ -472,6 +522,9 @@ class Scheduler:
                 self._dispatch(fair_queue, tier_id, request, this_round, actions)
         while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
             self._dispatch(fair_queue, *choice, this_round, actions)
+            if fleet.asked >= asked_max and len(actions) > dispatched:
+                return True
+        return False
 
     def _dispatch(
         self, fair_queue: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
@@ -482,31 +535,50 @@ class Scheduler:
             return
         fair_queue.opened(entry, self._ledger.opened(entry))
         self._queues.remove(request.id)
-        self._fair_queues.leave(request, sent=True)
+        self._arrangement.fair_queues.leave(request, sent=True)
         fair_queue.first.pop(request.id, None)
         self._admission_rules.dispatched(request, this_round.now)
         self._tenants.dispatched(request.tenant_id, fair_queue)
-        quiet_tokens = 0.0 if self._needs_every_token else min(entry.expected_output, entry.sized_output)
+        quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
         if may_be_preempted:
             self._preemption.sent(entry)
-        cached, number = entry.usage.cached_tokens, entry.reservation.number
-        actions.append(Dispatch(request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number))
+        cached, number = entry.usage.cached_tokens, entry.reservation.sender_number
+        actions.append(
+            Dispatch(request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number, entry.sized_output)
+        )
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
+    def _knows(self, request_id: str) -> bool:
+        return request_id in self._queues or request_id in self._ledger.in_flight or request_id in self._handover.parked
+
+    def _wait_again(self, entry: InFlight, now: float, *, precedes: bool) -> None:
+        """A dispatched request waits again at the head of its tenant's queue, prepaid. A request that `precedes` any
+        new choice was chosen and charged before.
+        """
+        self._accounting.settle(entry)
+        self._ledger.returned(entry)
+        self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request))
+        self._outage.queued(entry.request, now)
+        fair_queue = self._arrangement.fair_queues.enter_again(entry)
+        if precedes:
+            fair_queue.first[entry.request.id] = None
+        fair_queue.queued(entry.request, now)
+        self._freed(entry, fair_queue, now)
+
     def _left(self, request: Request, now: float) -> None:
         """A request has left the queue for good without being dispatched."""
-        self._rounds = ()
-        fair_queue = self._fair_queues.leave(request, sent=False)
+        self._rounds = None
+        fair_queue = self._arrangement.fair_queues.leave(request, sent=False)
         self._admission_rules.settled(request.id, 0, now)
         self._accounting.left(request, fair_queue, now)
         self._tenants.queue_changed(request.tenant_id, fair_queue)
 
-    def _refuse(self, request: Request, reason: Reason, now: float) -> None:
+    def _reject(self, request: Request, reason: Reason, now: float) -> None:
         """Reject a waiting request."""
         self._queues.remove(request.id)
-        self._refused.append(self._admission.reject(request, reason, now))
+        self._rejected.append(self._admission.reject(request, reason, now))
         self._left(request, now)
 
     def _note_outage(self, now: float) -> None:
@@ -522,7 +594,7 @@ class Scheduler:
         """
         if not self._outage.is_waited_out:
             for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
-                self._refuse(request, Reason.NO_BACKEND, now)
+                self._reject(request, Reason.NO_BACKEND, now)
         self._tenants.move_stranded(now)
 
     def _used(self, entry: InFlight, usage: Usage, now: float) -> None:
@@ -536,7 +608,7 @@ class Scheduler:
 
     def _freed(self, entry: InFlight, fair_queue: FairQueue, now: float) -> None:
         """The entry, dispatched from this queue, is no longer in flight."""
-        self._rounds = ()
+        self._rounds = None
         self._fleet.release(entry, now)
         self._preemption.settled(entry.request.id)
         fair_queue.closed(entry)
@@ -546,25 +618,5 @@ class Scheduler:
         """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
         tokens = self._fleet.tokens_needed(entry)
         if tokens != entry.reservation.tokens:
-            self._fair_queues.at(entry.backend_id).resized(entry, tokens)
+            self._arrangement.fair_queues.at(entry.backend_id).resized(entry, tokens)
             self._fleet.resize(entry, tokens)
-
-    # -- what the parts are made of ------------------------------------------------------------------------
-
-    def _arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> FairQueues:
-        """Make the queues of this placement, and tell it which requests (`running`) are already dispatched."""
-        self._placement = placement
-        # Where a request waits for one backend, there is no backend to choose any more.
-        self._slot_fitting.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
-        order = self._queue_factory.make_order()  # an instance to read its flags from
-        self._reads_counters = order.reads_counters
-        self._needs_every_token = order.reads_counters or self._fleet.reads_progress
-        self._slot_fitting.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
-        return self._queue_factory.fair_queues(placement, self._queues, running)
-
-    def _follow(self, fair_queues: FairQueues) -> None:
-        """Switch to these queues."""
-        self._fair_queues = self._tenants.fair_queues = self._accounting.fair_queues = self._forecaster.fair_queues = (
-            fair_queues
-        )
-        self._rounds = ()

@@ -81,7 +81,8 @@ class Request:
     blocks of `prefix_block_tokens` tokens each: equal hashes at one backend share KV blocks. `output_tokens_known` is
     the true output length where it is known (oracle prediction in a simulation). `backend_ids` are the only backends
     that can serve the request (a LoRA adapter that a part of the pool has, an answer that one backend keeps); None:
-    all. `program_id` names the agent (an application of many calls) that the request belongs to.
+    all. `program_id` names the agent (an application of many calls) that the request belongs to. `sender` names the
+    process that holds the client's connection and sends the request to its backend; empty: the scheduler's own.
     """
 
     id: str
@@ -100,6 +101,7 @@ class Request:
     program_id: str | None = None
     endpoint: str = ""
     uses_tools: bool = False
+    sender: str = ""
 
 
 class Usage(NamedTuple):
@@ -144,24 +146,7 @@ class ReplicaShare(NamedTuple):
 ALONE = ReplicaShare()
 
 
-class PeerUse(NamedTuple):
-    """Use of a backend by other replicas, as they publish it: requests, and KV tokens reserved for them."""
-
-    requests: int = 0
-    tokens: int = 0
-
-
-NO_PEERS = PeerUse()
-
-
-class RateWindowReport(NamedTuple):
-    """One replica's message on one tenant's limits per minute, each for requests and tokens: what it has admitted, what
-    it claims to admit next, and whether it had requests of the tenant lately (policies/admission/shared_limits.py).
-    """
-
-    used: tuple[float, float]
-    claims: tuple[float, float]
-    asks: bool
+NO_USAGE = Usage(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +162,12 @@ class BackendLoad:
     `prompt_step_tokens_max` of one prompt (long_prefill_token_threshold; None: no lower limit), chosen by the rule
     `batching`: vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is the step-time model as known so far.
 
-    `pab_tokens` is the prefill admission budget that the engine reports. It includes all requests up to the
-    `pab_dispatches`-th dispatch to this backend (Dispatch.number); None: all that were sent before this report.
+    `pab_tokens` is the prefill admission budget that the engine reports. It includes all requests up to the last
+    dispatch to this backend (Dispatch.number) that `pab_dispatches` has of each sender; None: all that were sent before
+    this report.
 
-    `share` is this replica's part of the capacity, `peers` the present use by other replicas.
+    `share` is this replica's part of the capacity; the others, of which nothing is known, are taken to use as much as
+    their parts allow. `untold_tokens` are KV tokens that our requests hold there beyond the usage that was told.
     """
 
     backend_id: str
@@ -200,16 +187,16 @@ class BackendLoad:
     batching: str = "vllm"
     step_time: StepTime | None = None
     pab_tokens: float | None = None
-    pab_dispatches: int | None = None
+    pab_dispatches: Mapping[str, int] | None = None
     share: ReplicaShare = ALONE
-    peers: PeerUse = NO_PEERS
+    untold_tokens: int = 0
 
 
 class Outcome(StrEnum):
     """How a dispatched request ended; three kinds of evidence about its backend."""
 
     COMPLETED = "completed"
-    CLIENT_GONE = "client_gone"
+    CLIENT_DISCONNECTED = "client_gone"
     BACKEND_FAILED = "backend_failed"
 
 
@@ -246,7 +233,8 @@ class Dispatch:
     Up to `quiet_tokens` of output, no decision depends on the number of tokens so far: the scheduler may be told of
     them late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the backend's prefix
     cache and charged as such until the backend reports. A request that `may_be_preempted` may be preempted until its
-    client has been sent something. It is the `number`-th request that this backend is sent.
+    client has been sent something. It is the `number`-th request that its sender sends to this backend. Its reservation
+    has room for `output_tokens`.
     """
 
     request_id: str
@@ -255,6 +243,7 @@ class Dispatch:
     cached_tokens: int = 0
     may_be_preempted: bool = False
     number: int = 0
+    output_tokens: float = field(default=0.0, compare=False)  # for a scheduler that adopts the request; no decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +262,9 @@ class Reject:
 class Preempt:
     """Preempt this dispatched request, unless its client has been sent something.
 
-    The driver answers with the fact `returned` if the request was preempted, and with nothing if it was too late. The
-    request waits again at the head of its tenant's queue, as charged as it was, and in the order of the pool.
+    The driver answers with the fact `returned` if the request was preempted, and with `kept` if it was too late; with
+    nothing if the request has ended. A preempted request waits again at the head of its tenant's queue, as charged as
+    it was, and in the order of the pool.
     """
 
     request_id: str
@@ -293,14 +283,11 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """One limit of a tenant: `remaining` of `limit` now, all of it again after `reset_s` seconds. Where replicas share
-    the limit, this one may admit `remaining_here` of that before the next peer exchange; None: all that remains.
-    """
+    """One limit of a tenant: `remaining` of `limit` now, all of it again after `reset_s` seconds."""
 
     limit: int
     remaining: int
     reset_s: float
-    remaining_here: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +333,8 @@ class Attainment:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant in a snapshot. `service` is charged since start; `key` is the rank, which orders the tenants of a
-    tier. `slack_s_min` is the least slack of its requests with an envelope, queued or running.
+    """One tenant in a snapshot. `service` is charged since start; `rank` orders the tenants of a tier.
+    `slack_s_min` is the least slack of its requests with an envelope, queued or running.
 
     `waiting_spell` numbers the uninterrupted spells in which the tenant had a request waiting that its limits let it
     send. The same number at two instants, other than 0, means that it waited throughout; 0: it does not wait.
@@ -359,7 +346,7 @@ class TenantView:
     in_flight_tokens: int
     service: float
     counter: float
-    key: float
+    rank: float
     waiting_spell: int = 0
     slack_s_min: float | None = None
     attainment: Attainment = Attainment()
@@ -422,8 +409,8 @@ class BackendView:
     requests_limit: int
     reserved_tokens: int
     tokens_limit: int | None
-    foreign_requests: int
-    foreign_tokens: int
+    external_requests: int
+    external_tokens: int
     step_time: StepTime | None = None
     steps: StepsView | None = None
     sequences_max: float | None = None

@@ -61,7 +61,7 @@ class EndpointSlices:
                     await self._list_and_follow(DiscoveryV1Api(client), on_found)
             except Exception as error:  # noqa: BLE001 - no error may end the watch
                 if not self._failures:
-                    log.warning("discovery: EndpointSlices of %s: %s", self._selector, _said(error))
+                    log.warning("discovery: EndpointSlices of %s: %s", self._selector, _reason(error))
                 await asyncio.sleep(RETRY_S[min(self._failures, len(RETRY_S) - 1)])
                 self._failures += 1
 
@@ -71,7 +71,7 @@ class EndpointSlices:
         )
         self._failures = 0
         self._slices = {each.metadata.name: self._urls(each) for each in listed.items}
-        self._tell(on_found)
+        self._report(on_found)
         changes = watch.Watch().stream(
             api.list_namespaced_endpoint_slice,
             self._namespace,
@@ -90,9 +90,9 @@ class EndpointSlices:
                     self._slices.pop(name, None)
                 else:
                     self._slices[name] = self._urls(change["object"])
-                self._tell(on_found)
+                self._report(on_found)
 
-    def _tell(self, on_found: OnFound) -> None:
+    def _report(self, on_found: OnFound) -> None:
         found = limited(url for urls in self._slices.values() for url in urls)
         if found != self._found:
             self._found = found
@@ -121,6 +121,6 @@ def _is_ready(conditions: Any) -> bool:
     return conditions is None or (conditions.ready is not False and conditions.terminating is not True)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     status = getattr(error, "status", None)
     return f"{type(error).__name__}{f' {status}' if status else ''}"

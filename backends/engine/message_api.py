@@ -135,8 +135,8 @@ def _in_anthropics_words() -> Iterator[None]:
     try:
         yield
     except WireError as error:
-        said = error.body["error"]
-        error.body = {"type": "error", "error": {"type": said["type"], "message": said["message"]}}
+        detail = error.body["error"]
+        error.body = {"type": "error", "error": {"type": detail["type"], "message": detail["message"]}}
         raise
 
 

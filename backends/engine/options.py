@@ -63,7 +63,7 @@ class EngineOptions:
         if self.output_tokens_mean is not None and self.output_tokens_mean < 1:
             raise ValueError(f"output_tokens_mean must be at least 1, got {self.output_tokens_mean}")
         if self.requests_running_max < self.engines:
-            raise ValueError("every engine needs at least one seat")
+            raise ValueError("every engine needs at least one slot")
         if self.speed <= 0:
             raise ValueError(f"speed must be positive, got {self.speed}")
         if self.blocks_per_engine * self.block_tokens < self.max_model_len:

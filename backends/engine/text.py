@@ -33,7 +33,7 @@ class PromptText:
     text: str
     tokens: int
     token_ids: tuple[int, ...] | None
-    """None for text: ids are made up only when somebody asks, by `ids`."""
+    """None for text: ids are made up only by `ids`."""
     prefix: tuple[int, ...]
     digest: bytes
     block_tokens: int

@@ -91,8 +91,8 @@ class ChunkMeter(EventMeter):
         return super().finish() + self._flush()
 
     def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
-        said = {"message": message, "type": "api_error", "param": None, "code": 502, **error}
-        return b"data: " + orjson.dumps({"error": said}) + b"\n\n"
+        payload = {"message": message, "type": "api_error", "param": None, "code": 502, **error}
+        return b"data: " + orjson.dumps({"error": payload}) + b"\n\n"
 
     def _token(self, event: bytes) -> bytes | None:
         """Match one whole event that differs from the previous one only in its tokens; None if it does not match.
@@ -137,7 +137,7 @@ class ChunkMeter(EventMeter):
             return self._flush() + event
         if error := message.get("error"):
             self.error = True
-            self.refused = not self.output_tokens and isinstance(error, dict) and error.get("code") in _CLIENTS_FAULTS
+            self.rejected = not self.output_tokens and isinstance(error, dict) and error.get("code") in _CLIENTS_FAULTS
             return self._flush() + event
         choices = message.get("choices")
         if isinstance(choices, list) and choices:
@@ -147,7 +147,7 @@ class ChunkMeter(EventMeter):
     def _end(self, event: bytes) -> bytes:
         """[DONE] says that the answer is complete: after an error or an abort that would be false."""
         if self.error:  # after a rejected call, [DONE] does not look like a complete answer
-            return event if self.refused else b""
+            return event if self.rejected else b""
         if self.aborted:
             self.error = True
             return self.cut(_STOPPED)
@@ -182,7 +182,7 @@ class ChunkMeter(EventMeter):
     def _finish_event(self, held: _Held, message: dict[str, Any]) -> bytes:
         lacks_fingerprint = not self._keeps_usage and "system_fingerprint" not in message
         if len(self._finished) < self._choices:
-            fingerprint = self.call.remembered.fingerprint if lacks_fingerprint else None
+            fingerprint = self.call.memo.fingerprint if lacks_fingerprint else None
             return _with_fingerprint(held.before, fingerprint, held.after)
         self._held = held if lacks_fingerprint or self._keeps_usage else None
         return b"" if self._held is not None else held.before + held.after
@@ -221,7 +221,7 @@ class ChunkMeter(EventMeter):
         self._estimated.clear()
         fingerprint = message.get("system_fingerprint")
         fingerprint = orjson.dumps(fingerprint) if fingerprint is not None else None
-        self.call.remembered.fingerprint = fingerprint
+        self.call.memo.fingerprint = fingerprint
         held, self._held = self._held, None
         if self._keeps_usage:
             return (held.before + held.after if held is not None else b"") + event

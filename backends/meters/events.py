@@ -24,7 +24,7 @@ class EventTooLongError(ValueError):
 
 
 @dataclass(slots=True)
-class Remembered:
+class StreamMemo:
     """What one stream of a backend tells about the next. Mutable, one per backend.
 
     `fingerprint` is the last `system_fingerprint`, as JSON.
@@ -50,7 +50,7 @@ class StreamCall:
     prompts: int = 1
     nulls_usage: bool = False
     tokens_per_byte: float = TOKENS_PER_BYTE
-    remembered: Remembered = field(default_factory=Remembered)
+    memo: StreamMemo = field(default_factory=StreamMemo)
     on_text: Callable[[str], None] | None = None
     on_id: Callable[[str], None] | None = None
 
@@ -59,7 +59,7 @@ class StreamMeter(Protocol):
     """Usage of one stream so far, and the bytes of it that the client may see.
 
     `done`: the answer is complete. `error`: the stream itself says that it is not. `aborted`: because the backend
-    stopped. `refused`: because the call was wrong, before anything was generated, which is no evidence against the
+    stopped. `rejected`: because the call was wrong, before anything was generated, which is no evidence against the
     backend. End a stream that has neither `done` nor `error` with `cut`.
     """
 
@@ -68,7 +68,7 @@ class StreamMeter(Protocol):
     done: bool
     error: bool
     aborted: bool
-    refused: bool
+    rejected: bool
 
     @property
     def usage(self) -> Usage | None:
@@ -117,7 +117,7 @@ class Uncounted:
 class EventMeter(ABC):
     """Cuts the stream into events and passes each to `_event`, which the meter of an API defines."""
 
-    __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "refused")
+    __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "rejected")
 
     def __init__(self, call: StreamCall) -> None:
         self.call = call
@@ -128,7 +128,7 @@ class EventMeter(ABC):
         self.done = False
         self.error = False
         self.aborted = False
-        self.refused = False
+        self.rejected = False
 
     def feed(self, data: bytes) -> bytes:
         if not self._partial and data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2:  # one whole event

@@ -26,7 +26,6 @@ VALUE_BYTES_MAX: Final = 64 * 1024
 
 Steps = Generator[None, None, Any]
 
-_BACKSLASHES: Final = re.compile(rb"\\*")
 _COLON: Final = re.compile(rb"\s*:\s*")
 _DECODER: Final = json.JSONDecoder()
 
@@ -91,12 +90,12 @@ def slices(body: bytes | bytearray, start: int, end: int) -> Iterator[tuple[byte
     inside = 0
     while start < end:
         stop = min(start + SLICE_BYTES, end)
-        if body[stop - 1] == 0x5C:  # do not cut an escape in two
-            run = _BACKSLASHES.match(body, stop)
-            assert run is not None, "it may be empty"
-            stop = min(run.end() + 1, end)
+        part = bytes(body[start:stop])
         # Two backslashes stand for one; only an odd last one escapes a quote.
-        parts = bytes(body[start:stop]).replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        if (len(part) - len(part.rstrip(b"\\"))) % 2 and stop < end:  # do not cut an escape in two
+            stop += 1
+            part = bytes(body[start:stop])
+        parts = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         yield b"".join(parts[inside::2]), len(parts) - 1
         inside ^= (len(parts) - 1) & 1
         start = stop

@@ -90,12 +90,12 @@ def _billed(body: Any) -> Usage | None:
     return Usage(count(units.get("input_tokens")) + count(units.get("image_tokens")), 0, 0)
 
 
-def heard_tokens(body: Any) -> int:
+def audio_tokens(body: Any) -> int:
     """Return the prompt tokens of audio, from the length that its transcription reports; 0 if it reports none."""
     usage = _usage_object(body) or {}
-    said: Any = usage.get("seconds") or (body.get("duration") if isinstance(body, dict) else None)
+    raw_seconds: Any = usage.get("seconds") or (body.get("duration") if isinstance(body, dict) else None)
     try:
-        seconds = float(said)
+        seconds = float(raw_seconds)
     except (TypeError, ValueError):
         return 0
     return ceil(seconds * AUDIO_TOKENS_PER_S) if 0 < seconds < AUDIO_S_MAX else 0

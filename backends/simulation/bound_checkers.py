@@ -10,10 +10,20 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from backends.simulation.recording import Entry, PolicyChanged, Polled, Progressed, Restored, Submitted, TenantsChanged
+from backends.simulation.recording import (
+    Adopted,
+    Entry,
+    PolicyChanged,
+    Polled,
+    Progressed,
+    Readmitted,
+    Restored,
+    Submitted,
+    TenantsChanged,
+)
 from backends.simulation.run_accounts import RequestAccounts, RunAccounts, TenantAccounts, require
 from policies.accounts.cost import LinearPrice, Price
-from policies.fairness.bounds import FairnessBound
+from policies.fairness.fairness_bound import FairnessBound
 from policies.types import Dispatch, Request
 
 LINEAR = LinearPrice()
@@ -172,6 +182,8 @@ class ServiceBound:
                     each.clear()
             case Submitted():
                 self._arrived(entry)
+            case Adopted() | Readmitted():
+                self.exposure.look()
         self._forget_what_ended()
         if isinstance(entry, Polled) and entry.now - self._judged_at >= self._every_s:
             self._judged_at = entry.now

@@ -131,7 +131,7 @@ class WorkConservation:
             max(ceil(tier.reserve_ratio * backend.requests_limit), reserve.sequences)
             for tier, reserve in zip(others, held_for, strict=True)
         )
-        sequences = self._accounts.sequences_at[backend_id] + backend.foreign_requests + kept + request.choices
+        sequences = self._accounts.sequences_at[backend_id] + backend.external_requests + kept + request.choices
         if sequences > backend.requests_limit:
             return False
         if backend.tokens_limit is None:
@@ -140,7 +140,7 @@ class WorkConservation:
         needed = request.prompt_tokens + request.output_tokens_max + rounding
         held = (
             backend.reserved_tokens
-            + backend.foreign_tokens
+            + backend.external_tokens
             + sum(
                 max(tier.reserve_ratio * backend.tokens_limit, reserve.tokens)
                 for tier, reserve in zip(others, held_for, strict=True)

@@ -28,7 +28,7 @@ class RequestRecord:
     """The outcome of one request.
 
     Latencies, in seconds, count from its arrival; None if that event never came. A request without a last token was not
-    served. `refused` is the scheduler's reason for rejecting it, if it did.
+    served. `rejected` is the scheduler's reason for rejecting it, if it did.
     """
 
     tenant_id: str
@@ -37,7 +37,7 @@ class RequestRecord:
     output_tokens: int
     first_token_latency_s: float | None
     total_latency_s: float | None
-    refused: Reason | None = None
+    rejected: Reason | None = None
     tpot_s: float | None = None
     """Time per output token since the first one came, and since it was due: both known of requests with an envelope
     and two tokens at least (pace.py)."""

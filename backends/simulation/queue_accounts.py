@@ -9,16 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from backends.simulation.recording import (
+    Adopted,
     Entry,
     Listener,
     LoadChanged,
     Measured,
     PolicyChanged,
     Polled,
+    Readmitted,
     Restored,
     Spent,
     Submitted,
+    TakenOver,
     TenantsChanged,
+    WindowsRestored,
 )
 from backends.simulation.run_accounts import RunAccounts, require
 from policies.capacity.prefix_index import PrefixIndex
@@ -84,12 +88,14 @@ class QueueWatcher:
         match entry:
             case Polled():
                 return self._polled(entry)
-            case Submitted():
+            case Adopted():
+                return entry if entry.backend_id == self._backend_id else None
+            case Submitted() | Readmitted():
                 is_here = self._placement.backend_ids.get(entry.request.id) == self._backend_id
                 return entry if is_here else None
-            case LoadChanged() | Measured() | TenantsChanged() | PolicyChanged() | Restored():
+            case LoadChanged() | Measured() | TenantsChanged() | PolicyChanged() | Restored() | TakenOver():
                 return entry
-            case Spent():
+            case Spent() | WindowsRestored():
                 return None
             case _:
                 return entry if entry.request_id in self._accounts.requests else None

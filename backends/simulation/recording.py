@@ -8,28 +8,33 @@ is none while the Scheduler is deterministic, whether an event loop or a virtual
 A line holds only the arguments of a call: ids, sizes and hashes, never a prompt or an API key.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal, Unpack
 
 import orjson
 from pydantic import Field, TypeAdapter
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
-from policies.scheduler_protocol import SchedulerProtocol
+from policies.admission.rate_window import MinuteCheckpoint, WindowCheckpoint
+from policies.forwarding import ForwardingScheduler
+from policies.scheduler_protocol import (
+    Adoption,
+    PolicyChoices,
+    SchedulerProtocol,
+    SharedSchedulerProtocol,
+    TenantChanges,
+)
 from policies.types import (
     Action,
     BackendLoad,
     Outcome,
     PolicyChoice,
-    RateLimits,
     Request,
-    Snapshot,
     Tenant,
     Tier,
     Timing,
     Usage,
-    Wait,
 )
 
 
@@ -75,6 +80,16 @@ class Returned:
 
     def tell(self, scheduler: SchedulerProtocol) -> None:
         scheduler.returned(self.request_id, self.now, self.hold_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    now: float
+    request_id: str
+    call: Literal["kept"] = "kept"
+
+    def tell(self, scheduler: SchedulerProtocol) -> None:
+        scheduler.kept(self.request_id, self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +183,77 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopted:
+    now: float
+    request: Request
+    backend_id: str
+    usage: Usage
+    output_tokens: float
+    dispatched_at: float | None
+    call: Literal["adopted"] = "adopted"
+
+    def tell(self, scheduler: SharedSchedulerProtocol) -> None:
+        scheduler.adopted(
+            self.request,
+            self.backend_id,
+            self.usage,
+            self.now,
+            output_tokens=self.output_tokens,
+            dispatched_at=self.dispatched_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Readmitted:
+    now: float
+    request: Request
+    prepaid: Usage | None
+    call: Literal["readmitted"] = "readmitted"
+
+    def tell(self, scheduler: SharedSchedulerProtocol) -> None:
+        scheduler.readmitted(self.request, self.now, self.prepaid)
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    now: float
+    request_id: str
+    call: Literal["parked"] = "parked"
+
+    def tell(self, scheduler: SharedSchedulerProtocol) -> None:
+        scheduler.parked(self.request_id, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    now: float
+    request_id: str
+    call: Literal["undelivered"] = "undelivered"
+
+    def tell(self, scheduler: SharedSchedulerProtocol) -> None:
+        scheduler.undelivered(self.request_id, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    now: float
+    call: Literal["taken_over"] = "taken_over"
+
+    def tell(self, scheduler: SharedSchedulerProtocol) -> None:
+        scheduler.taken_over(self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsRestored:
+    now: float
+    windows: Mapping[str, MinuteCheckpoint]
+    call: Literal["windows_restored"] = "windows_restored"
+
+    def tell(self, scheduler: SharedSchedulerProtocol) -> None:
+        scheduler.windows_restored(self.windows, self.now)
+
+
+@dataclass(frozen=True, slots=True)
 class Polled:
     """A poll and its decisions; the only entry with a result."""
 
@@ -188,21 +274,24 @@ Fact = (
     | TenantsChanged
     | PolicyChanged
     | Restored
+    | Kept
 )
-Entry = Fact | Polled
+SharedFact = Adopted | Readmitted | Parked | Undelivered | TakenOver | WindowsRestored
+"""Facts of a Scheduler that decides for many processes (SharedSchedulerProtocol)."""
+Entry = Fact | SharedFact | Polled
 Listener = Callable[[Entry], None]
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="call")])
 
 
-class Recorder:
+class Recorder(ForwardingScheduler):
     """A Scheduler that passes every call to `listener` after it took effect.
 
     Calls that only read (`next_wakeup`, `snapshot` and the like) and calls that raise are not recorded.
     """
 
     def __init__(self, scheduler: SchedulerProtocol, listener: Listener) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self._listener = listener
 
     def submit(self, request: Request, now: float) -> None:
@@ -233,27 +322,19 @@ class Recorder:
     def measured(self, load: BackendLoad, now: float) -> None:
         self._record(Measured(now, load))
 
-    def tenants_changed(
-        self,
-        *,
-        changed: Iterable[Tenant] = (),
-        removed: Iterable[str] = (),
-        tiers: Iterable[Tier] = (),
-        tiers_removed: Iterable[str] = (),
-        now: float,
-    ) -> None:
-        self._record(TenantsChanged(now, tuple(changed), tuple(removed), tuple(tiers), tuple(tiers_removed)))
+    def tenants_changed(self, *, now: float, **changes: Unpack[TenantChanges]) -> None:
+        self._record(
+            TenantsChanged(
+                now,
+                tuple(changes.get("changed", ())),
+                tuple(changes.get("removed", ())),
+                tuple(changes.get("tiers", ())),
+                tuple(changes.get("tiers_removed", ())),
+            )
+        )
 
-    def policy_changed(
-        self,
-        *,
-        fairness: PolicyChoice | None = None,
-        prediction: PolicyChoice | None = None,
-        sizing: PolicyChoice | None = None,
-        placement: PolicyChoice | None = None,
-        now: float,
-    ) -> None:
-        self._record(PolicyChanged(now, fairness, prediction, sizing, placement))
+    def policy_changed(self, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
+        self._record(PolicyChanged(now, **choices))
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
         self._record(Restored(now, checkpoint, returning_s))
@@ -263,29 +344,48 @@ class Recorder:
         self._listener(Polled(now, tuple(actions)))
         return actions
 
-    def next_wakeup(self) -> float | None:
-        return self._scheduler.next_wakeup()
-
-    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
-        return self._scheduler.snapshot(now, tenant_ids)
-
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        return self._scheduler.rate_limits(tenant_id, now)
-
-    def checkpoint(self) -> ServiceCheckpoint:
-        return self._scheduler.checkpoint()
-
-    def counter(self, tenant_id: str) -> float:
-        return self._scheduler.counter(tenant_id)
-
-    def waits_for(self, request_id: str, now: float) -> Wait | None:
-        return self._scheduler.waits_for(request_id, now)
-
-    def prefilled(self, request_id: str, now: float) -> Usage | None:
-        return self._scheduler.prefilled(request_id, now)
+    def kept(self, request_id: str, now: float) -> None:
+        self._record(Kept(now, request_id))
 
     def _record(self, fact: Fact) -> None:
         fact.tell(self._scheduler)
+        self._listener(fact)
+
+
+class SharedRecorder(Recorder):
+    """A Recorder around a Scheduler that decides for many processes."""
+
+    def __init__(self, scheduler: SharedSchedulerProtocol, listener: Listener) -> None:
+        super().__init__(scheduler, listener)
+        self._shared = scheduler
+
+    def adopted(
+        self, request: Request, backend_id: str, usage: Usage, now: float, **adoption: Unpack[Adoption]
+    ) -> None:
+        self._record_shared(
+            Adopted(now, request, backend_id, usage, adoption.get("output_tokens", 0.0), adoption.get("dispatched_at"))
+        )
+
+    def readmitted(self, request: Request, now: float, prepaid: Usage | None = None) -> None:
+        self._record_shared(Readmitted(now, request, prepaid))
+
+    def parked(self, request_id: str, now: float) -> None:
+        self._record_shared(Parked(now, request_id))
+
+    def undelivered(self, request_id: str, now: float) -> None:
+        self._record_shared(Undelivered(now, request_id))
+
+    def taken_over(self, now: float) -> None:
+        self._record_shared(TakenOver(now))
+
+    def windows_restored(self, windows: WindowCheckpoint, now: float) -> None:
+        self._record_shared(WindowsRestored(now, windows))
+
+    def windows(self, now: float) -> WindowCheckpoint:
+        return self._shared.windows(now)
+
+    def _record_shared(self, fact: SharedFact) -> None:
+        fact.tell(self._shared)
         self._listener(fact)
 
 
@@ -299,7 +399,7 @@ class Mismatch:
     replayed: tuple[Action, ...]
 
 
-def replay(entries: Iterable[Entry], scheduler: SchedulerProtocol) -> Iterator[Mismatch]:
+def replay(entries: Iterable[Entry], scheduler: SharedSchedulerProtocol) -> Iterator[Mismatch]:
     """Replay a recording on a Scheduler built like the recorded one; yield every poll that differs."""
     for number, entry in enumerate(entries):
         if isinstance(entry, Polled):

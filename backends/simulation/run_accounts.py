@@ -13,17 +13,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from backends.simulation.recording import (
+    Adopted,
     Cancelled,
     Entry,
     Finished,
     LoadChanged,
     Measured,
+    Parked,
     Polled,
     Progressed,
+    Readmitted,
     Returned,
     Spent,
     Submitted,
     TenantsChanged,
+    Undelivered,
 )
 from policies.accounts.cost import LinearPrice, Price
 from policies.types import (
@@ -72,6 +76,8 @@ class RequestAccounts:
     backend_id: str | None = None
     output_tokens: int = 0
     service: float = 0.0
+    has_used: bool = True
+    """Whether anything was computed for it, by the usage told last."""
 
 
 class RunAccounts:
@@ -85,6 +91,8 @@ class RunAccounts:
         self.loads: dict[str, BackendLoad] = {}
         self.held_until: dict[str, float] = {}
         self.requests: dict[str, RequestAccounts] = {}
+        self.parked: set[str] = set()
+        """Ids of requests that wait outside of the queue."""
         self.requests_at: Counter[str] = Counter()
         self.sequences_at: Counter[str] = Counter()
         self.tier_services: defaultdict[str, float] = defaultdict(float)
@@ -112,6 +120,19 @@ class RunAccounts:
                 self._load_changed(entry)
             case TenantsChanged():
                 self._tenants_changed(entry)
+            case _:
+                self._handed_over(entry)
+
+    def _handed_over(self, entry: Entry) -> None:
+        match entry:
+            case Adopted():
+                self._adopted(entry)
+            case Readmitted():
+                self._readmitted(entry)
+            case Parked():
+                self._parked(entry.request_id)
+            case Undelivered():
+                self._returned(entry.request_id, float("-inf"))
 
     def conclude(self, snapshot: Snapshot) -> None:
         """Check that all has ended: no request is left, and nothing is reserved or outstanding.
@@ -124,7 +145,7 @@ class RunAccounts:
             require(backend.reserved_tokens == 0, "nothing in flight reserves nothing")
         for tenant in snapshot.tenants.values():
             require(tenant.in_flight_tokens == 0, "nothing in flight holds no tokens")
-            require(_equal(tenant.key, tenant.counter), "nothing in flight leaves nothing outstanding")
+            require(_equal(tenant.rank, tenant.counter), "nothing in flight leaves nothing outstanding")
 
     def compare(self, snapshot: Snapshot) -> None:
         """Check that the Scheduler's snapshot agrees with these accounts. A request that `submit` rejected counts until
@@ -132,7 +153,7 @@ class RunAccounts:
         """
         in_flight = self.requests_at.total()
         require(snapshot.in_flight_requests == in_flight, f"{in_flight} in flight, not {snapshot.in_flight_requests}")
-        queued = len(self.requests) - in_flight
+        queued = len(self.requests) - in_flight - len(self.parked)
         require(snapshot.queued_requests == queued, f"{queued} queued, not {snapshot.queued_requests}")
         for tenant_id in self._removed - snapshot.tenants.keys():
             require(not self.tenants[tenant_id].in_flight, "a tenant is forgotten when its last request has ended")
@@ -169,13 +190,14 @@ class RunAccounts:
         accounts = self._running(request_id)
         if accounts is not None:
             accounts.output_tokens = usage.output_tokens
+            accounts.has_used = usage.prompt_tokens > 0 or usage.output_tokens > 0
             self._charge(accounts, self._price.service(*usage))
 
     def _finished(self, request_id: str, outcome: Outcome) -> None:
         accounts = self._running(request_id)
         if accounts is None:
             return
-        if outcome is Outcome.BACKEND_FAILED and not accounts.output_tokens:
+        if not accounts.has_used or (outcome is Outcome.BACKEND_FAILED and not accounts.output_tokens):
             self._charge(accounts, 0.0)
         self._leave_backend(accounts)
         del self.requests[request_id]
@@ -194,8 +216,43 @@ class RunAccounts:
 
     def _cancelled(self, request_id: str) -> None:
         accounts = self.requests.get(request_id)
-        if accounts is not None and accounts.backend_id is None:
+        if accounts is None:
+            return
+        if accounts.backend_id is None:
             self._leave_queue(accounts)
+            return
+        self._charge(accounts, 0.0)  # nothing was sent
+        self._leave_backend(accounts)
+        del self.requests[request_id]
+
+    def _adopted(self, entry: Adopted) -> None:
+        request = entry.request
+        require(request.id not in self.requests, f"{request.id} lives once")
+        service = self._price.service(*entry.usage)  # charged elsewhere
+        self.requests[request.id] = RequestAccounts(request, entry.backend_id, entry.usage.output_tokens, service)
+        self.tenants[request.tenant_id].in_flight[request.id] = request
+        self.requests_at[entry.backend_id] += 1
+        self.sequences_at[entry.backend_id] += request.choices
+
+    def _readmitted(self, entry: Readmitted) -> None:
+        request, prepaid = entry.request, entry.prepaid
+        require(request.id in self.parked or request.id not in self.requests, f"{request.id} lives once")
+        self.parked.discard(request.id)
+        accounts = self.requests.setdefault(request.id, RequestAccounts(request))
+        accounts.request = request
+        if prepaid is not None and not accounts.service:
+            accounts.service = self._price.service(*prepaid)
+        if request.tenant_id in self.tenants:
+            queued = self.tenants[request.tenant_id].queued
+            queued[request.id] = request
+            for later in [each for each in queued.values() if each.arrived_at > request.arrived_at]:
+                queued.move_to_end(later.id)
+
+    def _parked(self, request_id: str) -> None:
+        accounts = self.requests.get(request_id)
+        if accounts is not None and accounts.backend_id is None:
+            self.parked.add(request_id)
+            self.tenants[accounts.request.tenant_id].queued.pop(request_id)
 
     def _spent(self, tenant_id: str, usage: Usage) -> None:
         if tenant_id in self.tenants.keys() - self._removed:
@@ -233,7 +290,7 @@ class RunAccounts:
             if isinstance(action, Dispatch):
                 self._dispatched(action, accounts, entry.now)
             else:
-                require(action.retry_after_s >= 0, f"{action} sends nobody into the past")
+                require(action.retry_after_s >= 0, f"{action} must not lie in the past")
                 self._leave_queue(accounts)
 
     def _dispatched(self, action: Dispatch, accounts: RequestAccounts, now: float) -> None:
@@ -249,10 +306,12 @@ class RunAccounts:
         self._charge(accounts, self._price.service(request.prompt_tokens, action.cached_tokens, 0))
 
     def _leave_queue(self, accounts: RequestAccounts) -> None:
-        self._charge(accounts, 0.0)
-        del self.requests[accounts.request.id]
         if accounts.request.tenant_id in self.tenants:
-            del self.tenants[accounts.request.tenant_id].queued[accounts.request.id]
+            self._charge(accounts, 0.0)
+        del self.requests[accounts.request.id]
+        self.parked.discard(accounts.request.id)
+        if accounts.request.tenant_id in self.tenants:
+            self.tenants[accounts.request.tenant_id].queued.pop(accounts.request.id, None)
 
     def _leave_backend(self, accounts: RequestAccounts) -> None:
         assert accounts.backend_id is not None

@@ -26,11 +26,12 @@ from backends.simulation.answer_pace import AnswerPace
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.scrapes import ScrapedSteps
 from backends.simulation.workload import Arrival
-from policies.scheduler_protocol import MinimalScheduler
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.step_time.model import StepTime
-from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Usage
+from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Reject, Request, SloEnvelope, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
+SENDER = ""  # of all requests: one gateway
 
 Happening = Callable[[float], None]
 
@@ -45,7 +46,7 @@ class SimulatedCall:
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     emitted: int = 0
-    told: int = 0  # emitted tokens that were reported to the scheduler
+    reported: int = 0  # emitted tokens that were reported to the scheduler
     first_token_at: float | None = None
     pace: AnswerPace | None = None  # for a request with an envelope
 
@@ -53,13 +54,15 @@ class SimulatedCall:
 @dataclass(frozen=True, slots=True)
 class KnownSteps:
     """What the gateway knows of every engine's steps, as in BackendLoad; by default nothing. `learnt`: it learns them
-    from the counters of every scrape, as for a server without configured values.
+    from the counters of every scrape, as for a server without configured values. `budget_for`: every engine reports,
+    after every step, its prefill admission budget for this envelope, as one with the plugin does.
     """
 
     time: StepTime | None = None
     batching: str = "vllm"
     tokens_max: int | None = None
     learnt: bool = False
+    budget_for: SloEnvelope | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +74,9 @@ class Slot:
     scrapes: ScrapedSteps | None = None
     plan: StepPlan | None = None
     step_s: float = 0.0  # of the last step
+    dispatches: int = 0
+    budget: tuple[float, int] | None = None  # as last reported, and the dispatches that it includes
+    is_budget_reported: bool = True
 
 
 class World:
@@ -82,7 +88,7 @@ class World:
 
     def __init__(
         self,
-        scheduler: MinimalScheduler,
+        scheduler: SchedulerProtocol,
         engines: Mapping[str, Engine],
         *,
         requests_running_max: int | None = None,
@@ -114,6 +120,8 @@ class World:
         """
         self._arrivals = iter(arrivals)
         self._expect_arrival()
+        for slot in self._slots.values():
+            self._note_budget(slot, self.now)
         self._measure(self.now)
         while (now := self._next_instant()) is not None:
             assert now >= self.now, "time goes forward"
@@ -161,6 +169,7 @@ class World:
         )
         pace = None if arrival.envelope is None else AnswerPace(request)
         self._calls[request.id] = SimulatedCall(request, arrival, pace=pace)
+        self._report_budgets(now)
         self._scheduler.submit(request, now)
         self._is_poll_due = True
         if arrival.patience_s is not None:
@@ -176,7 +185,7 @@ class World:
             self._is_poll_due = True
         else:
             call.slot.engine.abort(request_id)
-            self._finish(call, Outcome.CLIENT_GONE, now)
+            self._finish(call, Outcome.CLIENT_DISCONNECTED, now)
         self._end(call, total_latency_s=None)
 
     def _end_step(self, slot: Slot, now: float) -> None:
@@ -184,6 +193,7 @@ class World:
         if slot.scrapes is not None:
             slot.scrapes.ended(report)
         slot.plan = None
+        self._note_budget(slot, now)
         in_flight = self._in_flight
         for request_id in report.emitted:
             call = in_flight[request_id]
@@ -200,7 +210,7 @@ class World:
             self._end(call, total_latency_s=now - call.request.arrived_at)
 
     def _finish(self, call: SimulatedCall, outcome: Outcome, now: float) -> None:
-        self._tell(call, now)
+        self._report_tokens(call, now)
         del self._in_flight[call.request.id]
         timing = None if call.pace is None else call.pace.timing()
         self._scheduler.finished(call.request.id, outcome, now, timing)
@@ -210,21 +220,33 @@ class World:
     def _somebody_waits(self) -> bool:
         return len(self._calls) > len(self._in_flight)
 
-    def _tell(self, call: SimulatedCall, now: float) -> None:
-        if call.emitted > call.told:
-            call.told = call.emitted
+    def _report_tokens(self, call: SimulatedCall, now: float) -> None:
+        if call.emitted > call.reported:
+            call.reported = call.emitted
             usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
             self._scheduler.tokens(call.request.id, usage, now)
 
     def _measure(self, now: float) -> None:
         for call in self._in_flight.values():
-            self._tell(call, now)
+            self._report_tokens(call, now)
         for slot in self._slots.values():
             if slot.scrapes is not None:
                 slot.scrapes.scraped(now)
         self._report([self._load(slot) for slot in self._slots.values()], now)
         if self._calls or self._upcoming is not None:
             self._at(now + self._metrics_every_s, self._measure)
+
+    def _note_budget(self, slot: Slot, now: float) -> None:
+        """The engine's report after a step that ended at `now`; the scheduler gets it before it decides anything."""
+        if self._steps.budget_for is not None:
+            slot.budget = slot.engine.prefill_budget(now, self._steps.budget_for), slot.dispatches
+            slot.is_budget_reported = False
+
+    def _report_budgets(self, now: float) -> None:
+        for slot in self._slots.values():
+            if not slot.is_budget_reported:
+                slot.is_budget_reported = True
+                self._scheduler.measured(self._load(slot), now)
 
     def _report(self, loads: Sequence[BackendLoad], now: float) -> None:
         self._scheduler.load_changed(loads, now)
@@ -235,8 +257,9 @@ class World:
     def _decide(self, now: float) -> None:
         for call in self._in_flight.values():
             # After the first report, tokens are reported only when the scheduler's decisions may depend on them.
-            if call.emitted > call.quiet_tokens or not call.told:
-                self._tell(call, now)
+            if call.emitted > call.quiet_tokens or not call.reported:
+                self._report_tokens(call, now)
+        self._report_budgets(now)
         preempted: list[SimulatedCall] = []
         for action in self._poll(now):
             call = self._calls[action.request_id]
@@ -244,7 +267,7 @@ class World:
                 call.quiet_tokens = action.quiet_tokens
                 self._dispatch(call, self._slots[action.backend_id], now)
             elif isinstance(action, Reject):
-                self._end(call, total_latency_s=None, refused=action.reason)
+                self._end(call, total_latency_s=None, rejected=action.reason)
             elif not call.emitted:
                 preempted.append(call)
         for call in preempted:
@@ -267,6 +290,7 @@ class World:
 
     def _dispatch(self, call: SimulatedCall, slot: Slot, now: float) -> None:
         call.slot = slot
+        slot.dispatches += 1
         self._in_flight[call.request.id] = call
         request = EngineRequest(
             id=call.request.id,
@@ -311,9 +335,10 @@ class World:
             call.emitted += leap.steps
             if call.pace is not None:
                 call.pace.emitted(leap.steps, leap.ended_at)
+        self._note_budget(slot, leap.ended_at)
         return leap.ended_at
 
-    def _end(self, call: SimulatedCall, *, total_latency_s: float | None, refused: Reason | None = None) -> None:
+    def _end(self, call: SimulatedCall, *, total_latency_s: float | None, rejected: Reason | None = None) -> None:
         del self._calls[call.request.id]
         arrived_at, first_at, pace = call.request.arrived_at, call.first_token_at, call.pace
         self._ended.append(
@@ -324,7 +349,7 @@ class World:
                 output_tokens=call.emitted,
                 first_token_latency_s=None if first_at is None else first_at - arrived_at,
                 total_latency_s=total_latency_s,
-                refused=refused,
+                rejected=rejected,
                 tpot_s=None if pace is None else pace.timing().tpot_s,
                 tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
             )
@@ -351,4 +376,6 @@ class World:
             step_tokens_max=tokens_max,
             batching=self._steps.batching,
             step_time=step_time,
+            pab_tokens=None if slot.budget is None else slot.budget[0],
+            pab_dispatches=None if slot.budget is None else {SENDER: slot.budget[1]},
         )

@@ -25,7 +25,7 @@ from policies.step_time.observation import Observation
 REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64
 TARGETS_KEPT: Final = 64  # of the last requests; the reported budget is for the tightest
-GATEWAYS_MAX: Final = 8  # gateways whose dispatches are counted separately
+GATEWAYS_MAX: Final = 64  # gateways, and processes of one, whose dispatches are counted separately
 NO_MODEL: Final = StepTimeModel(1.0, 0.0)  # every step takes 1 s: used where no step has a time limit
 LEAD_S_MAX: Final = 1.0  # most that steps in flight delay the next one, whatever the model predicts
 

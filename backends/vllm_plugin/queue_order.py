@@ -68,7 +68,7 @@ class TenantOrder:
         yield from list(self._chosen)
         while (tier_id := self._order.pick_tier(())) is not None:
             request = self._order.pick(tier_id, _any_request)
-            assert request is not None, "somebody of the tier waits"
+            assert request is not None, "a request of the tier waits"
             self._choose(request)
             yield request.id
 
@@ -111,9 +111,9 @@ class TenantOrder:
             self._ledger.forget(tenant.id)
             self._order.forget(tenant.tier_id, tenant.id)
 
-    def key(self, owner: RequestOwner) -> float:
+    def rank(self, owner: RequestOwner) -> float:
         """Return the tenant's rank: its service over its weight, with its lift."""
-        return self._order.standing(self._tenant(owner)).key
+        return self._order.service_record(self._tenant(owner)).rank
 
     def _tenant(self, owner: RequestOwner) -> Tenant:
         """Return the tenant of this owner: it has a separate account in each tier that its requests name."""

@@ -184,6 +184,12 @@ def state(
 
 
 @app.command()
+def cluster(context: typer.Context, as_json: JsonOption = False) -> None:  # noqa: FBT002
+    """Print which processes share one order, and which of them leads, as the one that is asked sees it."""
+    _print(_ask(context, "GET", "/cluster").body, as_json=as_json)
+
+
+@app.command()
 def usage(
     context: typer.Context,
     first_day: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Default: today, in UTC.")] = None,
@@ -202,7 +208,7 @@ def audit(
     kind: Annotated[ResourceName | None, typer.Option(help="Of this sort alone.")] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Print who changed what, the newest first."""
+    """Print who changed what, and at which replica; the newest first."""
     _print_list(context, "/audit", {"kind": kind}, limit=limit, as_json=as_json)
 
 

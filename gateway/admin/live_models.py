@@ -4,6 +4,7 @@ from typing import Literal
 
 from gateway.admin.backend_models import StepsResource
 from gateway.admin.models import Fields, ModelName, Page, ResourceList
+from gateway.cluster.view import MemberRole
 
 
 class AttainmentResource(Fields):
@@ -86,7 +87,8 @@ class LiveState(Fields):
 
 class TenantStateResource(Fields):
     """`service` is the service charged since start, in service units (a price per token); `service_per_s` its recent
-    rate. `slack_s_min` is that of the tenant's most urgent request, queued or running.
+    rate. `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is that of the tenant's
+    most urgent request, queued or running.
     """
 
     pool: str
@@ -98,6 +100,7 @@ class TenantStateResource(Fields):
     service: float
     service_per_s: float
     counter: float
+    rank: float
     key: float
     slack_s_min: float | None
     attainment: AttainmentResource
@@ -116,6 +119,31 @@ class BudgetState(Fields):
     reserved: int
     remaining: int
     renewed_at: int
+
+
+class ClusterMemberResource(Fields):
+    """One process that accepts clients. `since`: when the process that was asked first saw it in this role."""
+
+    name: str
+    role: MemberRole
+    address: str | None
+    since: float
+
+
+class ClusterResource(Fields):
+    """The cluster as the process `name` sees it. `leader` null: it knows of none. `standalone`: it has neither a leader
+    nor Redis, and leads itself within its part of every limit. `elections`: how often it began to lead. `round_trip_s`:
+    of its last ping to the leader; null at the leader.
+    """
+
+    name: str
+    role: MemberRole
+    leader: str | None
+    epoch: int
+    standalone: bool
+    elections: int
+    round_trip_s: float | None
+    members: list[ClusterMemberResource]
 
 
 class TenantStatePage(Page):

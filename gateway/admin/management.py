@@ -1,42 +1,45 @@
-"""Management of a running gateway: opens the stored state, and runs the reconciler, peer exchange and admin port."""
+"""Management of a running gateway: opens the stored state, and runs the reconciler and the admin port."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import socket
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.admin.port import AdminPort, Parts
 from gateway.admin.reconciler import Reconciler
-from gateway.admin.routes import Caller
-from gateway.admin.sign_in import caller_of
+from gateway.cluster.view import ClusterView, lone_view
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
-from gateway.identity.tokens import Tokens
 from gateway.scheduling.pools import Pools
-from gateway.scheduling.shared_limits import SharedLimits
-from gateway.state.assembly import make_peer_exchange
 from gateway.state.budgets import BUDGETED, BudgetLimits, Budgets, limits_of
 from gateway.state.checkpoint import Checkpoint
 from gateway.state.declaration import Declaration
 from gateway.state.discovering import make_source
 from gateway.state.key_secret import FingerprintCheck
 from gateway.state.learning import Learning
-from gateway.state.peer_exchange import Replicas
 from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
 from gateway.state.usage import UsageBook
-from gateway.store.base import Store
-from policies.types import PeerUse, ReplicaShare, Tier
+from gateway.store.base import Store, StoreUnavailable
+from policies.types import Tier
+
+if TYPE_CHECKING:  # loaded only where the admin port is on
+    from gateway.admin.port import AdminPort
+    from gateway.admin.routes import Caller
+    from gateway.admin.server import AskLeader
+    from gateway.identity.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -51,26 +54,39 @@ class Running:
     backend_clients: MutableMapping[str, BackendClient]
     make_backend_client: Callable[[BackendSpec], BackendClient]
     tiers: MutableMapping[str, Tier]
-    shared_limits: SharedLimits
 
 
 class Management:
-    """The managed state of a gateway: registry, usage, budgets, checkpoint, reconciler, peer exchange and admin port.
+    """The managed state of a gateway: registry, usage, budgets, checkpoint, reconciler and admin port.
     Call `open` before the gateway is assembled, `begin` before it serves. Create it on the loop that runs it.
     """
 
-    def __init__(self, config: Config, store: Store) -> None:
-        """Raises ValueError where the key file cannot be read, or a discovery source cannot be set up."""
+    def __init__(self, config: Config, store: Store, *, has_state: bool = True) -> None:
+        """Without `has_state` another process of this gateway has the state, discovers backends and serves the admin
+        API; this one applies it. Raises ValueError where the key file cannot be read, or a discovery source cannot be
+        set up.
+        """
         self._config = config
         self._store = store
+        self._has_state = has_state
         self._declaration = Declaration(config)
-        self._sources = [make_source(section) for section in config.discovery]
+        self._sources = [make_source(section) for section in config.discovery] if has_state else []
         self._searches: list[asyncio.Task[None]] = []
-        self.registry = Registry(store, self._declaration.declared())
+        self.registry = Registry(
+            store, self._declaration.declared(), replica=config.cluster.name or socket.gethostname()
+        )
         self.usage = UsageBook(store)
-        self._memory = Checkpoint(store) if config.keeps_state else None
-        self.budgets = Budgets(self.usage, store, is_shared=config.state.redis is not None)
-        self.replicas: Replicas | None = None  # where gateways share their state
+        self._memory = Checkpoint(store) if config.keeps_state and has_state else None
+        is_shared = config.state.redis is not None or config.workers != 1
+        self.budgets = Budgets(self.usage, store, is_shared=is_shared)
+        self.on_found: Callable[[int, frozenset[str]], None] = lambda _number, _urls: None
+        """Called with what each source of discovery has found."""
+        name, started_s = config.cluster.name or socket.gethostname(), time.time()
+        self.cluster_view: Callable[[], ClusterView] = lambda: lone_view(name, started_s)
+        """The processes that share one order."""
+        self.ask_leader: AskLeader | None = None
+        """Asks the process that leads for a live view, where several share one order."""
+        self._writes_learnt = not config.is_clustered  # in a cluster its leader does
         self._is_open = False
         self._fingerprint_check: FingerprintCheck | None = None
         self._reconciler: Reconciler | None = None
@@ -87,7 +103,7 @@ class Management:
         await self.registry.start()
         self._is_open = True
         secret = self._config.auth.secret_bytes()
-        if secret is not None:
+        if secret is not None and self._has_state:
             self._fingerprint_check = FingerprintCheck(self._store, secret)
             await self._fingerprint_check.start()
         if self._memory is not None:
@@ -100,7 +116,7 @@ class Management:
     @property
     def has_backends(self) -> bool:
         """Whether backends are configured, or a discovery source may find some."""
-        return bool(self._sources or self.registry.entries("backends"))
+        return bool(self._config.discovery or self.registry.entries("backends"))
 
     def scheduling_of(self, pool: str) -> Scheduling:
         """The current scheduling settings of this pool."""
@@ -120,6 +136,7 @@ class Management:
             self._memory.start(
                 Learning(running.pools, running.backends, handlers.prompt_tokens, lambda: handlers.is_serving)
             )
+            self._memory.is_writing = self._writes_learnt
         self._reconciler = Reconciler(
             self.registry,
             handlers=running.handlers,
@@ -134,30 +151,22 @@ class Management:
         )
         self._reconciler.start()
         self._searches = [
-            asyncio.create_task(source.watch(partial(self._found, number)))
+            asyncio.create_task(source.watch(partial(self.found, number)))
             for number, source in enumerate(self._sources)
         ]
 
-    async def meet(self) -> None:
-        """Start the peer exchange, where replicas share their state, before the gateway serves."""
-        peer_exchange, running = make_peer_exchange(self._config.state), self._running
-        if peer_exchange is None:
-            return
-        assert running is not None, "begun before it meets"
-        self.replicas = Replicas(
-            peer_exchange,
-            limits=running.shared_limits,
-            budgets=self.budgets,
-            writer=self.usage.writer,
-            on_share=self._shared,
-        )
-        await self.replicas.start()
+    async def lead(self, *, is_leading: bool) -> None:
+        """Where one order is shared: write what is learnt while this process leads; begin with what others learnt."""
+        self._writes_learnt = is_leading
+        if self._memory is not None:
+            if is_leading and self._config.is_clustered:
+                await self._memory.read_anew()
+            self._memory.is_writing = self._writes_learnt
 
-    def _shared(self, share: ReplicaShare, peers: Mapping[str, PeerUse]) -> None:
-        assert self._running is not None, "begun before it meets"
-        assert self._reconciler is not None, "begun before it meets"
-        self._reconciler.shared(share)
-        self._running.pools.shared(share, peers)
+    async def write_learnt(self) -> None:
+        """Write what is learnt now, if this process does."""
+        if self._memory is not None:
+            await self._memory.try_write()
 
     def reload(self, config: Config) -> None:
         """Apply a reloaded configuration file, and log the settings that wait for the next start. Raises ValueError."""
@@ -187,15 +196,22 @@ class Management:
             elif kind == "keys":
                 self.budgets.forget_key(name)
 
-    def _found(self, number: int, urls: frozenset[str]) -> None:
+    def found(self, number: int, urls: frozenset[str]) -> None:
+        """The source of this number has found these servers, here or in the leading process."""
+        self.on_found(number, urls)
         self._declaration.found(number, urls)
         self.registry.redeclare(self._declaration.declared())
 
     async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
         """Start the admin port, if enabled; return its URL. Raises OSError, ValueError."""
         admin, auth = self._config.admin, self._config.auth
-        if not admin.enabled:
+        if not admin.enabled or not self._has_state:
             return None
+        # Here, because these and what verifies tokens take a sixth of the time of a start.
+        from gateway.admin.port import AdminPort, Parts  # noqa: PLC0415
+        from gateway.admin.sign_in import caller_of  # noqa: PLC0415
+        from gateway.identity.tokens import Tokens  # noqa: PLC0415
+
         assert self._running is not None, "begun before it serves"
         assert self._reconciler is not None, "begun before it serves"
         secret = auth.secret_bytes()
@@ -210,20 +226,27 @@ class Management:
             address_allowlist=self._address_allowlist(),
             tenant_keys=self._running.handlers.keys,
             clock=asyncio.get_running_loop().time,
+            cluster_view=self.cluster_view,
         )
         self._tokens = Tokens(self._config.jwt.admin, caller_of)
         await self._tokens.start()
-        self._port = AdminPort(admin, parts, secret=secret, tokens=self._tokens, render_metrics=render_metrics)
+        self._port = AdminPort(
+            admin, parts, secret=secret, tokens=self._tokens, render_metrics=render_metrics, ask_leader=self.ask_leader
+        )
         return await self._port.start()
 
-    async def stop(self) -> None:
-        """Write the checkpoint before requests are disconnected, leave the peer exchange, and stop all further
-        changes.
+    async def answer_peer(self, target: str) -> bytes:
+        """The live view at this path and query, as JSON, for a process that follows this one. Raises
+        StoreUnavailable.
         """
+        if self._port is None:
+            raise StoreUnavailable("the admin port is not open here")
+        return await self._port.answer_peer(target)
+
+    async def stop(self) -> None:
+        """Write the checkpoint before requests are disconnected, and stop all further changes."""
         if self._memory is not None:
             await self._memory.stop()
-        if self.replicas is not None:
-            await self.replicas.stop()
         for search in self._searches:
             search.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)

@@ -187,9 +187,12 @@ class UsageResource(Fields):
 
 
 class AuditResource(Fields):
+    """One change. `replica` is the gateway at whose admin port it was made; null where that was not kept."""
+
     revision: int
     at: float
     actor: str
+    replica: str | None
     action: str
     kind: str
     name: str

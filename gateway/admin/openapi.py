@@ -27,7 +27,7 @@ REFUSALS: Mapping[int, str] = {
     415: "The body is not of a type that is read here.",
     422: "A field is wrong; errors names each.",
     429: "Too many failures to sign in from this address.",
-    503: "The state cannot be written or read now.",
+    503: "The state cannot be written or read now, or no replica leads.",
 }
 
 
@@ -136,7 +136,7 @@ def _refusals(route: Route) -> Iterable[int]:
         yield from (413, 415)
     if route.body is not None or route.merges is not None or route.query is not None:
         yield 422
-    if route.changes or route.stored:
+    if route.changes or route.stored or route.live:
         yield 503
 
 

@@ -17,8 +17,9 @@ from gateway.admin.resources.live import LiveRoutes
 from gateway.admin.resources.pools import PoolRoutes
 from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
-from gateway.admin.server import AdminServer
+from gateway.admin.server import AdminServer, AskLeader
 from gateway.admin.sign_in import SignIn
+from gateway.cluster.view import ClusterView
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import first_key
@@ -49,6 +50,7 @@ class Parts:
     address_allowlist: AddressAllowlist
     tenant_keys: KeyRing[Identity] | None
     clock: Callable[[], float]
+    cluster_view: Callable[[], ClusterView]
 
 
 class AdminPort:
@@ -62,8 +64,11 @@ class AdminPort:
         secret: bytes,
         tokens: Tokens[AdminIssuer, Caller] | None = None,
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
+        ask_leader: AskLeader | None = None,
     ) -> None:
-        """`secret` is the HMAC secret of API keys. Raises ValueError where the first key cannot be read or created."""
+        """`secret` is the HMAC secret of API keys; `ask_leader` is for the live views of several processes. Raises
+        ValueError where the first key cannot be read or created.
+        """
         self._registry = parts.registry
         self._ring: KeyRing[Caller] = KeyRing(secret)
         key = first_key(config.key_file)
@@ -73,12 +78,18 @@ class AdminPort:
         table = RouteTable(routes(parts, self._ring.hmac_hex))
         sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock, tokens=tokens)
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
-        server = AdminServer(table, sign_in, pages)
-        self._listener = Listener(server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX)
+        self._server = AdminServer(table, sign_in, pages, ask_leader)
+        self._listener = Listener(
+            self._server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0
+        )
 
     async def start(self) -> str:
         """Listen; return the URL. Raises OSError where the port is in use."""
         return await self._listener.start()
+
+    async def answer_peer(self, target: str) -> bytes:
+        """As AdminServer.answer_peer."""
+        return await self._server.answer_peer(target)
 
     async def stop(self) -> None:
         self._unsubscribe()
@@ -110,7 +121,13 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
             address_allowlist=parts.address_allowlist,
         ).routes(),
         *PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force).routes(),
-        *LiveRoutes(registry=registry, pools=parts.pools, budgets=parts.budgets, clock=parts.clock).routes(),
+        *LiveRoutes(
+            registry=registry,
+            pools=parts.pools,
+            budgets=parts.budgets,
+            clock=parts.clock,
+            cluster_view=parts.cluster_view,
+        ).routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from backends.address_allowlist import AddressAllowlist
-from backends.poll import tls_context_of
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
+from backends.tls import tls_context_of
 from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
 from gateway.config.files import resolve_files
 from gateway.config.scheduling import Scheduling
@@ -71,7 +71,6 @@ class Reconciler:
         self.scheduling_of = scheduling_of
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
         self._tier_envelopes: dict[str, policy.SloEnvelope] = {}
-        self._share = policy.ALONE
         self._urls: dict[str, str] = {}  # of the backends in the pool, by id
         self._faults: dict[str, str] = {}  # why a wanted backend could not be added
         self._removing_retired: asyncio.Task[None] | None = None
@@ -80,7 +79,7 @@ class Reconciler:
     def start(self) -> None:
         """Apply all entries of the registry, then every change to them."""
         kinds = ("tiers", "tenants", "keys", "backends", "pools")
-        self._urls = {backend_id: self._backends.spec(backend_id).url for backend_id in self._backends.backend_ids()}
+        self._urls = {backend_id: self._backends[backend_id].spec.url for backend_id in self._backends.backend_ids()}
         self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
         self._unsubscribe = self._registry.subscribe(self._changed)
         self._removing_retired = asyncio.create_task(self._remove_retired(), name="tend backends")
@@ -100,17 +99,6 @@ class Reconciler:
         """Apply changed scheduling defaults to all pools."""
         for name in self._pools.dispatchers():
             self._pool_changed(name)
-
-    def shared(self, share: policy.ReplicaShare) -> None:
-        """Set this gateway's share of every tenant's in-flight limit; the other replicas have the rest."""
-        if share != self._share:
-            self._share = share
-            limited = [entry for entry in self._registry.entries("tenants") if entry.body.get("in_flight_max")]
-            self._tenants_changed([entry.name for entry in limited])
-
-    def _shared(self, tenant: policy.Tenant) -> policy.Tenant:
-        limit = tenant.in_flight_max
-        return tenant if limit is None else replace(tenant, in_flight_max=self._share.of(limit))
 
     def _changed(self, changed: Changed) -> None:
         names: dict[str, list[str]] = {}
@@ -153,7 +141,7 @@ class Reconciler:
                 self._pools.forget(name)
             else:
                 _keep(self._tenant_envelopes, name, section)
-                tenant = self._shared(policy_tenant(name, section))
+                tenant = policy_tenant(name, section)
                 self._handlers.tenants.put(tenant)
                 self._pools.tenant_changed(tenant)
         if names:
@@ -190,7 +178,7 @@ class Reconciler:
 
     def _match(self, backend_id: str, entry: Entry) -> None:
         section = resolve_files(_backend(entry), self._folder)
-        if self._backends.leaving(backend_id):
+        if backend_id in self._backends.leaving_ids():
             self._faults[backend_id] = "another backend of this name is leaving"
             return
         if backend_id not in self._backend_clients:
@@ -201,7 +189,7 @@ class Reconciler:
                 self._faults[backend_id] = str(error)
                 return
         self._backends.drain(backend_id, draining=section.draining)
-        spec = self._backends.spec(backend_id)
+        spec = self._backends[backend_id].spec
         self._backends.resize(
             replace(
                 spec,

@@ -87,6 +87,7 @@ class Route:
     creates: bool = False  # it creates (201) or replaces (200)
     conflicts: str | None = None
     stored: bool = False  # it reads the store, which may be unavailable
+    live: bool = False  # the leader's to say: another process asks it
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property

@@ -16,11 +16,12 @@ import orjson
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
 from pydantic import BaseModel, ValidationError
+from yarl import URL
 
 from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
 from gateway.admin.openapi import MERGE_PATCH
 from gateway.admin.problems import PROBLEM_TYPE, AdminProblem, FieldError, field_problem, invalid_problem, read_checked
-from gateway.admin.routes import ROOT, AdminAnswer, AdminRequest, Caller, Query, Route, RouteTable
+from gateway.admin.routes import ROOT, AdminAnswer, AdminRequest, Caller, Query, Role, Route, RouteTable
 from gateway.admin.sign_in import SignIn
 from gateway.ports.error_connection import ErrorConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
@@ -42,6 +43,10 @@ _KEY = re.compile(KEY_PATTERN)
 
 log = logging.getLogger(__name__)
 
+# The answer of the process that leads to this path and query; None where this one leads, or is alone. Raises
+# StoreUnavailable.
+AskLeader = Callable[[str], Awaitable[bytes | None]]
+
 # A page outside the route table: one path, served to any caller that is signed in.
 Page = Callable[[], Awaitable[web.Response]]
 
@@ -49,7 +54,13 @@ Page = Callable[[], Awaitable[web.Response]]
 class AdminServer(web.Server):
     """Serves the route table, and `pages` (text for programs, such as metrics) to every caller that is signed in."""
 
-    def __init__(self, table: RouteTable, sign_in: SignIn, pages: Mapping[str, Page] | None = None) -> None:
+    def __init__(
+        self,
+        table: RouteTable,
+        sign_in: SignIn,
+        pages: Mapping[str, Page] | None = None,
+        ask_leader: AskLeader | None = None,
+    ) -> None:
         super().__init__(
             self._handle,
             keepalive_timeout=KEEPALIVE_S,
@@ -62,6 +73,7 @@ class AdminServer(web.Server):
         self._table = table
         self._sign_in = sign_in
         self._pages = pages or {}
+        self._ask_leader = ask_leader
         self._repeats = Repeats(time.monotonic)
 
     def __call__(self) -> RequestHandler:
@@ -75,8 +87,8 @@ class AdminServer(web.Server):
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         try:
             response = await self._answer(request)
-        except AdminProblem as refused:
-            response = to_problem(refused)
+        except AdminProblem as problem:
+            response = to_problem(problem)
         response.headers.setdefault(hdrs.SERVER, HEADERS[hdrs.SERVER])  # a page has its own headers
         if not request.content.is_eof():  # rejected before its body was read
             response.force_close()
@@ -97,6 +109,10 @@ class AdminServer(web.Server):
         if caller.role < route.role:
             raise AdminProblem(403, f"this is for the role {route.role.name.lower()}")
         asked = await _asked(request, route, path, caller)
+        if route.live and self._ask_leader is not None:
+            told = await self._ask(request.rel_url.raw_path_qs)
+            if told is not None:
+                return web.Response(body=told, headers={**HEADERS, hdrs.CONTENT_TYPE: JSON})
         key = request.headers.get(HEADER) if route.method == hdrs.METH_POST else None
         if key is None:
             return to_response(route, await run(route, asked))
@@ -104,6 +120,30 @@ class AdminServer(web.Server):
             raise field_problem(f"header.{HEADER}", "must be 1 to 255 visible characters of ASCII")
         once = (request.rel_url.raw_path, asked.body.model_dump_json(exclude_unset=True).encode())
         return to_response(route, await self._repeats.once(caller.name, key, once, lambda: run(route, asked)))
+
+    async def _ask(self, target: str) -> bytes | None:
+        assert self._ask_leader is not None, "checked"
+        try:
+            return await self._ask_leader(target)
+        except StoreUnavailable:
+            raise AdminProblem(503, "the process that leads does not answer", headers={hdrs.RETRY_AFTER: "1"}) from None
+
+    async def answer_peer(self, target: str) -> bytes:
+        """What this process, which leads, answers to this path and query: a live view as JSON. Who asks has signed its
+        caller in, and checked the query. Raises StoreUnavailable where it cannot.
+        """
+        url = URL(target, encoded=True)
+        found = self._table.find(url.raw_path)
+        route = None if found is None else found[0].get(hdrs.METH_GET)
+        if found is None or route is None or not route.live:
+            raise StoreUnavailable("there is no such view")
+        try:
+            query = _query(url.raw_query_string, route.query)
+            reply = await run(route, AdminRequest(Caller("a peer", Role.VIEWER), found[1], query, None, None, None))
+        except AdminProblem as problem:
+            raise StoreUnavailable(str(problem)) from problem
+        assert reply.body is not None, "a view is something"
+        return reply.body.model_dump_json(warnings=False).encode()
 
 
 async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
@@ -114,7 +154,7 @@ async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
     except VersionConflict:
         # With a condition the client's version is old (412); without one, another change was committed first (409).
         raise AdminProblem(
-            412 if asked.if_match or asked.if_none_match else 409, "it was changed by somebody else meanwhile"
+            412 if asked.if_match or asked.if_none_match else 409, "it was changed by another request meanwhile"
         ) from None
     except StoreUnavailable:
         raise AdminProblem(503, "the state cannot be written or read now", headers={hdrs.RETRY_AFTER: "1"}) from None
@@ -123,7 +163,7 @@ async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
 
 
 async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str], caller: Caller) -> AdminRequest:
-    query = _query(request, route.query)
+    query = _query(request.rel_url.raw_query_string, route.query)
     body = None
     if route.body is not None or route.merges is not None:
         body = _body(await _read(request, JSON if route.body is not None else MERGE_PATCH), route.body)
@@ -133,11 +173,9 @@ async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str]
     return AdminRequest(caller, path, query, body, if_match, if_none_match)
 
 
-def _query(request: web.BaseRequest, model: type[Query] | None) -> Query:
+def _query(given: str, model: type[Query] | None) -> Query:
     try:
-        pairs = parse_qsl(
-            request.rel_url.raw_query_string, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"
-        )
+        pairs = parse_qsl(given, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
     except ValueError:
         raise AdminProblem(400, "the query cannot be read") from None
     twice = {name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1}
@@ -198,7 +236,7 @@ def to_response(route: Route, reply: AdminAnswer) -> web.Response:
     return web.Response(status=route.status if reply.location is None else 201, body=body, headers=headers)
 
 
-def to_problem(refused: AdminProblem) -> web.Response:
+def to_problem(problem: AdminProblem) -> web.Response:
     """The HTTP response of a problem (RFC 9457)."""
-    headers = {**HEADERS, hdrs.CONTENT_TYPE: PROBLEM_TYPE, **refused.headers}
-    return web.Response(status=refused.status, body=refused.body(), headers=headers)
+    headers = {**HEADERS, hdrs.CONTENT_TYPE: PROBLEM_TYPE, **problem.headers}
+    return web.Response(status=problem.status, body=problem.body(), headers=headers)

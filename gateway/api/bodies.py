@@ -33,7 +33,7 @@ class UpstreamBody(Protocol):
     @property
     def content_type(self) -> str: ...
 
-    def asking(self, *, usage: bool, continuous: bool) -> bytes:
+    def asking(self, *, usage: bool, continuous: bool) -> bytes | bytearray:
         """The body; for a stream, with its request for usage at the end (`usage`) or in every chunk (`continuous`),
         beside the options of its client.
         """
@@ -59,17 +59,17 @@ class Body(Protocol):
 
 def read_json(body: bytes) -> "JsonBody":
     """Parse one JSON object, nested at most NESTING_MAX levels deep. Raises BadRequest."""
-    body = in_utf_8(body)
+    data = in_utf_8(body)
     try:
-        call = orjson.loads(body)
+        call = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The body is not valid JSON (at character {error.pos}).", code="invalid_json") from None
+        raise invalid_json(error.pos) from None
     if type(call) is not dict:
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
     # Counting brackets is far cheaper than walking the value, and almost always sufficient.
-    if body.count(b"[") + body.count(b"{") > NESTING_MAX:
+    if data.count(b"[") + data.count(b"{") > NESTING_MAX:
         _check_nesting(call)
-    return JsonBody(body, call)
+    return JsonBody(data, call)
 
 
 def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
@@ -78,15 +78,20 @@ def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
     """
     if multipart:
         return FormBody(read_form(content_type, body))
+    check_content_type(content_type)
+    return read_json(body)
+
+
+def check_content_type(content_type: str) -> None:
+    """Raise BadRequest where it is not JSON's."""
     if content_type != JSON_TYPE and content_type.lower().partition(";")[0] != JSON_TYPE:
         raise BadRequest(f"The content type must be '{JSON_TYPE}'.", code="invalid_content_type")
-    return read_json(body)
 
 
 class JsonBody(NamedTuple):
     """A JSON body: its bytes, and its parsed object."""
 
-    raw: bytes
+    raw: bytes | bytearray
     values: dict[str, Any]
 
     def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
@@ -107,14 +112,14 @@ class JsonBody(NamedTuple):
 class UpstreamJson(NamedTuple):
     """A JSON body to forward."""
 
-    data: bytes
+    data: bytes | bytearray
     options: UsageOptions | None
 
     @property
     def content_type(self) -> str:
         return JSON_TYPE
 
-    def asking(self, *, usage: bool, continuous: bool) -> bytes:
+    def asking(self, *, usage: bool, continuous: bool) -> bytes | bytearray:
         if self.options is None:
             return self.data
         if not self.options:
@@ -122,8 +127,7 @@ class UpstreamJson(NamedTuple):
         else:
             asked = {**self.options, **_ASKED[usage, continuous]}
             tail = b',"stream_options":' + orjson.dumps(asked) + b"}"
-        data = self.data.rstrip()
-        return b"".join((memoryview(data)[:-1], tail))  # one copy of a body that may be long
+        return b"".join((without_brace(self.data), tail))  # one copy of a body that may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class UpstreamForm:
     def content_type(self) -> str:
         return self.form.content_type
 
-    def asking(self, *, usage: bool, continuous: bool) -> bytes:
+    def asking(self, *, usage: bool, continuous: bool) -> bytes | bytearray:
         changes = dict(self.changes)
         if self.options is not None:
             changes |= {name: "true" for name, asked in zip(_FORM_USAGE, (usage, continuous), strict=True) if asked}
@@ -175,7 +179,17 @@ _TAILS: Final = {
 }
 
 
-def in_utf_8(body: bytes) -> bytes:
+def invalid_json(at: int) -> BadRequest:
+    """`at`: the first character that cannot be there, counted from 0."""
+    return BadRequest(f"The body is not valid JSON (at character {at}).", code="invalid_json")
+
+
+def without_brace(data: bytes | bytearray) -> memoryview:
+    """An object without its last brace, after which only white space can be."""
+    return memoryview(data)[: data.rindex(b"}")]
+
+
+def in_utf_8(body: bytes | bytearray) -> bytes | bytearray:
     """Convert JSON in any Unicode encoding to UTF-8 without a byte order mark. Undecodable bytes are returned
     unchanged.
     """
@@ -187,10 +201,9 @@ def in_utf_8(body: bytes) -> bytes:
         return body
 
 
-def _json(raw: bytes, values: Mapping[str, Any], changes: Mapping[str, Any]) -> bytes:
+def _json(raw: bytes | bytearray, values: Mapping[str, Any], changes: Mapping[str, Any]) -> bytes | bytearray:
     if changes.keys().isdisjoint(values) and values:
-        raw = raw.rstrip()
-        return b"".join((memoryview(raw)[:-1], b",", memoryview(orjson.dumps(changes))[1:]))
+        return b"".join((without_brace(raw), b",", memoryview(orjson.dumps(changes))[1:]))
     merged = {**values, **changes}
     return orjson.dumps({name: value for name, value in merged.items() if value is not LEFT_OUT})
 

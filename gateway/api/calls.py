@@ -26,20 +26,23 @@ MODEL_CHARS_MAX: Final = 512
 # has its own limits, by default 4 and 128; other servers have none.
 STRINGS_MAX: Final = 128
 STRING_LISTS: Final = ("stop", "stop_sequences", "bad_words")
-_UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS})
 _SEQUENCES: Final = frozenset({"n", "best_of"})
+LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs")
+_UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS, *LOGPROBS})
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The largest call accepted: `n` or `best_of`, prompts per call, inputs per call that generates nothing, and tokens
-    per choice. `xargs_allowed`: the engine arguments that a call may give; None: all but the reserved ones.
+    """The largest call accepted: `n` or `best_of`, prompts per call, inputs per call that generates nothing, tokens per
+    choice, and alternatives listed per token (logprobs). `xargs_allowed`: the engine arguments that a call may give;
+    None: all but the reserved ones.
     """
 
     choices_max: int
     prompts_max: int
     inputs_max: int
     output_tokens_max: int
+    logprobs_max: int
     xargs_allowed: frozenset[str] | None = None
 
 
@@ -81,7 +84,7 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
         wants_usage, wants_continuous, options = body.usage_options()
     generates = endpoint.charge is ChargeRule.USAGE
     if generates:
-        _check_uncounted_work(call)
+        _check_uncounted_work(call, limits.logprobs_max)
     sequences = _sequences(call, limits) if generates else 1
     output_tokens = _output_tokens(call, shape, limits.output_tokens_max) if generates else 0
     prompt = shape.prompt(call)
@@ -97,7 +100,7 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
         output_tokens_max=None if output_tokens is None else output_tokens * choices,
         client_wants_usage=wants_usage,
         client_wants_continuous_usage=wants_continuous,
-        prompt_bytes=len(prompt.text) + prompt.repeated_bytes,
+        prompt_bytes=prompt.text_bytes + prompt.repeated_bytes,
         prompt_token_ids=prompt.token_ids,
         prefix=prefix_hashes(prompt, call, salt),
         body=body.upstream(changes, options),
@@ -123,7 +126,7 @@ def model_of(call: dict[str, Any]) -> str | None:
     return model
 
 
-def _check_uncounted_work(call: dict[str, Any]) -> None:
+def _check_uncounted_work(call: dict[str, Any], logprobs_max: int) -> None:
     """Reject options that cost a backend far more than the tokens that it reports."""
     if _UNCOUNTED_WORK.isdisjoint(call):
         return
@@ -134,6 +137,10 @@ def _check_uncounted_work(call: dict[str, Any]) -> None:
         value = call.get(name)
         if type(value) is list and len(value) > STRINGS_MAX:
             raise BadRequest(f"'{name}' must hold at most {STRINGS_MAX} strings.", param=name)
+    for name in LOGPROBS:
+        value = call.get(name)
+        if type(value) is not str or not value.isalpha():  # "true": a flag of the chat API has one of these names
+            count(call, name, logprobs_max)
 
 
 def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
@@ -143,8 +150,8 @@ def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
 
 
 def _output_tokens(call: dict[str, Any], shape: BodyShape, value_max: int) -> int | None:
-    """Output tokens per choice, None for no limit. A limit below one is left to the backend: some reject it, some take
-    it as no limit. vLLM accepts 0 with echo, to score a prompt, and still decodes one token.
+    """Output tokens per choice, None for no limit. A limit of 0 is left to the backend. vLLM accepts it with echo, to
+    score a prompt, and still decodes one token.
     """
     value, is_limited = None, False
     for name in shape.output_fields:

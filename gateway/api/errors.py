@@ -160,6 +160,13 @@ BODY_COMPRESSED: Final = Problem(
     "A compressed body is not read here: send it without Content-Encoding.",
     headers={"accept-encoding": "identity"},  # RFC 9110, 15.5.16
 )
+OUT_OF_MEMORY: Final = Problem(
+    503,
+    "overloaded_error",
+    "service_unavailable",
+    "The gateway is short of memory.",
+    headers={"retry-after": "1"},
+)
 NO_REALTIME: Final = Problem(
     501,
     "invalid_request_error",
@@ -181,6 +188,7 @@ PROBLEMS: Final = (
     BODY_TOO_LARGE,
     BODY_TOO_COMPLEX,
     BODY_COMPRESSED,
+    OUT_OF_MEMORY,
     NO_REALTIME,
     HEADER_TOO_LARGE,
     MALFORMED_HTTP,
@@ -224,19 +232,19 @@ _LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
 
 def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> Problem:
     """The Problem of a Reject. Retry-After is whole seconds, at least 1 (RFC 9110, 10.2.3), on 429 and 503 alone."""
-    refusal = PROBLEM_OF_REASON[reason]
-    headers = {DROPPED_REASON_HEADER: refusal.dropped_reason}
-    message = refusal.message
+    problem_kind = PROBLEM_OF_REASON[reason]
+    headers = {DROPPED_REASON_HEADER: problem_kind.dropped_reason}
+    message = problem_kind.message
     if limit is not None:
         headers[LIMIT_HEADER] = limit
         message = _LIMIT_MESSAGES.get((reason, limit), message)
-    if refusal.status in (429, 503):
+    if problem_kind.status in (429, 503):
         headers["retry-after"] = str(
-            _whole_seconds(retry_after_s, MONTH_S if refusal.renewed_in_days else RETRY_AFTER_S_MAX)
+            _whole_seconds(retry_after_s, MONTH_S if problem_kind.renewed_in_days else RETRY_AFTER_S_MAX)
         )
-    if refusal.renewed_in_days:
+    if problem_kind.renewed_in_days:
         headers["x-should-retry"] = "false"
-    return Problem(refusal.status, refusal.type, refusal.code, message, headers=headers, limit=limit)
+    return Problem(problem_kind.status, problem_kind.type, problem_kind.code, message, headers=headers, limit=limit)
 
 
 def problem_about(problem: Problem, param: str) -> Problem:
@@ -257,7 +265,7 @@ def write_answer(problem: Problem, api: Api) -> WholeAnswer:
 def error_object(problem: Problem, api: Api) -> dict[str, Any]:
     """The error object in this API's shape, for a body or for an event of a stream."""
     if api is Api.OPENAI:
-        said = {
+        payload = {
             "message": problem.message,
             "type": problem.type,
             "param": problem.param,
@@ -266,10 +274,10 @@ def error_object(problem: Problem, api: Api) -> dict[str, Any]:
             "reason": problem.code,
         }
     elif api is Api.ANTHROPIC:
-        said = {"type": _ANTHROPIC_TYPES.get(problem.status, "api_error"), "message": problem.message}
+        payload = {"type": _ANTHROPIC_TYPES.get(problem.status, "api_error"), "message": problem.message}
     else:
-        said = {"message": problem.message}
-    return said | _limit(problem)
+        payload = {"message": problem.message}
+    return payload | _limit(problem)
 
 
 def _openai_body(problem: Problem) -> bytes:

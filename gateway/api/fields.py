@@ -123,7 +123,7 @@ BODY_FIELDS: Final[Mapping[str, BodyField]] = {
     "nvext": BodyField(
         _nvext,
         "without agent_hints, session_control, token_data, cache_salt and what ends in _id or _rank",
-        "Dynamo believes them: who is urgent, where a request runs, what its prompt is.",
+        "Dynamo acts on them: urgency, the place where a request runs, its prompt.",
     ),
     "stream_interval": BodyField(
         _stream_interval,
@@ -150,7 +150,7 @@ CACHE_SALT: Final = "cache_salt"
 CACHE_SALT_FIELD: Final = BodyField(
     _leave_out,
     "as it came; with `auth.cache_isolation` an HMAC over the tier or tenant and the client's own",
-    "Who guesses the beginning of another's prompt could see in the time of the first token that it was right.",
+    "A client that guesses the beginning of another's prompt could see from the TTFT that the guess was right.",
 )
 HEADER_FIELDS: Final[Mapping[str, HeaderField]] = {
     "x-vllm-priority": HeaderField("0", _OVERTAKE),

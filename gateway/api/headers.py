@@ -1,11 +1,11 @@
-"""Header rules: which headers of a request are forwarded to a backend.
+"""Header rules: which headers of a request are forwarded to a backend, and which are for one hop alone.
 
 Only the headers in `FORWARDED` are forwarded. An allowlist, because a header that the gateway does not know must not
 select an engine, raise a priority, or speak in the gateway's name. The client's credentials are not forwarded; the
 backend's own come from the configuration.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from multidict import MultiMapping
 
@@ -33,7 +33,7 @@ def upstream_headers(
     `priority` is for backends that order calls by it (policies/slo/engine_priority.py). `credentials` are the headers
     of this backend, in lower case, and override all others.
     """
-    nominated = _nominated(headers) if "connection" in headers else _NONE_NOMINATED
+    nominated = nominated_by(headers.getall("connection")) if "connection" in headers else _NONE_NOMINATED
     sent = {
         "content-type": content_type,
         # The gateway could not count the tokens of a compressed stream.
@@ -50,6 +50,8 @@ def upstream_headers(
     return sent
 
 
-def _nominated(headers: MultiMapping[str]) -> frozenset[str]:
-    """RFC 9110, 7.6.1: a header that Connection names is for the gateway alone."""
-    return frozenset(name.strip().lower() for line in headers.getall("connection", ()) for name in line.split(","))
+def nominated_by(connection: Iterable[str]) -> frozenset[str]:
+    """The headers, in lower case, that these values of Connection name: they are for the next hop alone, in a request
+    and in a response (RFC 9110, 7.6.1).
+    """
+    return frozenset(name.strip().lower() for line in connection for name in line.split(","))

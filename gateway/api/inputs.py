@@ -24,16 +24,16 @@ def inputs_prompt(*names: str) -> Callable[[dict[str, Any]], Prompt]:
         if given is None:
             wrong(names[0], "must be there")
         if type(given) is list and given and set(map(type, given)) == {int}:
-            return Prompt(text=bytes(4 * len(given)), leading_bytes=0, token_ids=len(given), prompts=1)
+            return Prompt((bytes(4 * len(given)),), leading_bytes=0, token_ids=len(given), prompts=1)
         if (
             type(given) is list
             and given
             and all(type(each) is list and set(map(type, each)) == {int} for each in given)
         ):
             tokens = sum(map(len, given))
-            return Prompt(text=bytes(4 * tokens), leading_bytes=0, token_ids=tokens, prompts=len(given))
+            return Prompt((bytes(4 * tokens),), leading_bytes=0, token_ids=tokens, prompts=len(given))
         texts = list(map(_text, _listed(given)))
-        return Prompt(text=b"\n".join(texts), leading_bytes=0, token_ids=None, prompts=max(len(texts), 1))
+        return Prompt(texts, leading_bytes=0, token_ids=None, prompts=max(len(texts), 1), between=b"\n")
 
     return read
 
@@ -45,9 +45,9 @@ def pairs_prompt(call: dict[str, Any]) -> Prompt:
         wrong("documents" if queries is not None else "query", "must be there")
     one_side, other = list(map(_text, _listed(queries))), list(map(_text, _listed(documents)))
     pairs = max(len(one_side), len(other), 1)
-    text = b"\n".join(one_side + other)
     repeated = sum(len(side[0]) * (pairs - 1) for side in (one_side, other) if len(side) == 1)
-    return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=pairs, repeated_bytes=repeated)
+    texts = one_side + other
+    return Prompt(texts, leading_bytes=0, token_ids=None, prompts=pairs, repeated_bytes=repeated, between=b"\n")
 
 
 def _first(call: dict[str, Any], names: tuple[str, ...]) -> Any:

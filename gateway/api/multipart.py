@@ -25,7 +25,7 @@ _SECOND_NAME: Final = re.compile(rb";\s*name\s*[*=]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _FormPart:
     """One part: the offsets of its delimiter (`start`) and of the next one (`end`)."""
 
     name: str
@@ -41,7 +41,7 @@ class Form:
     boundary: bytes
     fields: dict[str, str]
     file_bytes: int
-    _parts: tuple[_Part, ...]
+    _parts: tuple[_FormPart, ...]
 
     @property
     def content_type(self) -> str:
@@ -68,7 +68,7 @@ def read_form(content_type: str, body: bytes) -> Form:
     if not body.startswith(delimiter + b"\r\n"):
         _wrong("does not begin with its boundary")
     fields: dict[str, str] = {}
-    parts: list[_Part] = []
+    parts: list[_FormPart] = []
     file_bytes, start = 0, 0
     while not body.startswith(delimiter + b"--", start):
         if len(parts) == PARTS_MAX:
@@ -81,7 +81,7 @@ def read_form(content_type: str, body: bytes) -> Form:
             file_bytes += end - value
         else:
             fields[name] = _field(body, value, end)
-        parts.append(_Part(name, start, end + 2))
+        parts.append(_FormPart(name, start, end + 2))
         start = end + 2
     if body[start + len(delimiter) + 2 :].strip(b"\r\n"):
         _wrong("goes on behind its end")

@@ -11,11 +11,13 @@ its tokens, while its identity decides whether KV blocks are shared.
 """
 
 from array import array
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, Never
 
 import orjson
 
+from backends.meters.long import LONG_BYTES
 from gateway.api.errors import BadRequest
 
 PREFIX_BLOCK_BYTES = 1024
@@ -37,23 +39,50 @@ LEADING_FIELDS = ("tools", "functions", "documents")
 SEED_FIELDS = ("model", "cache_salt", "chat_template", "chat_template_kwargs")
 
 
+Piece = str | bytes
+
+
 class Prompt(NamedTuple):
     """The text of all `prompts` in a call; its first `leading_bytes` belong to the first prompt.
 
-    `token_ids` is the exact number of tokens where the prompt came as token ids, else None. `repeated_bytes` of the
-    text are read more than once (a query before each of its documents).
+    It comes in `pieces` with `between` between them: most calls need its size and its beginning, and a copy of a long
+    text costs as much memory as the text. `token_ids` is the exact number of tokens where the prompt came as token ids,
+    else None. `repeated_bytes` of the text are read more than once (a query before each of its documents).
     """
 
-    text: bytes
+    pieces: Sequence[Piece]
     leading_bytes: int
     token_ids: int | None
     prompts: int
     repeated_bytes: int = 0
+    between: bytes = b""
+
+    @property
+    def text(self) -> bytes:
+        return self.between.join(map(_encoded, self.pieces))
+
+    @property
+    def text_bytes(self) -> int:
+        is_led = self.prompts == 1 and self.leading_bytes  # what leads is all there is
+        return self.leading_bytes if is_led else _size(self.pieces, self.between)
+
+    def beginning(self, bytes_max: int) -> bytes:
+        """The first bytes of the text, at least `bytes_max` of them if it has as many."""
+        if len(self.pieces) == 1:
+            only = self.pieces[0]
+            return only if isinstance(only, bytes) else only[:bytes_max].encode()
+        pieces, size = [], 0
+        for piece in self.pieces:
+            if size - len(self.between) >= bytes_max:
+                break
+            pieces.append(_encoded(piece[:bytes_max]))  # no character is less than a byte
+            size += len(pieces[-1]) + len(self.between)
+        return self.between.join(pieces)
 
 
 def chat_prompt(call: dict[str, Any]) -> Prompt:
     """/v1/chat/completions."""
-    return _one(_chat_text(call, call.get("messages")))
+    return _one(_chat_pieces(call, call.get("messages")))
 
 
 def batch_prompt(call: dict[str, Any]) -> Prompt:
@@ -61,8 +90,8 @@ def batch_prompt(call: dict[str, Any]) -> Prompt:
     conversations = call.get("messages")
     if type(conversations) is not list or not conversations:
         wrong("messages", "must be a list with at least one conversation")
-    texts = [_chat_text(call, messages) for messages in conversations]
-    return Prompt(text=b"".join(texts), leading_bytes=len(texts[0]), token_ids=None, prompts=len(texts))
+    texts = [b"\n".join(map(_encoded, _chat_pieces(call, messages))) for messages in conversations]
+    return Prompt(texts, leading_bytes=len(texts[0]), token_ids=None, prompts=len(texts))
 
 
 def messages_prompt(call: dict[str, Any]) -> Prompt:
@@ -70,25 +99,25 @@ def messages_prompt(call: dict[str, Any]) -> Prompt:
     messages = call.get("messages")
     if type(messages) is not list:
         wrong("messages", "must be a list of messages")
-    pieces = [orjson.dumps(tools)] if (tools := call.get("tools")) is not None else []
+    pieces: list[Piece] = [orjson.dumps(tools)] if (tools := call.get("tools")) is not None else []
     if (system := call.get("system")) is not None:
-        pieces.append(_content_text(system))
-    pieces += map(_item_text, messages)
-    return _one(b"\n".join(pieces))
+        pieces.extend(_content_pieces(system))
+    for message in messages:
+        pieces.extend(_item_pieces(message))
+    return _one(pieces)
 
 
 def unknown_prompt(call: dict[str, Any]) -> Prompt:
     """A path that the operator lists: the whole body counts as prompt."""
-    text = orjson.dumps(call)
-    return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=1)
+    return Prompt((orjson.dumps(call),), leading_bytes=0, token_ids=None, prompts=1)
 
 
 def audio_prompt(call: dict[str, Any]) -> Prompt:
     """/v1/audio/*: the sound, and an optional text prompt."""
     text = call.get("prompt")
-    written = text.encode() if type(text) is str else b""
-    heard = int(call.get("file_bytes", 0)) // AUDIO_BYTES_PER_PROMPT_BYTE
-    return Prompt(text=written, leading_bytes=0, token_ids=None, prompts=1, repeated_bytes=max(heard, 1))
+    written = text if type(text) is str else ""
+    audio_tokens = int(call.get("file_bytes", 0)) // AUDIO_BYTES_PER_PROMPT_BYTE
+    return Prompt((written,), leading_bytes=0, token_ids=None, prompts=1, repeated_bytes=max(audio_tokens, 1))
 
 
 def responses_prompt(call: dict[str, Any]) -> Prompt:
@@ -96,11 +125,12 @@ def responses_prompt(call: dict[str, Any]) -> Prompt:
     given = call.get("input")
     if type(given) is not str and type(given) is not list:
         wrong("input", "must be a string or a list of items")
-    pieces = [orjson.dumps(tools)] if (tools := call.get("tools")) is not None else []
+    pieces: list[Piece] = [orjson.dumps(tools)] if (tools := call.get("tools")) is not None else []
     if (instructions := call.get("instructions")) is not None:
-        pieces.append(_content_text(instructions))
-    pieces += [given.encode()] if type(given) is str else map(_item_text, given)
-    return _one(b"\n".join(pieces))
+        pieces.extend(_content_pieces(instructions))
+    for item in (given,) if type(given) is str else given:
+        pieces.extend(_item_pieces(item))
+    return _one(pieces)
 
 
 def completion_prompt(call: dict[str, Any]) -> Prompt:
@@ -109,7 +139,7 @@ def completion_prompt(call: dict[str, Any]) -> Prompt:
     if embeds is not None and embeds != []:
         return _embedded_prompt(prompt, embeds)
     if type(prompt) is str and prompt:
-        return _one(prompt.encode())
+        return _one([prompt])
     if type(prompt) is not list or not prompt:
         wrong("prompt", "must be a string, a list of strings, or lists of token ids, and not empty")
     return _listed_prompt(prompt)
@@ -123,7 +153,7 @@ def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None)
     blocks = min(prompt.leading_bytes // PREFIX_BLOCK_BYTES, PREFIX_BLOCKS_MAX)
     if not blocks:
         return ()
-    digest, text = _seed(prompt, call, salt), prompt.text
+    digest, text = _seed(prompt, call, salt), prompt.beginning(blocks * PREFIX_BLOCK_BYTES)
     hashes = []
     for start in range(0, blocks * PREFIX_BLOCK_BYTES, PREFIX_BLOCK_BYTES):
         digest = blake2b(digest + text[start : start + PREFIX_BLOCK_BYTES], digest_size=8).digest()
@@ -142,8 +172,24 @@ def media_text(part: Any) -> bytes:
     return digest * (MEDIA_PART_BYTES // len(digest))
 
 
-def _one(text: bytes) -> Prompt:
-    return Prompt(text=text, leading_bytes=len(text), token_ids=None, prompts=1)
+def _one(pieces: list[Piece]) -> Prompt:
+    if sum(map(len, pieces)) < LONG_BYTES:  # one short text costs less than its pieces
+        try:
+            text = "\n".join(pieces).encode()  # type: ignore[arg-type]
+        except TypeError:  # some are bytes
+            text = b"\n".join(map(_encoded, pieces))
+        return Prompt((text,), len(text), None, 1)
+    size = _size(pieces, b"\n")
+    return Prompt(pieces, leading_bytes=size, token_ids=None, prompts=1, between=b"\n")
+
+
+def _size(pieces: Sequence[Piece], between: bytes) -> int:
+    sizes = [len(each) if each.isascii() else len(_encoded(each)) for each in pieces]
+    return sum(sizes) + len(between) * max(len(pieces) - 1, 0)
+
+
+def _encoded(piece: Piece) -> bytes:
+    return piece.encode() if isinstance(piece, str) else piece
 
 
 def _seed(prompt: Prompt, call: dict[str, Any], salt: str | None) -> bytes:
@@ -152,10 +198,10 @@ def _seed(prompt: Prompt, call: dict[str, Any], salt: str | None) -> bytes:
     return blake2b(orjson.dumps(fields), digest_size=8).digest()
 
 
-def _chat_text(call: dict[str, Any], messages: Any) -> bytes:
+def _chat_pieces(call: dict[str, Any], messages: Any) -> list[Piece]:
     if type(messages) is not list or not messages:
         wrong("messages", "must be a list with at least one message")
-    pieces: list[bytes] = []
+    pieces: list[Piece] = []
     for name in LEADING_FIELDS:
         if (value := call.get(name)) is not None:
             if type(value) is not list:
@@ -163,33 +209,33 @@ def _chat_text(call: dict[str, Any], messages: Any) -> bytes:
             pieces.append(orjson.dumps(value))
     for message in messages:
         _add_message(pieces, message)
-    return b"\n".join(pieces)
+    return pieces
 
 
-def _add_message(pieces: list[bytes], message: Any) -> None:
+def _add_message(pieces: list[Piece], message: Any) -> None:
     if type(message) is not dict:
         wrong("messages", "must hold objects")
     role, content = message.get("role"), message.get("content")
     if type(role) is not str:
         wrong("messages", "must each have a role, which is a string")
-    pieces.append(role.encode())
+    pieces.append(role)
     if type(content) is str:
-        pieces.append(content.encode())
+        pieces.append(content)
     elif type(content) is list:
-        pieces.extend(map(_part_text, content))
+        pieces.extend(map(_part_piece, content))
     elif content is not None:
         wrong("messages", "must each have a content that is a string, a list of parts or null")
     if len(message) > 2:
         pieces.extend(_written(value) for name in MESSAGE_FIELDS if (value := message.get(name)) is not None)
 
 
-def _written(value: Any) -> bytes:
-    return value.encode() if type(value) is str else orjson.dumps(value)
+def _written(value: Any) -> Piece:
+    return value if type(value) is str else orjson.dumps(value)
 
 
-def _part_text(part: Any) -> bytes:
+def _part_piece(part: Any) -> Piece:
     if type(part) is str:
-        return part.encode()
+        return part
     if type(part) is not dict:
         wrong("messages", "must hold content parts that are objects or strings")
     kind = part.get("type")
@@ -199,51 +245,56 @@ def _part_text(part: Any) -> bytes:
     text = part.get(name)
     if type(text) is not str:
         wrong("messages", f"must hold the text of a part as a string in '{name}'")
-    return text.encode()
+    return text
 
 
-def _item_text(item: Any) -> bytes:
+def _item_pieces(item: Any) -> Iterator[Piece]:
     """The text of a message of blocks, or of another item of a conversation (a tool call, its result). The backend
     checks whether the item is valid.
     """
     if type(item) is not dict:
-        return _content_text(item)
-    return b"\n".join(_content_text(item[name]) for name in ITEM_FIELDS if item.get(name) is not None)
+        yield from _content_pieces(item)
+        return
+    for name in ITEM_FIELDS:
+        if item.get(name) is not None:
+            yield from _content_pieces(item[name])
 
 
-def _content_text(content: Any) -> bytes:
-    if type(content) is str:
-        return content.encode()
+def _content_pieces(content: Any) -> Iterator[Piece]:
     if type(content) is list:
-        return b"\n".join(map(_block_text, content))
-    return orjson.dumps(content)
+        for block in content:
+            yield from _block_pieces(block)
+    else:
+        yield _written(content)
 
 
-def _block_text(block: Any) -> bytes:
+def _block_pieces(block: Any) -> Iterator[Piece]:
     if type(block) is not dict:
-        return _content_text(block)
-    kind = block.get("type")
+        yield from _content_pieces(block)
+        return
+    kind, inner = block.get("type"), block.get("content")
     if type(kind) is str and (text := block.get(TEXT_PARTS.get(kind, ""))) is not None:
-        return _content_text(text)
-    if kind in MEDIA_BLOCKS:
-        return media_text(block)
-    inner = block.get("content")
-    return _content_text(inner) if type(inner) is list else orjson.dumps(block)
+        yield from _content_pieces(text)
+    elif kind in MEDIA_BLOCKS:
+        yield media_text(block)
+    elif type(inner) is list:
+        yield from _content_pieces(inner)
+    else:
+        yield orjson.dumps(block)
 
 
 def _listed_prompt(prompt: list[Any]) -> Prompt:
     kinds = set(map(type, prompt))
     if kinds == {int}:
         packed = _packed(prompt)
-        return Prompt(text=packed, leading_bytes=len(packed), token_ids=len(prompt), prompts=1)
+        return Prompt((packed,), leading_bytes=len(packed), token_ids=len(prompt), prompts=1)
     if kinds == {str}:
-        texts = [text.encode() for text in prompt]
-        return Prompt(text=b"".join(texts), leading_bytes=len(texts[0]), token_ids=None, prompts=len(texts))
+        return Prompt(prompt, leading_bytes=_size(prompt[:1], b""), token_ids=None, prompts=len(prompt))
     if kinds != {list} or any(set(map(type, ids)) - {int} for ids in prompt):
         wrong("prompt", "must be a string, a list of strings, or lists of token ids")
     packs = [_packed(ids) for ids in prompt]
     tokens = sum(map(len, prompt))
-    return Prompt(text=b"".join(packs), leading_bytes=len(packs[0]), token_ids=tokens, prompts=len(prompt))
+    return Prompt(packs, leading_bytes=len(packs[0]), token_ids=tokens, prompts=len(prompt))
 
 
 def _packed(ids: list[int]) -> bytes:
@@ -258,6 +309,6 @@ def _embedded_prompt(prompt: Any, embeds: Any) -> Prompt:
     parts = embeds if type(embeds) is list else [embeds]
     if any(type(part) is not str for part in parts):
         wrong("prompt_embeds", "must be a string or a list of strings")
-    beside = Prompt(b"", 0, None, 0) if prompt is None or prompt in ("", []) else completion_prompt({"prompt": prompt})
-    text = beside.text + b"".join(map(media_text, parts))
-    return Prompt(text=text, leading_bytes=0, token_ids=None, prompts=beside.prompts + len(parts))
+    beside = Prompt((), 0, None, 0) if prompt is None or prompt in ("", []) else completion_prompt({"prompt": prompt})
+    pieces = (beside.text, *map(media_text, parts))
+    return Prompt(pieces, leading_bytes=0, token_ids=None, prompts=beside.prompts + len(parts))

@@ -49,8 +49,9 @@ def integer(call: Mapping[str, Any], name: str) -> int | None:
 
 
 def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
-    """A count that the gateway limits to `value_max`. None where it is missing, null, or below one, which the backend
-    is left to reject. Raises BadRequest.
+    """A count that the gateway limits to `value_max`. None where it is missing, null, or 0, which the backend is left
+    to reject. Raises BadRequest, also where it is negative: servers differ in what that means, and for some of them it
+    is "no limit".
     """
     value = call.get(name)
     if value is None:
@@ -60,4 +61,6 @@ def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
         assert value is not None, "it is there"
     if value > value_max:
         raise BadRequest(f"'{name}' must be at most {value_max}.", param=name)
+    if value < 0:
+        raise BadRequest(f"'{name}' must not be negative.", param=name)
     return value if value > 0 else None

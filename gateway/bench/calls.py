@@ -48,7 +48,7 @@ class Target:
     tls: Any = True  # as aiohttp takes it
 
 
-class Caller:
+class CallSender:
     """Makes calls whose prompts all begin differently, so that no prefix cache reduces the work of some of them."""
 
     def __init__(self, session: aiohttp.ClientSession, rng: Random) -> None:

@@ -107,16 +107,16 @@ def _configure(
 async def _started(process: Process) -> str:
     """Return where it serves."""
     assert process.stderr is not None, "it is a pipe"
-    said: deque[str] = deque(maxlen=LINES_KEPT)
+    output: deque[str] = deque(maxlen=LINES_KEPT)
     try:
         async with asyncio.timeout(START_S_MAX):
             while line := (await process.stderr.readline()).decode("utf-8", "replace"):
-                said.append(line)
+                output.append(line)
                 if found := _SERVES.search(line):
                     return found[1]
     except TimeoutError:
-        said.append(f"(not in {START_S_MAX:g} s)")
-    raise CalibrationError("the gateway did not start:\n" + "".join(said).rstrip())
+        output.append(f"(not in {START_S_MAX:g} s)")
+    raise CalibrationError("the gateway did not start:\n" + "".join(output).rstrip())
 
 
 async def _read_on(process: Process) -> None:

@@ -16,7 +16,7 @@ ApiKey = Annotated[
 ]
 Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long it measures in all.")]
 Tenants = Annotated[int, typer.Option(min=2, max=64, help="So many compete, of the weights 1, 2, 3 ...")]
-Seats = Annotated[int, typer.Option(min=1, max=4096, help="So many of their calls run at once; the others wait.")]
+Slots = Annotated[int, typer.Option(min=1, max=4096, help="So many of their calls run at once; the others wait.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -27,7 +27,7 @@ def bench(
     api_key: ApiKey = None,
     seconds: Seconds = 30.0,
     tenants: Tenants = 4,
-    slots: Seats = 8,
+    slots: Slots = 8,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a gateway costs in front of a server, and how it shares that server among tenants.
@@ -46,8 +46,8 @@ def bench(
     try:
         spec = spec_of(url, None if api_key is None else SecretStr(api_key))
         plan = run.Plan(spec=spec, api_key=api_key, model=model, seconds=seconds, tenants=tenants, slots=slots)
-        with bar.progress_bar() as tell:
-            found = asyncio.run(run.bench(plan, lambda part, stage: tell(part, stage, "")))
+        with bar.progress_bar() as show:
+            found = asyncio.run(run.bench(plan, lambda part, stage: show(part, stage, "")))
     except (CalibrationError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None

@@ -23,7 +23,7 @@ import aiohttp
 
 from backends.poll import Poller
 from backends.spec import BackendSpec
-from gateway.bench.calls import Answer, Caller, Shape, Target
+from gateway.bench.calls import Answer, CallSender, Shape, Target
 from gateway.bench.child import Child, gateway
 from gateway.calibrate.asking import POLL_TIMEOUT_S, model_card
 from gateway.calibrate.load import CALL_TIMEOUT_S, FAILURES_MAX, REFUSED_PAUSE_S, CalibrationError
@@ -41,7 +41,7 @@ WAITING = 2  # calls of a tenant for each seat
 PRICE = LinearPrice()
 TELL_S = 0.2
 
-Tell = Callable[[float, str], None]  # how far it is (0 to 1), and with what
+Show = Callable[[float, str], None]  # how far it is (0 to 1), and with what
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ class Plan:
     slots: int
 
 
-async def bench(plan: Plan, tell: Tell) -> Found:
+async def bench(plan: Plan, show: Show) -> Found:
     """Measure. Cancelled, return what there is by then. Raises CalibrationError where calls are not answered."""
     found = Found(plan.spec.url, await _model(plan))
     try:
         async with _session() as session:
-            lab = _Lab(plan, session, found, tell)
+            lab = _Lab(plan, session, found, show)
             await lab.overhead()
             await lab.shares()
         found.is_whole = True
@@ -138,18 +138,18 @@ async def _session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class _Lab:
-    def __init__(self, plan: Plan, session: aiohttp.ClientSession, found: Found, tell: Tell) -> None:
+    def __init__(self, plan: Plan, session: aiohttp.ClientSession, found: Found, show: Show) -> None:
         self._plan = plan
-        self._caller = Caller(session, Random(0))  # noqa: S311 - every time the same
+        self._caller = CallSender(session, Random(0))  # noqa: S311 - every time the same
         self._found = found
-        self._tell = tell
+        self._show = show
         self._began_at = time.monotonic()
         self._answered = 0
 
     async def overhead(self) -> None:
         """Fill in what the gateway adds to requests and to chunks."""
         plan, found = self._plan, self._found
-        self._tell(0.0, "starting a gateway")
+        self._show(0.0, "starting a gateway")
         async with gateway(plan.spec, {"bench": 1.0}, api_key=plan.api_key) as child:
             targets = self._direct(), self._through(child, "bench")
             self._began_at = time.monotonic()
@@ -173,16 +173,16 @@ class _Lab:
         """Fill in how much service each tenant got."""
         plan = self._plan
         weights = {f"tenant-{number}": float(number) for number in range(1, plan.tenants + 1)}
-        self._tell(self._part(), "starting a gateway for tenants")
+        self._show(self._part(), "starting a gateway for tenants")
         async with gateway(plan.spec, weights, api_key=plan.api_key, slots=plan.slots) as child:
             seconds = plan.seconds * PARTS["shares"]
-            tallies = {name: _Tally(time.monotonic() + seconds * WARM_UP) for name in weights}
+            tallies = {name: _TenantTally(time.monotonic() + seconds * WARM_UP) for name in weights}
             workers = [
                 self._keep_calling(self._through(child, name), (PROMPTS, ANSWERS)[number % 2], tally)
                 for number, (name, tally) in enumerate(tallies.items())
                 for _ in range(WAITING * plan.slots)
             ]
-            await self._for(seconds, f"{plan.tenants} tenants who want more than there is", workers)
+            await self._for(seconds, f"{plan.tenants} tenants that ask for more than there is", workers)
         total, measured_s = sum(tally.service for tally in tallies.values()), seconds * (1.0 - WARM_UP)
         if not total:
             raise CalibrationError("no tenant was answered in the time that there was: give it more --seconds")
@@ -215,7 +215,7 @@ class _Lab:
         if not pairs.pairs:
             raise CalibrationError(f"no pair of calls was answered in {seconds:g} s: give it more --seconds")
 
-    async def _keep_calling(self, target: Target, shape: Shape, tally: "_Tally") -> None:
+    async def _keep_calling(self, target: Target, shape: Shape, tally: "_TenantTally") -> None:
         while True:
             answer = await self._checked(target, self._caller.body(target, shape), tally.begin())
             tally.calls += answer.why is None and time.monotonic() >= tally.from_s
@@ -248,7 +248,7 @@ class _Lab:
         until_s = time.monotonic() + seconds
         try:
             while (left_s := until_s - time.monotonic()) > 0:
-                self._tell(self._part(), what)
+                self._show(self._part(), what)
                 done, _ = await asyncio.wait(tasks, timeout=min(left_s, TELL_S), return_when=asyncio.FIRST_EXCEPTION)
                 for task in done:
                     task.result()
@@ -284,7 +284,7 @@ class _Pairs:
         return Compared(_spread(direct), _spread(through), median(added) * 1e3)
 
 
-class _Tally:
+class _TenantTally:
     """What one tenant has been served since `from_s`, by what its calls use as they go on."""
 
     def __init__(self, from_s: float) -> None:

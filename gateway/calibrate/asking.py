@@ -6,7 +6,7 @@ from pydantic import SecretStr, ValidationError
 
 from backends.catalog import ModelCard, read_models
 from backends.poll import Poller, UnansweredError
-from backends.pool import MODELS_BYTES_MAX
+from backends.poll_loop import MODELS_BYTES_MAX
 from backends.spec import BackendSpec
 from gateway.calibrate.load import CalibrationError
 from gateway.config.sections import BackendSection
@@ -43,5 +43,5 @@ async def get(poller: Poller, spec: BackendSpec, path: str, bytes_max: int) -> b
     try:
         return await poller.get(spec, path, bytes_max=bytes_max)
     except UnansweredError as error:
-        refused = error.status in UNAUTHORIZED
-        raise CalibrationError(f"{spec.url}{error}{': it wants another API key' if refused else ''}") from error
+        is_unauthorized = error.status in UNAUTHORIZED
+        raise CalibrationError(f"{spec.url}{error}{': it wants another API key' if is_unauthorized else ''}") from error

@@ -21,10 +21,10 @@ def progress_bar() -> Iterator[Tell]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("asking the backend ...", total=1.0)
 
-        def tell(part: float, stage: str, more: str) -> None:
+        def show(part: float, stage: str, more: str) -> None:
             bar.update(task, completed=part, description=f"{stage}, {more}" if more else stage)
 
-        yield tell
+        yield show
 
 
 class _Lines:

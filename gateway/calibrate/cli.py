@@ -51,14 +51,14 @@ def calibrate(
         _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
     try:
         spec = spec_of(backend, _key(api_key_file))
-        with bar.progress_bar() as tell:
+        with bar.progress_bar() as show:
             found = asyncio.run(
                 run.calibrate(
                     spec,
                     model=model,
                     seconds=seconds,
                     seconds_max=seconds_max,
-                    say=lambda now: tell(now.part(seconds), *now.told()),
+                    on_progress=lambda now: show(now.part(seconds), *now.status()),
                     seen_before=lambda of: [] if out is None else kept_windows.read_windows(out, spec.url, of),
                 )
             )

@@ -17,7 +17,7 @@ DEFAULT_CONTEXT_TOKENS = 4096
 TEXT = (
     "the time of one step is what it takes to read all weights once and to do some more for each new token that was"
     " not there before while old ones only wait in memory until their turn comes again so that we learn from many"
-    " small steps how long a large one will be and then know whom to ask next"
+    " small steps how long a large one will be and then know which call to send next"
 )
 
 

@@ -26,7 +26,7 @@ def draw(found: Calibration) -> str:
 
 
 def _predictions(axes: Axes, found: Calibration) -> None:
-    points = [(seen.seconds / seen.steps * 1e3, said / seen.steps * 1e3) for seen, said in found.held_out]
+    points = [(seen.seconds / seen.steps * 1e3, predicted / seen.steps * 1e3) for seen, predicted in found.held_out]
     measured, predicted = [x for x, _ in points], [y for _, y in points]
     ends = [min(measured), max(measured)]
     axes.plot(ends, ends, color=COLOURS[2], linestyle="--", label="as measured")
@@ -42,7 +42,7 @@ def _predictions(axes: Axes, found: Calibration) -> None:
 
 
 def _errors(axes: Axes, found: Calibration) -> None:
-    errors = sorted(abs(said / seen.seconds - 1.0) for seen, said in found.held_out)
+    errors = sorted(abs(predicted / seen.seconds - 1.0) for seen, predicted in found.held_out)
     parts = [(number + 1) / len(errors) for number in range(len(errors))]
     axes.step([100 * error for error in errors], parts, where="post", color=COLOURS[0])
     axes.axvline(100 * found.step_time.error_ratio, color=COLOURS[2], linestyle="--", label="median")

@@ -39,7 +39,7 @@ class Progress:
         """The completed part, 0 to 1; `seconds` is the planned time."""
         return min(self.seconds / seconds, self.windows / WINDOWS_MIN, 1.0)
 
-    def told(self) -> tuple[str, str]:
+    def status(self) -> tuple[str, str]:
         """The stage and its progress, as text."""
         after = f"{self.windows} windows of at least {WINDOWS_MIN} after {self.seconds:.0f} s"
         return f"{self.concurrent} calls at once", after
@@ -73,7 +73,7 @@ async def calibrate(
     *,
     model: str | None,
     seconds: float,
-    say: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
     seconds_max: float = SECONDS_MAX,
     every_s: float = SCRAPE_EVERY_S,
     seen_before: Callable[[str], list[Observation]] = lambda _model: [],
@@ -92,10 +92,10 @@ async def calibrate(
         windows = seen_before(card.id)
         began_at, concurrent = loop.time(), 0
 
-        def tell() -> None:
-            say(Progress(concurrent, loop.time() - began_at, len(possible(windows))))
+        def show() -> None:
+            on_progress(Progress(concurrent, loop.time() - began_at, len(possible(windows))))
 
-        watching = asyncio.create_task(_watch(poller, spec, windows, every_s=every_s, tell=tell))
+        watching = asyncio.create_task(_watch(poller, spec, windows, every_s=every_s, show=show))
         try:
             mix = Mix(Random(0), context_tokens_max=card.max_model_len)  # noqa: S311 - every time the same
             async with Load(spec, mix, model=card.id) as load:
@@ -103,7 +103,7 @@ async def calibrate(
                     spent_s = loop.time() - began_at
                     if number >= len(PHASES) and (is_enough(windows) or spent_s >= seconds_max):
                         break
-                    tell()
+                    show()
                     await load.run(concurrent, seconds / len(PHASES))
         except asyncio.CancelledError:  # Ctrl-C
             task = asyncio.current_task()
@@ -149,7 +149,7 @@ def judge(windows: list[Observation], *, model: str, seconds: float, calls: int)
 
 
 async def _watch(
-    poller: Poller, spec: BackendSpec, windows: list[Observation], *, every_s: float, tell: Callable[[], None]
+    poller: Poller, spec: BackendSpec, windows: list[Observation], *, every_s: float, show: Callable[[], None]
 ) -> None:
     loop, watched = asyncio.get_running_loop(), StepWindows()
     while True:
@@ -159,7 +159,7 @@ async def _watch(
             watched.silent()
         else:
             windows += watched.scraped(metrics, now=loop.time())
-            tell()
+            show()
         await asyncio.sleep(every_s)
 
 

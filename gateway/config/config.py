@@ -7,22 +7,24 @@ problems are reported together.
 """
 
 import re
+import ssl
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Literal, Self
 
-from pydantic import PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from backends.address_allowlist import AddressAllowlist
-from backends.poll import tls_context
 from backends.pool import BACKENDS_MAX
 from backends.spec import BackendSpec
+from backends.tls import tls_context
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
 from gateway.config.admin import Admin
+from gateway.config.cluster import ClusterSection
 from gateway.config.discovery import SOURCES_MAX, Discovery
 from gateway.config.files import resolve_files
 from gateway.config.jwt import Jwt
@@ -55,6 +57,7 @@ from policies import types as policy
 ENV_PREFIX = "FAIRLEAD_"
 ENV_DELIMITER = "__"
 TENANTS_MAX = 100_000
+WORKERS_MAX = 64
 ANONYMOUS = "anonymous"
 OPEN_TENANT_PREFIX = "key-"
 ANY_ADDRESS = {"", "0.0.0.0", "::"}  # a port there is in use at every address
@@ -74,6 +77,7 @@ class Config(BaseSettings):
         validate_default=True,
     )
 
+    workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] | Literal["auto"] = 1
     listen: Listen = Listen()
     backends: tuple[BackendSection, ...] = ()
     discovery: tuple[Discovery, ...] = ()
@@ -97,6 +101,7 @@ class Config(BaseSettings):
     metrics: MetricsSection = MetricsSection()
     shutdown: Shutdown = Shutdown()
     state: StateSection = StateSection()
+    cluster: ClusterSection = ClusterSection()
 
     _folder: Path = PrivateAttr(default=Path())
 
@@ -141,6 +146,11 @@ class Config(BaseSettings):
         return self.admin.enabled or self.state != StateSection() or budgets
 
     @property
+    def is_clustered(self) -> bool:
+        """Whether this gateway shares one order with those that share its Redis."""
+        return self.state.redis is not None if self.cluster.enabled is None else self.cluster.enabled
+
+    @property
     def names_tenants(self) -> bool:
         """Whether a tenant can be identified by something other than a key."""
         return bool(self.auth.trusted_proxies) or self.auth.tenant_from == "model"
@@ -177,6 +187,7 @@ class Config(BaseSettings):
             prompts_max=limits.prompts_max,
             inputs_max=limits.inputs_max,
             output_tokens_max=limits.output_tokens_max,
+            logprobs_max=limits.logprobs_max,
             xargs_allowed=limits.xargs_allowed,
         )
 
@@ -230,9 +241,16 @@ def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | 
         step_tokens_max=backend.step_tokens_max,
         prompt_step_tokens_max=backend.prompt_step_tokens_max,
         reads_priority=None if backend.scheduling_policy is None else backend.scheduling_policy == "priority",
-        tls=None if backend.ca_file is None else tls_context(str(backend.ca_file)),
+        tls=backend_tls(backend),
         address_allowlist=address_allowlist,
     )
+
+
+def backend_tls(backend: BackendSection) -> ssl.SSLContext | None:
+    """The context of its connections, None where nothing of it is configured. Raises ValueError."""
+    if backend.ca_file is None and backend.cert_file is None:
+        return None
+    return tls_context(backend.ca_file, backend.cert_file, backend.key_file)
 
 
 def _envelopes(named: Mapping[str, TierSection | TenantSection]) -> dict[str, policy.SloEnvelope]:
@@ -245,6 +263,8 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
+    yield from _worker_disagreements(config)
+    yield from _cluster_disagreements(config)
     yield from _port_disagreements(config)
     yield from _backend_disagreements(config)
     yield from _endpoint_disagreements(config)
@@ -259,7 +279,7 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
             and name != ANONYMOUS
             and not name.startswith(OPEN_TENANT_PREFIX)
         ):
-            yield ("tenants", name), "nobody can be this tenant while auth.mode is open (set it to keys)"
+            yield ("tenants", name), "no request belongs to this tenant while auth.mode is open (set it to keys)"
     if config.auth.mode == "keys" and not config.tenants and not config.admin.enabled:
         yield ("auth", "mode"), "is keys, but there are no tenants"
     if len(config.tenants) > TENANTS_MAX:
@@ -278,12 +298,24 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
         )
 
 
+def _worker_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
+    if config.workers != 1 and config.state.redis is not None:
+        yield ("workers",), "is for one machine: gateways that share a Redis have one process each"
+
+
+def _cluster_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
+    if config.cluster.enabled and config.state.redis is None:
+        yield ("cluster", "enabled"), "needs a Redis that elects: set state.redis.url"
+
+
 def _port_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     taken = [("listen", config.listen.host, config.listen.port)]
     if config.admin.enabled:
         taken.append(("admin", config.admin.host, config.admin.port))
     if config.metrics.port is not None:
         taken.append(("metrics", config.metrics.host, config.metrics.port))
+    if config.is_clustered and config.cluster.host is not None:
+        taken.append(("cluster", config.cluster.host, config.cluster.port))
     for number, (section, host, port) in enumerate(taken):
         for other, other_host, other_port in taken[:number]:
             if port == other_port != 0 and (host == other_host or {host, other_host} & ANY_ADDRESS):
@@ -303,7 +335,7 @@ def _backend_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
 
 def _token_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     if config.jwt.data and config.auth.mode != "keys":
-        yield ("jwt", "data"), "is for auth.mode keys: where it is open nobody is asked who he is"
+        yield ("jwt", "data"), "is for auth.mode keys: mode open authenticates no caller"
     for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
         if len({each.issuer for each in issuers}) < len(issuers):
             yield ("jwt", port), "has an issuer twice"

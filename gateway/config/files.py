@@ -12,8 +12,6 @@ M = TypeVar("M", bound=BaseModel)
 
 STDOUT = Path("-")
 
-Marks = tuple[tuple[int, int, int] | None, ...]
-
 
 def folder_of(config_file: Path | None) -> Path:
     """The base of relative paths: the absolute folder of the file; without a file the working directory, as an empty
@@ -27,21 +25,6 @@ def resolve_files(section: M, folder: Path) -> M:
     resolved = {name: _resolve(getattr(section, name), folder) for name in type(section).model_fields}
     changed = {name: value for name, value in resolved.items() if value is not getattr(section, name)}
     return section.model_copy(update=changed) if changed else section
-
-
-def marks(*files: Path) -> Marks:
-    """The identity of each file (inode, size, time), which changes when it is modified or replaced; None: there is no
-    file.
-    """
-    return tuple(map(_mark, files))
-
-
-def _mark(file: Path) -> tuple[int, int, int] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _resolve(value: Any, folder: Path) -> Any:

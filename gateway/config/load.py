@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from backends.poll import tls_context
+from backends.tls import tls_context
 from gateway.config.besides import disagreements_of_the_rest
 from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
 from gateway.config.files import STDOUT, folder_of
@@ -28,6 +28,7 @@ from gateway.config.problems import (
     read_yaml,
     validation_problems,
 )
+from gateway.config.sections import BackendSection
 from gateway.config.step_time import read_configured_step_time
 from gateway.config.tls import server_context
 
@@ -115,6 +116,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         )
         checks.append((("backends", index, "step_time_file"), partial(read_configured_step_time, backend)))
         checks.append((("backends", index, "ca_file"), partial(_certificates, backend.ca_file)))
+        checks.append((("backends", index, "cert_file"), partial(_client_certificate, backend)))
     for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
         checks += [
             (("jwt", port, index, "ca_file"), partial(_certificates, each.ca_file))
@@ -131,6 +133,8 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         checks.append((("admin", "key_file"), lambda: _see_that_it_is_not_elsewhere(config.admin.key_file)))
     if config.state.redis is not None:
         checks.append((("state", "redis", "password_file"), config.state.redis.secret))
+    if config.is_clustered:
+        checks.append((("cluster", "secret_file"), config.cluster.secret))
     if config.prompt_tokens.ranks_file is not None:
         checks.append((("prompt_tokens", "ranks_file"), lambda: _encoding(config)))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]
@@ -146,7 +150,11 @@ def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
         checks.append((("admin", "host"), partial(_address, config.admin.host)))
     if config.metrics.port is not None:
         checks.append((("metrics", "host"), partial(_address, config.metrics.host)))
-    for port, tls in (("listen", config.listen.tls), ("admin", config.admin.tls)):
+    for port, tls in (
+        ("listen", config.listen.tls),
+        ("admin", config.admin.tls),
+        ("cluster", config.cluster.tls if config.is_clustered else None),
+    ):
         if tls is not None:
             checks.append(((port, "tls"), partial(server_context, tls)))
     for section, log in (("access_log", config.access_log), ("trace_log", config.trace_log)):
@@ -163,7 +171,12 @@ def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
 
 def _certificates(path: Path | None) -> None:
     if path is not None:
-        tls_context(str(path))
+        tls_context(path)
+
+
+def _client_certificate(backend: BackendSection) -> None:
+    if backend.cert_file is not None:
+        tls_context(None, backend.cert_file, backend.key_file)
 
 
 def _address(host: str) -> None:

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from backends.tls import Marks, file_marks
 from gateway.config.config import Config
-from gateway.config.files import Marks, marks
 from gateway.config.load import load_config
 from gateway.config.problems import ConfigError
 
@@ -19,12 +19,16 @@ log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Watches the file of a running gateway. `apply` is called with every new Config, and rejects it by ValueError."""
+    """Watches the file of a running gateway. `apply` is called with every new Config, and rejects it by ValueError.
+
+    `has_failed`: the file as it was last read is not in force.
+    """
 
     def __init__(self, path: Path, config: Config, apply: Callable[[Config], None], *, look_s: float = LOOK_S) -> None:
         self._path = path
         self._files = (path, config.auth.keys_file)
         self._apply = apply
+        self.has_failed = False
         self._look_s = look_s
         self._asked = asyncio.Event()
         self._seen = self._marks()  # before the gateway starts: the start takes time
@@ -47,12 +51,15 @@ class Reloading:
             await self._read()
 
     async def _read(self) -> None:
+        self.has_failed = True
         try:
             self._apply(await asyncio.to_thread(load_config, self._path))
         except ConfigError as error:
             log.error("%s is not valid, and the last one that was stays in force:\n%s", self._path, error)  # noqa: TRY400
         except ValueError as error:
             log.error("%s is not put in force: %s", self._path, error)  # noqa: TRY400
+        else:
+            self.has_failed = False
 
     def _marks(self) -> Marks:
-        return marks(*self._files)
+        return file_marks(*self._files)

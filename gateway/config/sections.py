@@ -114,11 +114,14 @@ class ServerTls(Section):
 
 
 class Listen(Section):
-    """The data port: address, TLS, optional response headers, and the origins that browsers may call it from."""
+    """The data port: address, TLS, the networks of the proxies in front of it, optional response headers, and the
+    origins that browsers may call it from.
+    """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535), BeforeValidator(not_bool)] = 8080
     tls: ServerTls | None = None
+    trusted_hops: tuple[Network, ...] = ()
     show_queue_ms: bool = False
     show_backend: bool = False
     allowed_origins: tuple[str, ...] = ()
@@ -145,7 +148,9 @@ class StepTimeSection(Section):
 
 
 class BackendSection(Section):
-    """One server. Settings that are None are queried, measured or learned. `ca_file` (PEM) is for https."""
+    """One server. Settings that are None are queried, measured or learned. `ca_file` (PEM) is for https; so are
+    `cert_file` and `key_file`, the certificate that the gateway shows there, which are read again when they change.
+    """
 
     url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"})]
     name: Name | None = None
@@ -162,6 +167,8 @@ class BackendSection(Section):
     kind: Kind | None = None
     scheduling_policy: Literal["fcfs", "priority"] | None = None
     ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
 
     @property
     def id(self) -> str:
@@ -184,6 +191,12 @@ class BackendSection(Section):
     def _has_one_key(self) -> Self:
         if sum(key is not None for key in (self.api_key, self.api_key_file, self.api_key_env)) > 1:
             raise ValueError("set only one of api_key, api_key_file and api_key_env")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_pair(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("set both of cert_file and key_file, or none")
         return self
 
     @model_validator(mode="after")
@@ -270,19 +283,24 @@ class QueueSection(Section):
 
 
 class LimitsSection(Section):
-    """Limits on requests and responses."""
+    """Limits on requests and responses. `memory_bytes_max` None: the limit of the process's control group.
+    `resends_max`: how often a call is sent again after a backend broke its connection before the first byte.
+    """
 
     body_bytes_max: Bytes = ByteSize(16 << 20)
     body_values_max: Count = 100_000
     header_bytes_max: Bytes = ByteSize(32 << 10)
-    body_timeout_s: Seconds = 60.0
+    body_timeout_s: Seconds = 30.0
     answer_silence_s_max: Seconds = 600.0
     choices_max: Count = 16
     prompts_max: Count = 128
     inputs_max: Count = 2048
     output_tokens_max: Count = 131_072
+    logprobs_max: Count = 20  # vLLM's own --max-logprobs; OpenAI allows as many
     header_tpot_ratio_min: Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)] = 0.5
     unread_bytes_max: Bytes = ByteSize(256 << 20)
+    memory_bytes_max: Bytes | None = None
+    resends_max: Annotated[int, Field(ge=0, le=3), BeforeValidator(not_bool)] = 1
     xargs_allowed: frozenset[str] | None = None
 
 
@@ -318,7 +336,7 @@ class AuthSection(Section):
 
 
 class HealthSection(Section):
-    """How often backends are polled: every `idle_s` while they run nothing, every `busy_s` while they do."""
+    """How often backends are polled: every `idle_s` while idle, every `busy_s` while they are busy or get no calls."""
 
     idle_s: Seconds = 1.0
     busy_s: Seconds = 0.25

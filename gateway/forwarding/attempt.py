@@ -8,11 +8,12 @@ backend's first event. From then on there is no retry.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
 from backends.health import Evidence
-from backends.kinds import BackendKind
+from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS
 from backends.meters.events import StreamCall, StreamMeter
 from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
@@ -21,6 +22,7 @@ from gateway.api.token_counts import OutputTokens
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
+from gateway.forwarding.retry_after import retry_after_s
 from gateway.forwarding.settlement import Settlement
 from gateway.forwarding.stream_usage import asks_for_more, body_for, usage_of_client
 from gateway.forwarding.unread_bytes import UnreadBytes
@@ -51,51 +53,57 @@ class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
     """The backend rejected `stream_options`, which the gateway had added: it can be retried without them."""
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptContext:
+    """What the attempts of all calls of a gateway share."""
+
+    request_admission: RequestAdmission
+    answer_headers: AnswerHeaders
+    output_tokens: OutputTokens
+    unread: UnreadBytes
+
+
 class Attempt:
     """One call at the backend of its lease. Used once."""
 
     def __init__(
         self,
-        *,
+        context: AttemptContext,
         call: Call,
         lease: Lease,
         trace: CallTrace,
+        *,
+        backend: LiveBackend,
         backend_client: BackendClient,
-        kind: BackendKind,
-        plugin_name: str | None,
-        reads_priority: bool,
         tier: Tier,
-        request_admission: RequestAdmission,
-        answer_headers: AnswerHeaders,
-        output_tokens: OutputTokens,
-        unread: UnreadBytes,
         on_id: Callable[[str], None],
+        on_begun: Callable[[], None],
         count_now: Callable[[], Awaitable[None]],
     ) -> None:
-        """`on_id` is called with the id of the answer as soon as it passes, where the API has ids to fetch it by.
-        `plugin_name` is the gateway's name at the plugin inside the backend; None: it has no plugin. A backend that
-        `reads_priority` orders its own queue. `tier` is that of the call's tenant. `count_now` returns when the
+        """`tier` is that of the call's tenant. `on_begun` is called when the backend has begun to answer, `on_id` with
+        the id of the answer as soon as it passes, where the API has ids to fetch it by. `count_now` returns when the
         backend has reported the steps that it has counted.
         """
         self._call = call
         self._lease = lease
         self._trace = trace
         self._backend_client = backend_client
-        self._kind = kind
-        self._plugin_name = plugin_name
-        self._reads_priority = reads_priority
+        self._kind = backend.known_kind
+        self._plugin_name = backend.plugin_name
+        self._reads_priority = backend.reads_priority
         self._tier = tier
-        self._output_tokens = output_tokens
-        self._answer_headers = answer_headers
-        self._unread = unread
+        self._output_tokens = context.output_tokens
+        self._answer_headers = context.answer_headers
+        self._unread = context.unread
         self._on_id = on_id
+        self._on_begun = on_begun
         self._count_now = count_now
-        self._has_left = False
+        self._has_counted_disconnect = False
         self._meter: StreamMeter | None = None  # of a stream that has begun
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
-            request_admission=request_admission,
-            output_tokens=output_tokens,
+            request_admission=context.request_admission,
+            output_tokens=context.output_tokens,
             pace=backend_client.pace,
             call=call,
             lease=lease,
@@ -120,14 +128,14 @@ class Attempt:
             if not self._lease.is_preempted and (exchange is None or exchange.status < 400):
                 if exchange is not None:
                     exchange.release()
-                await self._left()
+                await self._client_disconnected()
             raise
         finally:
             if exchange is not None:
                 exchange.release()
             if self._timeliness is not None:
                 self._lease.timing = self._trace.timing = self._timeliness.timing()
-        failed = result.outcome is Outcome.BACKEND_FAILED and not result.refused
+        failed = result.outcome is Outcome.BACKEND_FAILED and not result.rejected
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
@@ -150,12 +158,12 @@ class Attempt:
                 raise
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
-    def _body(self) -> bytes:
+    def _body(self) -> bytes | bytearray:
         parsed, call = self._call.parsed, self._call
         body = body_for(parsed, self._kind)
         if self._plugin_name is None:
             return body
-        told = engine_arguments(
+        arguments = engine_arguments(
             call.request,
             call.tenant,
             self._tier,
@@ -163,7 +171,7 @@ class Attempt:
             number=self._lease.number,
             now=call.dispatcher.now(),
         )
-        return with_arguments(body, parsed.body.content_type, told)
+        return with_arguments(body, parsed.body.content_type, arguments)
 
     def _priority(self) -> int:
         """The priority by which the backend orders its own queue; 0 where it does not."""
@@ -178,8 +186,9 @@ class Attempt:
     async def _relay_body(self, exchange: HttpExchange) -> RelayResult:
         body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, self._call.tenant.id)
         self._lease.answering()
+        self._on_begun()
         if exchange.status >= 400:
-            self._raise_if_not_taken(exchange.status, body.data)
+            self._raise_if_not_taken(exchange, body.data)
         exchange.release()
         await self._settlement.whole(exchange.status, body.data)
         if self._timeliness is not None and (usage := self._trace.usage) is not None:
@@ -192,6 +201,7 @@ class Attempt:
         except UpstreamClosed:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         self._lease.answering()
+        self._on_begun()
         settlement, uncounted = self._settlement, list[str]()
         meter = self._meter = self._make_meter(uncounted)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
@@ -210,29 +220,29 @@ class Attempt:
             self._lease.passed = nothing
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
         self._trace.reason = result.failure
-        if result.outcome is Outcome.CLIENT_GONE:
-            await self._left()
+        if result.outcome is Outcome.CLIENT_DISCONNECTED:
+            await self._client_disconnected()
             return result
         await settlement.streamed(meter.usage, "".join(uncounted) if meter.tokens_estimated else None)
         if result.outcome is Outcome.COMPLETED and not result.slowed:
             settlement.paced(meter.usage)
         return result
 
-    async def _left(self) -> None:
+    async def _client_disconnected(self) -> None:
         """After a disconnect: charge what the backend has done by now. Where it counts its steps, the count is fetched
         first, while the lease still holds the slot.
         """
-        left_s, meter, stream = time.perf_counter(), self._meter, self._call.parsed.stream
+        disconnected_s, meter, stream = time.perf_counter(), self._meter, self._call.parsed.stream
         self._lease.answering()  # too late to preempt the request
         try:
-            if not self._has_left and (not stream or (meter is not None and meter.tokens_estimated)):
-                self._has_left = True
+            if not self._has_counted_disconnect and (not stream or (meter is not None and meter.tokens_estimated)):
+                self._has_counted_disconnect = True
                 await self._count_now()
         finally:
             if stream:
-                self._settlement.left_stream(meter, time.perf_counter() - left_s)
+                self._settlement.disconnected_stream(meter, time.perf_counter() - disconnected_s)
             else:
-                self._settlement.left(time.perf_counter() - left_s)
+                self._settlement.disconnected(time.perf_counter() - disconnected_s)
 
     def _make_meter(self, uncounted: list[str]) -> StreamMeter:
         parsed, request = self._call.parsed, self._call.request
@@ -245,21 +255,23 @@ class Attempt:
                 prompts=parsed.prompts,
                 nulls_usage=self._kind.nulls_usage,
                 tokens_per_byte=self._output_tokens.tokens_per_byte(request.tenant_id, request.model),
-                remembered=self._backend_client.remembered,
+                memo=self._backend_client.memo,
                 on_text=uncounted.append if self._output_tokens.is_exact else None,
                 on_id=self._on_id,
             )
         )
 
-    def _raise_if_not_taken(self, status: int, body: bytes | bytearray) -> None:
+    def _raise_if_not_taken(self, exchange: HttpExchange, body: bytes | bytearray) -> None:
         """Raise where an error response means that this backend does not take the call now, or with these options."""
-        kind = self._kind
+        kind, status = self._kind, exchange.status
+        if status in (429, 503) and (hold_s := retry_after_s(exchange.headers)) is not None:
+            raise BackendRejected(Evidence.BUSY, max(hold_s, BUSY_HOLD_S))
         if kind.busy is not None and status == kind.busy[0] and kind.busy[1] in body:
             raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S)
         if status == 503:
             raise BackendRejected(Evidence.BROKEN, BUSY_HOLD_S)
-        refused = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body
-        if refused and asks_for_more(self._call.parsed, kind):
+        rejected = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body
+        if rejected and asks_for_more(self._call.parsed, kind):
             raise OptionsRejected
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from backends.meters.events import Remembered
+from backends.meters.events import StreamMemo
 from backends.upstream import Upstream
 from gateway.forwarding.decode_pace import DecodePace
 
@@ -14,5 +14,5 @@ class BackendClient:
 
     upstream: Upstream
     credentials: Mapping[str, str]
-    remembered: Remembered = field(default_factory=Remembered)
+    memo: StreamMemo = field(default_factory=StreamMemo)
     pace: DecodePace = field(default_factory=DecodePace)

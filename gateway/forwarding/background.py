@@ -124,7 +124,7 @@ class Background:
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_S_MAX):
                 body = await self._asked(response, RESPONSE_CANCEL)
-        response.told(body, backend_client=self._backend_clients[response.lease.backend_id])
+        response.update(body, backend_client=self._backend_clients[response.lease.backend_id])
 
     def _ended_alone(self, trace: CallTrace) -> None:
         """Log what was made after the client disconnected: the line of its call is in the log already."""
@@ -147,7 +147,7 @@ class Background:
             late = time.perf_counter() >= ends_at
             body = await self._asked(response, RESPONSE_CANCEL if late else RESPONSE)
             failures = failures + 1 if body is None else 0
-            if response.told(body, backend_client=self._backend_clients[response.lease.backend_id]):
+            if response.update(body, backend_client=self._backend_clients[response.lease.backend_id]):
                 return
         response.lease.outcome = Outcome.BACKEND_FAILED
 
@@ -177,7 +177,7 @@ class _Running:
         trace.reserved_tokens, trace.usage = 0, None  # both belong to the response's trace now
         self._started_s = time.perf_counter()
 
-    def told(self, body: dict[str, Any] | None, *, backend_client: BackendClient) -> bool:
+    def update(self, body: dict[str, Any] | None, *, backend_client: BackendClient) -> bool:
         """Account for a poll's answer; return whether the response has ended."""
         status = None if body is None else body.get("status")
         usage = None if body is None else ANSWERS[AnswerKind.RESPONSES].usage(body)

@@ -18,7 +18,7 @@ ALPHA_MIN = 0.1
 
 
 @dataclass(slots=True)
-class _Average:
+class _PaceAverage:
     value: float
     observations: int = 0
 
@@ -33,8 +33,8 @@ class DecodePace:
 
     def __init__(self, counted: Counted = lambda _begun_s, _ended_s: None) -> None:
         self.counted = counted
-        self._first_s = _Average(0.0)
-        self._token_s = _Average(TOKEN_S_AT_FIRST)
+        self._first_s = _PaceAverage(0.0)
+        self._token_s = _PaceAverage(TOKEN_S_AT_FIRST)
 
     def streamed(self, *, tokens: float, first_s: float, duration_s: float) -> None:
         """Observe a completed stream, with its first token after `first_s` and its last after `duration_s`."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.api.bodies import JSON_TYPE
+from gateway.api.bodies import JSON_TYPE, without_brace
 from policies.types import Request, Tenant, Tier
 
 ARGUMENTS: Final = "vllm_xargs"
@@ -23,7 +23,7 @@ def engine_arguments(
     """The arguments of one call, times in milliseconds. The call is the `number`-th that the gateway of this name sends
     to this backend. `now` is on the clock of `request.arrived_at`.
     """
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "tenant": tenant.id,
         "tier": tier.id,
         "fairlead_weights": [tenant.weight, tier.weight],
@@ -32,21 +32,21 @@ def engine_arguments(
     envelope = request.envelope
     if envelope is not None and envelope.ttft_s is not None:
         left_s = request.arrived_at + envelope.ttft_s - now
-        told["slo_ttft_ms"] = max(LEAST_MS, round(left_s * 1000, 3))
-        told["fairlead_ttft_ms"] = round(envelope.ttft_s * 1000, 3)
+        arguments["slo_ttft_ms"] = max(LEAST_MS, round(left_s * 1000, 3))
+        arguments["fairlead_ttft_ms"] = round(envelope.ttft_s * 1000, 3)
     if envelope is not None and envelope.tpot_s is not None:
-        told["slo_tpot_ms"] = round(envelope.tpot_s * 1000, 3)
-    return told
+        arguments["slo_tpot_ms"] = round(envelope.tpot_s * 1000, 3)
+    return arguments
 
 
-def with_arguments(body: bytes, content_type: str, told: Mapping[str, Any]) -> bytes:
+def with_arguments(body: bytes | bytearray, content_type: str, arguments: Mapping[str, Any]) -> bytes | bytearray:
     """The body with these arguments beside the client's own. A body that is not JSON (a form) is returned unchanged."""
     if content_type != JSON_TYPE:
         return body
     if b'"vllm_xargs"' not in body:
-        return body.rstrip()[:-1] + b',"vllm_xargs":' + orjson.dumps(told) + b"}"
+        return b"".join((without_brace(body), b',"vllm_xargs":', orjson.dumps(arguments), b"}"))
     call = orjson.loads(body)
     own = call.get(ARGUMENTS)
     if own is not None and not isinstance(own, dict):
         return body  # invalid: the backend rejects it
-    return orjson.dumps({**call, ARGUMENTS: {**(own or {}), **told}})
+    return orjson.dumps({**call, ARGUMENTS: {**(own or {}), **arguments}})

@@ -3,7 +3,6 @@
 A short answer is parsed. A long one is searched for the requested members of its top level (backends/meters/long.py).
 """
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ import orjson
 
 from backends.meters import long
 from backends.meters.events import json_object
+from gateway.intake.long_bodies import in_turns
 
 
 def is_long(body: bytes | bytearray) -> bool:
@@ -22,26 +22,16 @@ async def read_answer(body: bytes | bytearray, members: Iterable[str], *, search
     """The parsed answer; of a long one, or with `search`, only these members. Empty where it is no JSON object."""
     if not (search or is_long(body)):
         return json_object(body) or {}
-    found = {name: await _in_turns(long.member(body, name)) for name in members}
+    found = {name: await in_turns(long.member(body, name)) for name in members}
     return {name: value for name, value in found.items() if value is not None}
 
 
 async def is_whole_json(body: bytes | bytearray) -> bool:
     """Whether the body is complete JSON."""
     if is_long(body):
-        return bool(await _in_turns(long.is_whole(body)))
+        return bool(await in_turns(long.is_whole(body)))
     try:
         orjson.loads(body)
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-async def _in_turns(steps: long.Steps) -> Any:
-    """The result of these steps, with a turn of the event loop between them."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-        await asyncio.sleep(0)

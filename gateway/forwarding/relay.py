@@ -23,6 +23,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from backends.meters.events import EventTooLongError, StreamMeter
 from backends.upstream import HttpExchange, UpstreamError, UpstreamProtocolError
+from gateway.api.headers import nominated_by
 from gateway.forwarding.long_answers import is_whole_json
 from gateway.forwarding.unread_bytes import UnreadAnswer, UnreadBytes
 from gateway.http.event_stream import begin_stream
@@ -44,7 +45,7 @@ always hears of the first report and of the last."""
 class RelayResult(NamedTuple):
     """What to return from the handler, and how the exchange ended.
 
-    `failure` says for the log what the backend did wrong, or that it `refused` the call; `slowed` that the backend had
+    `failure` says for the log what the backend did wrong, or that it `rejected` the call; `slowed` that the backend had
     to wait for the client. A handler that a disconnect cancels gets no result.
     """
 
@@ -52,12 +53,18 @@ class RelayResult(NamedTuple):
     outcome: Outcome
     failure: str | None = None
     slowed: bool = False
-    refused: bool = False
+    rejected: bool = False
 
 
 def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length."""
-    return {name: value for name, value in headers.items() if name in _PASSED_HEADERS or name.startswith("x-")}
+    """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length, and none
+    that its Connection names.
+    """
+    passed = {name: value for name, value in headers.items() if name in _PASSED_HEADERS or name.startswith("x-")}
+    if (connection := headers.get("connection")) is not None:
+        for name in nominated_by((connection,)):
+            passed.pop(name, None)
+    return passed
 
 
 class WholeBody(NamedTuple):
@@ -129,21 +136,36 @@ async def relay_stream(
         )
         failure = await relay.run()
     except ConnectionError:  # aiohttp's, of the client's side
-        return RelayResult(response, Outcome.CLIENT_GONE)
+        return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
     finally:
         exchange.release()
-    if relay.client_gone:
-        return RelayResult(response, Outcome.CLIENT_GONE)
+    if relay.is_disconnected:
+        return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
     outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
-    return RelayResult(response, outcome, failure, slowed=relay.slowed, refused=meter.refused)
+    return RelayResult(response, outcome, failure, slowed=relay.slowed, rejected=meter.rejected)
 
 
 class _StreamRelay:
     """The callback between the two sockets of one stream."""
 
     __slots__ = (
-        "_chunked", "_drain", "_exchange", "_feed", "_meter", "_on_unread", "_on_usage", "_paused_at", "_room",
-        "_tell_at", "_time", "_timeliness", "_told", "_transport", "_writer", "client_gone", "slowed",
+        "_chunked",
+        "_drain",
+        "_exchange",
+        "_feed",
+        "_meter",
+        "_on_unread",
+        "_on_usage",
+        "_paused_at",
+        "_report_at",
+        "_reported",
+        "_room",
+        "_time",
+        "_timeliness",
+        "_transport",
+        "_writer",
+        "is_disconnected",
+        "slowed",
     )  # fmt: skip
 
     def __init__(
@@ -169,12 +191,12 @@ class _StreamRelay:
         self._time = asyncio.get_running_loop().time
         self._on_unread = on_unread
         self._writer = writer
-        self._tell_at = 0.0  # output tokens at which on_usage is called next
-        self._told: Usage | None = None
+        self._report_at = 0.0  # output tokens at which on_usage is called next
+        self._reported: Usage | None = None
         self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
         self._drain: asyncio.Task[None] | None = None
         self._paused_at = 0.0  # meaningful while `_drain` is set
-        self.client_gone = False
+        self.is_disconnected = False
         self.slowed = False
 
     async def run(self) -> str | None:
@@ -184,14 +206,14 @@ class _StreamRelay:
             await self._exchange.stream(self._on_body)
             left = False
         except (UpstreamError, EventTooLongError) as error:
-            reason, left = str(error), self.client_gone
+            reason, left = str(error), self.is_disconnected
         finally:
-            self._tell()
+            self._report()
             if self._drain is not None:
                 self._drain.cancel()
                 if left:
                     self._on_unread(asyncio.get_running_loop().time() - self._paused_at)
-        return None if self.client_gone else self._end(reason)
+        return None if self.is_disconnected else self._end(reason)
 
     def _end(self, reason: str) -> str | None:
         """Write what the meter held back, and an error event where the stream is incomplete. Return what failed."""
@@ -200,10 +222,10 @@ class _StreamRelay:
             self._write(rest)
         if self._timeliness is not None:
             self._timeliness.passed(meter.output_tokens, self._time())
-        self._tell()
+        self._report()
         if meter.done:  # the answer is whole, whatever became of the connection
             return None
-        if meter.refused:
+        if meter.rejected:
             return "refused by the backend in its stream"
         if meter.error:
             return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
@@ -218,21 +240,21 @@ class _StreamRelay:
         tokens = self._meter.output_tokens
         if self._timeliness is not None:
             self._timeliness.passed(tokens, self._time())
-        if tokens >= self._tell_at:
-            self._tell()
+        if tokens >= self._report_at:
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         usage = self._meter.usage
-        if usage is not None and usage != self._told:
-            self._told = usage
-            self._tell_at = self._on_usage(usage)
+        if usage is not None and usage != self._reported:
+            self._reported = usage
+            self._report_at = self._on_usage(usage)
 
     def _write(self, data: bytes) -> None:
         transport, size = self._transport, len(data)
         try:
             transport.write(b"%x\r\n%b\r\n" % (size, data) if self._chunked else data)
         except RuntimeError:  # uvloop's, of a transport that is closed
-            self._leave()
+            self._client_disconnected()
             return
         self._room -= size
         if self._room < 0:
@@ -241,7 +263,7 @@ class _StreamRelay:
     def _mind_the_buffer(self) -> None:
         """Pause reading from the backend until the client's write buffer has drained."""
         if self._transport.is_closing():
-            self._leave()
+            self._client_disconnected()
             return
         buffered = self._transport.get_write_buffer_size()
         self._room = CLIENT_BUFFER_BYTES_MAX - buffered
@@ -255,14 +277,14 @@ class _StreamRelay:
         try:
             await self._writer.drain()
         except ConnectionError:
-            self._leave()
+            self._client_disconnected()
             return
         if self._transport.is_closing():  # drain() also returns when the connection is cut
-            self._leave()
+            self._client_disconnected()
         else:
             self._drain = None
             self._exchange.resume()
 
-    def _leave(self) -> None:
-        self.client_gone = True
+    def _client_disconnected(self) -> None:
+        self.is_disconnected = True
         self._exchange.release()

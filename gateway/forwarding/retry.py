@@ -15,19 +15,15 @@ from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
-from gateway.api.token_counts import OutputTokens
-from gateway.forwarding.attempt import Attempt, BackendRejected, OptionsRejected
+from gateway.forwarding.attempt import Attempt, AttemptContext, BackendRejected, OptionsRejected
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import RelayResult
-from gateway.forwarding.unread_bytes import UnreadBytes
-from gateway.http.answer_headers import AnswerHeaders
+from gateway.forwarding.retry_budget import CallRetries, RetryBudget
 from gateway.http.event_stream import HEARTBEAT, STREAMED, Heartbeat
-from gateway.intake.admission import Call, RequestAdmission
+from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted
 from policies.types import Outcome, Tier
-
-RESENDS_MAX = 1  # of a call whose connection broke before the answer: the call itself may break backends
 
 
 class Generation:
@@ -36,34 +32,32 @@ class Generation:
     def __init__(
         self,
         *,
-        request_admission: RequestAdmission,
+        context: AttemptContext,
         backends: BackendPool,
         backend_clients: Mapping[str, BackendClient],
         tiers: Mapping[str, Tier],
-        answer_headers: AnswerHeaders,
-        output_tokens: OutputTokens,
-        unread: UnreadBytes,
+        resends_max: int,
         heartbeat_s: float | None = None,
         on_answer: Callable[[str, Call, str, int], None],
     ) -> None:
-        """`on_answer` is called for an answer that can be fetched later, with its id, its call, the id of its backend,
-        and its prompt and output tokens so far. `heartbeat_s`: seconds that a waiting stream stays silent before its
-        head, and between comments; None: the head comes with the first event.
+        """`resends_max`: how often a call is sent again whose backend broke the connection before the answer; it may be
+        the call that breaks backends. `on_answer` is called for an answer that can be fetched later, with its id, its
+        call, the id of its backend, and its prompt and output tokens so far. `heartbeat_s`: seconds that a waiting
+        stream stays silent before its head, and between comments; None: the head comes with the first event.
         """
-        self._request_admission = request_admission
+        self._context = context
         self._backends = backends
         self._backend_clients = backend_clients
         self._tiers = tiers
-        self._answer_headers = answer_headers
-        self._output_tokens = output_tokens
-        self._unread = unread
         self._on_answer = on_answer
         self._heartbeat_s = heartbeat_s
+        self._resends_max = resends_max
+        self._budget = RetryBudget()
         self.stopping = False  # the gateway itself cuts its exchanges, so failures are no evidence about backends
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
         """Parse, admit and run a call. Raises ProblemError, Rejected, UpstreamError."""
-        return await self.run(request, await self._request_admission.take(request, endpoint, trace), trace)
+        return await self.run(request, await self._context.request_admission.take(request, endpoint, trace), trace)
 
     async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
         """Queue an admitted call, send it and return its response. Raises Rejected, UpstreamError."""
@@ -71,7 +65,7 @@ class Generation:
         if trace.spans is not None:
             trace.spans.queued()
         if self._heartbeat_s is not None and call.parsed.stream and call.parsed.answer in STREAMED:
-            headers = partial(self._answer_headers.of, trace)
+            headers = partial(self._context.answer_headers.of, trace)
             request[HEARTBEAT] = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
         lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
         try:
@@ -88,42 +82,64 @@ class Generation:
 
         Raises Rejected, UpstreamError.
         """
+        with self._budget.call() as retries:
+            return await self._send_until_taken(request, call, lease, trace, retries)
+
+    async def _send_until_taken(
+        self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace, retries: CallRetries
+    ) -> RelayResult:
         resends = 0
         while True:
             sent_at = call.dispatcher.now()
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
-            self._backends.sent(lease.backend_id)
+            backend = self._backends[lease.backend_id]
+            backend.step_counts.sent(sent_at)
             if trace.spans is not None:
-                trace.spans.sent(lease.backend_id, self._backends.kind(lease.backend_id).name)
+                trace.spans.sent(lease.backend_id, backend.known_kind.name)
+            sending = self._send(request, call, lease, trace, sent_at=sent_at, on_begun=retries.answered)
             try:
-                return await lease.unless_preempted(self._send(request, call, lease, trace, sent_at))
+                return await lease.unless_preempted(sending)
             except Preempted:
-                if trace.spans is not None:
-                    trace.spans.came_back("withdrawn")
-                await lease.returned(0.0)
-            except BackendRejected as refusal:
-                self._report(lease.backend_id, refusal.evidence, call, sent_at)
-                if refusal.evidence is Evidence.BROKEN:
-                    resends += 1
-                    if resends > RESENDS_MAX:
-                        raise UpstreamError("the backend broke the connection before it answered") from None
-                if trace.spans is not None:
-                    trace.spans.came_back(refusal.evidence)
-                await lease.returned(refusal.hold_s)
+                reason, hold_s, is_failure = "preempted", 0.0, False
+            except BackendRejected as rejection:
+                self._report(lease.backend_id, rejection.evidence, call, sent_at)
+                resends += rejection.evidence is Evidence.BROKEN
+                if resends > self._resends_max:
+                    raise UpstreamError("the backend broke the connection before it answered") from None
+                # A busy backend does not fail: its calls wait as all others do.
+                reason, hold_s, is_failure = rejection.evidence, rejection.hold_s, rejection.evidence != Evidence.BUSY
             except UpstreamError:
                 self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
                 raise
+            if trace.spans is not None:
+                trace.spans.came_back(reason)
+            await lease.returned(hold_s)
+            if is_failure:
+                await self._enter_budget(retries)
+
+    async def _enter_budget(self, retries: CallRetries) -> None:
+        try:
+            await retries.begin()
+        except TimeoutError:
+            raise UpstreamError("backends fail, and other calls are being sent again already") from None
 
     async def _send(
-        self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace, sent_at: float
+        self,
+        request: web.BaseRequest,
+        call: Call,
+        lease: Lease,
+        trace: CallTrace,
+        *,
+        sent_at: float,
+        on_begun: Callable[[], None],
     ) -> RelayResult:
         try:
-            result, evidence = await self._attempt(call, lease, trace).run(request)
+            result, evidence = await self._attempt(call, lease, trace, on_begun).run(request)
         except OptionsRejected:
-            self._backends.options_refused(lease.backend_id)
-            result, evidence = await self._attempt(call, lease, trace).run(request)
+            self._backends[lease.backend_id].rejects_options()
+            result, evidence = await self._attempt(call, lease, trace, on_begun).run(request)
         self.answered(call, lease, trace)
-        if result.outcome is not Outcome.CLIENT_GONE:
+        if result.outcome is not Outcome.CLIENT_DISCONNECTED:
             self._report(lease.backend_id, evidence, call, sent_at)
         return result
 
@@ -134,7 +150,7 @@ class Generation:
             tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
             self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
 
-    def _attempt(self, call: Call, lease: Lease, trace: CallTrace) -> Attempt:
+    def _attempt(self, call: Call, lease: Lease, trace: CallTrace, on_begun: Callable[[], None]) -> Attempt:
         backend_id = lease.backend_id
 
         def named(answer_id: str) -> None:
@@ -142,19 +158,15 @@ class Generation:
             self.answered(call, lease, trace)
 
         return Attempt(
-            call=call,
-            lease=lease,
-            trace=trace,
+            self._context,
+            call,
+            lease,
+            trace,
+            backend=self._backends[backend_id],
             backend_client=self._backend_clients[backend_id],
-            kind=self._backends.kind(backend_id),
-            plugin_name=self._backends.plugin_name(backend_id),
-            reads_priority=self._backends.reads_priority(backend_id),
             tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
-            request_admission=self._request_admission,
-            answer_headers=self._answer_headers,
-            output_tokens=self._output_tokens,
-            unread=self._unread,
             on_id=named,
+            on_begun=on_begun,
             count_now=partial(self._backends.count_now, backend_id),
         )
 

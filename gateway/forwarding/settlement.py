@@ -13,16 +13,15 @@ from typing import Any
 
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamMeter
-from backends.meters.usage import heard_tokens, texts
+from backends.meters.usage import audio_tokens, texts
 from gateway.api.token_counts import OutputTokens
 from gateway.forwarding.decode_pace import DecodePace
 from gateway.forwarding.long_answers import is_long, read_answer
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
-from policies.types import Usage
+from policies.types import NO_USAGE, Usage
 
-NO_USAGE = Usage(0, 0, 0)
 _MEMBERS = ("usage", "id", "meta")
 
 
@@ -67,7 +66,7 @@ class Settlement:
         if not self._learnt and reported.prompt_tokens:
             self._learnt = True
             self._request_admission.learn(self._call, reported.prompt_tokens)
-        return self._tell(self.true(reported))
+        return self._report(self.true(reported))
 
     def true(self, usage: Usage) -> Usage:
         """The usage, with the gateway's estimate of the prompt where the server reports none."""
@@ -93,10 +92,10 @@ class Settlement:
             return
         if usage is None:
             self._trace.estimated = True
-            heard = heard_tokens(answer) if self._call.parsed.answer is AnswerKind.TRANSCRIPTION else 0
-            prompt_tokens = heard or self._call.request.prompt_tokens
+            counted = audio_tokens(answer) if self._call.parsed.answer is AnswerKind.TRANSCRIPTION else 0
+            prompt_tokens = counted or self._call.request.prompt_tokens
             usage = Usage(prompt_tokens, 0, await self._count(answer, body, shape.text_key))
-            self._tell(usage)
+            self._report(usage)
         else:
             self.tokens(usage)
         if usage.output_tokens:
@@ -106,11 +105,11 @@ class Settlement:
         """Settle a stream at its end. `text` is what the server left uncounted, None where it counted everything."""
         if usage is None:
             self._trace.estimated = True
-            self._tell(self._estimated(0))
+            self._report(self._estimated(0))
             return
         exact = await self._output_tokens.exact(text) if text else None
         if exact is not None:
-            self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)))
+            self._report(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)))
 
     def paced(self, usage: Usage | None) -> None:
         """Observe the decode pace of a completed stream that did not wait for its client."""
@@ -126,13 +125,13 @@ class Settlement:
         """Note for how many seconds before the disconnect the stream was paused while its backend worked on."""
         self._unread_s = seconds
 
-    def left(self, since_s: float = 0.0) -> None:
+    def disconnected(self, since_s: float = 0.0) -> None:
         """Settle an answer that is not streamed after a disconnect `since_s` ago; until then its backend worked."""
         request, prompt = self._call.request, self._lease.prefilled()
         is_decoded = prompt.prompt_tokens >= request.prompt_tokens and request.output_tokens_max > 0
         self._produced(prompt, self._pace.tokens_after(self._elapsed_s(), since_s) if is_decoded else 0.0)
 
-    def left_stream(self, meter: StreamMeter | None, since_s: float = 0.0) -> None:
+    def disconnected_stream(self, meter: StreamMeter | None, since_s: float = 0.0) -> None:
         """Settle a stream after a disconnect `since_s` ago. `meter` has counted what passed; None: it had not begun."""
         usage = None if meter is None else meter.usage
         if meter is None or usage is None:  # before its first token
@@ -158,9 +157,9 @@ class Settlement:
         most = max(request.output_tokens_max, usage.output_tokens)
         output_tokens = round(min(usage.output_tokens + tokens * request.choices, most))
         self._trace.estimated = True
-        self._tell(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
+        self._report(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
 
-    def _tell(self, usage: Usage) -> float:
+    def _report(self, usage: Usage) -> float:
         self._trace.passed(usage)
         tell_at = self._lease.tokens(usage)
         if not usage.output_tokens:

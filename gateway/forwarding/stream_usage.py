@@ -26,7 +26,7 @@ def usage_of_client(parsed: ParsedCall, kind: BackendKind) -> StreamUsage:
     return StreamUsage(at_end=wants, in_chunks=wants and parsed.client_wants_continuous_usage)
 
 
-def body_for(parsed: ParsedCall, kind: BackendKind) -> bytes:
+def body_for(parsed: ParsedCall, kind: BackendKind) -> bytes | bytearray:
     """The body for this kind of backend, with the usage options that it accepts."""
     return parsed.body.asking(usage=kind.usage is not UsageDetail.NOTHING, continuous=kind.usage is UsageDetail.ALWAYS)
 

@@ -66,7 +66,7 @@ class Utilities:
     ) -> web.StreamResponse:
         """Raises ProblemError, UpstreamError."""
         if endpoint in (RESPONSE, RESPONSE_CANCEL):
-            arrival, backend_ids = self._of_kept(request, trace, path_id)
+            arrival, backend_ids = await self._of_kept(request, trace, path_id)
         else:
             arrival = await self._request_parser.receive(request, endpoint, trace)
             backend_ids = self._well(arrival)
@@ -80,21 +80,26 @@ class Utilities:
         finally:
             self._left(tenant)
 
-    def _of_kept(self, request: web.BaseRequest, trace: CallTrace, response_id: str) -> tuple[ParsedRequest, list[str]]:
+    async def _of_kept(
+        self, request: web.BaseRequest, trace: CallTrace, response_id: str
+    ) -> tuple[ParsedRequest, list[str]]:
         """The backend that has a stored response, for its owner alone. Raises ProblemError. It works during a drain,
         too: the drain waits for background responses so that clients can fetch them.
         """
         identity = self._request_parser.identify(request, trace)
+        await self._responses.fetch(response_id)
         kept = self._responses.find(response_id, identity.tenant_id)
         if kept is None or kept.backend_id not in self._backend_clients:  # its backend was removed
             raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "response_id"))
-        arrival = self._request_parser.routed(identity, NO_BODY, 0, self._pools.find(kept.model), trace)
+        arrival = self._request_parser.routed(identity, NO_BODY, 0, self._pools.routes.find(kept.model), trace)
         return arrival, [kept.backend_id]
 
     def _well(self, arrival: ParsedRequest) -> list[str]:
         """The available backends that have the model, round-robin, TRIES_MAX at most. Raises ProblemError."""
-        holders = self._pools.holders(arrival.card.id)
-        backend_ids = [each for each in self._pools.available(arrival.card.id) if holders is None or each in holders]
+        holders = self._pools.routes.holders(arrival.card.id)
+        backend_ids = [
+            each for each in self._pools.routes.available(arrival.card.id) if holders is None or each in holders
+        ]
         if not backend_ids:
             raise problem_error(Reason.NO_BACKEND)
         first = next(self._turn) % len(backend_ids)

@@ -8,7 +8,7 @@ GatewayServer -> CallMiddleware -> Generation: RequestAdmission (RequestParser) 
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from gateway.api.fields import CacheSalts
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
+from gateway.forwarding.attempt import AttemptContext
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.background import Background
 from gateway.forwarding.retry import Generation
@@ -34,6 +35,7 @@ from gateway.http.request_ids import RequestIds
 from gateway.http.server import GatewayServer, Handler
 from gateway.identity.auth import Authenticator, Identity, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
+from gateway.identity.trusted_hops import TrustedHops
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.long_bodies import LongBodies
@@ -41,6 +43,7 @@ from gateway.intake.programs import Programs
 from gateway.intake.request_parsing import RequestParser
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import Telemetry
+from gateway.ports.memory import MemoryGuard, memory_limit
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
 from policies.types import Tier
@@ -63,11 +66,16 @@ class RequestHandlers:
         telemetry: Telemetry,
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
         budgets: Budgets | None = None,
+        responses: StoredResponses | None = None,
+        secret: bytes | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
+        processes: int = 1,
     ) -> None:
-        """`tiers` and `backend_clients` are live: each look-up sees the present ones. Raises ValueError where a secret
-        cannot be read.
+        """`tiers` and `backend_clients` are live: each look-up sees the present ones. `responses` and `secret` are of
+        several `processes` that are one gateway; the secret counts where none is configured, and `is_ready` says
+        whether a leader decides. Raises ValueError where a secret cannot be read.
         """
-        self._config = config
+        self._secret, self._config = secret, config
         self._pools = pools
         self._backends = backends
         self._backend_clients = backend_clients
@@ -75,28 +83,26 @@ class RequestHandlers:
         listen = config.listen
         self._names = RequestIds()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
-        self._responses, self._unread = StoredResponses(), UnreadBytes(config.limits.unread_bytes_max)
-        auth, self.keys = make_authenticator(config.auth)
+        self._responses = StoredResponses() if responses is None else responses
+        self._unread = UnreadBytes(config.limits.unread_bytes_max)
+        auth, self.keys = make_authenticator(config.auth, secret)
         if tokens is not None:
             auth = KeysOrTokens(auth, tokens)
         self.tenants = self._make_tenants()
-        self.envelopes = Envelopes(
-            tenants=config.tenant_envelopes(),
-            tiers=config.tier_envelopes(),
-            header_tpot_ratio_min=config.limits.header_tpot_ratio_min,
-        )
+        self.envelopes = _make_envelopes(config)
+        self.memory = _make_memory_guard(config, processes)
         self._request_parser = self._make_request_parser(auth)
         self.prompt_tokens = learnt_tokens = LearntPromptTokens()
         exact_tokens = self._exact_tokens()
         request_admission = self._make_request_admission(learnt_tokens, exact_tokens)
         self._generation = Generation(
-            request_admission=request_admission,
+            context=AttemptContext(
+                request_admission, self._headers, OutputTokens(learnt_tokens, exact_tokens), self._unread
+            ),
             backends=backends,
             backend_clients=backend_clients,
             tiers=tiers,
-            answer_headers=self._headers,
-            output_tokens=OutputTokens(learnt_tokens, exact_tokens),
-            unread=self._unread,
+            resends_max=config.limits.resends_max,
             heartbeat_s=config.queue.heartbeat_s,
             on_answer=self._made,
         )
@@ -108,9 +114,9 @@ class RequestHandlers:
             ended=telemetry.ended,
         )
         self._utilities = self._make_utilities()
-        self._probes = Probes(pools)
+        self._probes = Probes(pools, is_ready)
         cors = Cors(listen.allowed_origins)
-        self._middleware = CallMiddleware(names=self._names, headers=self._headers, cors=cors, telemetry=telemetry)
+        self._middleware = self._make_middleware(cors, telemetry)
         self.server = GatewayServer(
             self._handlers(),
             names=self._names,
@@ -118,6 +124,10 @@ class RequestHandlers:
             body_bytes_max=config.limits.body_bytes_max,
             header_bytes_max=config.limits.header_bytes_max,
         )
+
+    def _make_middleware(self, cors: Cors, telemetry: Telemetry) -> CallMiddleware:
+        hops = TrustedHops(self._config.listen.trusted_hops)
+        return CallMiddleware(names=self._names, hops=hops, headers=self._headers, cors=cors, telemetry=telemetry)
 
     def _make_request_parser(self, auth: Authenticator) -> RequestParser:
         return RequestParser(
@@ -128,6 +138,7 @@ class RequestHandlers:
             pools=self._pools,
             body_timeout_s=self._config.limits.body_timeout_s,
             long_bodies=LongBodies(self._config.limits.body_values_max),
+            memory=self.memory,
         )
 
     def lame_duck(self) -> None:
@@ -185,7 +196,7 @@ class RequestHandlers:
         self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None
     ) -> RequestAdmission:
         config = self._config
-        secret = config.auth.secret_bytes() or secrets.token_bytes(32)
+        secret = config.auth.secret_bytes() or self._secret or secrets.token_bytes(32)
         return RequestAdmission(
             request_parser=self._request_parser,
             names=self._names,
@@ -227,3 +238,16 @@ class RequestHandlers:
             return None
         ranks = read_ranks(options.ranks_file)
         return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
+
+
+def _make_memory_guard(config: Config, processes: int) -> MemoryGuard:
+    limit = memory_limit(config.limits.memory_bytes_max)
+    return MemoryGuard(limit and limit // processes)
+
+
+def _make_envelopes(config: Config) -> Envelopes:
+    return Envelopes(
+        tenants=config.tenant_envelopes(),
+        tiers=config.tier_envelopes(),
+        header_tpot_ratio_min=config.limits.header_tpot_ratio_min,
+    )

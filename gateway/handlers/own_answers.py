@@ -1,7 +1,7 @@
 """Handlers of paths that need no scheduling: probes, the list of models, the version of the backends."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import orjson
 from aiohttp import web
@@ -25,18 +25,20 @@ VERSION_BYTES_MAX = 64 << 10
 class Probes:
     """Liveness and readiness of the gateway."""
 
-    def __init__(self, pools: Pools) -> None:
+    def __init__(self, pools: Pools, is_ready: Callable[[], bool]) -> None:
         self._pools = pools
+        self._is_ready = is_ready
         self.draining = False
 
     async def alive(self, request: web.BaseRequest, path_id: str) -> web.Response:
         return web.Response()
 
     async def ready(self, request: web.BaseRequest, path_id: str) -> web.Response:
-        """200 where a backend is available and the gateway does not drain, else 503. Also at /health and /ping, where
-        vLLM's clients look.
+        """200 where a backend is available, a leader decides, and the gateway does not drain; else 503. Also at /health
+        and /ping, where vLLM's clients look.
         """
-        return web.Response(status=503 if self.draining or not self._pools.any_available() else 200)
+        is_ready = not self.draining and self._is_ready() and self._pools.routes.any_available()
+        return web.Response(status=200 if is_ready else 503)
 
 
 async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: CallTrace) -> web.StreamResponse:
@@ -55,7 +57,7 @@ class ModelList:
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
         """Raises ProblemError."""
         identity = self._request_parser.identify(request, trace)
-        models = [entry for entry in self._backends.models() if identity.may_use(entry["id"])]
+        models = [card.entry for card in self._backends.catalog.models() if identity.may_use(card.id)]
         body = orjson.dumps({"object": "list", "data": models})
         return to_response(WholeAnswer(200, body), **self._headers.of(trace))
 
@@ -82,8 +84,8 @@ class Version:
         return to_response(self._known, **self._headers.of(trace))
 
     async def _ask(self) -> WholeAnswer:
-        route = self._pools.any()
-        backend_ids = self._pools.available(route[1].id) if route else []
+        route = self._pools.routes.any()
+        backend_ids = self._pools.routes.available(route[1].id) if route else []
         if not backend_ids:
             raise problem_error(Reason.NO_BACKEND)
         backend_client = self._backend_clients[backend_ids[0]]

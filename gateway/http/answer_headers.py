@@ -24,13 +24,13 @@ class AnswerHeaders:
         self._show_queue_ms = show_queue_ms
         self._show_backend = show_backend
 
-    def of(self, trace: CallTrace, refused_by: LimitKind | None = None) -> dict[str, str]:
-        """The headers of a response that is sent now. `refused_by`: the limit that rejected the call."""
+    def of(self, trace: CallTrace) -> dict[str, str]:
+        """The headers of a response that is sent now."""
         headers = {REQUEST_ID_HEADER: trace.request_id, **SERVER}
         if trace.cors:
             headers.update(trace.cors)
         if trace.rate_limits is not None:
-            headers |= rate_limit_headers(trace.rate_limits(), refused_by)
+            headers |= rate_limit_headers(trace.rate_limits())
         if self._show_queue_ms and trace.queued_s is not None and trace.dispatched_s is not None:
             headers[QUEUE_HEADER] = str(round((trace.dispatched_s - trace.queued_s) * 1000))
         if self._show_backend and trace.backend_id:
@@ -38,24 +38,17 @@ class AnswerHeaders:
         return headers
 
 
-def rate_limit_headers(limits: RateLimits, refused_by: LimitKind | None = None) -> dict[str, str]:
-    """The x-ratelimit headers. "Remaining" counts all replicas together; for the limit that rejected the call, it is
-    what this replica may still admit.
-    """
-    return _headers(LimitKind.REQUESTS, limits.requests, refused_by) | _headers(
-        LimitKind.TOKENS, limits.tokens, refused_by
-    )
+def rate_limit_headers(limits: RateLimits) -> dict[str, str]:
+    """The x-ratelimit headers, which count all replicas together."""
+    return _headers(LimitKind.REQUESTS, limits.requests) | _headers(LimitKind.TOKENS, limits.tokens)
 
 
-def _headers(kind: LimitKind, limit: RateLimit | None, refused_by: LimitKind | None) -> dict[str, str]:
+def _headers(kind: LimitKind, limit: RateLimit | None) -> dict[str, str]:
     if limit is None:
         return {}
-    remaining = limit.remaining
-    if kind is refused_by and limit.remaining_here is not None:
-        remaining = limit.remaining_here
     return {
         f"x-ratelimit-limit-{kind}": str(limit.limit),
-        f"x-ratelimit-remaining-{kind}": str(remaining),
+        f"x-ratelimit-remaining-{kind}": str(limit.remaining),
         f"x-ratelimit-reset-{kind}": _duration(limit.reset_s),
     }
 

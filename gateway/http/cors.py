@@ -12,7 +12,6 @@ from aiohttp import web
 ANY: Final = "*"
 METHODS: Final = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
 MAX_AGE_S: Final = "600"
-ORIGIN_CHARS_MAX: Final = 512
 
 NOTHING: Final[Mapping[str, str]] = {}
 

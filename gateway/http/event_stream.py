@@ -70,8 +70,8 @@ class Heartbeat:
         if response.status < 400:  # a backend that did not stream its answer
             lines = b"".join(b"data: %b\n" % line for line in bytes(body).splitlines())
             return await self._ended(lines + b"\n") or response
-        said = (json_object(bytes(body)) if len(body) <= ERROR_BYTES_MAX else None) or {}
-        error = said.get("error", said)  # some servers have its members at the top
+        document = (json_object(bytes(body)) if len(body) <= ERROR_BYTES_MAX else None) or {}
+        error = document.get("error", document)  # some servers have its members at the top
         if not isinstance(error, dict):
             error = {}
         message = error.get("message")

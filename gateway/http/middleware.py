@@ -6,6 +6,7 @@ UpstreamError (the backend failed). The middleware turns each into a response in
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 from aiohttp import hdrs, web
 
@@ -16,14 +17,16 @@ from gateway.api.errors import Problem, ProblemError
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
 from gateway.http.event_stream import HEARTBEAT, Heartbeat
+from gateway.http.rejection_turns import RejectionTurns
 from gateway.http.request_ids import RequestIds
 from gateway.http.server import REQUEST_ID, to_response
 from gateway.http.slow_client import StallingConnection
+from gateway.identity.trusted_hops import TrustedHops
 from gateway.observability.telemetry import CallTrace, Telemetry
 from gateway.scheduling.dispatcher import Rejected
 from policies.types import Outcome
 
-CLIENT_LEFT_STATUS = 499  # of a call whose client disconnected; nginx's, for the log: it is never sent
+DISCONNECTED_STATUS = 499  # of a call whose client disconnected; nginx's, for the log: it is never sent
 
 # A handler: answers a call at this endpoint, or raises ProblemError, Rejected or UpstreamError.
 Run = Callable[[web.BaseRequest, Endpoint, CallTrace], Awaitable[web.StreamResponse]]
@@ -32,17 +35,22 @@ Run = Callable[[web.BaseRequest, Endpoint, CallTrace], Awaitable[web.StreamRespo
 class CallMiddleware:
     """Runs the handlers of all calls that are logged."""
 
-    def __init__(self, *, names: RequestIds, headers: AnswerHeaders, cors: Cors, telemetry: Telemetry) -> None:
+    def __init__(
+        self, *, names: RequestIds, hops: TrustedHops, headers: AnswerHeaders, cors: Cors, telemetry: Telemetry
+    ) -> None:
         self._names = names
+        self._hops = hops
         self._headers = headers
         self._cors = cors
         self._telemetry = telemetry
+        self._rejection_turns = RejectionTurns()
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, run: Run) -> web.StreamResponse:
         """Run the handler and return its response, or the one for the problem that it raised. A disconnect of the
         client, and a bug, are logged and raised again.
         """
-        trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers))
+        client = self._hops.client_address(request.headers, request.remote)
+        trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers), client=client)
         if hdrs.ORIGIN in request.headers:
             trace.cors = self._cors.headers(request.headers)
         self._telemetry.begun(trace, request.method, request.headers)
@@ -50,9 +58,10 @@ class CallMiddleware:
             response = await run(request, endpoint, trace)
         except (ProblemError, Rejected, UpstreamError) as error:
             problem, trace.reason = _problem(error)
+            error.with_traceback(None)  # its frames hold the body
             response = await self._own(request, problem, endpoint, trace)
         except asyncio.CancelledError:  # the client disconnected
-            trace.status, trace.outcome = CLIENT_LEFT_STATUS, trace.outcome or Outcome.CLIENT_GONE
+            trace.status, trace.outcome = DISCONNECTED_STATUS, trace.outcome or Outcome.CLIENT_DISCONNECTED
             if isinstance(request.protocol, StallingConnection):
                 trace.reason = request.protocol.cut_reason or trace.reason
             raise
@@ -75,12 +84,14 @@ class CallMiddleware:
         self, request: web.BaseRequest, problem: Problem, endpoint: Endpoint, trace: CallTrace
     ) -> web.StreamResponse:
         trace.status = problem.status
+        if problem.status == HTTPStatus.TOO_MANY_REQUESTS:
+            await self._rejection_turns.wait(trace.tenant_id or "")
         heartbeat: Heartbeat | None = request.get(HEARTBEAT)
         if heartbeat is not None:
             error = errors.error_object(problem, endpoint.api)
             if (begun := await heartbeat.failed(problem.message, error)) is not None:
                 return begun
-        return to_response(errors.write_answer(problem, endpoint.api), **self._headers.of(trace, problem.limit))
+        return to_response(errors.write_answer(problem, endpoint.api), **self._headers.of(trace))
 
 
 def _problem(error: ProblemError | Rejected | UpstreamError) -> tuple[Problem, str | None]:

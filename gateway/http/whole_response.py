@@ -7,6 +7,7 @@ A long body is sent in pieces, each after the client has read the one before. So
 that stops reading is detected (slow_client.py).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -91,6 +92,8 @@ class WholeResponse(web.StreamResponse):
         try:
             for start in range(0, len(whole), PIECE_BYTES):
                 await writer.write(whole[start : start + PIECE_BYTES])
+                # A client that reads as fast as this writes lets no write wait, and then nothing else has a turn.
+                await asyncio.sleep(0)
                 if waiting is not None:
                     waiting.moved()
             await writer.write_eof()

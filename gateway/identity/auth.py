@@ -11,7 +11,7 @@ A proxy in front may have authenticated the client already: its tenant header co
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
@@ -20,6 +20,7 @@ from gateway.config.key_file import KeyRecord, key_hmac, read_keys
 from gateway.config.sections import TENANT_NAME, AuthSection
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.token_form import claim, looks_like_token
+from gateway.identity.trusted_hops import is_within
 
 if TYPE_CHECKING:  # loaded only where tokens are configured
     from gateway.identity.tokens import Tokens
@@ -156,29 +157,22 @@ class TrustedProxies:
         gives is invalid.
         """
         tenant = next((headers[name] for name in TENANT_HEADERS if name in headers), None)
-        if tenant is None or not self._trusts(peer):
+        if tenant is None or not is_within(peer, self._networks):
             return None
         if not TENANT_NAME.fullmatch(tenant):
             raise Unauthorized
         return Identity(tenant)
 
-    def _trusts(self, peer: str | None) -> bool:
-        try:
-            address = ip_address(peer or "")
-        except ValueError:  # a unix socket has none
-            return False
-        # A listener on all addresses of both families sees IPv4 peers as ::ffff:a.b.c.d.
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address in network for network in self._networks)
 
-
-def make_authenticator(auth: AuthSection) -> tuple[Authenticator, KeyRing[Identity] | None]:
+def make_authenticator(
+    auth: AuthSection, process_secret: bytes | None = None
+) -> tuple[Authenticator, KeyRing[Identity] | None]:
     """The authenticator, from the secret and the key file; and the ring of keys, None where keys are not checked.
-    Raises ValueError where a file cannot be read.
+    `process_secret` counts where none is configured; None: a random one. Raises ValueError where a file cannot be read.
     """
     secret = auth.secret_bytes()
     if auth.mode == "open":
-        return OpenKeys(secret or secrets.token_bytes(32)), None
+        return OpenKeys(secret or process_secret or secrets.token_bytes(32)), None
     assert secret is not None, "mode keys has a secret or an error"
     ring = tenant_keys(secret, read_keys(auth.keys_file))
     return KnownKeys(ring), ring

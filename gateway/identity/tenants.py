@@ -16,7 +16,7 @@ EVICTION_TRIES_MAX = 16
 class TenantDirectory(Protocol):
     """Finds the settings of a tenant."""
 
-    refusal: Reason
+    reject_reason: Reason
     """The reason of the Reject where `find` returns None."""
 
     def find(self, tenant_id: str) -> Tenant | None:
@@ -35,7 +35,7 @@ class TenantDirectory(Protocol):
 class ConfiguredTenants:
     """The configured tenants and no others."""
 
-    refusal = Reason.TENANT_UNKNOWN
+    reject_reason = Reason.TENANT_UNKNOWN
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:
         self._tenants = {tenant.id: tenant for tenant in tenants}
@@ -53,7 +53,7 @@ class ConfiguredTenants:
 class OpenTenants:
     """Any tenant, with weight 1 unless configured otherwise. Mutable."""
 
-    refusal = Reason.QUEUE_FULL  # as many tenants as are kept are busy
+    reject_reason = Reason.QUEUE_FULL  # as many tenants as are kept are busy
 
     def __init__(
         self, tenants: Iterable[Tenant], *, open_tenants_max: int, forget_if_idle: Callable[[str], bool]

@@ -19,7 +19,7 @@ import aiohttp
 import jwt
 import orjson
 
-from backends.poll import tls_context
+from backends.tls import tls_context
 from gateway.config.jwt import Issuer
 from gateway.identity.token_form import looks_like_token
 
@@ -118,7 +118,7 @@ class _Keys(Generic[I]):
     def __init__(self, issuer: I, on_change: Callable[[], None]) -> None:
         self.issuer = issuer
         self._on_change = on_change
-        self._tls: ssl.SSLContext | bool = True if issuer.ca_file is None else tls_context(str(issuer.ca_file))
+        self._tls: ssl.SSLContext | bool = True if issuer.ca_file is None else tls_context(issuer.ca_file)
         self._jwks: dict[str | None, dict[str, Any]] = {}
         self._made: dict[tuple[str | None, str], jwt.PyJWK] = {}  # by id and algorithm
         self._wanted = asyncio.Event()

@@ -28,7 +28,7 @@ from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.state.budgets import Budgets
+from gateway.state.budgets import Budgets, Overrun
 from policies.types import Reason, Request, Tenant
 
 # The context that is assumed where the backend does not report `max_model_len`.
@@ -100,13 +100,13 @@ class RequestAdmission:
         trace.stream = parsed.stream
         if "request_id" in values:
             trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
-        previous = self._previous(arrival) if endpoint is RESPONSES else None
+        previous = await self._previous(arrival) if endpoint is RESPONSES else None
         context_tokens = 0 if previous is None else previous.context_tokens
         own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body, is_long=is_long)
         prompt_tokens = context_tokens + own_tokens
         output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
         if self._budgets is not None:
-            self._spend(self._budgets, trace, tenant.id, prompt_tokens, output_tokens_max)
+            await self._spend(self._budgets, trace, tenant.id, prompt_tokens, output_tokens_max)
         # The gateway does not know the text of a stored context, so such a call has no known prefix.
         prefix = parsed.prefix if previous is None else ()
         queued = Request(
@@ -122,25 +122,25 @@ class RequestAdmission:
             prefix_block_tokens=own_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if prefix else 0.0,
             # No client waits for a background response, so it has no latency targets.
             envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any and not background else None,
-            backend_ids=self._pools.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
+            backend_ids=self._pools.routes.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
             program_id=self._programs.of(tenant.id, request.headers, values),
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
         )
         return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens)
 
-    def _spend(
+    async def _spend(
         self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
     ) -> None:
         """Reserve what the call may use of the budgets of its tenant and its key. Raises ProblemError where one is
         spent.
         """
-        spent = budgets.spent_by(tenant_id, trace.key_id, prompt_tokens)
-        if spent is not None:
-            raise problem_error(Reason.BUDGET_SPENT, spent.wait_s, spent.period)
-        trace.reserved_tokens = budgets.reserve(
+        claimed = await budgets.claim(
             tenant_id, trace.key_id, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max
         )
+        if isinstance(claimed, Overrun):
+            raise problem_error(Reason.BUDGET_SPENT, claimed.wait_s, claimed.period)
+        trace.reserved_tokens = claimed
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """Update the estimator of prompt tokens with a backend's count of this call's prompt."""
@@ -155,13 +155,16 @@ class RequestAdmission:
         own = arrival.body.values.get(CACHE_SALT)
         return self._cache_salts.salt(tenant_id=tenant.id, tier_id=tenant.tier_id, own=own)
 
-    def _previous(self, arrival: ParsedRequest) -> StoredResponse | None:
+    async def _previous(self, arrival: ParsedRequest) -> StoredResponse | None:
         """The stored response that the call continues, None where it continues none. Raises ProblemError."""
         previous = arrival.body.values.get("previous_response_id")
         if previous is None:
             return None
-        kept = self._responses.find(previous, arrival.owner) if type(previous) is str else None
-        route = self._pools.find(kept.model) if kept is not None else None
+        kept = None
+        if type(previous) is str:
+            await self._responses.fetch(previous)
+            kept = self._responses.find(previous, arrival.owner)
+        route = self._pools.routes.find(kept.model) if kept is not None else None
         if kept is None or route is None or route[0] is not arrival.dispatcher:  # unknown here, or of another pool
             raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "previous_response_id"))
         return kept

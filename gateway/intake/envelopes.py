@@ -17,7 +17,7 @@ TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 HEADER_TPOT_RATIO_MIN: Final = 0.5
 _DIGITS_MAX: Final = 9
-_TENANTS_TOLD_MAX: Final = 1000  # tenants with a warning in the log: a wrong header is usually in every call
+_TENANTS_WARNED_MAX: Final = 1000  # tenants with a warning in the log: a wrong header is usually in every call
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Envelopes:
         self._tenants = tenants
         self._tiers = tiers
         self.any = bool(tenants or tiers)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def replace(self, *, tenants: Mapping[str, SloEnvelope], tiers: Mapping[str, SloEnvelope]) -> None:
         """Replace all envelopes."""
@@ -73,14 +73,14 @@ class Envelopes:
             return given_s
         asked = headers[name]
         if not asked.isascii() or not asked.isdigit() or len(asked) > _DIGITS_MAX or not int(asked):
-            self._tell(tenant, name)
+            self._warn(tenant, name)
             return given_s
         return min(given_s, max(int(asked) / 1000, ratio_min * given_s))
 
-    def _tell(self, tenant: Tenant, name: str) -> None:
+    def _warn(self, tenant: Tenant, name: str) -> None:
         """Warn once for each tenant that a target is invalid; the configured one applies."""
-        if tenant.id not in self._told and len(self._told) < _TENANTS_TOLD_MAX:
-            self._told.add(tenant.id)
+        if tenant.id not in self._warned and len(self._warned) < _TENANTS_WARNED_MAX:
+            self._warned.add(tenant.id)
             log.warning("tenant %s: %s is no number of milliseconds, and is ignored", tenant.id, name)
 
 

@@ -33,5 +33,5 @@ class Programs:
                 break
         if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX:
             return None
-        told = f"program {len(tenant_id)} {tenant_id} {name}".encode(errors="surrogateescape")
-        return hmac.digest(self._secret, told, "sha256").hex()[:HEX_CHARS]
+        message = f"program {len(tenant_id)} {tenant_id} {name}".encode(errors="surrogateescape")
+        return hmac.digest(self._secret, message, "sha256").hex()[:HEX_CHARS]

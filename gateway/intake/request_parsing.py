@@ -12,16 +12,18 @@ from aiohttp import hdrs, web
 
 from backends.catalog import ModelCard
 from gateway.api import errors
-from gateway.api.bodies import Body, JsonBody, read_body
+from gateway.api.bodies import Body, JsonBody, check_content_type, read_body
 from gateway.api.calls import model_of
 from gateway.api.endpoints import Endpoint
 from gateway.api.errors import BadRequest, ProblemError, problem_error
+from gateway.api.long_json import TooComplexError
 from gateway.http.server import body_at_hand, read_body_bytes
 from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unauthorized
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
-from gateway.intake.long_bodies import LONG_BYTES, LongBodies, TooComplexError
+from gateway.intake.long_bodies import LONG_BYTES, LongBodies
 from gateway.observability.telemetry import CallTrace
+from gateway.ports.memory import ExpectedBody, MemoryGuard, OutOfMemory
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from policies.types import Reason, Tenant
@@ -54,6 +56,7 @@ class RequestParser:
         pools: Pools,
         body_timeout_s: float,
         long_bodies: LongBodies,
+        memory: MemoryGuard,
     ) -> None:
         """`tenant_is_model`: the tenant of a call is its model or adapter, not its caller. `body_timeout_s`: seconds
         that a body may take to arrive.
@@ -65,6 +68,7 @@ class RequestParser:
         self._pools = pools
         self._body_timeout_s = body_timeout_s
         self.long_bodies = long_bodies
+        self._memory = memory
         self._failures = FailureThrottle()
         self.draining = False  # new calls are rejected: the gateway shuts down
 
@@ -74,7 +78,7 @@ class RequestParser:
             named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
             identity = named or self._auth.identify(request.headers)
         except Unauthorized:
-            wait_s = self._failures.failed(request.remote, asyncio.get_running_loop().time())
+            wait_s = self._failures.failed(trace.client, asyncio.get_running_loop().time())
             if wait_s is not None:
                 raise ProblemError(errors.too_many_failures(wait_s)) from None
             raise ProblemError(errors.INVALID_API_KEY) from None
@@ -84,23 +88,18 @@ class RequestParser:
     async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
         """Identify, read and route a call. Facts are noted in the trace as they become known. Raises ProblemError."""
         identity = self.enter(request, trace)
-        data = await self._data(request)
         try:
-            if data or not endpoint.may_be_empty:
-                content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
-                if len(data) < LONG_BYTES:
-                    body = read_body(content_type, data, multipart=endpoint.multipart)
-                else:
-                    body = await self._read_long(content_type, data, multipart=endpoint.multipart)
-            else:
-                body = NO_BODY
+            with self._memory.body() as expected:
+                body, body_bytes = await self._body(request, endpoint, expected)
             model = trace.model = model_of(body.values)
         except BadRequest as error:
             raise ProblemError(error.problem, "bad_request") from None
         except TooComplexError as error:
             raise ProblemError(error.problem) from None
-        route = self._pools.any() if model is None and endpoint.may_be_empty else self._pools.find(model)
-        return self.routed(identity, body, len(data), route, trace)
+        except OutOfMemory:
+            raise ProblemError(errors.OUT_OF_MEMORY, "out_of_memory") from None
+        route = self._pools.routes.any() if model is None and endpoint.may_be_empty else self._pools.routes.find(model)
+        return self.routed(identity, body, body_bytes, route, trace)
 
     def routed(
         self,
@@ -114,7 +113,7 @@ class RequestParser:
         caller may not use the model, or the tenant does not exist.
         """
         if route is None:
-            if self._pools.may_come():
+            if self._pools.routes.may_come():
                 raise problem_error(Reason.NO_BACKEND)
             raise ProblemError(errors.problem_about(errors.MODEL_NOT_FOUND, "model"))
         dispatcher, card = route
@@ -122,7 +121,7 @@ class RequestParser:
             raise ProblemError(errors.problem_about(errors.MODEL_NOT_ALLOWED, "model"))
         tenant = self._tenants.find(card.id if self._tenant_is_model else identity.tenant_id)
         if tenant is None:
-            raise problem_error(self._tenants.refusal)
+            raise problem_error(self._tenants.reject_reason)
         trace.model, trace.tenant_id, trace.tier_id = card.id, tenant.id, tenant.tier_id
         if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
             trace.rate_limits = partial(dispatcher.rate_limits, tenant)
@@ -134,12 +133,23 @@ class RequestParser:
             raise problem_error(Reason.DRAINING)
         return self.identify(request, trace)
 
-    async def _read_long(self, content_type: str, data: bytes, *, multipart: bool) -> Body:
-        if not multipart:
-            data = await self.long_bodies.checked(data)
-        return await self.long_bodies.run(read_body, content_type, data, multipart=multipart)
+    async def _body(self, request: web.BaseRequest, endpoint: Endpoint, expected: ExpectedBody) -> tuple[Body, int]:
+        """The body and its bytes. Raises BadRequest, TooComplexError, OutOfMemory, ProblemError."""
+        data = await self._data(request, expected)
+        if not data and endpoint.may_be_empty:
+            return NO_BODY, 0
+        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+        if len(data) < LONG_BYTES:
+            return read_body(content_type, bytes(data), multipart=endpoint.multipart), len(data)
+        return await self._read_long(content_type, data, multipart=endpoint.multipart), len(data)
 
-    async def _data(self, request: web.BaseRequest) -> bytes:
+    async def _read_long(self, content_type: str, data: bytes | bytearray, *, multipart: bool) -> Body:
+        if multipart:
+            return await self.long_bodies.run(read_body, content_type, bytes(data), multipart=True)
+        check_content_type(content_type)
+        return await self.long_bodies.read_json(data)
+
+    async def _data(self, request: web.BaseRequest, expected: ExpectedBody) -> bytes | bytearray:
         # vLLM rejects compressed bodies, too. Only decompression, up to a thousandfold, would show the true size.
         if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:
             raise ProblemError(errors.BODY_COMPRESSED)
@@ -148,7 +158,7 @@ class RequestParser:
             if data is not None:
                 return data
             async with asyncio.timeout(self._body_timeout_s):
-                return await read_body_bytes(request)
+                return await read_body_bytes(request, expected.expect)
         except web.HTTPRequestEntityTooLarge:
             raise ProblemError(errors.BODY_TOO_LARGE) from None
         except web.RequestPayloadError:

@@ -44,6 +44,13 @@ class StoredResponses:
             self._responses.popitem(last=False)
         self._responses[response_id] = kept
 
+    async def fetch(self, response_id: str) -> None:
+        """Ask for it where it may have been made, if it is not known here."""
+
+    def known(self, response_id: str) -> StoredResponse | None:
+        """The response with this id, whatever tenant owns it."""
+        return self._responses.get(response_id)
+
     def find(self, response_id: str, owner: str) -> StoredResponse | None:
         """The response with this id, None where it is unknown or has another owner."""
         kept = self._responses.get(response_id)

@@ -6,7 +6,8 @@ from gateway.observability.line_log import LineLog
 
 
 class AccessRecord(TypedDict):
-    """One finished request. `ts` is Unix time in seconds of its arrival; None where its event never happened.
+    """One finished request. `ts` is Unix time in seconds of its arrival; None where its event never happened. `client`
+    is the address that it came from, behind trusted proxies.
 
     For an answered request with an SLO envelope: `ttft_met` and `tpot_met`, the targets that it met (TPOT counted from
     the first token; a target that is not set is met); `envelope_met`, whether every token was in time;
@@ -16,6 +17,7 @@ class AccessRecord(TypedDict):
 
     ts: float
     request_id: str
+    client: str | None
     tenant: str | None
     model: str | None
     endpoint: str

@@ -24,7 +24,7 @@ from gateway.observability.tenant_series import OTHER, TenantSeries
 from policies.types import Outcome, Reason
 
 MODELS_MAX: Final = 50  # combinations of operation, model and tier
-NOBODY: Final = "unknown"  # the tenant of a call without a valid key
+UNKNOWN_TENANT: Final = "unknown"  # the tenant of a call without a valid key
 ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
 REFUSED: Final = "refused"
 DISPATCHED: Final = "dispatched"
@@ -112,7 +112,7 @@ class CallMeter:
                 model.per_token.observe((now_s - first_s) / (usage.output_tokens - 1))
 
     def _tenant(self, trace: CallTrace) -> _OfTenant:
-        label = NOBODY
+        label = UNKNOWN_TENANT
         if trace.tenant_id is not None:
             label = self.series.label(trace.tenant_id, is_known=trace.request is not None)
         tenant = self._tenants.get(label)

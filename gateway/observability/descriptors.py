@@ -1,16 +1,14 @@
-"""Descriptors: logs when the process has no file descriptor left for new connections; the event loop does not.
+"""Descriptors: logs when file descriptors are short, and the ports accept no connection (ports/listener.py).
 
-Without a free descriptor, uvloop (libuv) accepts a connection with a spare one and closes it at once: no error handler
-is called, and the client sees a connection that ends. So this component opens and closes a descriptor once a second,
-which costs two system calls.
+Clients then only see that connections take long, and metrics cannot be read either where each read is a connection.
 """
 
 import asyncio
-import errno
 import logging
-import os
 from math import inf
 from typing import Final
+
+from gateway.ports.listener import are_descriptors_short
 
 LOOK_S: Final = 1.0
 SAID_AGAIN_S: Final = 60.0
@@ -19,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Descriptors:
-    """Logs an error when no descriptor is left, once a minute at most. Mutable; `start` it on its loop, `stop` it."""
+    """Logs an error when descriptors are short, once a minute at most. Mutable; `start` it on its loop, `stop` it."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
@@ -40,12 +38,6 @@ class Descriptors:
 
     def look(self, now: float) -> None:
         """Check now; `now` is in seconds."""
-        try:
-            os.close(os.dup(2))
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and now - self._said_at >= SAID_AGAIN_S:
-                self._said_at = now
-                log.error(  # noqa: TRY400 - there is nothing to trace
-                    "no file descriptor is left (%s): new connections are closed at once; raise the limit (ulimit -n)",
-                    error.strerror,
-                )
+        if are_descriptors_short() and now - self._said_at >= SAID_AGAIN_S:
+            self._said_at = now
+            log.error("file descriptors are short: no connection is accepted until some are free; raise ulimit -n")

@@ -138,7 +138,7 @@ BACKEND_IN_FLIGHT: Final = Family("fairlead_backend_in_flight_requests", "Reques
 BACKEND_FOREIGN: Final = Family("fairlead_backend_foreign_requests", "Requests of others there.", POOL_BACKEND)
 BACKEND_LIMIT: Final = Family("fairlead_backend_limit_requests", "Sequences that it can run.", POOL_BACKEND)
 BACKEND_SIZED: Final = Family(
-    "fairlead_backend_size_known", "1: its seats or its memory are known; 0: they are assumed, or learnt.", POOL_BACKEND
+    "fairlead_backend_size_known", "1: its slots or its memory are known; 0: they are assumed, or learnt.", POOL_BACKEND
 )
 BACKEND_LIMIT_SEQUENCES: Final = Family(
     "fairlead_backend_limit_sequences",
@@ -188,14 +188,30 @@ TENANT_SLO: Final = _slo("tenant")
 TIER_SLO: Final = _slo("tier")
 TENANTS: Final = Family("fairlead_tenants", "Tenants that the schedulers know.")
 TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants that have series of their own.")
-REPLICAS: Final = Family("fairlead_replicas", "Gateways that share limits through Redis, this one included.")
+REPLICAS: Final = Family("fairlead_replicas", "Gateways that share one order, this one included.")
 CUT_OFF: Final = Family(
-    "fairlead_replicas_cut_off", "1: the others cannot be met, and this gateway keeps to its fair share of limits."
+    "fairlead_replicas_cut_off",
+    "1: this gateway has neither a leader nor Redis, and keeps to its part of limits.",
+)
+CLUSTER_LEADS: Final = Family("fairlead_cluster_leader", "1: this gateway leads the order that all share.")
+CLUSTER_EPOCH: Final = Family("fairlead_cluster_epoch", "The number of the present leadership.")
+CLUSTER_ELECTIONS: Final = Family(
+    "fairlead_cluster_elections_total", "How often this gateway began to lead.", total=True
+)
+CLUSTER_FACTS: Final = Family(
+    "fairlead_cluster_facts_total", "What members told this gateway while it led.", total=True
+)
+CLUSTER_ROUND_TRIP: Final = Family(
+    "fairlead_cluster_round_trip_seconds", "Of the last ping to the leader; none at the leader."
 )
 CLIENTS_CUT: Final = Family(
     "fairlead_clients_cut_total", "Connections of clients that took nothing of what they were sent, by reason.",
     ("reason",), total=True,
 )  # fmt: skip
+RELOAD_FAILED: Final = Family(
+    "fairlead_config_reload_failed",
+    "1: the configuration file as it is now is not valid, and the last one is in force.",
+)
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
 LINES_LOST: Final = Family(
     "fairlead_log_lines_lost_total", "Lines that no file has taken, by log.", ("log",), total=True
@@ -212,7 +228,9 @@ FAMILIES: Final = (
     BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
     BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
     *TENANT_SLO, *TIER_SLO,
-    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF, CLIENTS_CUT, SPANS_LOST, LINES_LOST,
+    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF,
+    CLUSTER_LEADS, CLUSTER_EPOCH, CLUSTER_ELECTIONS, CLUSTER_FACTS, CLUSTER_ROUND_TRIP,
+    RELOAD_FAILED, CLIENTS_CUT, SPANS_LOST, LINES_LOST,
 )  # fmt: skip
 
 

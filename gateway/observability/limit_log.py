@@ -26,7 +26,7 @@ def binds(view: BackendView, queued_requests: int) -> bool:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Logged:
     is_unsized: bool = False
     limit: float | None = None  # as last logged; None: it does not bind
     bound_at: float = -inf
@@ -36,29 +36,29 @@ class LimitLog:
     """The log lines about all backends. Mutable."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._logged: dict[tuple[str, str], _Logged] = {}
 
     def see(self, pool: str, backend_id: str, view: BackendView, *, queued_requests: int, now: float) -> None:
         """Log what has changed at this backend; `now` is in seconds."""
-        told = self._told.setdefault((pool, backend_id), _Told())
-        if view.available and not view.is_sized and not told.is_unsized:
+        logged = self._logged.setdefault((pool, backend_id), _Logged())
+        if view.available and not view.is_sized and not logged.is_unsized:
             log.warning(
                 "backend %s: its size is not known (no max_num_seqs, no KV pool): %d requests at once are assumed, "
                 "until its answers tell how many are of use; requests_running_max says it",
                 backend_id,
                 view.requests_limit,
             )
-        told.is_unsized = view.available and not view.is_sized
+        logged.is_unsized = view.available and not view.is_sized
         limit = view.sequences_max
         if limit is not None and binds(view, queued_requests):
-            told.bound_at = now
-            if told.limit is None or not 1 / CHANGED_RATIO < limit / told.limit < CHANGED_RATIO:
-                told.limit = limit
+            logged.bound_at = now
+            if logged.limit is None or not 1 / CHANGED_RATIO < limit / logged.limit < CHANGED_RATIO:
+                logged.limit = limit
                 log.info(
                     "backend %s: limit binds: %d requests at once, more would wait there or only make it slower",
                     backend_id,
                     int(limit),
                 )
-        elif told.limit is not None and now - told.bound_at >= QUIET_S:
-            told.limit = None
+        elif logged.limit is not None and now - logged.bound_at >= QUIET_S:
+            logged.limit = None
             log.info("backend %s: limit binds no more", backend_id)

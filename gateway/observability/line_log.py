@@ -28,8 +28,18 @@ class LineLog(Generic[Record]):
     Mutable; `close` writes the rest.
     """
 
-    def __init__(self, path: str, *, records_max: int = RECORDS_MAX, interval_s: float = FLUSH_INTERVAL_S) -> None:
-        """`path`: a file to append to, or "-" for standard output. Raises OSError where it cannot be opened."""
+    def __init__(
+        self,
+        path: str,
+        *,
+        records_max: int = RECORDS_MAX,
+        interval_s: float = FLUSH_INTERVAL_S,
+        writes_lines: bool = False,
+    ) -> None:
+        """`path`: a file to append to, or "-" for standard output. `writes_lines`: other processes write there, too,
+        so each line is a write of its own, which a pipe keeps whole. Raises OSError where it cannot be opened.
+        """
+        self._writes_lines = writes_lines
         self._path = path
         self._records: deque[Record] = deque()
         self._records_max = records_max
@@ -60,11 +70,12 @@ class LineLog(Generic[Record]):
         batch = [self._records.popleft() for _ in range(len(self._records))]
         if not batch:
             return
-        data = b"".join(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE) for record in batch)
+        lines = [orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE) for record in batch]
         try:
             descriptor = self._open()
             try:
-                _write_all(descriptor, data)
+                for data in lines if self._writes_lines else [b"".join(lines)]:
+                    _write_all(descriptor, data)
             finally:
                 os.close(descriptor)
         except OSError:

@@ -21,7 +21,7 @@ from gateway.config.scheduling import Scheduling
 from gateway.observability.call_counts import CallMeter
 from gateway.observability.instruments import FAMILIES, Family, Histograms, Values
 from gateway.observability.loop_lag import LoopLag
-from gateway.observability.metrics_port import MetricsPort
+from gateway.observability.metrics_port import MetricsPort, Page
 from gateway.observability.scheduler_metrics import SchedulerMetrics
 from gateway.scheduling.dispatcher import Dispatcher
 
@@ -57,9 +57,15 @@ class Metrics:
         self._lag.start()
         self._looking = asyncio.create_task(self._scheduler_metrics.run())
 
-    async def serve(self, host: str, port: int) -> str:
-        """Open a port for the page alone, without a key; return its URL. Raises OSError where the port is taken."""
-        self._port = MetricsPort(host, port, self.page)
+    def schedulers_replaced(self) -> None:
+        """The pools have other Schedulers now, which count from zero."""
+        self._scheduler_metrics.replaced()
+
+    async def serve(self, host: str, port: int, page: Page | None = None) -> str:
+        """Open a port for the page alone, without a key; return its URL. `page`: one of several processes. Raises
+        OSError where the port is taken.
+        """
+        self._port = MetricsPort(host, port, page or self.page)
         return await self._port.start() + "/metrics"
 
     async def stop(self) -> None:

@@ -59,10 +59,16 @@ class SchedulerMetrics:
         self._limits = LimitLog()
         self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
         self._last = _Look()
+        self._generation = 0  # of Schedulers
         self._charged: defaultdict[Family, Values] = defaultdict(dict)  # the counters
         self.seen: Mapping[Family, Values] = {}
         self._looking = asyncio.Lock()
         self._looked_at = float("-inf")
+
+    def replaced(self) -> None:
+        """The Schedulers are other ones, which count from zero."""
+        self._last = _Look()
+        self._generation += 1
 
     async def run(self) -> None:
         """Look at all pools repeatedly, until cancelled."""
@@ -76,11 +82,12 @@ class SchedulerMetrics:
         async with self._looking:
             if time.monotonic() - self._looked_at < age_s_max:
                 return
-            look = _Look()
+            look, generation = _Look(), self._generation
             for pool, dispatcher in list(self._dispatchers().items()):
                 await self._look_at(pool, dispatcher, look)
             now = time.monotonic()
-            self._last = look  # the old look goes, and with it what it has of removed tenants
+            # The old look goes, and with it what it has of removed tenants; one at other Schedulers says nothing.
+            self._last = look if generation == self._generation else _Look()
             self._series.looked(now)
             look.seen[to.TENANTS][()] = self._series.known
             look.seen[to.TENANT_SERIES][()] = self._series.shown
@@ -172,7 +179,7 @@ def gap_bound_of(scheduling: Scheduling) -> GapBound | None:
     bound = BOUNDS[scheduling.fairness.policy]
     if bound is None or bound.until_refund or scheduling.has_queues_per_backend:
         return None
-    ahead = float(scheduling.fairness.parameters()[bound.ahead]) if bound.ahead else 0.0
+    ahead = bound.ahead_service(scheduling.fairness.parameters())
     return GapBound(bound, ahead, is_capped=scheduling.share_ratio_max < 1)
 
 
@@ -195,10 +202,10 @@ def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> N
 def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
     seen[to.BACKEND_UP][labels] = view.available
     seen[to.BACKEND_IN_FLIGHT][labels] = view.in_flight_requests
-    seen[to.BACKEND_FOREIGN][labels] = view.foreign_requests
+    seen[to.BACKEND_FOREIGN][labels] = view.external_requests
     seen[to.BACKEND_LIMIT][labels] = view.requests_limit
     seen[to.BACKEND_RESERVED][labels] = view.reserved_tokens
-    seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.foreign_tokens
+    seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.external_tokens
     if view.tokens_limit is not None:
         seen[to.BACKEND_LIMIT_TOKENS][labels] = view.tokens_limit
     for tier_id, reserve in view.reserves.items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import fsum, inf
 from typing import Final, NamedTuple
 
-from policies.fairness.bounds import FairnessBound
+from policies.fairness.fairness_bound import FairnessBound
 
 # Short windows are for tenants that wait briefly; the longest for pools whose backends hold much service in flight.
 WINDOWS_S: Final = (2.0, 10.0, 60.0, 300.0)

@@ -21,16 +21,17 @@ from policies.types import Outcome, RateLimits, Request, Timing, Usage
 class CallTrace:
     """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
 
-    `answer_id` is set where the API has answers to fetch later. `cors` are the CORS headers of the response.
-    `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
-    that OpenTelemetry samples. For any other, `traceparent` is the header for the backend, None where the client's own
-    is passed on.
+    `client` is the address of the client, behind trusted proxies. `answer_id` is set where the API has answers to fetch
+    later. `cors` are the CORS headers of the response. `rate_limits` returns the present state of the tenant's limits;
+    None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other, `traceparent` is the
+    header for the backend, None where the client's own is passed on.
     """
 
     endpoint: str
     arrived_at: float = field(default_factory=time.time)
     started_s: float = field(default_factory=time.perf_counter)
     request_id: str = ""
+    client: str | None = None
     tenant_id: str | None = None
     key_id: str = ""
     tier_id: str | None = None
@@ -149,6 +150,7 @@ def _record(trace: CallTrace) -> AccessRecord:
     return {  # a literal: half of what a call with as many arguments costs
         "ts": trace.arrived_at,
         "request_id": trace.request_id,
+        "client": trace.client,
         "tenant": trace.tenant_id,
         "model": trace.model,
         "endpoint": trace.endpoint,

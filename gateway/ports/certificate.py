@@ -10,7 +10,7 @@ import logging
 import ssl
 from typing import Final
 
-from gateway.config.files import marks
+from backends.tls import file_marks
 from gateway.config.sections import ServerTls
 from gateway.config.tls import server_context
 
@@ -59,4 +59,4 @@ class Certificate:
         connection.context = self._newest
 
     def _marks(self) -> object:
-        return marks(self._tls.cert_file, self._tls.key_file)
+        return file_marks(self._tls.cert_file, self._tls.key_file)

@@ -1,5 +1,21 @@
-"""Listener: binds one port to a server, with its certificate."""
+"""Listener: binds one port to a server, with its certificate, and accepts its connections.
 
+An event loop accepts one connection at a port in a turn. Where the gateway is short of CPU, turns are long, and more
+connections arrive than that. They would wait in the order of their arrival, and then be dropped by the kernel, before
+the gateway can know whose they are: the calls of all others wait in the fair queue. So a turn in which a connection
+arrives accepts the others that wait, too.
+
+Without a free file descriptor, uvloop (libuv) accepts a connection and closes it at once, and other loops try again in
+every turn. Here accepting pauses while descriptors are short, and `pause` is for other reasons. Connections then wait
+in the kernel.
+"""
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
@@ -8,33 +24,148 @@ from gateway.config.sections import ServerTls
 from gateway.ports.certificate import Certificate
 
 BACKLOG: Final = 4096
+# Of a turn. To accept as many takes about as long as the calls that a turn of a busy gateway begins
+# (DECISIONS_MAX of policies/scheduler.py).
+ACCEPTS_MAX: Final = 64
+DESCRIPTORS_RATIO_MAX: Final = 0.75  # of the limit, for clients; the others are for connections to backends and files
+LOOK_AGAIN_S: Final = 0.1  # while descriptors are short: costs two system calls
+OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SHORT_OF_DESCRIPTORS: Final = "descriptors"
 
 
 class Listener:
     """One port. Call `start` on the loop that runs it, and `stop`."""
 
-    def __init__(self, server: web.Server, host: str, port: int, tls: ServerTls | None, *, stop_s_max: float) -> None:
-        """`stop_s_max`: the time for responses in progress when it stops. Raises ValueError where there is no
-        certificate.
+    def __init__(
+        self,
+        server: web.Server,
+        host: str,
+        port: int,
+        tls: ServerTls | None,
+        *,
+        stop_s_max: float,
+        inherited: socket.socket | None = None,
+        descriptors_ratio_max: float = DESCRIPTORS_RATIO_MAX,
+    ) -> None:
+        """`stop_s_max`: the time for responses in progress when it stops. `inherited` is a socket that listens there
+        already, for several processes: none of them takes more connections at once than it asks for. Accepting pauses
+        when more than `descriptors_ratio_max` of the process's file descriptors are in use. Raises ValueError where
+        there is no certificate.
         """
+        self._server = server
+        self._inherited = inherited
+        self._accepts_max = ACCEPTS_MAX if inherited is None else 1
         self._host = host
         self._port = port
-        self._runner = web.ServerRunner(server, shutdown_timeout=stop_s_max)
+        self._stop_s_max = stop_s_max
+        self._descriptors_ratio_max = descriptors_ratio_max
+        self._sockets: list[socket.socket] = []
+        self._pauses: set[str] = set()  # the reasons
+        self._looking: asyncio.TimerHandle | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
         self._certificate = None if tls is None else Certificate(tls)
+        self._context = None if self._certificate is None else self._certificate.context
 
     async def start(self) -> str:
         """Listen; return the URL. Raises OSError where the port is in use."""
-        await self._runner.setup()
-        context = None if self._certificate is None else self._certificate.context
-        await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG, ssl_context=context).start()
+        self._loop = asyncio.get_running_loop()
+        self._sockets = await self._bind() if self._inherited is None else [self._inherited.dup()]
         if self._certificate is not None:
             self._certificate.start()
-        host, port = self._runner.addresses[0][:2]
-        scheme = "http" if context is None else "https"
+        for listening in self._sockets:
+            listening.setblocking(False)
+        self._listen_again()
+        host, port = self._sockets[0].getsockname()[:2]
+        scheme = "http" if self._context is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def stop(self) -> None:
         """Close every connection and the port."""
         if self._certificate is not None:
             await self._certificate.stop()
-        await self._runner.cleanup()
+        if self._looking is not None:
+            self._looking.cancel()
+        while self._sockets:
+            listening = self._sockets.pop()
+            self._loop.remove_reader(listening)
+            listening.close()
+        for task in self._connecting:
+            task.cancel()
+        await asyncio.sleep(0)  # handlers of requests that have just arrived begin
+        self._server.pre_shutdown()
+        await self._server.shutdown(self._stop_s_max)
+
+    def pause(self, reason: str) -> None:
+        """Accept no connection until `resume` is called for every reason. Idempotent."""
+        if not self._pauses:
+            for listening in self._sockets:
+                self._loop.remove_reader(listening)
+        self._pauses.add(reason)
+
+    def resume(self, reason: str) -> None:
+        """The reason to pause is gone. Idempotent."""
+        if reason in self._pauses:
+            self._pauses.discard(reason)
+            self._listen_again()
+
+    def _listen_again(self) -> None:
+        if not self._pauses:
+            for listening in self._sockets:
+                self._loop.add_reader(listening, self._accept, listening)
+
+    async def _bind(self) -> list[socket.socket]:
+        """Sockets that listen at all addresses of the host; the event loop resolves and binds them."""
+        bound = await self._loop.create_server(self._server, self._host, self._port, start_serving=False)
+        sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in bound.sockets]
+        for each in sockets:
+            each.listen(BACKLOG)
+        bound.close()
+        return sockets
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept the connections that wait there."""
+        for _ in range(self._accepts_max):
+            try:
+                connection, _address = listening.accept()
+            except OSError as error:  # mostly: none waits
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    self._await_descriptors()
+                return
+            task = self._loop.create_task(self._connect(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+            if connection.fileno() >= descriptors_max(self._descriptors_ratio_max):
+                self._await_descriptors()
+                return
+
+    def _await_descriptors(self) -> None:
+        self.pause(SHORT_OF_DESCRIPTORS)
+        self._looking = self._loop.call_later(LOOK_AGAIN_S, self._look)
+
+    def _look(self) -> None:
+        if are_descriptors_short(self._descriptors_ratio_max):
+            self._await_descriptors()
+        else:
+            self.resume(SHORT_OF_DESCRIPTORS)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._server, connection, ssl=self._context)
+        except (OSError, TimeoutError):  # its client has left, or fails at its handshake
+            with suppress(OSError):
+                connection.close()
+
+
+def descriptors_max(ratio: float) -> float:
+    """So many file descriptors are this part of the process's limit."""
+    return ratio * resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def are_descriptors_short(ratio: float = DESCRIPTORS_RATIO_MAX) -> bool:
+    """Whether more than this part of the file descriptors are in use: a new one has the lowest free number."""
+    try:
+        lowest_free = os.dup(2)
+    except OSError as error:
+        return error.errno in OUT_OF_DESCRIPTORS
+    os.close(lowest_free)
+    return lowest_free >= descriptors_max(ratio)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from gateway.config.scheduling import PolicySettings, Scheduling
 from gateway.config.sections import QueueSection
 from policies.accounts.cost import PRICES
-from policies.admission import WINDOWS, BoundedQueues, RateLimiter, SharedRateLimits
+from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.fairness import FAIRNESS
 from policies.limit import LIMITS
 from policies.placement import PLACEMENT
@@ -44,10 +44,9 @@ def make_scheduler(
     tenants: Iterable[Tenant] = (),
     queue: QueueSection | None = None,
     rng: Random | None = None,
-    sharing: SharedRateLimits | None = None,
 ) -> Scheduler:
     """Return a Scheduler for one pool, with policies of its own. `rng` is for randomized policies; by default the
-    system seeds it. `sharing`: the limits per minute that replicas share; None: they are not shared.
+    system seeds it.
     """
     queue = queue or QueueSection()
     rng = rng or Random()  # noqa: S311 - no secrets
@@ -69,7 +68,7 @@ def make_scheduler(
                 tenant_requests_max=queue.tenant_requests_max,
                 tenant_bytes_max=queue.tenant_bytes_max,
             ),
-            RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window], sharing),
+            RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window]),
         ),
         share_ratio_max=scheduling.share_ratio_max,
         headroom_ratio_max=scheduling.kv_headroom_ratio,

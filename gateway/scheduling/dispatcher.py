@@ -14,18 +14,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar, Unpack
 
 from backends.upstream import UpstreamError
+from gateway.scheduling.usage_reports import UsageReports
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.scheduler_protocol import SchedulerProtocol
+from policies.scheduler_protocol import PolicyChoices, SchedulerProtocol
 from policies.slo.timeliness import Timeliness
 from policies.types import (
+    NO_USAGE,
     BackendLoad,
     Dispatch,
     LimitKind,
     Outcome,
-    PolicyChoice,
     Preempt,
     RateLimits,
     Reason,
@@ -42,7 +43,7 @@ from policies.types import (
 
 T = TypeVar("T")
 
-NO_USAGE = Usage(0, 0, 0)
+
 CLOSED_RETRY_S = 1.0  # for the client of a gateway that shuts down: by then another replica answers
 
 
@@ -75,15 +76,16 @@ class QueueWatch(Protocol):
 class Dispatcher:
     """Drives one Scheduler. All methods are called on the loop that runs it."""
 
+    TOKENS_STEP: ClassVar[int] = 1
+    """A lease reports usage at multiples of so many output tokens, where decisions depend on it."""
+
     def __init__(self, scheduler: SchedulerProtocol) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self._loop.time
         """Seconds on the clock that all facts are told with; requests arrive at this time too."""
         self._waiting: dict[str, asyncio.Future[Dispatch]] = {}
-        self._in_flight: dict[str, str] = {}  # the backend, by request
-        self._running: dict[str, dict[str, Lease]] = {}  # by backend and request
-        self._usages: dict[str, Usage] = {}  # passed since the scheduler was last told
+        self._usages = UsageReports(scheduler)
         self._tenants: dict[str, Tenant] = {}
         self._leases: dict[str, Lease] = {}  # by request
         self._tenant_leases: Counter[str] = Counter()
@@ -106,30 +108,22 @@ class Dispatcher:
     def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
         """Replace the set of backends: these are all of them."""
         # Usage that is not reported first would look like external load.
-        self._tell_all_usages()
+        self._usages.report_all(self.now())
         self._scheduler.load_changed(loads, self.now())
         self._pump_soon()
 
     def measured(self, load: BackendLoad) -> None:
         """Update one backend. Only the usage of the requests that run there is brought up to date."""
-        self._tell_usages()
-        self._tell_passed(load.backend_id)
-        self._scheduler.measured(load, self.now())
+        now = self.now()
+        self._usages.report(now)
+        self._usages.report_passed(load.backend_id, now)
+        self._scheduler.measured(load, now)
         self._pump_soon()
 
-    def policy_changed(
-        self,
-        *,
-        fairness: PolicyChoice | None = None,
-        prediction: PolicyChoice | None = None,
-        sizing: PolicyChoice | None = None,
-        placement: PolicyChoice | None = None,
-    ) -> None:
+    def policy_changed(self, **choices: Unpack[PolicyChoices]) -> None:
         """Replace policies; None leaves one as it is. Raises ValueError for an unknown policy or parameter."""
-        self._tell_all_usages()
-        self._scheduler.policy_changed(
-            fairness=fairness, prediction=prediction, sizing=sizing, placement=placement, now=self.now()
-        )
+        self._usages.report_all(self.now())
+        self._scheduler.policy_changed(now=self.now(), **choices)
         self._pump_soon()
 
     def tenant_changed(self, tenant: Tenant) -> None:
@@ -140,7 +134,7 @@ class Dispatcher:
 
     def tiers_changed(self, tiers: Sequence[Tier]) -> None:
         """Add tiers, or apply their changed settings."""
-        self._tell_all_usages()
+        self._usages.report_all(self.now())
         self._scheduler.tenants_changed(tiers=tiers, now=self.now())
         self._pump_soon()
 
@@ -154,7 +148,7 @@ class Dispatcher:
 
     def checkpoint(self) -> ServiceCheckpoint:
         """The checkpoint of what all tenants have received by now, to restore in another process."""
-        self._tell_all_usages()
+        self._usages.report_all(self.now())
         return self._scheduler.checkpoint()
 
     def forget(self, tenant_id: str) -> None:
@@ -165,7 +159,7 @@ class Dispatcher:
 
     def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """The present state of the pool, with these tenants; None: with all."""
-        self._tell_all_usages()
+        self._usages.report_all(self.now())
         return self._scheduler.snapshot(self.now(), tenant_ids)
 
     def tenant_views(self, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
@@ -233,15 +227,20 @@ class Dispatcher:
         """Return a dispatched request to its queue. The returned coroutine waits for the next backend; it raises
         Rejected. The backend gets no request for `hold_s`.
         """
-        self._left_backend(request_id)
-        self._usages.pop(request_id, None)
+        self._usages.ended(request_id)
         self._scheduler.returned(request_id, self.now(), hold_s)
         if watch is not None:
             self._ask_why(request_id, watch)
         return self._decision(request_id)
 
+    def kept(self, request_id: str) -> None:
+        """A preemption came too late."""
+        self._scheduler.kept(request_id, self.now())
+        if self._waiting:
+            self._pump_soon()
+
     def tokens(self, request_id: str, usage: Usage) -> None:
-        self._usages[request_id] = usage
+        self._usages.record(request_id, usage)
 
     def prefilled(self, request_id: str) -> Usage:
         """The part of a dispatched request's prompt that its backend has prefilled by now, as estimated."""
@@ -253,8 +252,7 @@ class Dispatcher:
             self._pump_soon()
 
     def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
-        self._left_backend(request_id)
-        self._scheduler.finished(request_id, outcome, self.now(), timing, self._usages.pop(request_id, None))
+        self._scheduler.finished(request_id, outcome, self.now(), timing, self._usages.ended(request_id))
         if self._waiting:
             self._pump_soon()
 
@@ -283,9 +281,9 @@ class Dispatcher:
         try:
             return await decided
         except asyncio.CancelledError:
-            if request_id in self._in_flight:  # dispatched in the same tick as the disconnect: nothing was sent
-                self._usages[request_id] = NO_USAGE
-                self.finished(request_id, Outcome.CLIENT_GONE)
+            if self._usages.is_running(request_id):  # dispatched in the same tick as the disconnect: nothing was sent
+                self._usages.record(request_id, NO_USAGE)
+                self.finished(request_id, Outcome.CLIENT_DISCONNECTED)
             else:
                 self._waiting.pop(request_id, None)
                 self._scheduler.cancel(request_id, self.now())
@@ -297,7 +295,7 @@ class Dispatcher:
     def _know(self, tenant: Tenant) -> None:
         if self._tenants.get(tenant.id) is not tenant:
             self._tenants[tenant.id] = tenant
-            self._tell_all_usages()  # at the weight that applied when the tokens passed
+            self._usages.report_all(self.now())  # at the weight that applied when the tokens passed
             self._scheduler.tenants_changed(changed=[tenant], now=self.now())
 
     def _pump_soon(self) -> None:
@@ -316,7 +314,7 @@ class Dispatcher:
             self._decide(self.now())
 
     def _decide(self, now: float) -> None:
-        self._tell_usages()
+        self._usages.report(now)
         for action in self._scheduler.poll(now):
             if isinstance(action, Preempt):
                 self._leases[action.request_id].preempt()
@@ -324,9 +322,8 @@ class Dispatcher:
             decided = self._waiting.pop(action.request_id, None)
             assert decided is not None, "only what waits is decided"
             if isinstance(action, Dispatch):
-                request_id, backend_id = action.request_id, action.backend_id
-                self._in_flight[request_id] = backend_id
-                self._running.setdefault(backend_id, {})[request_id] = self._leases[request_id]
+                lease = self._leases[action.request_id]
+                self._usages.dispatched(action.request_id, action.backend_id, lease.usage_passed)
             if decided.cancelled():
                 continue  # its task was cancelled; the handler in `_decision` cleans up
             if isinstance(action, Reject):
@@ -338,33 +335,6 @@ class Dispatcher:
         if self._has_more:  # more than one poll decides: streams are relayed in between
             self._pump_soon()
         self._arm(None if self._has_more else wakeup_at)
-
-    def _tell_usages(self) -> None:
-        if self._usages:
-            usages, self._usages = self._usages, {}
-            now, tokens = self.now(), self._scheduler.tokens
-            for request_id, usage in usages.items():
-                tokens(request_id, usage, now)
-
-    def _tell_all_usages(self) -> None:
-        self._tell_usages()
-        for backend_id in self._running:
-            self._tell_passed(backend_id)
-
-    def _tell_passed(self, backend_id: str) -> None:
-        """Report the tokens that have passed by now of all requests at this backend."""
-        now, tokens = self.now(), self._scheduler.tokens
-        for request_id, lease in self._running.get(backend_id, NO_LEASES).items():
-            usage = lease.passed()
-            if usage is not None:
-                tokens(request_id, usage, now)
-
-    def _left_backend(self, request_id: str) -> None:
-        backend_id = self._in_flight.pop(request_id)
-        running = self._running[backend_id]
-        del running[request_id]
-        if not running:
-            del self._running[backend_id]
 
     def _arm(self, wakeup_at: float | None) -> None:
         if self._timer is not None:
@@ -384,7 +354,8 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_sender", "_trued_up", "backend_id", "is_preempted", "may_be_preempted", "number", "outcome",
+        "_dispatcher", "_is_too_late", "_sender", "_trued_up",
+        "backend_id", "is_preempted", "may_be_preempted", "number", "outcome",
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
@@ -392,7 +363,8 @@ class Lease:
         self._dispatcher = dispatcher
         self.watch = watch
         self._trued_up = False
-        self._sender: asyncio.Task[object] | None = None  # set while the request can be preempted
+        self._sender: asyncio.Task[object] | None = None  # set while sending can be cancelled for a preemption
+        self._is_too_late = False  # for a preemption of this dispatch
         self.request = request
         self.may_be_preempted = False
         self.is_preempted = False
@@ -403,7 +375,7 @@ class Lease:
         self.timeliness: Timeliness | None = None  # of the answer as it passes, where the request has an envelope
         self.timing: Timing | None = None  # the same when it has ended
         self.passed: Callable[[], Usage | None] = nothing
-        """What has passed by now, also of what was not told; set by whoever relays."""
+        """What has passed by now, also of what was not told; set by the relay."""
 
     async def __aenter__(self) -> Self:
         self._dispatcher.opened(self)
@@ -421,10 +393,14 @@ class Lease:
         if not self.backend_id:
             return  # it had returned to the queue and ended there
         if error is not None:
-            self.outcome = Outcome.BACKEND_FAILED if isinstance(error, UpstreamError) else Outcome.CLIENT_GONE
+            self.outcome = Outcome.BACKEND_FAILED if isinstance(error, UpstreamError) else Outcome.CLIENT_DISCONNECTED
         if not self._trued_up:  # no usage was reported, so nothing is charged
             self._dispatcher.tokens(self.request.id, NO_USAGE)
         self._dispatcher.finished(self.request.id, self.outcome, self.timing)
+
+    def usage_passed(self) -> Usage | None:
+        """What has passed by now; None: nothing is known of it."""
+        return self.passed()
 
     def tokens(self, usage: Usage) -> float:
         """Report the cumulative usage. Returns at how many output tokens it has to be called again; the last usage is
@@ -434,7 +410,8 @@ class Lease:
         if not self._trued_up:
             self._trued_up = True
             self._dispatcher.trued_up()
-        return max(usage.output_tokens, self.quiet_tokens) + 1
+        told, step = max(usage.output_tokens, self.quiet_tokens), self._dispatcher.TOKENS_STEP
+        return told + step - told % step
 
     def prefilled(self) -> Usage:
         """The part of its prompt that its backend has prefilled by now, as estimated."""
@@ -447,7 +424,10 @@ class Lease:
         return self._watched(sending) if self.may_be_preempted else sending
 
     async def _watched(self, sending: Coroutine[Any, Any, T]) -> T:
-        self._sender, self.is_preempted = asyncio.current_task(), False
+        if self.is_preempted:  # since its dispatch, before anything was sent
+            sending.close()
+            raise Preempted
+        self._sender = asyncio.current_task()
         try:
             return await sending
         except asyncio.CancelledError:
@@ -456,18 +436,23 @@ class Lease:
                 raise Preempted from None
             raise
         finally:
-            self._sender = None
+            self._sender, self._is_too_late = None, True
 
     def answering(self) -> None:
         """The client is about to be sent something: from now on the request cannot be preempted."""
         if not self.is_preempted:
-            self._sender = None
+            self._sender, self._is_too_late = None, True
 
     def preempt(self) -> None:
-        """Preempt the request, if it is not too late."""
-        if self._sender is not None and not self.is_preempted:
+        """Preempt the request, or report that it is too late. A preemption that comes before `sending` has begun is
+        remembered: without an answer the scheduler would wait for it, and preempt nothing else.
+        """
+        if self._is_too_late:
+            self._dispatcher.kept(self.request.id)
+        elif not self.is_preempted:
             self.is_preempted = True
-            self._sender.cancel()
+            if self._sender is not None:
+                self._sender.cancel()
 
     async def returned(self, hold_s: float) -> None:
         """The backend did not take the request, or it was preempted: wait for the next backend. Raises Rejected."""
@@ -478,9 +463,7 @@ class Lease:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
         self.number = decision.number
         self.may_be_preempted = decision.may_be_preempted
-
-
-NO_LEASES: Mapping[str, Lease] = {}
+        self.is_preempted, self._is_too_late = False, not decision.may_be_preempted
 
 
 def nothing() -> Usage | None:

@@ -88,7 +88,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantChoices:
-    """Who a tenant of a trace is: as configured, or one of weight 1 with these limits."""
+    """The settings of a trace's tenant: as configured, or one of weight 1 with these limits."""
 
     configured: Mapping[str, Tenant] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def _promise(scheduling: Scheduling) -> ReportedBound | None:
         return None
     return ReportedBound(
         bound=bound,
-        ahead_service=0.0 if bound.ahead is None else float(scheduling.fairness.parameters()[bound.ahead]),
+        ahead_service=bound.ahead_service(scheduling.fairness.parameters()),
         is_capped=scheduling.share_ratio_max < 1.0,
         is_per_engine=scheduling.has_queues_per_backend,
     )

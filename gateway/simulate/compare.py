@@ -51,7 +51,7 @@ class PolicyComparison:
     def run(self, progress: Progress) -> tuple[Setting, list[Findings]]:
         """Run every policy. Raises TraceError, ConfigError, OSError, and ValueError for what there is not."""
         config = load_config(self.config, check_files=False)
-        who = TenantChoices(
+        choices = TenantChoices(
             configured={tenant.id: tenant for tenant in config.policy_tenants()},
             weights=read_weights(self.weights),
             requests_per_minute_max=self.requests_per_minute_max,
@@ -65,7 +65,7 @@ class PolicyComparison:
         for policy in policies:
             replay = self._replay(fleet)
             calls = trace.calls(tenant_rule(rule, seed=self.seed), read_bytes=progress(policy.label, trace.bytes))
-            runs.append(simulate(policy, replay.arrivals(calls), fleet=fleet, tenant_of=who.find))
+            runs.append(simulate(policy, replay.arrivals(calls), fleet=fleet, tenant_of=choices.find))
         facts = {
             "trace": f"{self.trace.name} ({trace.format.name}), {self.speed:g} times as fast as it was",
             "calls": f"{runs[0].figures.requests}; left out: {replay.left_out.described()}",
@@ -110,7 +110,7 @@ class PolicyComparison:
 
 
 def _ends(run: Findings) -> Mapping[str, str]:
-    """Who asked for most and for least: whose times to first token stand in the table."""
+    """The tenants that asked for most and for least: their TTFT is in the table."""
     return {
         end: f"{name} asked for {run.tenants[name].asked_service:.0f} service in {run.tenants[name].requests} calls"
         for end, name in (("loudest", run.loudest), ("quietest", run.quietest))

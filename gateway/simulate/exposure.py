@@ -9,7 +9,7 @@ larger where tenants are capped or charges are refunded (policies/fairness/bound
 from dataclasses import dataclass
 
 from policies.accounts.cost import Price
-from policies.fairness.bounds import FairnessBound
+from policies.fairness.fairness_bound import FairnessBound
 from policies.types import Request
 
 
@@ -33,8 +33,8 @@ class RunExposure:
         self._engines = engines
         self._expected = price.service(0, 0, kv_tokens)
         self._prompt_max = 0.0
-        self._open = _Peak()
-        self._refundable = _Peak()
+        self._open = _GapPeak()
+        self._refundable = _GapPeak()
 
     @property
     def service(self) -> float:
@@ -42,7 +42,7 @@ class RunExposure:
         return max(self._expected, self._prompt_max, self._open.highest)
 
     def promised(self, promise: ReportedBound) -> float | None:
-        """The most that two tenants may differ by who both wait; None where the policy's promise did not hold."""
+        """The most that two tenants may differ while both wait; None where the policy's bound does not hold."""
         bound = promise.bound
         if bound.until_refund and self._refundable.highest:
             return None
@@ -79,7 +79,7 @@ class RunExposure:
         return self._price.service(prompt_tokens, 0, 0) - self._price.service(prompt_tokens, prompt_tokens, 0)
 
 
-class _Peak:
+class _GapPeak:
     """A sum that changes, and the highest it has been."""
 
     __slots__ = ("_now", "highest")

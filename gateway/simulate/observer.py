@@ -8,28 +8,25 @@ has a bound. For a pair it is the largest difference of service over weight in a
 Theorem 4.4 (Sheng et al., OSDI 2024); for the run, the largest of all pairs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from backends.engine.engine import Engine
 from gateway.simulate.exposure import RunExposure
 from gateway.simulate.series import Timeline
+from policies.forwarding import ForwardingScheduler
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import (
     Action,
     BackendLoad,
     Dispatch,
     Outcome,
-    RateLimits,
     Reject,
     Request,
-    Snapshot,
     Tenant,
-    Tier,
     Timing,
     Usage,
-    Wait,
 )
 
 JUDGED_TENANTS_MAX = 32  # those that have waited longest: pairs are their square
@@ -37,7 +34,7 @@ SHARE_WINDOW_S = 60.0  # as long as the windows of the VTC paper
 
 
 @dataclass(slots=True)
-class _Span:
+class _ObservedSpan:
     """How far one tenant was ahead of another since both have been waiting."""
 
     low: float
@@ -87,7 +84,7 @@ def jain(got: Sequence[float]) -> float:
     return sum(got) ** 2 / (len(got) * sum(each * each for each in got))
 
 
-class Observer:
+class Observer(ForwardingScheduler):
     """A Scheduler that is observed. `tenant_of` returns a tenant that the Scheduler does not know yet."""
 
     def __init__(
@@ -99,14 +96,14 @@ class Observer:
         exposure: RunExposure,
         timeline: Timeline,
     ) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self._engines = engines
         self._tenant_of = tenant_of
         self._tenants: dict[str, Tenant] = {}
         self._requests: dict[str, Request] = {}
         self._waiting: dict[str, int] = {}
         self._waiting_since: dict[str, float] = {}
-        self._spans: dict[tuple[str, str], _Span] = {}
+        self._spans: dict[tuple[str, str], _ObservedSpan] = {}
         self._sampled_bin = -1
         self._looked_at = 0.0
         self._timeline = timeline
@@ -114,10 +111,7 @@ class Observer:
         self.shares = Shares()
         self.running, self.queued, self.kv_ratio = timeline.series(max), timeline.series(max), timeline.series(max)
         self.difference = timeline.series(max)
-        # The path of the tokens: straight through.
-        self.tokens = scheduler.tokens
-        self.next_wakeup = scheduler.next_wakeup
-        self.policy_changed = scheduler.policy_changed
+        self.tokens = scheduler.tokens  # type: ignore[method-assign]  # most calls: straight through
 
     @property
     def difference_max(self) -> float:
@@ -134,9 +128,11 @@ class Observer:
         self._waits(tenant_id, now)
         self._scheduler.submit(request, now)
 
-    def finished(self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None) -> None:
+    def finished(
+        self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
+    ) -> None:
         self._exposure.ended(self._requests.pop(request_id))
-        self._scheduler.finished(request_id, outcome, now, timing)
+        self._scheduler.finished(request_id, outcome, now, timing, usage)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         request = self._requests[request_id]
@@ -148,17 +144,13 @@ class Observer:
         self._left_queue(self._requests.pop(request_id))
         self._scheduler.cancel(request_id, now)
 
-    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
-        self._scheduler.spent(tenant_id, usage, now)
-
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         self._scheduler.load_changed(loads, now)
         self._sample(now)
 
-    def tenants_changed(
-        self, *, changed: Iterable[Tenant] = (), removed: Iterable[str] = (), tiers: Iterable[Tier] = (), now: float
-    ) -> None:
-        self._scheduler.tenants_changed(changed=changed, removed=removed, tiers=tiers, now=now)
+    def measured(self, load: BackendLoad, now: float) -> None:
+        self._scheduler.measured(load, now)
+        self._sample(now)
 
     def poll(self, now: float) -> list[Action]:
         actions = self._scheduler.poll(now)
@@ -170,21 +162,6 @@ class Observer:
             elif isinstance(action, Reject):
                 self._left_queue(self._requests.pop(action.request_id))
         return actions
-
-    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
-        return self._scheduler.snapshot(now, tenant_ids)
-
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        return self._scheduler.rate_limits(tenant_id, now)
-
-    def counter(self, tenant_id: str) -> float:
-        return self._scheduler.counter(tenant_id)
-
-    def waits_for(self, request_id: str, now: float) -> Wait | None:
-        return self._scheduler.waits_for(request_id, now)
-
-    def prefilled(self, request_id: str, now: float) -> Usage | None:
-        return self._scheduler.prefilled(request_id, now)
 
     # -- what is seen --------------------------------------------------------------------------------------
 
@@ -226,7 +203,7 @@ class Observer:
     def _judge(self, service: Mapping[str, float], now: float) -> float:
         """The largest difference of any pair so far, from now on over those that have waited longest."""
         longest = sorted(service, key=lambda tenant_id: (self._waiting_since[tenant_id], tenant_id))
-        spans: dict[tuple[str, str], _Span] = {}
+        spans: dict[tuple[str, str], _ObservedSpan] = {}
         largest = 0.0
         for pair in combinations(sorted(longest[:JUDGED_TENANTS_MAX]), 2):
             one, other = self._tenants[pair[0]], self._tenants[pair[1]]
@@ -239,8 +216,8 @@ class Observer:
         self._spans, self._looked_at = spans, now
         return largest
 
-    def _span(self, pair: tuple[str, str], ahead: float) -> _Span:
+    def _span(self, pair: tuple[str, str], ahead: float) -> _ObservedSpan:
         """The pair's span, a new one where one of them had nothing waiting for a while since the last look."""
         span = self._spans.get(pair)
         began = max(self._waiting_since[tenant_id] for tenant_id in pair)
-        return span if span is not None and began <= self._looked_at else _Span(ahead, ahead)
+        return span if span is not None and began <= self._looked_at else _ObservedSpan(ahead, ahead)

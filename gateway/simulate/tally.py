@@ -43,8 +43,8 @@ class Tally:
         tenant = self.tenants[record.tenant_id]
         self.ended_at = max(self.ended_at, now)
         tenant.requests += 1
-        if record.refused is not None:
-            tenant.refused[record.refused.value] += 1
+        if record.rejected is not None:
+            tenant.refused[record.rejected.value] += 1
             return
         if record.first_token_latency_s is not None:
             tenant.ttft.add(record.first_token_latency_s)

@@ -81,18 +81,18 @@ class Trace:
 
     def _lines(self, file: BufferedReader, read_bytes: Callable[[int], None]) -> Iterator[str]:
         """The lines of the file, counted; told of every now and then, by how much of the file was read."""
-        self._line = told = 0
+        self._line = reported = 0
         unpacked = _unpacked(file)
         while line := unpacked.readline(LINE_BYTES_MAX):
             self._line += 1
             position = file.tell()
             if len(line) == LINE_BYTES_MAX:
                 raise ValueError(f"the line is longer than {LINE_BYTES_MAX} bytes")
-            if position - told >= TELL_BYTES:
-                read_bytes(position - told)
-                told = position
+            if position - reported >= TELL_BYTES:
+                read_bytes(position - reported)
+                reported = position
             yield (line.removeprefix(BOM_UTF8) if self._line == 1 else line).decode()
-        read_bytes(file.tell() - told)
+        read_bytes(file.tell() - reported)
 
     def _named(self, rows: Iterator[Fields], tenant: Namer) -> Iterator[tuple[str, TraceCall]]:
         parse, tenants = self.format.parse, set[str]()

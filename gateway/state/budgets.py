@@ -1,7 +1,7 @@
 """Token budgets of tenants and keys, per calendar day and month in UTC.
 
 Budgets keep no counts of their own: they follow the usage book. Usage of this process is added as it is counted; usage
-of others (earlier processes, other gateways) is read from the store, or received earlier by peer exchange. The totals
+of others (earlier processes, other gateways) is read from the store, or told earlier by the leader. The totals
 of one writer only grow, so the larger of two reports is the newer, and nothing counts twice.
 
 A call reserves its expected tokens (its prompt, and the mean output of its tenant's calls) until it has ended; then its
@@ -12,7 +12,8 @@ other calls, but not the call itself.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, NamedTuple
@@ -54,6 +55,15 @@ class Overrun(NamedTuple):
     period: LimitKind
 
 
+class BudgetClaim(NamedTuple):
+    """A call that asks for room in the budgets of its tenant and key."""
+
+    tenant: str
+    key: str
+    prompt_tokens: int
+    expected_tokens: int  # its prompt, and the mean output
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
     """The present use of one budget."""
@@ -63,7 +73,7 @@ class BudgetUse:
     limit: int
     used: int
     reserved: int
-    kept_back: int  # for other replicas, while the peer exchange is unavailable
+    kept_back: int  # for other replicas, while this one is alone
     renewed_at_s: float
 
     @property
@@ -82,7 +92,7 @@ class _Account:
     reserved: int = 0  # by calls at this gateway
     calls: int = 0
     output_tokens: int = 0
-    cut_off: tuple[str, int, int] | None = None  # the day, and tokens of day and month, at the last peer exchange
+    cut_off: tuple[str, int, int] | None = None  # the day, and tokens of day and month, when it was left alone
 
     def told(self, writer: str, day: str, tokens: int) -> None:
         """Record one writer's total of this day."""
@@ -102,7 +112,7 @@ class _Account:
         return sum(self.days.get(today, {}).values()), self.month_tokens
 
     def before(self, today: str) -> tuple[int, int]:
-        """The part of today's and this month's tokens that was spent by the last peer exchange."""
+        """The part of today's and this month's tokens that was spent before this process was left alone."""
         if self.cut_off is None:
             return 0, 0
         day, day_tokens, month_tokens = self.cut_off
@@ -126,7 +136,9 @@ class Budgets:
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
         self.reserved_elsewhere: Mapping[str, int] = {}
         """Tokens reserved at other gateways, by holder (`holder_name`)."""
-        self._replicas = 1  # that divide the rest while the peer exchange is unavailable
+        self.claim_elsewhere: Callable[[BudgetClaim], Awaitable[Overrun | None]] | None = None
+        """Asks the process that admits to budgets for all, where that is another one. Raises StoreUnavailable."""
+        self._replicas = 1  # that divide the rest while this process is alone
         self._today, self._ends_s = "", (0.0, 0.0)
         book.counted = self._counted
 
@@ -177,15 +189,36 @@ class Budgets:
 
     def reserve(self, tenant: str, key: str, *, prompt_tokens: int, output_tokens_max: int) -> int:
         """Reserve the expected tokens of a call, and return their number; `ended` releases them."""
-        accounts = [self._accounts[each] for each in _holders(tenant, key) if each in self._accounts]
+        accounts = [self._accounts[each] for each in self.holders(tenant, key)]
+        tokens = self._expected(accounts, prompt_tokens, output_tokens_max)
+        for each in accounts:
+            each.reserved += tokens
+        return tokens
+
+    async def claim(self, tenant: str, key: str, *, prompt_tokens: int, output_tokens_max: int) -> int | Overrun:
+        """Reserve the expected tokens of a call where its prompt fits, whichever process admits for all. `ended`
+        releases them.
+        """
+        over = self.spent_by(tenant, key, prompt_tokens)
+        if over is not None:
+            return over
+        accounts = [self._accounts[each] for each in self.holders(tenant, key)]
+        if accounts and self.claim_elsewhere is not None:
+            expected = self._expected(accounts, prompt_tokens, output_tokens_max)
+            with suppress(StoreUnavailable):  # then what is known here decides
+                over = await self.claim_elsewhere(BudgetClaim(tenant, key, prompt_tokens, expected))
+        if over is not None:
+            return over
+        return self.reserve(tenant, key, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max)
+
+    @staticmethod
+    def _expected(accounts: list[_Account], prompt_tokens: int, output_tokens_max: int) -> int:
+        """How many tokens a call is expected to use, by the first of its holders; 0 without a budget."""
         if not accounts:
             return 0
         account = accounts[0]
         mean = account.output_tokens / account.calls if account.calls else OUTPUT_TOKENS_UNKNOWN
-        tokens = prompt_tokens + min(round(mean), output_tokens_max)
-        for each in accounts:
-            each.reserved += tokens
-        return tokens
+        return prompt_tokens + min(round(mean), output_tokens_max)
 
     def ended(self, trace: CallTrace) -> None:
         """Release the reservation of an ended call, which the usage book has counted before."""
@@ -199,14 +232,23 @@ class Budgets:
                         account.output_tokens += trace.usage.output_tokens
             trace.reserved_tokens = 0
 
-    # -- peer exchange ---------------------------------------------------------------------------------------
+    def holders(self, tenant: str, key: str) -> list[Holder]:
+        """The holders of budgets that a call of this tenant and key counts for."""
+        return [each for each in _holders(tenant, key) if each in self._accounts]
 
-    def spent_here(self) -> tuple[Spent, Mapping[str, int]]:
-        """Tokens that this writer has counted today, and tokens reserved here, by holder (`holder_name`)."""
+    # -- other processes -------------------------------------------------------------------------------------
+
+    def spent_here(self, holders: Iterable[Holder] | None = None) -> tuple[Spent, Mapping[str, int]]:
+        """Tokens that this writer has counted today, and tokens reserved here, by holder (`holder_name`): of all that
+        have any, or of these, zeros included.
+        """
         today, writer = self._book.today(), self._book.writer
-        counted = {holder: account.days.get(today, {}).get(writer, 0) for holder, account in self._accounts.items()}
+        accounts = self._accounts if holders is None else {each: self._accounts[each] for each in holders}
+        counted = {holder: account.days.get(today, {}).get(writer, 0) for holder, account in accounts.items()}
         reserved = {
-            holder_name(holder): account.reserved for holder, account in self._accounts.items() if account.reserved
+            holder_name(holder): account.reserved
+            for holder, account in accounts.items()
+            if account.reserved or holders is not None
         }
         return {today: {holder_name(holder): tokens for holder, tokens in counted.items() if tokens}}, reserved
 
@@ -220,7 +262,7 @@ class Budgets:
                     account.told(writer, day, tokens)
 
     def cut_off(self, replicas: int) -> None:
-        """The number of replicas that divide the rest while the peer exchange is unavailable; 1: it is available."""
+        """The number of replicas that divide the rest while this process is alone; 1: it is not."""
         if replicas != self._replicas:
             self._replicas, today = replicas, self._book.today()
             self.reserved_elsewhere = {}
@@ -251,7 +293,7 @@ class Budgets:
             yield BudgetUse(holder, "month", month, used[1], reserved, self._kept_back(month - before[1]), ends_s[1])
 
     def _kept_back(self, left: int) -> int:
-        """The part of the rest at the last peer exchange that the other replicas may spend."""
+        """The part of the rest when this process was left alone that the other replicas may spend."""
         return max(0, left) * (self._replicas - 1) // self._replicas
 
     def _counted(self, of: UsageKey, tokens: int) -> None:

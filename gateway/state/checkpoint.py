@@ -60,7 +60,9 @@ class Checkpoint:
         self._at_s = 0.0
         self._source: Learning | None = None
         self._complained = ""
-        self._writer = Periodic(self._try_write, CHECKPOINT_S, "keep what was learnt")
+        self.is_writing = True
+        """Whether this process writes what is learnt: where processes share one order, its leader does."""
+        self._writer = Periodic(self.try_write, CHECKPOINT_S, "keep what was learnt")
 
     async def open(self) -> None:
         """Read the stored checkpoint; what is unreadable or too old is left out."""
@@ -82,13 +84,20 @@ class Checkpoint:
         self._source = source
         self._writer.start()
 
+    async def read_anew(self) -> None:
+        """Begin again with what is stored now: another process has written it."""
+        await self.open()
+        if self._source is not None:
+            self._source.backends.remember(self.step_time_of)
+            self._source.prompt_tokens.remember(self._ratios)
+
     async def stop(self) -> None:
         """Write the last checkpoint. Shutdown calls it before it disconnects requests, so that their tenants are not
         lifted because of the disconnect.
         """
         if self._writer.is_running:
             await self._writer.stop()
-            await self._try_write()
+            await self.try_write()
 
     # -- restoring -----------------------------------------------------------------------------------------
 
@@ -156,7 +165,10 @@ class Checkpoint:
             log.warning("what was kept of %s is left out: %s", name, error)
             return None
 
-    async def _try_write(self) -> None:
+    async def try_write(self) -> None:
+        """Write what has changed, if this process writes; what cannot be written is logged."""
+        if not self.is_writing or self._source is None:
+            return
         try:
             await self.write()
         except (StoreUnavailable, StoreFull) as error:

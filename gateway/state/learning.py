@@ -27,7 +27,7 @@ class Learning:
     def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
         """The step time models of all backends that have one."""
         return [
-            (self.backends.spec(load.backend_id), load.step_time)
+            (self.backends[load.backend_id].spec, load.step_time)
             for loads in self.backends.loads().values()
             for load in loads
             if load.step_time is not None

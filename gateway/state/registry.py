@@ -83,10 +83,13 @@ class Edit:
 class Registry:
     """All managed entries of one gateway. Create it on the loop that runs it; call `start` and `stop`."""
 
-    def __init__(self, store: Store, declared: Declared, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970, for the audit log."""
+    def __init__(
+        self, store: Store, declared: Declared, *, replica: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        """`replica` names this gateway in the audit log; `clock`: seconds since 1970, for it too."""
         self._store = store
         self._view = View(declared)
+        self._replica = replica
         self._clock = clock
         self._cursor = 0
         self._listeners: list[Callable[[Changed], None]] = []
@@ -190,7 +193,9 @@ class Registry:
                 changes = [self._change(edit) for edit in edits]
                 self._check(changes)
                 try:
-                    documents = await self._store.commit(changes, actor=actor, at_s=self._clock())
+                    documents = await self._store.commit(
+                        changes, actor=actor, at_s=self._clock(), replica=self._replica
+                    )
                 except VersionConflict:
                     # Another write was committed first: check the edits again against the present entries.
                     await self._refresh()

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from backends.poll import tls_context_of
+from backends.tls import tls_context_of
 from gateway.config.problems import ConfigProblem, validation_problems
 from gateway.config.scheduling import PoolSettings
 from gateway.config.sections import (
@@ -59,7 +59,7 @@ class ManagedBackend(BackendSection):
     def _is_of_certificates(cls, ca_pem: str | None) -> str | None:
         if ca_pem is not None:
             if "PRIVATE KEY" in ca_pem:
-                raise ValueError("holds a private key, which nobody but the CA may have")
+                raise ValueError("holds a private key, which only the CA may have")
             tls_context_of(ca_pem)
         return ca_pem
 

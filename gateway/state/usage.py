@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Row:
+class _UsageRow:
     """The counts of one row, updated in place once a call."""
 
     of: UsageKey
@@ -46,7 +46,7 @@ class UsageBook:
         """`clock`: seconds since 1970."""
         self._store = store
         self._clock = clock
-        self._rows: dict[tuple[str, ...], _Row] = {}  # by day, tenant, key and model
+        self._rows: dict[tuple[str, ...], _UsageRow] = {}  # by day, tenant, key and model
         self._unwritten: set[UsageKey] = set()
         self._writing: set[UsageKey] = set()
         self._day, self._day_ends_at_s = "", 0.0
@@ -122,11 +122,11 @@ class UsageBook:
             self._rows = {of: row for of, row in self._rows.items() if row.of.day == self._day or row.of in needed}
         return self._day
 
-    def _new_row(self, of: UsageKey) -> _Row:
+    def _new_row(self, of: UsageKey) -> _UsageRow:
         """The row of this key, or the common row of all usage beyond ROWS_MAX."""
         if len(self._rows) >= ROWS_MAX:
             of = UsageKey(of.day, OTHER, "", OTHER)
-        return self._rows.setdefault(of, _Row(of))
+        return self._rows.setdefault(of, _UsageRow(of))
 
     async def _try_flush(self) -> None:
         try:

@@ -81,7 +81,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """One change with its author (`actor`) and time (`at_s`, seconds since 1970). Written in the transaction of the
-    change.
+    change. `replica` is the gateway that made it, "" where that is not known.
     """
 
     revision: int
@@ -92,6 +92,7 @@ class AuditEntry:
     name: str
     before: Body | None
     after: Body | None
+    replica: str = ""
 
 
 class Totals(NamedTuple):
@@ -191,7 +192,9 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
+    async def commit(
+        self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
+    ) -> tuple[Document, ...]:
         """Apply all changes with their audit entries, or none. They are durable in this store when it returns. Raises
         VersionConflict, StoreFull.
         """

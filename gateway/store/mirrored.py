@@ -73,12 +73,14 @@ class MirroredStore:
         await self._shared.close()
         await self._own.close()
 
-    async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
+    async def commit(
+        self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
+    ) -> tuple[Document, ...]:
         async with self._syncing:
             if self._shared.incarnation != self._merged:
                 await self._sync()
             try:
-                documents = await self._shared.commit(changes, actor=actor, at_s=at_s)
+                documents = await self._shared.commit(changes, actor=actor, at_s=at_s, replica=replica)
             except VersionConflict:
                 # The caller reads the present version from the local copy.
                 await self._sync()

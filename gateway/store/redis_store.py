@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import fields as fields_of
 from importlib import resources
 from itertools import groupby
 from typing import Any, TypeVar
@@ -115,11 +115,13 @@ class RedisStore:
         await self._redis.aclose()
         await self._redis.connection_pool.aclose()
 
-    async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
+    async def commit(
+        self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
+    ) -> tuple[Document, ...]:
         check_size(changes)
         if not self._epoch:
             await self.news(self._revision)
-        common = _fields({"at_s": at_s, "actor": actor})
+        common = _fields(_made_by(at_s, actor, replica))
         args: list[Any] = [self._epoch, self._revision, AUDIT_ENTRIES_MAX, TOMBSTONES_MAX, common, ""]
         for change in changes:
             expected = "" if change.expected is None else change.expected
@@ -185,7 +187,7 @@ class RedisStore:
         highest = "+inf" if before is None else f"({before}"
         while len(found) < wanted:
             page = await self._ask("ZREVRANGEBYSCORE", "audit", highest, "-inf", "LIMIT", 0, AUDIT_PAGE_MAX)
-            entries = [AuditEntry(**orjson.loads(text)) for text in page]
+            entries = [_entry(text) for text in page]
             found += [e for e in entries if kind in (None, e.kind) and name in (None, e.name)]
             if len(page) < AUDIT_PAGE_MAX:
                 break
@@ -293,13 +295,22 @@ def _fields(fields: dict[str, Any]) -> bytes:
 def _entry_text(entry: AuditEntry) -> bytes:
     """The same bytes as commit.lua writes, so that a merged entry is stored once."""
     before, after = (b"null" if body is None else to_json(body) for body in (entry.before, entry.after))
-    fields = asdict(entry)
-    head, tail = (_fields({name: fields[name] for name in names}) for names in (HEAD, TAIL))
+    head = _fields({"revision": entry.revision, "action": entry.action})
+    tail = _fields({**_made_by(entry.at_s, entry.actor, entry.replica), "kind": entry.kind, "name": entry.name})
     return b"{%s,%s,%s}" % (head, tail, b'"before":%s,"after":%s' % (before, after))
 
 
-HEAD = ("revision", "action")
-TAIL = ("at_s", "actor", "kind", "name")
+def _made_by(at_s: float, actor: str, replica: str) -> dict[str, Any]:
+    """Fields of an audit entry. Those that name no replica keep the bytes that they were stored with."""
+    return {"at_s": at_s, "actor": actor, **({"replica": replica} if replica else {})}
+
+
+def _entry(text: bytes) -> AuditEntry:
+    """Read an entry; fields of a later version are left out."""
+    return AuditEntry(**{name: value for name, value in orjson.loads(text).items() if name in ENTRY_FIELDS})
+
+
+ENTRY_FIELDS = frozenset(field.name for field in fields_of(AuditEntry))
 
 
 def _usage_row(day: str, field: bytes, totals: bytes) -> UsageRow:

@@ -27,5 +27,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
         "INSERT INTO counters (name, value) VALUES ('revision', 0), ('arrival', 0)",
     ),
+    ("ALTER TABLE audit ADD COLUMN replica TEXT NOT NULL DEFAULT ''",),
 )
 SCHEMA_VERSION = len(MIGRATIONS)

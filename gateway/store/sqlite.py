@@ -66,9 +66,11 @@ class SqliteStore:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
-    async def commit(self, changes: Sequence[Change], *, actor: str, at_s: float) -> tuple[Document, ...]:
+    async def commit(
+        self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
+    ) -> tuple[Document, ...]:
         check_size(changes)
-        return await self._run(partial(self._commit, changes, actor, at_s))
+        return await self._run(partial(self._commit, changes, (at_s, actor, replica)))
 
     async def news(self, since: int) -> News:
         return await self._run(partial(self._news, since))
@@ -153,7 +155,7 @@ class SqliteStore:
             self._lock = None
 
     def _commit(
-        self, changes: Sequence[Change], actor: str, at_s: float, database: sqlite3.Connection
+        self, changes: Sequence[Change], by: tuple[float, str, str], database: sqlite3.Connection
     ) -> tuple[Document, ...]:
         documents = []
         with transaction(database):
@@ -165,7 +167,7 @@ class SqliteStore:
                 document = Document(change.kind, change.name, revision, change.body)
                 after, action = _text(change.body), action_of(from_json(before), change.body)
                 database.execute(WRITE_DOCUMENT, (*_row(document), _next(database, "arrival")))
-                database.execute(WRITE_AUDIT, (revision, at_s, actor, action, change.kind, change.name, before, after))
+                database.execute(WRITE_AUDIT, (revision, *by, action, change.kind, change.name, before, after))
                 documents.append(document)
             _prune(database)
         return tuple(documents)
@@ -186,7 +188,7 @@ class SqliteStore:
             database.executemany(
                 MERGE_AUDIT,
                 [
-                    (e.revision, e.at_s, e.actor, e.action, e.kind, e.name, _text(e.before), _text(e.after))
+                    (e.revision, e.at_s, e.actor, e.replica, e.action, e.kind, e.name, _text(e.before), _text(e.after))
                     for e in audit
                 ],
             )
@@ -232,7 +234,7 @@ def _row(document: Document) -> tuple[str, str, int, str | None]:
 
 
 def _audit_entry(row: tuple[Any, ...]) -> AuditEntry:
-    return AuditEntry(*row[:6], *map(from_json, row[6:]))
+    return AuditEntry(*row[:6], *map(from_json, row[6:8]), *row[8:])
 
 
 def _where(given: dict[str, Any]) -> tuple[str, list[Any]]:
@@ -241,7 +243,7 @@ def _where(given: dict[str, Any]) -> tuple[str, list[Any]]:
     return ("WHERE " + " AND ".join(asked) if asked else ""), list(asked.values())
 
 
-READ_AUDIT = "SELECT revision, at_s, actor, action, kind, name, before, after FROM audit"
+READ_AUDIT = "SELECT revision, at_s, actor, action, kind, name, before, after, replica FROM audit"
 READ_USAGE = (
     """SELECT day, tenant, key, model, writer, requests, prompt_tokens, cached_tokens, output_tokens FROM usage"""
 )
@@ -254,8 +256,8 @@ MERGE_DOCUMENT = """INSERT INTO documents (kind, name, version, body, arrival) V
 PRUNE_DELETED = """DELETE FROM documents WHERE body IS NULL AND version <=
     (SELECT version FROM documents WHERE body IS NULL ORDER BY version DESC LIMIT 1 OFFSET ?)"""
 
-WRITE_AUDIT = """INSERT OR REPLACE INTO audit (revision, at_s, actor, action, kind, name, before, after)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+WRITE_AUDIT = """INSERT OR REPLACE INTO audit (revision, at_s, actor, replica, action, kind, name, before, after)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 MERGE_AUDIT = WRITE_AUDIT.replace("OR REPLACE", "OR IGNORE")
 
 MERGE_USAGE = """INSERT INTO usage

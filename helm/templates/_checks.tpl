@@ -11,11 +11,12 @@
 {{/* Settings of the gateway that are the chart's: it would not listen where the services look, or write where it may not. */}}
 {{- define "fairlead.checkOwned" -}}
 {{- $owned := dict "listen" (list "host" "port") "admin" (list "enabled" "host" "port" "key_file")
-  "auth" (list "secret_file" "keys_file") "metrics" (list "host" "port") "state" (list "file") -}}
+  "auth" (list "secret_file" "keys_file") "metrics" (list "host" "port") "state" (list "file")
+  "cluster" (list "host" "port" "advertise" "name" "secret_file" "tls") -}}
 {{- range $section, $names := $owned -}}
 {{- range $names -}}
 {{- if hasKey (default dict (get $.Values.config $section)) . -}}
-{{- fail (printf "config.%s.%s is set by the chart: take it out (service, admin, metrics, keys and persistence are what to set)." $section .) -}}
+{{- fail (printf "config.%s.%s is set by the chart: take it out (service, admin, metrics, cluster, keys and persistence are what to set)." $section .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -25,6 +26,12 @@
 {{- end -}}
 {{- if and .Values.redis.existingSecret (not (include "fairlead.sharesState" .)) -}}
 {{- fail "redis.existingSecret holds a password, but for no Redis: set redis.url." -}}
+{{- end -}}
+{{- if and (or .Values.cluster.existingSecret .Values.cluster.tls.existingSecret) (not (include "fairlead.isClustered" .)) -}}
+{{- fail "cluster has a secret for replicas that meet, but they do not: set redis.url, and leave config.cluster.enabled out." -}}
+{{- end -}}
+{{- if and (include "fairlead.isClustered" .) (has (int .Values.cluster.port) (list 8080 8081 9090)) -}}
+{{- fail (printf "cluster.port=%d is a port of the pod already (8080, 8081 and 9090 are): set another one." (int .Values.cluster.port)) -}}
 {{- end -}}
 {{- if and .Values.persistence.existingClaim (not .Values.persistence.enabled) -}}
 {{- fail "persistence.existingClaim is not used while persistence.enabled is false: set it, too." -}}

@@ -59,6 +59,12 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if or .Values.redis.url (dig "redis" nil (default dict .Values.config.state)) -}}yes{{- end -}}
 {{- end -}}
 
+{{/* Whether gateways keep one order, and meet at the cluster port: "yes" or nothing. */}}
+{{- define "fairlead.isClustered" -}}
+{{- $wanted := dig "enabled" nil (default dict .Values.config.cluster) -}}
+{{- if and (include "fairlead.sharesState" .) (ne (toString $wanted) "false") -}}yes{{- end -}}
+{{- end -}}
+
 {{/* Whether there may be more than one pod at a time: "yes" or nothing. */}}
 {{- define "fairlead.isReplicated" -}}
 {{- if gt (int (ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled)) 1 -}}yes{{- end -}}
@@ -114,6 +120,16 @@ its state and has no file that lasts would make one of its own, and not start be
 {{- $_ := set $state "redis" $redis -}}
 {{- end -}}
 {{- $_ := set $config "state" $state -}}
+{{- if include "fairlead.isClustered" . -}}
+{{- $cluster := dict "host" "0.0.0.0" "port" .Values.cluster.port -}}
+{{- if .Values.cluster.existingSecret -}}{{- $_ := set $cluster "secret_file" "/etc/fairlead-cluster/cluster-secret" -}}{{- end -}}
+{{- if .Values.cluster.tls.existingSecret -}}
+{{- $files := "/etc/fairlead-cluster-tls" -}}
+{{- $tls := dict "cert_file" (printf "%s/tls.crt" $files) "key_file" (printf "%s/tls.key" $files) "ca_file" (printf "%s/ca.crt" $files) -}}
+{{- $_ := set $cluster "tls" $tls -}}
+{{- end -}}
+{{- $_ := set $config "cluster" (merge $cluster (default dict $config.cluster)) -}}
+{{- end -}}
 {{ toYaml $config }}
 {{- end -}}
 

@@ -81,6 +81,16 @@ class Ledger:
             entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding
         return self.charge(entry, entry.usage)
 
+    def adopted(self, entry: InFlight) -> Charge:
+        """The request runs, dispatched and charged by another scheduler: only its further output is new."""
+        entry.is_prepaid, entry.service = True, self.price.service(*entry.usage)
+        return self.opened(entry)
+
+    def prepay(self, entry: InFlight) -> None:
+        """A waiting request was charged for this usage by another scheduler."""
+        entry.service = self.price.service(*entry.usage)
+        self._prepaid[entry.request.id] = entry
+
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
         """Charge the price of this usage minus the entry's earlier charges; negative if an estimate was too high."""
         price = self.price.service

@@ -7,7 +7,6 @@ from policies.admission.rate_limit import RateLimiter
 from policies.admission.rate_window import WINDOWS, FixedWindow, SlidingWindow
 from policies.admission.retry_after import DrainEstimate
 from policies.admission.rules import AdmissionRules
-from policies.admission.shared_limits import SharedRateLimits
 
 __all__ = [
     "WINDOWS",
@@ -19,6 +18,5 @@ __all__ = [
     "Feasibility",
     "FixedWindow",
     "RateLimiter",
-    "SharedRateLimits",
     "SlidingWindow",
 ]

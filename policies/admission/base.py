@@ -6,6 +6,7 @@ and its usage is known. A rule that needs no notification inherits the empty met
 
 from typing import NamedTuple, Protocol
 
+from policies.admission.rate_window import NOTHING_BOOKED, WindowCheckpoint
 from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimits, Reason, Request, Tenant
 
@@ -25,7 +26,7 @@ class AdmissionReject(NamedTuple):
 class Admission(Protocol):
     """An admission rule: whether a request of a tenant may enter the queue now. Inherit from it."""
 
-    def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
+    def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """The rejection, or None to admit. Changes no state: another rule may still reject the request."""
         ...
 
@@ -44,6 +45,14 @@ class Admission(Protocol):
     def limits(self, tenant: Tenant, now: float) -> RateLimits:
         """The current state of the tenant's limits per minute that this rule enforces."""
         return UNLIMITED
+
+    def windows(self, now: float) -> WindowCheckpoint:
+        """What this rule has booked within the minute, for another scheduler."""
+        return NOTHING_BOOKED
+
+    def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
+        """Count what another scheduler has booked."""
+        return
 
     def forget(self, tenant_id: str) -> None:
         """Drop the state of a removed tenant."""

@@ -22,7 +22,7 @@ class BoundedQueues(Admission):
     tenant_requests_max: int = 2_000
     tenant_bytes_max: int = 256 << 20
 
-    def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
+    def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         queue = queues.of(tenant.id)
         requests_max, bytes_max = tenant.queued_requests_max, tenant.queued_bytes_max
         requests_max = self.tenant_requests_max if requests_max is None else requests_max

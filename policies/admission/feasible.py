@@ -40,7 +40,7 @@ class Feasibility(Admission):
         self._is_hopeless = is_hopeless
         self._overloaded_until = float("-inf")
 
-    def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
+    def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         if now < self._overloaded_until and self._tiers[tenant.tier_id].is_sheddable:
             return AdmissionReject(Reason.SHED, max(RETRY_AFTER_S_MIN, self._overloaded_until - now))
         due_at = first_token_due_at(request)

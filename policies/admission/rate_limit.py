@@ -7,8 +7,6 @@ served returns all its tokens; one that is queued again after its backend reject
 
 A prediction alone never makes a request inadmissible: if its prompt fits under the limit, it is admitted when the
 minute is empty, however long its answer is expected to be. If its prompt does not fit, it is rejected at once.
-
-What other replicas admit under the same limits counts, too (shared_limits.py).
 """
 
 from collections.abc import Callable
@@ -16,8 +14,14 @@ from math import ceil
 from typing import NamedTuple
 
 from policies.admission.base import Admission, AdmissionReject
-from policies.admission.rate_window import WINDOW_S, Booking, RateWindow, SlidingWindow
-from policies.admission.shared_limits import REQUESTS, TOKENS, SharedRateLimits
+from policies.admission.rate_window import (
+    WINDOW_S,
+    Booking,
+    MinuteCheckpoint,
+    RateWindow,
+    SlidingWindow,
+    WindowCheckpoint,
+)
 from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimit, RateLimits, Reason, Request, Tenant
 
@@ -33,47 +37,39 @@ class RateLimiter(Admission):
     """At most `tenant.requests_per_minute_max` admitted requests and `tenant.tokens_per_minute_max` tokens a minute."""
 
     def __init__(
-        self,
-        expected_output: Callable[[Request], float],
-        window: Callable[[], RateWindow] = SlidingWindow,
-        sharing: SharedRateLimits | None = None,
+        self, expected_output: Callable[[Request], float], window: Callable[[], RateWindow] = SlidingWindow
     ) -> None:
-        """`expected_output` predicts a request's output tokens; `window` makes a rate window; `sharing` shares the
-        limits with other replicas, None: they are not shared.
-        """
+        """`expected_output` predicts a request's output tokens; `window` makes a rate window."""
         self._expected_output = expected_output
         self._make_window = window
-        self._sharing = sharing or SharedRateLimits()
-        self._sharing.used = lambda tenant_id, kind, now: self._minute(tenant_id)[kind].used(now)
         self._minutes: dict[str, _Minute] = {}
         self._reserved: dict[str, tuple[RateWindow, Booking]] = {}  # by request, of tenants with a token limit
 
-    def refuse(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
+    def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """Reject until both limits have room, and name the one that has room later."""
         requests_max, tokens_max = tenant.requests_per_minute_max, tenant.tokens_per_minute_max
         if requests_max is None and tokens_max is None:
             return None
         if tokens_max is not None and request.prompt_tokens > tokens_max:
             return AdmissionReject(Reason.REQUEST_TOO_LARGE, WINDOW_S, LimitKind.TOKENS)
-        minute, refusal = self._minute(tenant.id), None
+        minute, rejection = self._minute(tenant.id), None
         if requests_max is not None:
-            wait_s = self._sharing.wait_s(tenant.id, REQUESTS, 1, window=minute.requests, limit=requests_max, now=now)
+            wait_s = minute.requests.wait_s(1, requests_max, now)
             if wait_s is not None:
-                refusal = AdmissionReject(Reason.RATE_LIMITED, wait_s, LimitKind.REQUESTS)
+                rejection = AdmissionReject(Reason.RATE_LIMITED, wait_s, LimitKind.REQUESTS)
         if tokens_max is not None:
-            tokens = self._reservation(request, tokens_max)
-            wait_s = self._sharing.wait_s(tenant.id, TOKENS, tokens, window=minute.tokens, limit=tokens_max, now=now)
-            if wait_s is not None and (refusal is None or wait_s > (refusal.retry_after_s or 0.0)):
-                refusal = AdmissionReject(Reason.RATE_LIMITED, wait_s, LimitKind.TOKENS)
-        return refusal
+            wait_s = minute.tokens.wait_s(self._reservation(request, tokens_max), tokens_max, now)
+            if wait_s is not None and (rejection is None or wait_s > (rejection.retry_after_s or 0.0)):
+                rejection = AdmissionReject(Reason.RATE_LIMITED, wait_s, LimitKind.TOKENS)
+        return rejection
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
         if tenant.requests_per_minute_max is not None:
-            self._book(tenant.id, REQUESTS, 1, now)
+            self._minute(tenant.id).requests.book(1, now)
         if tenant.tokens_per_minute_max is not None:
-            tokens = self._reservation(request, tenant.tokens_per_minute_max)
-            booking = self._book(tenant.id, TOKENS, tokens, now)
-            self._reserved[request.id] = self._minute(tenant.id).tokens, booking
+            window = self._minute(tenant.id).tokens
+            booking = window.book(self._reservation(request, tenant.tokens_per_minute_max), now)
+            self._reserved[request.id] = window, booking
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
         if request_id in self._reserved:
@@ -85,24 +81,33 @@ class RateLimiter(Admission):
 
     def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
         if tenant.requests_per_minute_max is not None:
-            self._book(tenant.id, REQUESTS, 1, now)
+            self._minute(tenant.id).requests.book(1, now)
         if tenant.tokens_per_minute_max is not None:
-            self._book(tenant.id, TOKENS, tokens, now)
+            self._minute(tenant.id).tokens.book(tokens, now)
 
     def limits(self, tenant: Tenant, now: float) -> RateLimits:
         minute = self._minutes.get(tenant.id) or _Minute(self._make_window(), self._make_window())
         return RateLimits(
-            requests=self._limit(tenant.id, REQUESTS, minute.requests, tenant.requests_per_minute_max, now),
-            tokens=self._limit(tenant.id, TOKENS, minute.tokens, tenant.tokens_per_minute_max, now),
+            requests=_limit(minute.requests, tenant.requests_per_minute_max, now),
+            tokens=_limit(minute.tokens, tenant.tokens_per_minute_max, now),
         )
+
+    def windows(self, now: float) -> WindowCheckpoint:
+        minutes = {
+            tenant_id: MinuteCheckpoint(minute.requests.booked(now), minute.tokens.booked(now))
+            for tenant_id, minute in self._minutes.items()
+        }
+        return {tenant_id: minute for tenant_id, minute in minutes.items() if minute.requests or minute.tokens}
+
+    def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
+        for tenant_id, minute in windows.items():
+            here = self._minute(tenant_id)
+            for window, booked in zip(here, minute, strict=True):
+                for age_s, amount in booked:
+                    window.book(amount, now - age_s)
 
     def forget(self, tenant_id: str) -> None:
         self._minutes.pop(tenant_id, None)
-        self._sharing.forget(tenant_id)
-
-    def _book(self, tenant_id: str, kind: int, amount: int, now: float) -> Booking:
-        self._sharing.booked(tenant_id, kind, amount)
-        return self._minute(tenant_id)[kind].book(amount, now)
 
     def _minute(self, tenant_id: str) -> _Minute:
         minute = self._minutes.get(tenant_id)
@@ -115,11 +120,6 @@ class RateLimiter(Admission):
         output_tokens = min(self._expected_output(request), request.output_tokens_max)
         return min(request.prompt_tokens + ceil(output_tokens), tokens_max)
 
-    def _limit(self, tenant_id: str, kind: int, window: RateWindow, limit: int | None, now: float) -> RateLimit | None:
-        if limit is None:
-            return None
-        others = self._sharing.others(tenant_id, kind)
-        reset_s = WINDOW_S if others else window.reset_s(now)
-        remaining = max(self._sharing.limit(limit) - window.used(now) - others, 0)
-        here = self._sharing.left(tenant_id, kind, remaining)
-        return RateLimit(limit, remaining, reset_s, remaining_here=None if here == remaining else here)
+
+def _limit(window: RateWindow, limit: int | None, now: float) -> RateLimit | None:
+    return None if limit is None else RateLimit(limit, max(limit - window.used(now), 0), window.reset_s(now))

@@ -6,9 +6,10 @@ last full minute (fixed). Only the sliding window admits no burst of twice the l
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 WINDOW_S = 60.0
 
@@ -19,6 +20,26 @@ class Booking:
 
     booked_at: float
     amount: int
+
+
+class Booked(NamedTuple):
+    """An amount that was booked `age_s` seconds ago."""
+
+    age_s: float
+    amount: int
+
+
+class MinuteCheckpoint(NamedTuple):
+    """What counts against one tenant's limits per minute, oldest first."""
+
+    requests: tuple[Booked, ...] = ()
+    tokens: tuple[Booked, ...] = ()
+
+
+WindowCheckpoint = Mapping[str, MinuteCheckpoint]
+"""The minutes of all tenants that have booked anything."""
+
+NOTHING_BOOKED: WindowCheckpoint = MappingProxyType({})
 
 
 class RateWindow(Protocol):
@@ -42,6 +63,10 @@ class RateWindow(Protocol):
 
     def amend(self, booking: Booking, amount: int, now: float) -> None:
         """Change the booking's amount; ignored if it does not count any more."""
+        ...
+
+    def booked(self, now: float) -> tuple[Booked, ...]:
+        """What counts now, at most one booking per second: the ages are those of each second's latest."""
         ...
 
 
@@ -82,6 +107,15 @@ class SlidingWindow:
             self._used += amount - booking.amount
             booking.amount = amount
 
+    def booked(self, now: float) -> tuple[Booked, ...]:
+        self.used(now)
+        seconds: dict[int, Booked] = {}
+        for each in self._bookings:
+            second, age_s = int(each.booked_at), now - each.booked_at
+            before = seconds.get(second)
+            seconds[second] = Booked(age_s, each.amount + (before.amount if before else 0))
+        return tuple(each for each in seconds.values() if each.amount)
+
 
 class FixedWindow:
     """Bookings since the clock's last full minute."""
@@ -110,6 +144,9 @@ class FixedWindow:
         if _minute(booking.booked_at) == _minute(now):
             self._used += amount - booking.amount
             booking.amount = amount
+
+    def booked(self, now: float) -> tuple[Booked, ...]:
+        return (Booked(0.0, used),) if (used := self.used(now)) else ()
 
 
 def _counts(booking: Booking, now: float) -> bool:

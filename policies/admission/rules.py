@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from policies.admission.base import Admission, AdmissionReject
+from policies.admission.rate_window import WindowCheckpoint
 from policies.admission.retry_after import DrainEstimate
 from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimits, Reason, Reject, Request, Tenant
@@ -21,18 +22,18 @@ class AdmissionRules:
         self._queues = queues
         self._drain = DrainEstimate()
 
-    def refuse(self, request: Request, tenant: Tenant, now: float) -> Reject | None:
+    def check(self, request: Request, tenant: Tenant, now: float) -> Reject | None:
         """The rejection of the first rule that has one; a full pool queue counts only if no other rule rejects. None if
         no rule rejects: the request then counts as admitted.
         """
         full: AdmissionReject | None = None
         for rule in self._rules:
-            refusal = rule.refuse(request, tenant, self._queues, now)
-            if refusal is None:
+            rejection = rule.check(request, tenant, self._queues, now)
+            if rejection is None:
                 continue
-            if refusal.reason is not Reason.QUEUE_FULL:
-                return self.reject(request, refusal.reason, now, refusal.retry_after_s, refusal.limit)
-            full = full or refusal
+            if rejection.reason is not Reason.QUEUE_FULL:
+                return self.reject(request, rejection.reason, now, rejection.retry_after_s, rejection.limit)
+            full = full or rejection
         if full is not None:
             return self.reject(request, full.reason, now, full.retry_after_s)
         for rule in self._told_admitted:
@@ -56,6 +57,15 @@ class AdmissionRules:
             requests=next((each.requests for each in limits if each.requests), None),
             tokens=next((each.tokens for each in limits if each.tokens), None),
         )
+
+    def windows(self, now: float) -> WindowCheckpoint:
+        """What counts against limits per minute now."""
+        return {tenant_id: minute for rule in self._rules for tenant_id, minute in rule.windows(now).items()}
+
+    def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
+        """Count what another scheduler admitted within the minute."""
+        for rule in self._rules:
+            rule.restore_windows(windows, now)
 
     def reject(
         self,

@@ -4,63 +4,40 @@ An engine serves what waits inside it first come, first served, outside the sche
 no more than it can run: its sequences stay below `max_num_seqs`, and the KV tokens that its requests will need fit its
 KV pool (prompt + predicted output, growing with the actual output). The need is the sum of all full lengths ("sum"),
 or the most that is held at any one moment ("peak", kv_peak.py). A prompt block that several running requests share
-counts once. External load, what other clients run at the same backend, is measured (its counts minus ours) and
-subtracted.
-
-A preemption inside the engine shows that its KV pool was overbooked. If our requests are the cause, the usable part of
-the pool shrinks at once and recovers slowly. They are the cause where there is no external load, or where they have
-outgrown the room that was left at the last dispatch by more than external load has grown since: otherwise external
-load used up the headroom, and more headroom would not have kept it out. All preemptions between two dispatches
-count as one.
+counts once. Subtracted are what other clients run at the same backend (external_load.py), a headroom against
+preemptions inside the engine (headroom.py), and what is reserved for other tiers (tier_reserves.py).
 
 A backend with free slots and memory may still be unable to serve one more request in time: a limit
 (policies/limit/) decides that.
 
 Each replica of the gateway has a share of a backend's slots and memory. Replicas tell each other what they hold there,
 so that none takes another's requests for external load.
-
-A tier's reserve is a part of each backend that only this tier may enter. For all other tiers it counts as occupied.
 """
 
-from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
-from types import MappingProxyType
 
+from policies.capacity.external_load import ExternalLoad
+from policies.capacity.headroom import KV_HEADROOM_RATIO, Headroom
 from policies.capacity.kv_peak import PeakOverTime
-from policies.capacity.reserve import NONE, FloatingReserve, Room
+from policies.capacity.reserve import Room
+from policies.capacity.tier_reserves import NO_RESERVES, NOTHING, TierReserves
 from policies.limit import EngineWork, Limit, ModelLimit
 from policies.limit.latency_by_batch import TimedAnswer
 from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s
 from policies.limit.steps_view import steps_view
 from policies.reservation import Reservation
-from policies.types import BackendLoad, BackendView, Request, ReserveView
+from policies.types import BackendLoad, BackendView, Request
 
-KV_HEADROOM_RATIO = 0.95  # F = 0.95 M: beyond that, requests would queue in the engine
-PREEMPTION_SHRINK_RATIO = 0.9
-HEADROOM_RATIO_MIN = 0.5
-HEADROOM_RECOVERY_RATIO = 0.005  # per measurement
 SERVED_WINDOW = 50  # requests that the service rate is averaged over: two or three fillings of a small engine
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs, where none is configured or learnt
-FOREIGN_OBSERVATIONS = 3
 HELD_MEAN_OF = 16  # requests that the mean time in a slot is taken over
-ROUNDING = 1e-9  # 0.07 of 100 slots are 7, although the product is 7.000000000000001
-NO_RESERVES: Mapping[str, float] = MappingProxyType({})
 
 KV_RULES: dict[str, type[PeakOverTime] | None] = {
     "sum": None,  # all requests at their full lengths at once
     "peak": PeakOverTime,
 }
-
-
-@dataclass(slots=True)
-class _Use:
-    sequences: int = 0
-    tokens: float = 0.0
-
-
-NOTHING = _Use()
 
 
 @dataclass(slots=True)
@@ -87,10 +64,9 @@ class BackendCapacity:
 
     # Slots for speed, as in EngineWork.
     __slots__ = (
-        "_clock", "_entitled", "_floating", "_foreign_requests", "_foreign_tokens", "_granted",
-        "_headroom_ratio", "_headroom_ratio_max", "_limit", "_peak", "_reads_time", "_reserve_ratios",
-        "_reserved_ratio", "_reserves", "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_tiers",
-        "_token_seconds", "by_end", "foreign_requests", "foreign_tokens", "held_s", "held_until", "id", "is_sized",
+        "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
+        "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_token_seconds", "awaits_measurement",
+        "by_end", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
         "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
         "tokens", "tokens_limit", "tokens_max", "work",
     )  # fmt: skip
@@ -112,32 +88,26 @@ class BackendCapacity:
         self._clock = clock or Clock()
         rule = KV_RULES[kv_rule]
         self._peak = rule() if rule else None
-        self._floating: dict[str, FloatingReserve] = {}
         self.held_s = 0.0  # mean time that the latest requests held their slot
         self._rooms: dict[str, Room] = {}  # cache by tier, cleared by every change
         self._reserved_ratio: float | None = None  # likewise
         self.held_until = -inf  # the backend rejected a request: nothing is sent before this time
         self.refusing_since: float | None = None  # since then it has accepted no request
+        self.awaits_measurement = False
+        """Nothing is sent: another scheduler did until now, and the backend was not measured since."""
         self.requests = 0
         self.sequences = 0
         self.tokens = 0.0
         self.speed = 1.0  # service rate over the mean of its pool
         self._service = self._token_seconds = 0.0
-        self._tiers: defaultdict[str, _Use] = defaultdict(_Use)
         self._running: dict[Reservation, None] = {}
         self.by_end: list[Reservation] | None = None
-        """The same, soonest end first; None where nobody asked since something came, went or produced more."""
+        """The same, soonest end first; None until it is asked, after something came, went or produced more."""
         self._shared: dict[int, _SharedBlock] = {}
         self._shared_tokens = 0.0
-        self._headroom_ratio_max = headroom_ratio_max
-        self._headroom_ratio = headroom_ratio_max
-        self._reserve_ratios = reserve_ratios
-        self._entitled: Mapping[str, float] = NO_RESERVES
-        self._foreign_requests = deque([0], FOREIGN_OBSERVATIONS)
-        self._foreign_tokens = deque([0.0], FOREIGN_OBSERVATIONS)
-        # At the last dispatch: tokens that our requests could hold, and tokens of external load. None after a
-        # preemption that our requests caused.
-        self._granted: tuple[float, float] | None = None
+        self._headroom = Headroom(headroom_ratio_max)
+        self._external = ExternalLoad()
+        self._reserves = TierReserves(reserve_ratios)
         self._set_limits()
         self._set_pace(is_new=True)
 
@@ -149,14 +119,12 @@ class BackendCapacity:
         """
         ratio = self._reserved_ratio
         if ratio is None:
-            peers = self.load.peers
-            ratio = (self.sequences + self.foreign_requests + peers.requests) / self.sequences_limit
+            ratio = (self.sequences + self.external_requests) / self.sequences_limit
             if self.tokens_limit:
-                theirs = self.foreign_tokens + peers.tokens
                 tokens = self.tokens
                 if self._peak is not None:
                     tokens = min(tokens, self._peak.tokens_at_least() + self._shared_tokens)
-                ratio = max(ratio, (tokens + theirs) / self.tokens_limit)
+                ratio = max(ratio, (tokens + self.external_tokens) / self.tokens_limit)
             self._reserved_ratio = ratio
         return ratio
 
@@ -191,6 +159,7 @@ class BackendCapacity:
             0,  # cached
             request.arrived_at,
             request.envelope,
+            sender=request.sender,
         )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
@@ -225,7 +194,7 @@ class BackendCapacity:
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
         if reserve_only:
-            own = self.own_room(reservation.tier_id)
+            own = self._reserves.own_room(reservation.tier_id, self._clock.now)
             if reservation.sequences > own.sequences or needed > own.tokens:
                 return False
         return needed <= room.tokens or self._fits_peak(reservation, needed, room)
@@ -234,7 +203,8 @@ class BackendCapacity:
         """False where `fits` is certainly False, however much of the prompt is cached. A cheap check before `fits`."""
         if not self.sequences:
             return True
-        room = self.own_room(reservation.tier_id) if reserve_only else self.room(reservation.tier_id)
+        tier_id = reservation.tier_id
+        room = self._reserves.own_room(tier_id, self._clock.now) if reserve_only else self.room(tier_id)
         if reservation.sequences > room.sequences or (reservation.tokens > room.tokens and self._peak is None):
             return False
         return self._clock.now >= self.busy_until(reservation.first_due_at)
@@ -256,22 +226,11 @@ class BackendCapacity:
         """What is free for the tier: neither in use nor reserved for other tiers."""
         room = self._rooms.get(tier_id)
         if room is None:
-            kept = self._kept_for_others(tier_id) if self._reserves or self._floating else NOTHING
+            reserves = self._reserves
+            kept = reserves.kept_for_others(tier_id, self._clock.now) if reserves.has_any else NOTHING
             tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
             room = self._rooms[tier_id] = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
         return room
-
-    def own_room(self, tier_id: str) -> Room:
-        """What is free of the tier's own reserve; negative where the tier uses more than that."""
-        used, reserve = self._tiers[tier_id], self._reserves.get(tier_id, NOTHING)
-        sequences, tokens = reserve.sequences - used.sequences, reserve.tokens - used.tokens
-        floating = self._floats(tier_id)
-        return Room(max(sequences, floating.sequences), max(tokens, floating.tokens))
-
-    def needs(self, tier_id: str) -> Room:
-        """The learnt reserve of the tier: what has to be free here for its next arrival."""
-        floating = self._floating.get(tier_id)
-        return NONE if floating is None else floating.needed(self._clock.now)
 
     def ttft_s(self, prefill_tokens: float, *, due_at: float = inf) -> float | None:
         """Seconds until the first token of a request that is sent now, with `prefill_tokens` of prompt to compute and
@@ -291,18 +250,6 @@ class BackendCapacity:
         if reported is not None or work.model is None:
             return reported
         return prefill_tokens_per_s(work) * window_s - work.owed_by(due_at, now)
-
-    def slot_in_s(self, sequences: float, tokens: float, *, is_full: bool = False) -> float:
-        """Seconds until there are slots and memory for this much, if requests end at their mean rate. With `is_full`
-        there is no room now, whatever the counts say. Requires a step-time model.
-        """
-        if not self.sequences:
-            return 0.0
-        slots_short = sequences if is_full else self.sequences + sequences - self.sequences_max
-        tokens_short = self.tokens_held_max + tokens - self.tokens_max
-        ends = max(slots_short, tokens_short / max(1.0, self.tokens / self.sequences))
-        # As many end in the time of one answer as run.
-        return max(0.0, ends) * self.work.decode_s * self.work.mean_output_tokens / self.sequences
 
     def room_in_steps(self, needed: Reservation) -> float:
         """Steps until there are slots and memory for this, if nothing more is sent and all ends as predicted."""
@@ -325,7 +272,7 @@ class BackendCapacity:
     def take(self, reservation: Reservation) -> None:
         # An idle backend takes a request however little is left: a smaller usable part would not have kept it out.
         left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
-        self._granted = left, self.foreign_tokens
+        self._headroom.granted(left, self.external_tokens)
         self.requests += 1
         self._running[reservation] = None
         self.by_end = None
@@ -338,7 +285,10 @@ class BackendCapacity:
             block.holders += 1
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
         reservation.ran_with = self.sequences
-        self._came(reservation)
+        envelope = reservation.envelope
+        if envelope is not None and envelope.ttft_s is not None and envelope.ttft_s < self.held_s:
+            self._reserves.came(reservation, self._clock.now)
+            self._rooms.clear()
         self.work.take(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.add(reservation)
@@ -357,19 +307,15 @@ class BackendCapacity:
             self._peak.moved(reservation)
             self._reserved_ratio = None
 
-    def computed_tokens(self, reservation: Reservation, now: float) -> float:
-        """How many of the prompt tokens to compute are computed by `now`, by the step-time model (EngineWork)."""
-        return self.work.computed_tokens(reservation, now)
-
     def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
         """Remove the request, which held its slot for `held_s` seconds."""
         self.requests -= 1
         del self._running[reservation]
         self.by_end = None
         self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
-        for floating in self._floating.values():
+        if self._reserves.has_any:
             is_roomy = 2 * self.sequences < self.sequences_max and 2 * self.tokens < self.tokens_max
-            floating.ended(reservation.sequences, reservation.tokens, is_roomy=is_roomy)
+            self._reserves.ended(reservation, is_roomy=is_roomy)
         self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
         self.work.release(reservation, self._clock.now)
         if self._peak is not None:
@@ -386,7 +332,7 @@ class BackendCapacity:
             assert not self.sequences, "an idle backend holds nothing"
             assert not self._shared, "an idle backend holds nothing"
             self.tokens = self._shared_tokens = 0.0  # drop the rounding error of shared blocks
-            self._tiers.clear()
+            self._reserves.used.clear()
 
     @property
     def service_rate(self) -> float | None:
@@ -413,13 +359,24 @@ class BackendCapacity:
         """Whether this is a new measurement, not the last one repeated."""
         return load.measured_at is None or load.measured_at != self.load.measured_at
 
-    def measured(self, load: BackendLoad, held_tokens: float) -> None:
+    def measured(self, load: BackendLoad, held_tokens: float, *, is_first: bool = False) -> None:
         """Apply a measurement, made while our requests there held `held_tokens` KV tokens of their own (held, not
-        reserved).
+        reserved). The first one after a handover (`is_first`) alone sets the external load.
         """
-        is_new = self.is_news(load)
+        is_new = is_first or self.is_news(load)
+        if is_first:
+            self.awaits_measurement = False
+            self._external.forget()
         if is_new:
-            self._observe(load, held_tokens)
+            self._external.observe(
+                load,
+                sequences=self.sequences,
+                held_tokens=held_tokens,
+                shared_tokens=self._shared_tokens,
+                sequences_limit=self.sequences_limit,
+                tokens_limit=self.tokens_limit,
+            )
+            self._headroom.measured(load, self.load, self._external, lambda: self.tokens_held_max)
         self.load = load
         self._set_limits()
         self._set_pace(is_new=is_new)
@@ -428,8 +385,7 @@ class BackendCapacity:
         """Set the configured reserve of each tier, as a part of the backend. A learnt reserve is at most the part that
         the tier is `entitled` to by its weight.
         """
-        self._reserve_ratios, self._entitled = reserve_ratios, entitled
-        self._floating = {tier_id: each for tier_id, each in self._floating.items() if tier_id in entitled}
+        self._reserves.set_tiers(reserve_ratios, entitled)
         self._set_limits()
 
     def view(self) -> BackendView:
@@ -439,13 +395,13 @@ class BackendCapacity:
             requests_limit=self.sequences_limit,
             reserved_tokens=round(self.tokens_held_max),
             tokens_limit=None if self.tokens_limit == inf else int(self.tokens_limit),
-            foreign_requests=self.foreign_requests,
-            foreign_tokens=round(self.foreign_tokens),
+            external_requests=self.external_requests,
+            external_tokens=round(self.external_tokens),
             step_time=self.load.step_time,
             steps=steps_view(self.work, self._clock.now),
             sequences_max=None if (learnt := self._limit.sequences_max(self.work)) == inf else learnt,
             is_sized=self.is_sized,
-            reserves=self._reserve_views(),
+            reserves=self._reserves.views(self._clock.now),
         )
 
     def _set_limits(self) -> None:
@@ -462,28 +418,25 @@ class BackendCapacity:
         learnt = self._limit.sequences_max(self.work)
         if not self.is_sized and learnt < inf:
             self.sequences_limit = max(self.sequences_limit, int(learnt) * load.share.replicas)
-        self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom_ratio
-        # The least of the last observations: a request of ours that came or went between the measurement and its
-        # arrival looks like external load once; external load stays.
-        self.foreign_requests = min(self._foreign_requests)
-        self.foreign_tokens = min(self._foreign_tokens)
+        self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom.usable_ratio
+        self.external_requests, self.external_tokens = self._external.least()
         # What may be ours: this replica's share of what external load leaves.
         share = load.share
-        self.sequences_max = share.of(max(0, self.sequences_limit - self.foreign_requests))
-        self.tokens_max = max(0.0, self.tokens_limit - self.foreign_tokens) / share.replicas
-        sequences, tokens = share.of(self.sequences_limit), self.tokens_limit / share.replicas
-        self._reserves = {
-            tier_id: _Use(ceil(ratio * sequences - ROUNDING), ratio * tokens)
-            for tier_id, ratio in self._reserve_ratios.items()
-        }
+        self.sequences_max = share.of(max(0, self.sequences_limit - self.external_requests))
+        self.tokens_max = max(0.0, self.tokens_limit - self.external_tokens) / share.replicas
+        self._reserves.sized(
+            share.of(self.sequences_limit),
+            self.tokens_limit / share.replicas,
+            sequences_max=self.sequences_max,
+            tokens_max=self.tokens_max,
+        )
 
     def _set_pace(self, *, is_new: bool) -> None:
         """Update the pace of the engine from the latest measurement."""
         self.work.measured(
             self.load,
-            # Requests of other replicas take time of every step, as external load does.
-            foreign_sequences=self.foreign_requests + self.load.peers.requests,
-            foreign_tokens=self.foreign_tokens + self.load.peers.tokens,
+            external_sequences=self.external_requests,
+            external_tokens=self.external_tokens,
             now=self._clock.now,
             is_new=is_new,
         )
@@ -514,85 +467,10 @@ class BackendCapacity:
         """Tokens of the reservation's prefix that no running request holds yet."""
         return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
 
-    def _kept_for_others(self, tier_id: str) -> _Use:
-        """The unused part of the other tiers' reserves."""
-        kept = _Use()
-        for other_id, reserve in self._reserves.items():
-            if other_id != tier_id:
-                used = self._tiers[other_id]
-                kept.sequences += max(0, reserve.sequences - used.sequences)
-                kept.tokens += max(0.0, reserve.tokens - used.tokens)
-        for other_id in self._floating:
-            if other_id != tier_id:
-                used, reserve, free = (
-                    self._tiers[other_id],
-                    self._reserves.get(other_id, NOTHING),
-                    self._floats(other_id),
-                )
-                kept.sequences += max(0, free.sequences - max(0, reserve.sequences - used.sequences))
-                kept.tokens += max(0.0, free.tokens - max(0.0, reserve.tokens - used.tokens))
-        return kept
-
-    def _reserve_views(self) -> dict[str, ReserveView]:
-        """The reserve of each tier: the configured one, or the learnt one where that is larger."""
-        held = {}
-        for tier_id in self._reserves.keys() | self._floating.keys():
-            configured, learnt = self._reserves.get(tier_id, NOTHING), self._limited(self.needs(tier_id), tier_id)
-            tokens = max(learnt.tokens, 0.0 if configured.tokens == inf else configured.tokens)
-            held[tier_id] = ReserveView(max(configured.sequences, learnt.sequences), round(tokens))
-        return held
-
-    def _floats(self, tier_id: str) -> Room:
-        """What the tier's learnt reserve still holds free."""
-        floating = self._floating.get(tier_id)
-        if floating is None:
-            return NONE
-        return self._limited(floating.free(self._clock.now), tier_id)
-
-    def _limited(self, room: Room, tier_id: str) -> Room:
-        """The room, bounded by the tier's part of the backend by its weight."""
-        part = self._entitled.get(tier_id, 1.0)
-        return Room(min(room.sequences, int(part * self.sequences_max)), min(room.tokens, part * self.tokens_max))
-
-    def _came(self, reservation: Reservation) -> None:
-        """Learn what the tier needs free, if the request could not have waited for a slot to come free."""
-        envelope, tier_id = reservation.envelope, reservation.tier_id
-        if envelope is not None and envelope.ttft_s is not None and envelope.ttft_s < self.held_s:
-            floating = self._floating.get(tier_id)
-            if floating is None:
-                floating = self._floating[tier_id] = FloatingReserve()
-            floating.came(reservation.sequences, reservation.tokens, self._clock.now)
-            self._rooms.clear()
-
-    def _observe(self, load: BackendLoad, held_tokens: float) -> None:
-        if load.requests_running is not None:
-            theirs = load.requests_running + (load.requests_waiting or 0) - self.sequences - load.peers.requests
-            self._foreign_requests.append(max(0, theirs))
-        if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
-            theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - self._shared_tokens
-            self._foreign_tokens.append(max(0.0, theirs_tokens - load.peers.tokens))
-        if load.preemptions_total is not None and self.load.preemptions_total is not None:
-            if load.preemptions_total > self.load.preemptions_total and self._has_overbooked(load):
-                self._headroom_ratio = max(self._headroom_ratio * PREEMPTION_SHRINK_RATIO, HEADROOM_RATIO_MIN)
-                self._granted = None
-            else:
-                recovered = self._headroom_ratio + HEADROOM_RECOVERY_RATIO
-                self._headroom_ratio = min(recovered, self._headroom_ratio_max)
-
-    def _has_overbooked(self, load: BackendLoad) -> bool:
-        """Whether our requests caused this preemption, and it is the first since the last dispatch."""
-        if self._granted is None:
-            return False
-        # The most of the last observations: a request that was just preempted holds less than before.
-        if not max(self._foreign_requests) and not load.peers.requests:
-            return True
-        left, theirs = self._granted
-        return self.tokens_held_max - left > max(0.0, max(self._foreign_tokens) - theirs)
-
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
         self._rooms.clear()
         self._reserved_ratio = None
-        use = self._tiers[tier_id]
+        use = self._reserves.used[tier_id]
         use.sequences += sequences
         use.tokens += tokens
         self.sequences += sequences

@@ -1,4 +1,4 @@
-"""Candidates: the backends that a request may be sent to, ordered from the least full.
+"""Candidates: the backends that a request may be sent to, ordered from the least full for their speed.
 
 A poll sends many requests, and each asks for the least full backend that has room for it. So the list is sorted once,
 at first use, and after that only the backend that was sent a request moves in it.
@@ -20,10 +20,10 @@ class Candidates(list[BackendCapacity]):
 
     def __init__(self, backends: Iterable[BackendCapacity] = ()) -> None:
         super().__init__(backends)
-        self._fills: list[tuple[float, str]] | None = None  # sort keys in the same order, once sorted
+        self._fills: list[tuple[float, float, str]] | None = None  # sort keys in the same order, once sorted
 
     def least_full_first(self) -> Self:
-        """Sort by the reserved part of the capacity, ties by id, and return itself."""
+        """Sort by the reserved part of the capacity over the speed, ties by id, and return itself."""
         if self._fills is None:
             self.sort(key=fill)
             self._fills = [fill(each) for each in self]
@@ -49,14 +49,17 @@ class Candidates(list[BackendCapacity]):
         """The candidates with one of these ids, in the same order."""
         some = Candidates([each for each in self if each.id in backend_ids])
         if self._fills is not None:
-            some._fills = [each for each in self._fills if each[1] in backend_ids]
+            some._fills = [each for each in self._fills if each[2] in backend_ids]
         return some
 
 
 def least_full_first(backends: Sequence[BackendCapacity]) -> Sequence[BackendCapacity]:
-    """Sorted by the reserved part of the capacity, ties by id; nearly free for `Candidates`, which keep the order."""
+    """Sorted as `Candidates`, which keep the order: nearly free for them."""
     return backends.least_full_first() if isinstance(backends, Candidates) else sorted(backends, key=fill)
 
 
-def fill(backend: BackendCapacity) -> tuple[float, str]:
-    return backend.reserved_ratio, backend.id
+def fill(backend: BackendCapacity) -> tuple[float, float, str]:
+    """The sort key: the reserved part over the speed, which is the time that the backend needs for what it has. An idle
+    pool sends to its fastest backend.
+    """
+    return backend.reserved_ratio / backend.speed, -backend.speed, backend.id

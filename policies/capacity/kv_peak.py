@@ -178,9 +178,9 @@ class PeakOverTime:
     def _set_columns(self, clock: float) -> None:
         slack, outgrown = self._block_slack, self._outgrown
         ranked: list[tuple[float, int, Reservation]] = []
-        everybody = [*self._members, *outgrown]
+        members = [*self._members, *outgrown]
         outgrown.clear()
-        for number, member in enumerate(everybody):
+        for number, member in enumerate(members):
             sequences = member.sequences
             left = (member.output_tokens - member.produced_tokens) / sequences  # inlined: every report asks all
             if left > 0:

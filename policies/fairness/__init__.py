@@ -1,6 +1,6 @@
 """Fairness policies: each file is one order of waiting requests; `tiers.py` combines one per tier."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from policies.fairness.base import Fairness, ServiceRecord
 from policies.fairness.dlpm import DeficitLongestPrefix
@@ -11,7 +11,7 @@ from policies.fairness.fifo import Fifo
 from policies.fairness.slack import SlackCounter
 from policies.fairness.vtc import LeastCounterFirst, VirtualTokenCounter
 
-FAIRNESS: dict[str, Callable[[], Fairness]] = {
+FAIRNESS: Mapping[str, type[Fairness]] = {
     "vtc": VirtualTokenCounter,
     "slack": SlackCounter,
     "dlpm": DeficitLongestPrefix,

@@ -9,9 +9,10 @@ An order lives in one queue (policies/queueing/fair_queue.py). `Accounts` has a 
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 from policies.accounts.ledger import InFlight
+from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import Place
 from policies.types import Request
 
@@ -30,6 +31,11 @@ cached since then; None: any prompt.
 NOTHING: Waiting = {}
 
 
+def of_others(eligible: Eligible, besides: Collection[str]) -> Eligible:
+    """True of eligible requests of other tenants than `besides`."""
+    return (lambda request: request.tenant_id not in besides and eligible(request)) if besides else eligible
+
+
 def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
     """Changes unknown: every lookup is repeated for every decision."""
     return 0, None
@@ -42,13 +48,19 @@ class ServiceRecord(NamedTuple):
     outstanding: float = 0.0
 
     @property
-    def key(self) -> float:
+    def rank(self) -> float:
         """The tenant's rank: tenants are ordered by it, least first (VTC with length prediction, Alg. 3)."""
         return self.counter + self.outstanding
 
 
 class Fairness(Protocol):
     """The order of requests in one queue: which waiting request is served next?"""
+
+    bound: ClassVar[FairnessBound | None]
+    """How far the service of two tenants may differ under this order; None: it promises nothing."""
+
+    chooses_among_requests: ClassVar[bool]
+    """Whether it may choose another request of a tenant than the oldest."""
 
     reads_counters: bool
     """Whether service that moves from outstanding to counter, with the same rank, may change the order."""
@@ -102,15 +114,17 @@ class Fairness(Protocol):
         """
         ...
 
-    def pick(self, eligible: Eligible) -> Request | None:
-        """The next request among the waiting and eligible ones; asking twice gives the same answer."""
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        """The next request among the waiting and eligible ones, except those of the tenants `besides`; asking twice
+        gives the same answer.
+        """
         ...
 
     def waiting_count(self) -> int:
         """Number of waiting tenants."""
         ...
 
-    def standing(self, tenant_id: str) -> ServiceRecord:
+    def service_record(self, tenant_id: str) -> ServiceRecord:
         """The tenant's account; zeros for an unknown tenant."""
         ...
 
@@ -118,7 +132,7 @@ class Fairness(Protocol):
         """Service over weight by which one waiting tenant is behind another waiting tenant; negative: it is ahead."""
         ...
 
-    def adopt(self, tenant_id: str, standing: ServiceRecord) -> None:
+    def adopt(self, tenant_id: str, record: ServiceRecord) -> None:
         """Take over the account of a tenant that does not wait here yet."""
         ...
 
@@ -171,6 +185,8 @@ class Account(Place):
 class Accounts:
     """The accounts of all tenants, and defaults for an order that ignores the other facts."""
 
+    bound: ClassVar[FairnessBound | None] = None
+    chooses_among_requests: ClassVar[bool] = False
     reads_counters = False
     follows_requests = False
     reads_prefixes = False
@@ -206,24 +222,24 @@ class Accounts:
     def waiting_count(self) -> int:
         return self._waiting
 
-    def standing(self, tenant_id: str) -> ServiceRecord:
+    def service_record(self, tenant_id: str) -> ServiceRecord:
         account = self._accounts.get(tenant_id)
         return ServiceRecord(account.counter, account.outstanding) if account else ServiceRecord()
 
     def lag(self, tenant_id: str, other_id: str) -> float:
-        return self.standing(other_id).key - self.standing(tenant_id).key
+        return self.service_record(other_id).rank - self.service_record(tenant_id).rank
 
-    def adopt(self, tenant_id: str, standing: ServiceRecord) -> None:
+    def adopt(self, tenant_id: str, record: ServiceRecord) -> None:
         account = self._account(tenant_id)
         assert not account.is_waiting, "an account is adopted before its tenant joins"
-        account.counter, account.outstanding = standing
+        account.counter, account.outstanding = record
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
-        standing = self.standing(tenant_id)
-        counter = standing.counter + to._key_level() - self._key_level()
+        record = self.service_record(tenant_id)
+        counter = record.counter + to._rank_level() - self._rank_level()
         self.forget(tenant_id)
         # A tenant that is further behind than any counter here begins as if it had received nothing.
-        to.adopt(tenant_id, ServiceRecord(max(0.0, counter), standing.outstanding))
+        to.adopt(tenant_id, ServiceRecord(max(0.0, counter), record.outstanding))
 
     def forget(self, tenant_id: str) -> None:
         account = self._accounts.pop(tenant_id, None)
@@ -240,13 +256,13 @@ class Accounts:
         return self._first_level if self._last_left is None else self._last_left.counter
 
     def begin_at(self, level: float, *, returning: bool) -> None:
-        assert not self._waiting, "before anybody waits"
+        assert not self._waiting, "before any tenant waits"
         self._first_level, self._is_returning = level, returning
 
     def all_returned(self) -> None:
         self._is_returning = False
 
-    def _key_level(self) -> float:
+    def _rank_level(self) -> float:
         """The least rank of the waiting tenants. If none waits, that of the last to leave: its present rank, because
         its requests in flight were charged since it left.
         """

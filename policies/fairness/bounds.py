@@ -1,4 +1,4 @@
-"""Bounds on the difference in service between two tenants, per policy: one table for checkers, reports and docs.
+"""Bounds on the difference in service between two tenants. Each policy states its own (Fairness.bound).
 
 There are three bounds, each a multiple of U + K over any interval of constant configuration, in service over weight:
 - two tenants that wait throughout receive amounts that differ by at most `both_wait` (U + K);
@@ -22,46 +22,16 @@ The fourth is backfilling: a request that fits nowhere is passed over by others 
 by the order, and what it has in flight adds at most U: this gives the bounds. With it, that tenant may be ahead of the
 passed one by H, the price of all tokens that were in flight at the held backend if all were outputs, and by its own G
 where there is a cap. U + K + H replaces U + K, and U + K + G + H replaces U + K + G: as much may be in flight as with
-one more backend. In a pool of one backend there is no other to go to, but a tenant with nothing in flight may take what
-the request leaves free there: H is then the price of all tokens of the passed request.
+one more backend. In a pool of one backend there is no other to go to, but a light tenant may take what the request
+leaves free there: H is then the price of all tokens of the passed request.
 
 With a placement on arrival the bounds hold for each backend's own queue: with D backends they are D times as large.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from policies.fairness import FAIRNESS
+from policies.fairness.fairness_bound import FairnessBound
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FairnessBound:
-    """One policy's bounds, in multiples of U + K. `ahead` names the policy's parameter that is K; None: K = 0.
-
-    VTC's accounts move when a request is refunded (its prompt was estimated too long, or its backend failed), and U
-    includes that. Deficits were refilled meanwhile and keep the refill. A bound then grows by all that can be refunded
-    at once (`plus_refunds`), or holds only until a refund (`until_refund`).
-    """
-
-    ahead: str | None = None
-    both_wait: float = 2.0
-    one_waits: float = 4.0
-    until_sent: float = 2.0
-    plus_refunds: bool = False
-    until_refund: bool = False
-
-    @property
-    def formula(self) -> str:
-        """`both_wait` as a formula to read, such as "2 (U + K)"."""
-        return f"{self.both_wait:g} {'U' if self.ahead is None else '(U + K)'}"
-
-
-BOUNDS: Mapping[str, FairnessBound | None] = {
-    "vtc": FairnessBound(),
-    "slack": FairnessBound(ahead="slack_service"),
-    "dlpm": FairnessBound(ahead="quantum_service", one_waits=2.0, plus_refunds=True),  # DLPM, Theorems 4.1, 4.2 and A.2
-    "drr": FairnessBound(ahead="quantum_service", until_refund=True),
-    "lcf": None,  # never lifts, so a tenant that stays away accumulates credit
-    "fifo": None,
-    "equinox": None,  # experimental
-    "justitia": None,  # fair to agents, not to tenants; experimental
-}
+BOUNDS: Mapping[str, FairnessBound | None] = {name: order.bound for name, order in FAIRNESS.items()}
 """By name of the policy; None: it has no bound."""

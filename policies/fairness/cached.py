@@ -11,7 +11,7 @@ requests that are compared and their cached tokens; each change is reported and 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from math import inf
 from operator import itemgetter
@@ -101,13 +101,13 @@ class LongestCached:
         self._settle()
         return self._first[0][2] if self._first else None
 
-    def first_of(self, eligible: Callable[[Account], bool]) -> Account | None:
-        """The eligible tenant with the least rank."""
+    def first_of(self, eligible: Callable[[Account], bool], besides: Collection[str] = ()) -> Account | None:
+        """The eligible tenant with the least rank that is not in `besides`."""
         self._settle()
-        for _, _, account in self._first:
-            if eligible(account):
+        for _, tenant_id, account in self._first:
+            if tenant_id not in besides and eligible(account):
                 return account
-        return self._others.first_of(eligible)
+        return self._others.first_of(eligible, besides)
 
     # -- waiting requests ------------------------------------------------------------------------------------
 
@@ -124,12 +124,12 @@ class LongestCached:
             window.take_out(request)
             self._changed(request.tenant_id)
 
-    def best(self, key_max: float, eligible: Eligible) -> Request | None:
+    def best(self, rank_max: float, eligible: Eligible) -> Request | None:
         """The eligible request with the most cached tokens, ties by arrival, then by tenant id. At most LOOKUPS_MAX
-        requests are compared, of the tenants with ranks up to `key_max`. None where none of them is eligible.
+        requests are compared, of the tenants with ranks up to `rank_max`. None where none of them is eligible.
         """
         self._settle()
-        tenants = bisect_right(self._first, key_max, key=itemgetter(0))
+        tenants = bisect_right(self._first, rank_max, key=itemgetter(0))
         if not tenants:
             return None
         self._take_in_changes()

@@ -45,7 +45,7 @@ class Circle(Generic[S]):
     def enter(self, spot: S, before: S | None) -> None:
         """Insert the place before another; before the first means last. None: the circle is empty."""
         if before is None:
-            assert self.first is None, "there is somebody"
+            assert self.first is None, "the circle is not empty"
             self.first = spot
             return
         previous: S = before.previous

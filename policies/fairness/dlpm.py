@@ -11,12 +11,14 @@ All waiting tenants are refilled at the same instants, so their deficits are not
 one level, and a deficit is the level minus what the tenant has spent.
 """
 
+from collections.abc import Collection
 from math import floor, inf, nextafter
-from typing import Self
+from typing import ClassVar, Self
 
 from policies.accounts.ledger import InFlight
-from policies.fairness.base import Accounts, CachedBlocks, Changes, Eligible, Waiting, anything_changes
+from policies.fairness.base import Accounts, CachedBlocks, Changes, Eligible, Waiting, anything_changes, of_others
 from policies.fairness.cached import LongestCached
+from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.vtc import fell
 from policies.types import Request
 
@@ -26,6 +28,9 @@ REFILL_SERVICE = 2_000.0  # K_u
 class DeficitLongestPrefix(Accounts):
     """The request with the most cached prompt tokens, among those of tenants with credit."""
 
+    # Theorems 4.1, 4.2 and A.2
+    bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="quantum_service", one_waits=2.0, plus_refunds=True)
+    chooses_among_requests: ClassVar[bool] = True
     reads_counters = True  # a token is charged when it is decoded
     follows_requests = True
     reads_prefixes = True
@@ -87,12 +92,12 @@ class DeficitLongestPrefix(Accounts):
         if not entry.is_prepaid:
             self._level = self._next_level()
 
-    def pick(self, eligible: Eligible) -> Request | None:
-        best = self._heap.best(nextafter(self._next_level(), -inf), eligible)
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        best = self._heap.best(nextafter(self._next_level(), -inf), of_others(eligible, besides))
         if best is not None:
             return best
         # Tenants with credit may not send, and are not refilled for that: take the tenant with the least debt.
-        account = self._heap.first_of(lambda account: eligible(account.head()))
+        account = self._heap.first_of(lambda account: eligible(account.head()), besides)
         return account.head() if account else None
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:

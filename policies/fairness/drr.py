@@ -10,12 +10,14 @@ deficit before all visits plus a quantum per visit since the start: one sum. The
 known as soon as it is charged, and a heap of those visits is the circle.
 """
 
+from collections.abc import Collection
 from math import floor
-from typing import Self
+from typing import ClassVar, Self
 
 from policies.accounts.ledger import InFlight
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.circle import Circle, Spot
+from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import TenantHeap
 from policies.types import Request
 
@@ -36,6 +38,7 @@ class _Turn(Spot):
 class DeficitRoundRobin(Accounts):
     """Deficit round robin over the waiting tenants."""
 
+    bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="quantum_service", until_refund=True)
     reads_counters = True  # a token is charged when it is decoded
     follows_requests = True
 
@@ -89,9 +92,9 @@ class DeficitRoundRobin(Accounts):
         # Not by counters: service that one got while the other was away is no debt to the other.
         return self.deficit(tenant_id) - self.deficit(other_id)
 
-    def pick(self, eligible: Eligible) -> Request | None:
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
         # The circle stands still until the tenant sends: a full backend stops it where it is.
-        turn = self._heap.first_of(lambda turn: eligible(turn.account.head()))
+        turn = self._heap.first_of(lambda turn: eligible(turn.account.head()), besides)
         return turn.account.head() if turn else None
 
     def dispatched(self, entry: InFlight) -> None:
@@ -122,7 +125,7 @@ class DeficitRoundRobin(Accounts):
 
     def _visits(self, turn: _Turn) -> int:
         """Visits to this place of the circle since the start."""
-        assert self._visited is not None, "where somebody waits it is somebody's visit"
+        assert self._visited is not None, "while a tenant waits, one is visited"
         return self._rounds + (turn.mark < self._visited.mark or self._is_refilled(turn))
 
     def _deficit(self, turn: _Turn) -> float:

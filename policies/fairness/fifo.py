@@ -1,5 +1,7 @@
 """First come, first served over all tenants: what an engine does by itself, and the baseline."""
 
+from collections.abc import Collection
+
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
 from policies.fairness.heap import TenantHeap
 from policies.types import Request
@@ -26,6 +28,6 @@ class Fifo(Accounts):
     def left(self, tenant_id: str) -> None:
         self._ended(tenant_id)
 
-    def pick(self, eligible: Eligible) -> Request | None:
-        account = self._heap.first_of(lambda account: eligible(account.head()))
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        account = self._heap.first_of(lambda account: eligible(account.head()), besides)
         return account.head() if account else None

@@ -3,9 +3,13 @@
 Deletion is lazy: an entry carries a stamp that no other entry of the heap has, and is void when its tenant has another
 stamp. A key that fell gets a new entry at once; a key that rose is found when its entry surfaces, which then sinks to
 its place. Keys rise with every token, so the token path never touches the heap.
+
+A search that passes over tenants leaves their entries beside the heap, in order: the next search mostly passes over the
+same.
 """
 
-from collections.abc import Callable, Iterator
+from bisect import insort
+from collections.abc import Callable, Collection, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
@@ -34,7 +38,7 @@ class ByKey(Protocol[P]):
 
     def first(self) -> P | None: ...
 
-    def first_of(self, eligible: Callable[[P], bool]) -> P | None: ...
+    def first_of(self, eligible: Callable[[P], bool], besides: Collection[str] = ()) -> P | None: ...
 
 
 class TenantHeap(Generic[P]):
@@ -44,6 +48,7 @@ class TenantHeap(Generic[P]):
         """Heaps that share places, each in one heap at a time, need a common `stamps`."""
         self._key = key
         self._entries: list[tuple[Any, str, int, P]] = []
+        self._passed_over: list[tuple[Any, str, int, P]] = []  # entries beside the heap, in order
         # Stamps are never reused, even if a tenant is forgotten and returns.
         self._stamps = count(1) if stamps is None else stamps
 
@@ -51,12 +56,79 @@ class TenantHeap(Generic[P]):
         """Add the place, or add it again because its key fell; `waiting` is the number of places in use."""
         place.stamp, place.entry_key = next(self._stamps), self._key(place)
         heappush(self._entries, (place.entry_key, place.tenant_id, place.stamp, place))
-        if len(self._entries) > 2 * waiting + SPARE_ENTRIES:
-            self._entries = [entry for entry in self._entries if entry[2] == entry[3].stamp]
+        if len(self._entries) + len(self._passed_over) > 2 * waiting + SPARE_ENTRIES:
+            entries = self._entries + self._passed_over
+            self._entries = [entry for entry in entries if entry[2] == entry[3].stamp]
+            self._passed_over.clear()
             heapify(self._entries)
 
     def first(self) -> P | None:
         """The place with the smallest key as of now."""
+        return self._first()[0] if self._passed_over else self._top()
+
+    def first_of(self, eligible: Callable[[P], bool], besides: Collection[str] = ()) -> P | None:
+        """The eligible place with the smallest key, of a tenant that is not in `besides`; costs O(log n) for each
+        place before it that no search has passed over yet.
+        """
+        passed_over, at, top = self._passed_over, 0, self._top()
+        while at < len(passed_over):
+            key, tenant_id, stamp, place = passed_over[at]
+            if tenant_id in besides:
+                at += 1
+            elif stamp != place.stamp:
+                del passed_over[at]
+            elif key < (key_now := self._key(place)):
+                del passed_over[at]
+                self._put_back(place, key_now)
+                top = self._top()
+            elif top is not None and self._entries[0] < passed_over[at]:
+                if top.tenant_id not in besides and eligible(top):
+                    return top
+                insort(passed_over, heappop(self._entries))
+                at, top = at + 1, self._top()
+            elif eligible(place):
+                return place
+            else:
+                at += 1
+        while top is not None and (top.tenant_id in besides or not eligible(top)):
+            insort(passed_over, heappop(self._entries))
+            top = self._top()
+        return top
+
+    def pop(self) -> P | None:
+        """Remove and return the place with the smallest key as of now."""
+        place, is_top = self._first()
+        if place is not None:
+            if is_top:
+                heappop(self._entries)
+            else:
+                del self._passed_over[0]
+            place.stamp = 0
+        return place
+
+    def _first(self) -> tuple[P | None, bool]:
+        """The place with the smallest key, and whether it is the top of the heap."""
+        passed_over = self._passed_over
+        while passed_over:
+            key, _, stamp, place = passed_over[0]
+            if stamp != place.stamp:
+                del passed_over[0]
+            elif key < (key_now := self._key(place)):
+                del passed_over[0]
+                self._put_back(place, key_now)
+            elif self._top() is None or passed_over[0] < self._entries[0]:
+                return place, False
+            else:
+                break
+        return self._top(), True
+
+    def _put_back(self, place: P, key: Any) -> None:
+        """Put the place, which is beside the heap and whose key rose, into the heap."""
+        place.entry_key = key
+        heappush(self._entries, (key, place.tenant_id, place.stamp, place))
+
+    def _top(self) -> P | None:
+        """The place at the top of the heap, its key as of now."""
         entries = self._entries
         while entries:
             key, tenant_id, stamp, place = entries[0]
@@ -68,24 +140,3 @@ class TenantHeap(Generic[P]):
             else:
                 return place
         return None
-
-    def first_of(self, eligible: Callable[[P], bool]) -> P | None:
-        """The eligible place with the smallest key; costs O(log n) per ineligible one before it."""
-        place = self.first()
-        if place is None or eligible(place):
-            return place
-        passed_over: list[tuple[Any, str, int, P]] = []
-        while place is not None and not eligible(place):
-            passed_over.append(heappop(self._entries))
-            place = self.first()
-        for entry in passed_over:
-            heappush(self._entries, entry)
-        return place
-
-    def pop(self) -> P | None:
-        """Remove and return the place with the smallest key as of now."""
-        place = self.first()
-        if place is not None:
-            heappop(self._entries)
-            place.stamp = 0
-        return place

@@ -12,17 +12,19 @@ rank rises; a tenant that has got ahead goes back when it surfaces. Cached prefi
 kept up to date for a limited number of requests (cached.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from types import MappingProxyType
+from typing import ClassVar
 
 from policies.accounts.ledger import InFlight
 from policies.envelope import urgency_at
-from policies.fairness.base import Account, CachedBlocks, Changes, Eligible, Waiting, anything_changes
+from policies.fairness.base import Account, CachedBlocks, Changes, Eligible, Waiting, anything_changes, of_others
 from policies.fairness.cached import LongestCached
+from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import Place, TenantHeap
 from policies.fairness.ranked import Rank, Ranked
-from policies.fairness.vtc import VirtualTokenCounter, fell, key_of
+from policies.fairness.vtc import VirtualTokenCounter, fell, rank_of
 from policies.types import Request
 
 SLACK_SERVICE = 2_000.0  # Q: two or three requests of some hundred tokens
@@ -42,6 +44,9 @@ SECOND_KEYS = (*RANKS, PREFIX)
 class SlackCounter(VirtualTokenCounter):
     """VTC with a slack: the best request by a second key, among the tenants within Q of the least rank."""
 
+    bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="slack_service")
+    chooses_among_requests: ClassVar[bool] = True
+
     def __init__(self, slack_service: float = SLACK_SERVICE, second_key: str = PREFIX) -> None:
         """`slack_service` is Q, in service over weight; `second_key` one of SECOND_KEYS."""
         super().__init__()
@@ -50,7 +55,7 @@ class SlackCounter(VirtualTokenCounter):
         self._levels = _Levels(RANKS[second_key]) if slack_service and second_key in RANKS else None
         self._cached: LongestCached | None = None
         if second_key == PREFIX and slack_service > 0:
-            self._heap = self._cached = LongestCached(key_of)
+            self._heap = self._cached = LongestCached(rank_of)
         self.reads_prefixes = self._cached is not None
         self.follows_requests = self.reads_prefixes or self._levels is not None
 
@@ -95,18 +100,19 @@ class SlackCounter(VirtualTokenCounter):
         if self._cached is not None:
             self._cached.rose(self._accounts[tenant_id])
 
-    def pick(self, eligible: Eligible) -> Request | None:
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
         if not self._slack:
-            return super().pick(eligible)
-        least = self._heap.first_of(lambda account: eligible(account.head()))
+            return super().pick(eligible, besides)
+        least = self._heap.first_of(lambda account: eligible(account.head()), besides)
         if least is None:
             return None
-        key_max = key_of(least) + self._slack
+        eligible = of_others(eligible, besides)
+        rank_max = rank_of(least) + self._slack
         if self._cached is not None:
-            best = self._cached.best(key_max, eligible)
+            best = self._cached.best(rank_max, eligible)
         else:
             assert self._levels is not None, "there is a second key"
-            best = self._levels.best(key_max, eligible, self._waiting)
+            best = self._levels.best(rank_max, eligible, self._waiting)
         return best or least.head()
 
     def forget(self, tenant_id: str) -> None:
@@ -133,7 +139,7 @@ class _Levels:
         self._ranked = Ranked(rank)
         self._places: dict[str, _Level] = {}
         stamps = count(1)  # shared: a place leaves one heap by entering the other
-        self._ahead: TenantHeap[_Level] = TenantHeap(lambda place: key_of(place.account), stamps)
+        self._ahead: TenantHeap[_Level] = TenantHeap(lambda place: rank_of(place.account), stamps)
         self._level: TenantHeap[_Level] = TenantHeap(lambda place: self._best(place)[0], stamps)
 
     def queued(self, request: Request, waiting: Waiting, tenants: int) -> None:
@@ -151,19 +157,19 @@ class _Levels:
 
     def charged(self, tenant_id: str, tenants: int) -> None:
         place = self._places.get(tenant_id)
-        if place is not None and not place.is_level and fell(place, key_of(place.account)):
+        if place is not None and not place.is_level and fell(place, rank_of(place.account)):
             self._ahead.push(place, tenants)
 
-    def best(self, key_max: float, eligible: Eligible, tenants: int) -> Request | None:
-        """The best eligible request of the tenants whose rank is at most `key_max`."""
+    def best(self, rank_max: float, eligible: Eligible, tenants: int) -> Request | None:
+        """The best eligible request of the tenants whose rank is at most `rank_max`."""
 
         def may_go(place: _Level) -> bool:
-            return key_of(place.account) <= key_max and eligible(self._best(place)[1])
+            return rank_of(place.account) <= rank_max and eligible(self._best(place)[1])
 
-        while (place := self._ahead.first()) is not None and key_of(place.account) <= key_max:
+        while (place := self._ahead.first()) is not None and rank_of(place.account) <= rank_max:
             place.is_level = True
             self._level.push(place, tenants)
-        while (place := self._level.first()) is not None and key_of(place.account) > key_max:
+        while (place := self._level.first()) is not None and rank_of(place.account) > rank_max:
             place.is_level = False
             self._ahead.push(place, tenants)
         place = self._level.first_of(may_go)

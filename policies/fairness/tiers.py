@@ -59,7 +59,7 @@ class TieredFairness:
 
     def remove_tier(self, tier_id: str) -> None:
         """Remove a tier without tenants. Accounts of tenants that may return stay."""
-        assert not self._orders[tier_id].waiting_count(), "a tier that waits is somebody's"
+        assert not self._orders[tier_id].waiting_count(), "a tier with waiting requests has tenants"
         del self._tiers[tier_id]
         if not self._orders[tier_id].received():
             del self._orders[tier_id]
@@ -115,19 +115,19 @@ class TieredFairness:
         """The next tier, except those passed over; None if no other waits."""
         return self._tier_order.least(passed_over)
 
-    def pick(self, tier_id: str, eligible: Eligible) -> Request | None:
-        return self._orders[tier_id].pick(eligible)
+    def pick(self, tier_id: str, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        return self._orders[tier_id].pick(eligible, besides)
 
-    def standing(self, tenant: Tenant) -> ServiceRecord:
-        return self._orders[tenant.tier_id].standing(tenant.id)
+    def service_record(self, tenant: Tenant) -> ServiceRecord:
+        return self._orders[tenant.tier_id].service_record(tenant.id)
 
-    def tier_account(self, tier_id: str) -> ServiceRecord:
-        return self._tier_order.standing(tier_id)
+    def tier_service_record(self, tier_id: str) -> ServiceRecord:
+        return self._tier_order.service_record(tier_id)
 
     def checkpoint(self) -> QueueCheckpoint:
         """The counters of all tiers and tenants; takes time in proportion to their number."""
         tiers = {
-            tier_id: TierCheckpoint(self.tier_account(tier_id).counter, order.level(), order.received())
+            tier_id: TierCheckpoint(self.tier_service_record(tier_id).counter, order.level(), order.received())
             for tier_id, order in self._orders.items()
             if tier_id in self._tiers or order.received()
         }
@@ -155,7 +155,7 @@ class TieredFairness:
         """Service by which the tenant is behind the other, or across tiers, its tier behind the other's tier."""
         if tenant.tier_id == other.tier_id:
             return self._orders[tenant.tier_id].lag(tenant.id, other.id) * tenant.weight
-        lag = self.tier_account(other.tier_id).key - self.tier_account(tenant.tier_id).key
+        lag = self.tier_service_record(other.tier_id).rank - self.tier_service_record(tenant.tier_id).rank
         return lag * self._tiers[tenant.tier_id].weight
 
     def reweighed(self, before: Tenant, after: Tenant) -> None:
@@ -169,7 +169,7 @@ class TieredFairness:
         in flight count for the new tier from now on.
         """
         from_tier_id, to_tier_id = before.tier_id, after.tier_id
-        outstanding = self._orders[from_tier_id].standing(after.id).outstanding * before.weight
+        outstanding = self._orders[from_tier_id].service_record(after.id).outstanding * before.weight
         self._orders[from_tier_id].hand_over(after.id, self._orders[to_tier_id], now)
         self.reweighed(before, after)
         for tier_id, amount in ((from_tier_id, -outstanding), (to_tier_id, outstanding)):
@@ -192,5 +192,5 @@ class TieredFairness:
 def _reweigh(order: Fairness, account_id: str, ratio: float) -> None:
     """Restate an account's outstanding service for another weight; `ratio` is the old weight over the new."""
     if ratio != 1.0:
-        outstanding = order.standing(account_id).outstanding
+        outstanding = order.service_record(account_id).outstanding
         order.charged(account_id, 0.0, outstanding * ratio - outstanding)

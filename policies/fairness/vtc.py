@@ -12,30 +12,36 @@ service units a second its resolution is 0.004.
 """
 
 from collections.abc import Collection
+from typing import ClassVar
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import ByKey, Place, TenantHeap
 from policies.types import Request
 
-KEY_RESOLUTION_RATIO = 1e-12  # a rank that falls by less than this ratio fell by rounding
+RANK_RESOLUTION_RATIO = 1e-12  # a rank that falls by less than this ratio fell by rounding
 
 
-def key_of(account: Account) -> float:
+def rank_of(account: Account) -> float:
     return account.counter + account.outstanding
 
 
-def fell(place: Place, key: float) -> bool:
+def any_account(account: Account) -> bool:  # noqa: ARG001
+    return True
+
+
+def fell(place: Place, rank: float) -> bool:
     """Whether this rank is below that of the tenant's entry in the heap."""
     entry_key: float = place.entry_key
-    return key < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key)
+    return rank < entry_key - RANK_RESOLUTION_RATIO * abs(entry_key)
 
 
 class LeastCounterFirst(Accounts):
-    """VTC without lifts: a baseline that a tenant can exploit by staying away (VTC Fig. 10)."""
+    """VTC without lifts: a baseline that a tenant can exploit by staying away (VTC Fig. 10), so it has no bound."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._heap: ByKey[Account] = TenantHeap(key_of)
+        self._heap: ByKey[Account] = TenantHeap(rank_of)
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         self._heap.push(self._began(tenant_id, waiting), self._waiting)
@@ -49,14 +55,14 @@ class LeastCounterFirst(Accounts):
         account.outstanding += outstanding
         if account.is_waiting:
             entry_key = account.entry_key  # `fell`, inlined
-            if account.counter + account.outstanding < entry_key - KEY_RESOLUTION_RATIO * abs(entry_key):
+            if account.counter + account.outstanding < entry_key - RANK_RESOLUTION_RATIO * abs(entry_key):
                 self._heap.push(account, self._waiting)
 
     def least(self, passed_over: Collection[str]) -> str | None:
         """The waiting id that has received the least, except those passed over; None if no other waits."""
         account = self._heap.first()
         if account is not None and account.tenant_id in passed_over:
-            account = self._heap.first_of(lambda account: account.tenant_id not in passed_over)
+            account = self._heap.first_of(any_account, passed_over)
         return account.tenant_id if account else None
 
     def level(self) -> float:
@@ -64,23 +70,26 @@ class LeastCounterFirst(Accounts):
 
     def _least(self) -> Account:
         account = self._heap.first()
-        assert account is not None, "somebody waits"
+        assert account is not None, "a tenant waits"
         return account
 
-    def pick(self, eligible: Eligible) -> Request | None:
-        account = self._heap.first()
-        if account is None or eligible(head := account.head()):
-            return head if account else None
-        account = self._heap.first_of(lambda account: eligible(account.head()))
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        if not besides:
+            account = self._heap.first()
+            if account is None or eligible(head := account.head()):
+                return head if account else None
+        account = self._heap.first_of(lambda account: eligible(account.head()), besides)
         return account.head() if account else None
 
 
 class VirtualTokenCounter(LeastCounterFirst):
     """VTC: least counter first, with both lifts of Alg. 2."""
 
+    bound: ClassVar[FairnessBound | None] = FairnessBound()
+
     level = Accounts.level
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         account = self._account(tenant_id)
-        account.counter += max(0.0, self._key_level() - key_of(account))
+        account.counter += max(0.0, self._rank_level() - rank_of(account))
         super().joined(tenant_id, waiting)

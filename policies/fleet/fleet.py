@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from policies.accounts.ledger import InFlight
 from policies.capacity.backend import BackendCapacity, Clock
-from policies.envelope import due_no_later
 from policies.fleet.negative_cache import NegativeCache
+from policies.fleet.pool_limits import PoolLimits
 from policies.limit import Limit, ModelLimit
 from policies.placement import Placement
 from policies.placement.base import Fits
@@ -19,22 +19,7 @@ from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier, Usage
 
 InFlightAt = Callable[[str], Collection[InFlight]]
-NOTHING_USABLE = (0.0, 0.0)
 REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long counts as not serving
-
-
-class TtftForecast(NamedTuple):
-    """The forecast TTFT of a request at one backend, in seconds from now."""
-
-    ttft_s: float
-    backend_id: str
-
-
-class WorkAhead(NamedTuple):
-    """What is sent to a backend before a request that waits: sequences, and their prompt and output tokens."""
-
-    sequences: float
-    tokens: float
 
 
 class BackendHold(NamedTuple):
@@ -50,58 +35,91 @@ class BackendHold(NamedTuple):
 
 
 class Fleet:
-    """The backends of one pool: dispatch reserves a slot here, and forecasts and limits are read from it. Mutable."""
+    """The backends of one pool: which are there, open and serving, and the slots that dispatch reserves. Mutable."""
 
     def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:
         self.cached_tokens: Callable[[Request, str], int] | None = None
-        """How much of a prompt a backend is believed to hold, where anybody knows."""
+        """How much of a prompt a backend is believed to hold, where that is known."""
         self._make_limit = make_limit
-        self._clock = Clock()
+        self.clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
         self._kv_rule = kv_rule
         # The headroom covers progress that is reported late. Without headroom, every reported token may make room.
         self.reads_progress = kv_rule == "peak" and headroom_ratio_max >= 1.0
         self._reserve_ratios: dict[str, float] = {}
         self._entitled: dict[str, float] = {}  # each tier's weight over the sum of all
-        self._limits = (0.0, 0.0)
-        self._usable: dict[str, tuple[float, float]] = {}  # by backend, as last measured: sequences and KV tokens
-        self._backends: dict[str, BackendCapacity] = {}
+        self.limits = PoolLimits()
+        self.backends: dict[str, BackendCapacity] = {}
+        """All known backends by id: live ones, and retired ones that still run our requests."""
         self._retired: set[str] = set()
         self.with_slot: set[str] = set()
         """Ids of the backends that are there and have a seat."""
         self._open: list[BackendCapacity] | None = None  # cache of these backends, None after a change
         self._negative_cache = NegativeCache()
         self._requests = 0  # of ours that all backends hold
+        self.asked = 0
+        """How many times a backend was asked whether, or when, it has room for a request."""
         self._layout: tuple[int, bool] | None = None  # of KV blocks, where all backends have the same
         self._held_until = -inf  # the latest `held_until` of all backends
+        self._taken_over_at = -inf  # what another scheduler had sent until then is not known but by measurement
 
     def live(self, loads: Sequence[BackendLoad], in_flight: InFlightAt, now: float) -> None:
         """Replace the live set by these newly measured backends. `in_flight` gives our requests at each, by id."""
-        self._clock.now = now
+        self.clock.now = now
         for load in loads:
             self._take_in(load, in_flight(load.backend_id))
-        self._retired = self._backends.keys() - {load.backend_id for load in loads}
+        self._retired = self.backends.keys() - {load.backend_id for load in loads}
         for backend_id in sorted(self._retired):
-            self._retire(self._backends[backend_id])
+            capacity = self.backends[backend_id]
+            self._retire(capacity)
             self.with_slot.discard(backend_id)
-            self._usable.pop(backend_id, None)
+            self.limits.remove(capacity)
         self._open = None
         self._set_layout()
-        self._set_limits()
+        self.limits.add_up()
 
     def measured(self, load: BackendLoad, in_flight: Collection[InFlight], now: float) -> bool:
         """Apply a measurement of one backend, made while `in_flight` ran there. Returns whether the backend is new or
         its availability changed.
         """
-        self._clock.now = now
-        before = self._backends.get(load.backend_id)
+        self.clock.now = now
+        before = self.backends.get(load.backend_id)
         was = None if before is None else (before.load.available, before.layout)
         capacity = self._take_in(load, in_flight)
         self._retired.discard(capacity.id)
         if was is None or was[1] != capacity.layout:
             self._set_layout()
-        self._set_limits()
+        self.limits.add_up()
         return was is None or was[0] != load.available
+
+    def taken_over(self, now: float) -> None:
+        """Another scheduler has decided until now: send nothing to a backend before it was measured after this."""
+        self._taken_over_at = now
+        for capacity in self.backends.values():
+            capacity.awaits_measurement = True
+            self._slots_changed(capacity)
+
+    def adopt(
+        self, request: Request, tier_id: str, backend_id: str, usage: Usage, *, output_tokens: float, now: float
+    ) -> tuple[BackendCapacity, Reservation]:
+        """Take the slot of a request that runs at the backend, whether or not it fits. A backend that is not known is
+        kept, as one that has left, until the request has ended.
+        """
+        self.clock.now = now
+        capacity = self.backends.get(backend_id)
+        if capacity is None:
+            capacity = self._take_in(BackendLoad(backend_id, available=False), ())
+            self._retired.add(backend_id)
+            self.limits.remove(capacity)
+            self._set_layout()
+        reservation = capacity.reservation(
+            request, tier_id, prompt_tokens=usage.prompt_tokens or request.prompt_tokens, output_tokens=output_tokens
+        )
+        reservation.cached_tokens, reservation.produced_tokens = usage.cached_tokens, usage.output_tokens
+        capacity.take(reservation)
+        self._requests += 1
+        self._slots_changed(capacity)
+        return capacity, reservation
 
     def set_reserves(self, tiers: Iterable[Tier]) -> None:
         """Set all tiers, each with its reserve: the part of every backend that only it may enter."""
@@ -109,17 +127,13 @@ class Fleet:
         weights = sum(tier.weight for tier in tiers)
         self._reserve_ratios = {tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}
         self._entitled = {tier.id: tier.weight / weights for tier in tiers}
-        for capacity in self._backends.values():
+        for capacity in self.backends.values():
             capacity.set_reserves(self._reserve_ratios, self._entitled)
         self._negative_cache.forget()
 
-    def backend_ids(self) -> Collection[str]:
-        """The ids of all known backends: live ones, and retired ones that still run our requests."""
-        return self._backends.keys()
-
     def is_available(self, backend_ids: Collection[str] | None = None) -> bool:
         """Whether any backend (or any of `backend_ids`) is available."""
-        for capacity in self._backends.values():  # a generator would cost more: mostly the first is available
+        for capacity in self.backends.values():  # a generator would cost more: mostly the first is available
             if capacity.load.available and (backend_ids is None or capacity.id in backend_ids):
                 return True
         return False
@@ -127,7 +141,7 @@ class Fleet:
     def known(self, request: Request) -> list[BackendCapacity]:
         """The backends that are eligible for the request, available or not."""
         ids = request.backend_ids
-        return [each for each in self._backends.values() if ids is None or each.id in ids]
+        return [each for each in self.backends.values() if ids is None or each.id in ids]
 
     def available(self, request: Request) -> list[BackendCapacity]:
         """The available backends that are eligible for the request."""
@@ -139,14 +153,14 @@ class Fleet:
 
     def serves(self, backend_id: str, now: float) -> bool:
         """Whether the backend is available and has not rejected everything for REFUSED_S_MAX."""
-        capacity = self._backends.get(backend_id)
+        capacity = self.backends.get(backend_id)
         if capacity is None or not capacity.load.available:
             return False
         return capacity.refusing_since is None or now - capacity.refusing_since < REFUSED_S_MAX
 
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that have a slot and are not held after a rejection."""
-        self._clock.now = now
+        self.clock.now = now
         return (
             [each for each in self._in_slot() if now >= each.held_until]
             if now < self._held_until
@@ -155,8 +169,8 @@ class Fleet:
 
     def is_open(self, backend_id: str, now: float) -> bool:
         """Whether the backend is available and not held after a rejection, with a slot or without."""
-        capacity = self._backends[backend_id]
-        return capacity.load.available and now >= capacity.held_until
+        capacity = self.backends[backend_id]
+        return capacity.load.available and not capacity.awaits_measurement and now >= capacity.held_until
 
     def next_opening(self, now: float) -> float | None:
         """When the first backend opens that is held at `now`, or that takes no prompt now because others would become
@@ -164,14 +178,14 @@ class Fleet:
         """
         opening = inf
         if now < self._held_until:
-            held = [capacity.held_until for capacity in self._backends.values() if capacity.held_until > now]
+            held = [capacity.held_until for capacity in self.backends.values() if capacity.held_until > now]
             opening = min(held, default=inf)
         opening = min([opening, *[capacity.opens_at(now) for capacity in self._in_slot()]])
         return None if opening == inf else opening
 
     def refused(self, backend_id: str, now: float, hold_s: float) -> None:
         """Record that the backend rejected a request: it is sent nothing for `hold_s` seconds."""
-        capacity = self._backends.get(backend_id)
+        capacity = self.backends.get(backend_id)
         if capacity is not None and backend_id not in self._retired:
             capacity.held_until = max(capacity.held_until, now + hold_s)
             self._held_until = max(self._held_until, capacity.held_until)
@@ -180,22 +194,22 @@ class Fleet:
 
     def progressed(self, entry: InFlight) -> None:
         """Record that the entry has produced more tokens."""
-        self._backends[entry.backend_id].by_end = None
+        self.backends[entry.backend_id].by_end = None
 
     def took(self, entry: InFlight) -> None:
         """Record the first token of a request: the backend has accepted it."""
-        backend = self._backends[entry.backend_id]
+        backend = self.backends[entry.backend_id]
         backend.refusing_since = None
-        self._clock.now = entry.first_token_at or self._clock.now
+        self.clock.now = entry.first_token_at or self.clock.now
         backend.started(entry.reservation)
-        self._negative_cache.changed(backend.id)
+        self._negative_cache.changed(backend)
 
     def prefilled(self, entry: InFlight, now: float) -> Usage:
         """The usage so far of a request without output: the prompt tokens that its backend has computed by `now`, by
         the step-time model.
         """
         reservation = entry.reservation
-        computed = self._backends[entry.backend_id].computed_tokens(reservation, now)
+        computed = self.backends[entry.backend_id].work.computed_tokens(reservation, now)
         prompt, cached = entry.request.prompt_tokens, min(reservation.cached_tokens, entry.request.prompt_tokens)
         part = min(1.0, computed / reservation.prefill_tokens)
         return Usage(cached + round((prompt - cached) * part), cached, 0)
@@ -218,22 +232,25 @@ class Fleet:
         """
         if not candidates:
             return None
+        now = self.clock.now
+        refusals = self._negative_cache if self._layout is not None and (is_closed or not closed) else None
+        if (
+            refusals is not None
+            and self._kv_rule == "sum"  # by "peak" room comes with progress, too, which no change reports
+            and refusals.is_refused_still(request, tier_id, output_tokens, reserve_only=is_closed, now=now)
+        ):
+            return None
         needed = candidates[0].reservation(
             request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
         )
-        layouts = {candidates[0].layout: needed}
-        asked, refusals = (
-            candidates,
-            self._negative_cache if self._layout is not None and (is_closed or not closed) else None,
-        )
+        layouts, asked = {candidates[0].layout: needed}, candidates
         if refusals is not None:
-            asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=self._clock.now)
+            asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=now)
         fits = self._fits(layouts, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
         chosen = placement.place(request, asked, fits)
         if chosen is None:
             if refusals is not None:
-                now = self._clock.now
-                refusals.found_none(asked, self._backends.keys(), needed, reserve_only=is_closed, now=now)
+                refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
             return None
         reservation = layouts[chosen.layout]
         if self.cached_tokens is not None:
@@ -259,74 +276,29 @@ class Fleet:
                 needed = layouts[capacity.layout] = capacity.reservation(
                     request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
                 )
+            self.asked += 1
             found = capacity.room_in_steps(needed) * (capacity.work.decode_s or 1.0), capacity.id
             if best is None or found < best:
                 best = found
         if best is None:
             return None
-        chosen = self._backends[best[1]]
+        chosen = self.backends[best[1]]
         needed = layouts[chosen.layout]
         # Where there is no other backend, requests may overtake this one by no more than its own size.
-        is_alone = len(self._backends) == 1
+        is_alone = len(self.backends) == 1
         return BackendHold(chosen.id, needed, *((1, needed.tokens) if is_alone else (chosen.requests, chosen.tokens)))
-
-    def forecasts(
-        self,
-        request: Request,
-        now: float,
-        *,
-        output_tokens: float,
-        ahead: WorkAhead | None = None,
-        among: Collection[str] | None = None,
-    ) -> list[TtftForecast]:
-        """The forecast TTFT of the request, sent as soon as there is a slot for it, at each eligible backend (or each
-        `among` these) that serves, in order of backend id. Backends without a sure step-time model are left out. It
-        counts what is in flight and, where there is no room now, what goes `ahead` of the request at each backend.
-        `output_tokens` is the request's predicted output.
-        """
-        self._clock.now = now
-        due_at, found = due_no_later(request), []
-        for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
-            slot_in_s = self._slot_in_s(capacity, request, output_tokens, ahead)
-            ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id), due_at=due_at)
-            if ttft_s is not None:
-                found.append(TtftForecast(max(slot_in_s, 0.0) + ttft_s, capacity.id))
-        return sorted(found, key=lambda forecast: forecast.backend_id)
-
-    def predicted_ttft_s(self, request: Request, now: float, *, output_tokens: float) -> float | None:
-        """The least forecast TTFT in seconds; None if an eligible backend has no forecast, as it may be better."""
-        forecasts = self.forecasts(request, now, output_tokens=output_tokens)
-        if not forecasts or len(forecasts) < len(self.serving(request, now)):
-            return None
-        return min(forecasts).ttft_s
-
-    def least_ttft_s(self, request: Request, now: float, among: Collection[str] | None = None) -> float | None:
-        """Seconds until the first token at the best serving backend (or `among` these) if no other prompt were ahead
-        there; None where one of them has no sure step-time model, or there is none.
-        """
-        least: list[float] = []
-        for capacity in self.serving(request, now) if among is None else self._serving_among(among, now):
-            if capacity.work.model is None or not capacity.work.is_sure:
-                return None
-            least.append(capacity.work.prefill_s(self._prefill_tokens(request, capacity.id)))
-        return min(least, default=None)
-
-    def mean_output_tokens(self) -> float:
-        """The mean predicted output of the sequences that run; 0 when nothing runs."""
-        running = [capacity.work for capacity in self._backends.values() if capacity.work.sequences]
-        return sum(work.output_tokens for work in running) / max(1, sum(work.sequences for work in running))
 
     def tokens_needed(self, entry: InFlight) -> int:
         """The entry's own KV tokens, from its reported prompt and the larger of its predicted and its actual output."""
-        return self._own_tokens(entry, max(entry.sized_output, entry.usage.output_tokens))
+        return _own_tokens(self.backends[entry.backend_id], entry, max(entry.sized_output, entry.usage.output_tokens))
 
     def resize(self, entry: InFlight, tokens: int) -> None:
-        self._backends[entry.backend_id].resize(entry.reservation, tokens)
-        self._negative_cache.changed(entry.backend_id)
+        self.backends[entry.backend_id].resize(entry.reservation, tokens)
+        self._negative_cache.changed(self.backends[entry.backend_id])
 
     def release(self, entry: InFlight, now: float) -> None:
-        self._clock.now = now
-        capacity = self._backends[entry.backend_id]
+        self.clock.now = now
+        capacity = self.backends[entry.backend_id]
         output = entry.usage.output_tokens // entry.reservation.sequences
         if output:
             is_streamed = entry.first_token_at is not None and entry.first_token_at < now
@@ -339,15 +311,9 @@ class Fleet:
             self._retire(capacity)
         self._slots_changed(capacity)
 
-    def limits(self) -> tuple[float, float]:
-        """Sequences and KV tokens that we may have in flight at all available backends together, each weighted by the
-        speed of its backend. Tokens are infinite where the size of a KV pool is not known.
-        """
-        return self._limits
-
     def limits_of(self, backend_id: str) -> tuple[float, float]:
         """Sequences and KV tokens that we may have in flight at one backend, unweighted."""
-        capacity = self._backends[backend_id]
+        capacity = self.backends[backend_id]
         return capacity.sequences_usable, capacity.tokens_max
 
     def requests(self) -> int:
@@ -355,85 +321,55 @@ class Fleet:
         return self._requests
 
     def views(self) -> Mapping[str, BackendView]:
-        return {backend_id: capacity.view() for backend_id, capacity in self._backends.items()}
-
-    def _own_tokens(self, entry: InFlight, output_tokens: float) -> int:
-        return self._backends[entry.backend_id].own_tokens(
-            entry.request,
-            entry.reservation.prefix,
-            prompt_tokens=entry.usage.prompt_tokens,
-            output_tokens=output_tokens,
-        )
+        return {backend_id: capacity.view() for backend_id, capacity in self.backends.items()}
 
     def _take_in(self, load: BackendLoad, in_flight: Collection[InFlight]) -> BackendCapacity:
-        capacity = self._backends.get(load.backend_id)
+        capacity = self.backends.get(load.backend_id)
         if capacity is None:
-            capacity = self._backends[load.backend_id] = BackendCapacity(
+            capacity = self.backends[load.backend_id] = BackendCapacity(
                 load,
                 self._headroom_ratio_max,
                 self._reserve_ratios,
                 kv_rule=self._kv_rule,
                 limit=self._make_limit(),
-                clock=self._clock,
+                clock=self.clock,
             )
             capacity.set_reserves(self._reserve_ratios, self._entitled)
+            if self._taken_over_at > -inf:
+                capacity.awaits_measurement = True
+                self._measured_first(capacity, load, in_flight)
+        elif capacity.awaits_measurement:
+            self._measured_first(capacity, load, in_flight)
         else:  # a repeated measurement says nothing of what is held now
-            capacity.measured(load, self._told(capacity, in_flight) if capacity.is_news(load) else 0)
+            capacity.measured(load, self._held_tokens(capacity, in_flight) if capacity.is_news(load) else 0)
         self._slots_changed(capacity)
-        usable = (capacity.sequences_usable, capacity.tokens_max)
-        self._usable[capacity.id] = usable if load.available else NOTHING_USABLE
+        self.limits.measured(capacity)
         return capacity
 
-    def _told(self, capacity: BackendCapacity, in_flight: Collection[InFlight]) -> float:
+    def _measured_first(self, capacity: BackendCapacity, load: BackendLoad, in_flight: Collection[InFlight]) -> None:
+        """Apply the first measurement after a handover; one from before says nothing of what was adopted since."""
+        if load.available and (load.measured_at is None or load.measured_at >= self._taken_over_at):
+            capacity.measured(load, self._held_tokens(capacity, in_flight), is_first=True)
+        else:
+            capacity.measured(load, self._held_tokens(capacity, in_flight) if capacity.is_news(load) else 0)
+
+    def _held_tokens(self, capacity: BackendCapacity, in_flight: Collection[InFlight]) -> float:
         """KV tokens that our requests hold there now, without shared blocks. Also settles their produced tokens."""
-        capacity.work.told(self._clock.now)
+        capacity.work.told(self.clock.now)
         block_tokens, held_tokens = capacity.load.kv_block_tokens, 0.0
         for entry in in_flight:
             request, prefix, usage = entry.request, entry.reservation.prefix, entry.usage
             if prefix or request.choices > 1:
-                held_tokens += self._own_tokens(entry, usage.output_tokens)
+                held_tokens += _own_tokens(capacity, entry, usage.output_tokens)
             else:  # inlined for speed: every measurement looks at all that runs there
                 held_tokens -= -(usage[0] + usage[2]) // block_tokens * block_tokens
         return held_tokens
 
     def _set_layout(self) -> None:
         """Find the common block layout after backends or layouts changed, and clear the negative cache."""
-        layouts = {each.layout for each in self._backends.values()}
+        layouts = {each.layout for each in self.backends.values()}
         self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
         self._negative_cache.forget()
-
-    def _set_limits(self) -> None:
-        """Add up what may be in flight at all backends, each weighted by its service rate over the mean of all; 1 where
-        the rate is not known yet.
-        """
-        rates = [rate for each in self._usable if (rate := self._backends[each].service_rate) is not None]
-        mean = sum(rates) / len(rates) if rates else 0.0
-        sequences_max = tokens_max = 0.0
-        for backend_id, (sequences, tokens) in self._usable.items():
-            backend = self._backends[backend_id]
-            rate = backend.service_rate
-            backend.speed = rate / mean if rate is not None and mean > 0.0 else 1.0
-            sequences_max += sequences * backend.speed
-            tokens_max += tokens * backend.speed
-        self._limits = sequences_max, tokens_max
-
-    def _prefill_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that this backend would have to compute."""
-        cached_tokens = self.cached_tokens(request, backend_id) if self.cached_tokens is not None else 0
-        return max(1, request.prompt_tokens - cached_tokens)
-
-    def _serving_among(self, backend_ids: Collection[str], now: float) -> list[BackendCapacity]:
-        return [self._backends[each] for each in backend_ids if self.serves(each, now)]
-
-    def _slot_in_s(
-        self, capacity: BackendCapacity, request: Request, output_tokens: float, ahead: WorkAhead | None
-    ) -> float:
-        tokens = request.prompt_tokens + output_tokens
-        if capacity.work.model is None:
-            return 0.0
-        if ahead is None:
-            return capacity.slot_in_s(request.choices, tokens)
-        return capacity.slot_in_s(request.choices + ahead.sequences, tokens + ahead.tokens, is_full=True)
 
     def _fits(
         self,
@@ -447,9 +383,13 @@ class Fleet:
         """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to
         what the request would occupy; it holds at least one.
         """
-        cached_tokens = self.cached_tokens
+        cached_tokens, now = self.cached_tokens, self.clock.now
+        due_at = next(iter(layouts.values())).first_due_at
 
         def fits(backend: BackendCapacity) -> bool:
+            self.asked += 1
+            if now < backend.busy_until(due_at):
+                return False
             reservation = layouts.get(backend.layout)
             if reservation is None:
                 like = next(iter(layouts.values()))
@@ -469,12 +409,12 @@ class Fleet:
     def _in_slot(self) -> list[BackendCapacity]:
         """The available backends that have a slot."""
         if self._open is None:
-            self._open = [each for each in self._backends.values() if each.id in self.with_slot]
+            self._open = [each for each in self.backends.values() if each.id in self.with_slot]
         return self._open
 
     def _slots_changed(self, capacity: BackendCapacity) -> None:
-        self._negative_cache.changed(capacity.id)
-        has_slot = capacity.load.available and capacity.has_slot
+        self._negative_cache.changed(capacity)
+        has_slot = capacity.load.available and not capacity.awaits_measurement and capacity.has_slot
         if has_slot != (capacity.id in self.with_slot):
             self._open = None
             (self.with_slot.add if has_slot else self.with_slot.discard)(capacity.id)
@@ -482,5 +422,13 @@ class Fleet:
     def _retire(self, capacity: BackendCapacity) -> None:
         capacity.load = replace(capacity.load, available=False)
         if not capacity.requests:
-            del self._backends[capacity.id]
+            del self.backends[capacity.id]
             self._retired.discard(capacity.id)
+
+
+def _own_tokens(capacity: BackendCapacity, entry: InFlight, output_tokens: float) -> int:
+    """The entry's own KV tokens there, from its reported prompt and this much output."""
+    usage = entry.usage
+    return capacity.own_tokens(
+        entry.request, entry.reservation.prefix, prompt_tokens=usage.prompt_tokens, output_tokens=output_tokens
+    )

@@ -6,24 +6,31 @@ there, or the backend changes or is measured. (Requests progress in between, whi
 next of these events shows it.) So rejections are cached, and for a request that needs no less only the backends that
 have changed since are asked: mostly one or two. A backend that was busy with prompts is asked again when it is no
 longer busy. The cache is per tier, as a tier may not enter the reserves of others, or may enter only its own.
+
+Most polls of a full pool find the same requests at the head, and each that ends leaves room at one backend. So a
+rejected request is also kept by its id: only its memory at the backends that have changed is compared then.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.candidates import Candidates
 from policies.reservation import Reservation
+from policies.types import Request
 
 REMEMBERED_MAX = 16  # rejected requests per tier: twice as many as a poll passes over
+REQUESTS_MAX = 4 * REMEMBERED_MAX  # that are kept by id: those of a few tiers
 
 
 @dataclass(slots=True, eq=False)
 class _Refused:
     """A request that has room at no backend, except perhaps at `others` and those that have changed since `at`."""
 
+    request: Request
+    reserve_only: bool
     needed: Reservation
     prompt_tokens: float  # KV tokens that it holds before its first step
     at: int
@@ -31,7 +38,7 @@ class _Refused:
     ready_at: float
     """No first token would come before at any of those that are busy."""
     busy: list[tuple[float, str]]
-    """Who is busy, and until when; the soonest first."""
+    """The busy backends, and until when; the soonest first."""
 
     def is_no_more_than(self, other: Reservation) -> bool:
         """Whether every backend without room for this has none for the other."""
@@ -45,6 +52,15 @@ class _Refused:
             and (not needed.prefix or needed.prefix == other.prefix)
         )
 
+    def is_busy(self, backend: BackendCapacity, now: float) -> bool:
+        """Whether the backend, which has room, is busy with prompts; it is asked again when it no longer is."""
+        busy_until = backend.busy_until(self.needed.first_due_at)
+        if now >= busy_until:
+            return False
+        self.ready_at = min(self.ready_at, backend.work.ready_at)
+        heappush(self.busy, (busy_until, backend.id))
+        return True
+
 
 class NegativeCache:
     """Rejected requests by tier. Valid for one block layout only: the fleet does not use it where layouts differ."""
@@ -52,20 +68,47 @@ class NegativeCache:
     def __init__(self) -> None:
         self._refused: dict[tuple[str, bool], list[_Refused]] = {}
         """By tier, and whether it may enter its own reserve alone; what was asked last comes last."""
+        self._by_request: dict[str, _Refused] = {}
         self._changes = 0
-        self._changed: dict[str, int] = {}  # number of each backend's last change, in ascending order
+        # Each backend that has changed, and the number of its last change, in ascending order.
+        self._changed: dict[str, tuple[int, BackendCapacity]] = {}
 
-    def changed(self, backend_id: str) -> None:
+    def changed(self, backend: BackendCapacity) -> None:
         """Record that the backend may have room again: a request was dispatched or released there, or it changed."""
         if self._refused:
             self._changes += 1
-            self._changed.pop(backend_id, None)
-            self._changed[backend_id] = self._changes
+            self._changed.pop(backend.id, None)
+            self._changed[backend.id] = self._changes, backend
 
     def forget(self) -> None:
         """Clear the cache."""
         self._refused.clear()
+        self._by_request.clear()
         self._changed.clear()
+
+    def is_refused_still(
+        self, request: Request, tier_id: str, output_tokens: float, *, reserve_only: bool, now: float
+    ) -> bool:
+        """Whether this very request, with this predicted output, was rejected and still has room nowhere. False says
+        nothing.
+        """
+        refused = self._by_request.get(request.id)
+        if refused is None or refused.others or refused.request is not request:
+            return False
+        needed = refused.needed
+        if (needed.output_tokens, needed.tier_id, refused.reserve_only) != (output_tokens, tier_id, reserve_only):
+            return False
+        if refused.busy and refused.busy[0][0] <= now:
+            return False
+        if refused.at == self._changes:
+            return True
+        for number, backend in reversed(self._changed.values()):
+            if number <= refused.at:
+                break
+            if backend.has_room(needed, reserve_only=reserve_only) and not refused.is_busy(backend, now):
+                return False
+        refused.at = self._changes
+        return True
 
     def worth_asking(
         self,
@@ -87,17 +130,20 @@ class NegativeCache:
 
     def found_none(
         self,
+        request: Request,
         asked: Sequence[BackendCapacity],
-        known: Collection[str],
+        with_slot: Collection[str],
         needed: Reservation,
         *,
         reserve_only: bool,
         now: float,
     ) -> None:
-        """Record that none of `asked`, the result of `worth_asking`, has room. `known` are the ids of all backends."""
+        """Record that none of `asked`, the result of `worth_asking`, has room for the request. `with_slot` are the ids
+        of the backends that have a slot.
+        """
         remembered = self._refused.setdefault((needed.tier_id, reserve_only), [])
         before = self._least_changed(remembered, needed)
-        others, busy, ready_at = {*known}, list[tuple[float, str]](), inf
+        others, busy, ready_at = {*with_slot}, list[tuple[float, str]](), inf
         if before is not None:
             others, busy, ready_at = self._changed_since(before), before.busy.copy(), before.ready_at
         for each in asked:
@@ -109,7 +155,12 @@ class NegativeCache:
                 busy.append((busy_until, each.id))
                 others.discard(each.id)
         heapify(busy)
-        refused = _Refused(needed, needed.tokens - needed.output_tokens, self._changes, others, ready_at, busy)
+        own_prompt_tokens = needed.tokens - needed.output_tokens
+        refused = _Refused(request, reserve_only, needed, own_prompt_tokens, self._changes, others, ready_at, busy)
+        self._by_request.pop(request.id, None)
+        self._by_request[request.id] = refused
+        if len(self._by_request) > REQUESTS_MAX:
+            del self._by_request[next(iter(self._by_request))]
         remembered[:] = [each for each in remembered if not refused.is_no_more_than(each.needed)]
         remembered.append(refused)
         if len(remembered) > REMEMBERED_MAX:
@@ -133,8 +184,8 @@ class NegativeCache:
 
     def _changed_since(self, refused: _Refused) -> set[str]:
         others = refused.others.copy()
-        for backend_id in reversed(self._changed):
-            if self._changed[backend_id] <= refused.at:
+        for number, backend in reversed(self._changed.values()):
+            if number <= refused.at:
                 break
-            others.add(backend_id)
+            others.add(backend.id)
         return others

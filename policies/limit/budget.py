@@ -23,15 +23,18 @@ class ReportedBudget:
         if self._since:
             self._since.pop(reservation, None)
 
-    def reported(self, load: BackendLoad, *, dispatches: int) -> None:
+    def reported(self, load: BackendLoad) -> None:
         """Take a new report. It may be older than the latest dispatches: those that it does not include stay
-        subtracted. `dispatches` is the number of requests sent until now.
+        subtracted. Requests of several senders arrive in any order, so each sender's are counted for themselves.
         """
         is_told = load.pab_tokens is not None and isfinite(load.pab_tokens)
         self.tokens = load.pab_tokens if is_told else None
-        included = dispatches if load.pab_dispatches is None else load.pab_dispatches
-        for reservation in [each for each in self._since if each.number <= included]:
-            del self._since[reservation]
+        included = load.pab_dispatches
+        if included is None:
+            self._since.clear()
+            return
+        for each in [each for each in self._since if each.sender_number <= included.get(each.sender, 0)]:
+            del self._since[each]
 
     def left(self, due_at: float = inf) -> float:
         """The budget in tokens, less what was sent since and is due by `due_at`. Requires a report."""

@@ -140,8 +140,7 @@ class LatencyLimit:
         like = speeds.by_kind.get(answer.kind)
         if like is not None and like.count >= ANSWERS_MIN / 2:
             self._off.append(log(answer.token_s) - like.token)
-            off = median(self._off)
-            if len(self._off) == ANSWERS_CHANGED and abs(off) > CHANGED:
+            if len(self._off) == ANSWERS_CHANGED and abs(off := median(self._off)) > CHANGED:
                 self._changed(off)
         speeds.add(answer, ran_with)
 

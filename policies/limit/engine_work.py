@@ -8,41 +8,31 @@ token per decode. So one clock of computed tokens says how far all prompts are. 
 first token corrects it: everything up to that prompt is then computed, and nothing after it.
 
 A decode reads, in the mean over its life, its prompt and half of its output. An SLO envelope bounds sums of
-steps (token j is due at arrival + TTFT + j * TPOT), so the mean step has to keep it.
-
-Slack is kept by a clock of steps (due_tokens.py), and each measurement corrects it. A request without its first token
-has slack too: prompts that are sent after its own are computed while it decodes.
+steps (token j is due at arrival + TTFT + j * TPOT), so the mean step has to keep it. Which targets bind, and which
+request has how much slack, is kept beside it (tpot_targets.py).
 """
 
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
 from math import ceil, inf
 
 from policies.limit.budget import ReportedBudget
 from policies.limit.deadlines import PromptsByDeadline
-from policies.limit.due_tokens import DueTokens, Stall
+from policies.limit.due_tokens import Stall
 from policies.limit.knee import knee_s
 from policies.limit.shared_steps import SharedSteps
+from policies.limit.tpot_targets import ROUNDING_S, TpotTargets
 from policies.reservation import Reservation
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import ALONE, BackendLoad
 
-# A model that was sure once is kept up to this error: without a model, a flood of requests is dispatched at once.
+# A model that was sure once is kept up to this error, and beyond it for as long as the learner takes at most to be
+# right after a change (14 s, docs/results/faults.md): without a model, a flood of requests is dispatched at once.
 ERROR_RATIO_KEPT = 0.5
+RELEARNT_S = 15.0
 BUSY_STEPS = 1.0  # steps of owed prompts that keep an engine busy: more would wait there
 STEP_TOKENS_UNKNOWN = 2048  # vLLM's default max_num_batched_tokens, where none is configured or reported
-ROUNDING_S = 1e-9
 STEP_S_MIN = 1e-6  # no step is shorter, whatever the model says of an empty one
 FIRST_TOKENS_MAX = 2  # per sequence with the first chunk of a stream; more: the answer is buffered or not streamed
-
-
-@dataclass(slots=True)
-class TpotTarget:
-    """The running requests with one TPOT target, summed up."""
-
-    requests: int = 0
-    sequences: int = 0
-    context_tokens: float = 0.0
 
 
 class EngineWork:
@@ -50,18 +40,19 @@ class EngineWork:
 
     # Read and written with every event: without slots, Python takes twice as long for more than thirty attributes.
     __slots__ = (
-        "_at", "_bound", "_budget", "_by_deadline", "_computed", "_dispatches", "_due", "_ends", "_foreign_sequences",
-        "_foreign_tokens", "_late_tokens", "_late_until", "_sent", "_steps",
-        "_surely_computed", "batching", "busy_until", "by_tpot", "chunk_s", "chunk_tokens",
-        "context_tokens", "decode_s", "engines", "is_sure", "knee_s", "model", "output_tokens",
-        "ready_at", "sequences", "share", "shared", "step_s_max", "step_tokens_max",
+        "_at", "_budget", "_by_deadline", "_computed", "_dispatches", "_dispatches_of", "_ends",
+        "_external_sequences", "_external_tokens", "_fits_until", "_sent", "_steps", "_surely_computed", "batching",
+        "busy_until", "chunk_s", "chunk_tokens", "context_tokens", "decode_s", "engines", "is_sure",
+        "knee_s", "model", "output_tokens", "ready_at", "sequences", "share", "shared", "step_s_max",
+        "step_tokens_max", "targets",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.model: StepTimeModel | None = None
         """None while too little is known to limit anything by it."""
         self.is_sure = False
-        """Whether anything may be promised by the model."""
+        """Whether a forecast may rely on the model."""
+        self._fits_until = -inf  # how long the model is kept although its error is large
         self.batching = "vllm"
         self.step_tokens_max = STEP_TOKENS_UNKNOWN
         self.engines = 1
@@ -69,13 +60,9 @@ class EngineWork:
         self.sequences = 0
         self.context_tokens = 0.0
         self.output_tokens = 0.0
-        self._foreign_sequences = 0
-        self._foreign_tokens = 0.0
-        self.by_tpot: dict[float, TpotTarget] = {}
-        """What runs by its TPOT target, as far as that binds."""
-        self._bound: dict[Reservation, float] = {}
-        self._due = DueTokens()
-        self._late_tokens, self._late_until = inf, -inf  # prompt tokens that make a request late, until the next step
+        self._external_sequences = 0
+        self._external_tokens = 0.0
+        self.targets = TpotTargets()
         self._at = 0.0
         self._steps = 0.0
         self._computed = self._sent = 0.0  # prompt tokens, since the start
@@ -93,6 +80,7 @@ class EngineWork:
         """The tightest TPOT target of what runs, or the knee where nothing has one."""
         self.knee_s = inf
         self._dispatches = 0
+        self._dispatches_of: Counter[str] = Counter()  # by sender
         self._budget = ReportedBudget()
         self._by_deadline: PromptsByDeadline | None = None  # owed prompts, where the engine orders them by deadline
 
@@ -107,17 +95,19 @@ class EngineWork:
             self.shared.add(reservation)
         self._dispatches += 1
         reservation.number = self._dispatches
+        self._dispatches_of[reservation.sender] += 1
+        reservation.sender_number = self._dispatches_of[reservation.sender]
         if self._budget.tokens is not None:
             self._budget.sent(reservation)
         if self._by_deadline is not None:
             self._by_deadline.add(reservation)
         self._count(reservation, 1)
-        if reservation.envelope is not None:
-            self._bind(reservation)
+        if reservation.envelope is not None and (tpot_s := self.own_tpot_s(reservation)) < inf:
+            self.targets.add(reservation, tpot_s)
         if self.model is not None:
             self._set_pace(self.model)
         if reservation.envelope is not None:
-            self._note_due(reservation, now)
+            self.targets.note_due(reservation, self._next_step, now)
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Record the first token of a request."""
@@ -134,7 +124,7 @@ class EngineWork:
             if self.model is not None:
                 self._set_pace(self.model)
         if reservation.envelope is not None:
-            self._note_due(reservation, now)
+            self.targets.note_due(reservation, self._next_step, now)
 
     def release(self, reservation: Reservation, now: float) -> None:
         """Record the end of a request, for any reason."""
@@ -145,13 +135,13 @@ class EngineWork:
         elif end is not None and end > self._computed:  # it will not be computed any more
             self._computed += min(reservation.prefill_tokens, end - self._computed)
         if reservation.envelope is not None:
-            self._unbind(reservation)
+            self.targets.remove(reservation)
         self._count(reservation, -1)
         if self.model is not None:
             self._set_pace(self.model)
 
     def measured(
-        self, load: BackendLoad, *, foreign_sequences: int, foreign_tokens: float, now: float, is_new: bool = True
+        self, load: BackendLoad, *, external_sequences: int, external_tokens: float, now: float, is_new: bool = True
     ) -> None:
         """Apply a measurement of the backend and its external load, other replicas' included. Without `is_new`, the
         measurement is repeated.
@@ -159,7 +149,9 @@ class EngineWork:
         self._advance(now)
         known: StepTime | None = load.step_time
         self.is_sure = known is not None and known.is_sure
-        is_kept = known is not None and self.model is not None and known.error_ratio <= ERROR_RATIO_KEPT
+        if known is not None and (self.is_sure or known.error_ratio <= ERROR_RATIO_KEPT):
+            self._fits_until = now + RELEARNT_S
+        is_kept = self.model is not None and now <= self._fits_until
         if known is None or not (self.is_sure or is_kept):
             self.model = None
         elif self.model is None:
@@ -170,11 +162,12 @@ class EngineWork:
         self._go_by_deadlines(is_on=load.batching == "fair")
         self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
         self._share(load.prompt_step_tokens_max)
-        self._foreign_sequences, self._foreign_tokens = foreign_sequences, foreign_tokens
+        self._external_sequences, self._external_tokens = external_sequences, external_tokens
         if is_new:
-            self._budget.reported(load, dispatches=self._dispatches)
+            self._budget.reported(load)
         if self.model is None:
-            self._late_until = self.ready_at = self.busy_until = -inf
+            self.targets.pace_changed()
+            self.ready_at = self.busy_until = -inf
         else:
             self.knee_s = knee_s(self.model)
             self._set_pace(self.model)
@@ -182,8 +175,7 @@ class EngineWork:
     def told(self, now: float) -> None:
         """Correct the due times of all running requests: their produced tokens are known by now."""
         self._advance(now)
-        bases = ((each, tpot_s, self._due_base(each, tpot_s, now)) for each, tpot_s in self._bound.items())
-        self._due.settle((each, tpot_s, base) for each, tpot_s, base in bases if base is not None)
+        self.targets.settle(self._next_step, now)
 
     # -- queries ---------------------------------------------------------------------------------------------
 
@@ -222,8 +214,8 @@ class EngineWork:
         """Seconds of a step in which all running requests and this one decode. Requires a model."""
         model, each = self.model, 1 / self.engines  # one engine's part
         assert model is not None
-        sequences = (self.sequences + self._foreign_sequences + reservation.sequences) * each
-        context_tokens = (self.context_tokens + self._foreign_tokens + reservation.context_tokens) * each
+        sequences = (self.sequences + self._external_sequences + reservation.sequences) * each
+        context_tokens = (self.context_tokens + self._external_tokens + reservation.context_tokens) * each
         decodes_s = model.base_s + model.token_s * sequences  # inlined: asked of every backend of a pool
         return decodes_s + model.context_token_s * context_tokens + model.request_s * sequences
 
@@ -258,39 +250,28 @@ class EngineWork:
 
     def tpot_target_s(self) -> float:
         """The tightest TPOT target of what runs; infinite where nothing has one."""
-        return self.step_s_max if self.by_tpot else inf
+        return self.step_s_max if self.targets.by_tpot else inf
 
     def makes_late(self, prefill_tokens: float, now: float) -> bool:
         """Whether a running request would miss a deadline with this much more prompt to compute, and would keep it
         without. Requires a model.
         """
-        if self.is_known_late(prefill_tokens, now):
+        targets = self.targets
+        if targets.is_known_late(prefill_tokens, now):
             return True
-        if self._due.is_empty:
+        if targets.is_empty:
             return False
         owed = self.owed_tokens(now)
-        stall = self._stall(owed + prefill_tokens)
-        # Mostly no request is late by the longer stall: the shorter stall is then not looked at.
-        is_late = any(self._is_late(tpot_s, base, stall) for tpot_s, base in self._due.most_urgent()) and any(
-            self._is_late(tpot_s, base, stall)
-            for tpot_s, base in self._due.most_urgent(partial(self._is_late, stall=self._stall(owed)))
-        )
+        is_late = targets.misses(self._stall(owed + prefill_tokens), lambda: self._stall(owed), self._at, self._steps)
         if is_late:
-            self._late_tokens = prefill_tokens if now >= self._late_until else min(self._late_tokens, prefill_tokens)
-            self._late_until = now + self.decode_s
+            targets.found_late(prefill_tokens, now, self.decode_s)
         return is_late
-
-    def is_known_late(self, prefill_tokens: float, now: float) -> bool:
-        """Whether as many tokens or fewer made a request late during this step: an engine decides again only with its
-        next step.
-        """
-        return now < self._late_until and prefill_tokens >= self._late_tokens
 
     def opens_at(self, now: float) -> float:
         """When the engine may take a prompt that it would not take at `now`; infinite where time changes nothing."""
         if now < self.busy_until:
             return self.busy_until
-        return self._late_until if now < self._late_until else inf
+        return self.targets.late_until if now < self.targets.late_until else inf
 
     def prefill_s(self, tokens: float) -> float:
         """Seconds to compute this many prompt tokens: full steps, and one with the rest. Requires a model."""
@@ -302,12 +283,12 @@ class EngineWork:
     @property
     def all_sequences(self) -> int:
         """Running sequences, external load included."""
-        return self.sequences + self._foreign_sequences
+        return self.sequences + self._external_sequences
 
     @property
     def all_context_tokens(self) -> float:
         """Context tokens that a step reads, external load included."""
-        return self.context_tokens + self._foreign_tokens
+        return self.context_tokens + self._external_tokens
 
     @property
     def mean_output_tokens(self) -> float:
@@ -338,12 +319,12 @@ class EngineWork:
 
     def _set_pace(self, model: StepTimeModel) -> None:
         """Compute the step times from now on. Called with every event, hence optimised."""
-        self._late_until = -inf
-        engines, sequences = self.engines, self.sequences + self._foreign_sequences
+        self.targets.pace_changed()
+        engines, sequences = self.engines, self.sequences + self._external_sequences
         chunk = self.step_tokens_max * engines
         self.chunk_tokens = max(1, chunk - sequences)
         # Seconds of a step besides what its tokens and requests cost, on every engine.
-        read_s = model.base_s + model.context_token_s * (self.context_tokens + self._foreign_tokens) / engines
+        read_s = model.base_s + model.context_token_s * (self.context_tokens + self._external_tokens) / engines
         self.decode_s = max(STEP_S_MIN, read_s + (model.token_s + model.request_s) * max(1, sequences) / engines)
         chunk_s = read_s + (model.token_s * max(chunk, sequences) + model.request_s * (sequences + 1)) / engines
         self.chunk_s = max(STEP_S_MIN, chunk_s)
@@ -353,7 +334,8 @@ class EngineWork:
         self.busy_until = -inf if self.shared is not None else self.ready_at - BUSY_STEPS * self.chunk_s
         if self._by_deadline is not None:
             self.ready_at = -inf  # it differs by prompt
-        self.step_s_max = min(self.by_tpot) if self.by_tpot else self.knee_s
+        by_tpot = self.targets.by_tpot
+        self.step_s_max = min(by_tpot) if by_tpot else self.knee_s
 
     def _go_by_deadlines(self, *, is_on: bool) -> None:
         if is_on == (self._by_deadline is not None):
@@ -394,54 +376,14 @@ class EngineWork:
         if not self.sequences:
             self.context_tokens = self.output_tokens = 0.0  # drop the rounding error
 
-    def _bind(self, reservation: Reservation) -> None:
-        tpot_s = self.own_tpot_s(reservation)
-        if tpot_s < inf:
-            self._bound[reservation] = tpot_s
-            bound = self.by_tpot.get(tpot_s)
-            if bound is None:
-                bound = self.by_tpot[tpot_s] = TpotTarget()
-            bound.requests += 1
-            bound.sequences += reservation.sequences
-            bound.context_tokens += reservation.context_tokens
-
-    def _unbind(self, reservation: Reservation) -> None:
-        self._due.forget(reservation)
-        tpot_s = self._bound.pop(reservation, None)
-        if tpot_s is not None:
-            bound = self.by_tpot[tpot_s]
-            bound.requests -= 1
-            bound.sequences -= reservation.sequences
-            bound.context_tokens -= reservation.context_tokens
-            if not bound.requests:
-                del self.by_tpot[tpot_s]
-
-    def _note_due(self, reservation: Reservation, now: float) -> None:
-        """Update when the request's next token is due."""
-        tpot_s = self._bound.get(reservation)
-        if tpot_s is None:
-            return
-        base = self._due_base(reservation, tpot_s, now)
-        if base is not None:
-            self._due.note(reservation, tpot_s, base)
-
-    def _due_base(self, reservation: Reservation, tpot_s: float, now: float) -> float | None:
-        """When the request's token of step 0 would have been due; None while that is not known. A request gets a token
-        with every step, the first when its prompt is computed.
+    def _next_step(self, reservation: Reservation) -> float:
+        """The step of the request's next token. A request gets a token with every step, the first when its prompt is
+        computed.
         """
-        envelope, produced = reservation.envelope, reservation.produced_tokens // reservation.sequences
-        assert envelope is not None, "who is bound was promised something"
-        if envelope.ttft_s is not None:
-            due = reservation.arrived_at + envelope.ttft_s + produced * tpot_s
-        elif produced:
-            due = now + tpot_s  # no TTFT target says when the first was due
-        else:
-            return None
-        steps_ahead = 0
-        if not produced:
-            ahead = self._ends.get(reservation, self._computed) - self._computed
-            steps_ahead = max(0, ceil(ahead / self.chunk_tokens) - 1)
-        return due - (self._steps + steps_ahead) * tpot_s
+        if reservation.produced_tokens >= reservation.sequences:
+            return self._steps
+        ahead = self._ends.get(reservation, self._computed) - self._computed
+        return self._steps + max(0, ceil(ahead / self.chunk_tokens) - 1)
 
     def _stall(self, owed_tokens: float) -> Stall:
         """The delay of decodes while this much prompt is computed."""
@@ -453,10 +395,3 @@ class EngineWork:
             max(0.0, last),
             max(self.decode_s, self.prefill_s(owed_tokens)) - ROUNDING_S,
         )
-
-    def _is_late(self, tpot_s: float, base: float, stall: Stall) -> bool:
-        """Whether a request whose tokens are due from this base on gets a token too late because of this stall."""
-        slack_s = base + self._steps * tpot_s - self._at
-        # Checked at the last full step and at the last step of all.
-        last_full, full_s, last, all_s = stall
-        return slack_s + last_full * tpot_s < full_s or slack_s + last * tpot_s < all_s

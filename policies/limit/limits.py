@@ -5,8 +5,8 @@ there, it wastes steps. By its step-time model, a backend may be sent a request 
 
 - the step with it stays within the tightest TPOT target of what runs, or within the knee where no request has one;
 - the prompts ahead of it are computed in time for its first token, and it makes no running request late. If it has no
-  TTFT target, or cannot keep it, the backend must owe less prompt than keeps the engine busy for a step: more would
-  wait there, ahead of every later request.
+  TTFT target, or cannot keep it there, the backend must owe less prompt than keeps the engine busy for a step: more
+  would wait there, ahead of every later request.
 
 A target that the engine could not keep even for this request alone is ignored. While there is no usable model, the
 limit is learnt from how long answers take (by_latency.py).
@@ -124,26 +124,29 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     due_at = reservation.first_due_at
     left_s = None if due_at == -inf else due_at - now
     if work.shared is not None:
-        return may_share(work, work.shared, tokens, left_s)
+        return may_share(work, work.shared, tokens, None if left_s is None else due_at - reservation.arrived_at)
     if left_s is not None and work.prefill_s(tokens) <= left_s:
         budget_tokens = work.budget_tokens(due_at, now)
         if budget_tokens is not None:
             return tokens <= budget_tokens
-        return predictor.ttft_s(work, tokens, now, due_at=due_at) <= left_s
+        if predictor.ttft_s(work, tokens, now, due_at=due_at) <= left_s:
+            return True
+    # The engine computes in order, so a request that is late behind others is not sooner for having waited here.
     return now >= work.busy_until
 
 
-def may_share(work: EngineWork, shared: SharedSteps, tokens: int, left_s: float | None) -> bool:
+def may_share(work: EngineWork, shared: SharedSteps, tokens: int, ttft_s: float | None) -> bool:
     """Whether a prompt may be computed beside the others, where each gets at most a share of a step. Long prompts leave
-    a part of every step to short ones, so short ones are computed soon however much long ones are owed.
+    a part of every step to short ones, so short ones are computed soon however much long ones are owed. `ttft_s` is the
+    request's whole TTFT target, not the rest of it: the backend may owe as many short prompts as it computes in that
+    time, and a request is not sooner for having waited here until the rest is too short.
     """
     if tokens > shared.share_tokens:
         long_max = shared.long_prompts_max(step_tokens_max=work.step_tokens_max, engines=work.engines)
         return shared.long_prompts < long_max
     steps = shared.short_steps(tokens, chunk_tokens=work.chunk_tokens)
-    if left_s is not None and work.prefill_s(tokens) <= left_s:
-        return (steps + STEP_UNDER_WAY) * work.chunk_s <= left_s
-    return steps <= 1.0 + BUSY_STEPS
+    is_in_time = ttft_s is not None and (steps + STEP_UNDER_WAY) * work.chunk_s <= ttft_s
+    return is_in_time or steps <= 1.0 + BUSY_STEPS
 
 
 LIMITS: dict[str, Callable[..., Limit]] = {"model": ModelLimit, "fixed": FixedLimit, "room": RoomOnly}

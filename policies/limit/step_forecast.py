@@ -10,7 +10,8 @@ from math import inf
 from typing import Protocol
 
 from policies.batching.pab import tokens_in
-from policies.limit.engine_work import ROUNDING_S, EngineWork
+from policies.limit.engine_work import EngineWork
+from policies.limit.tpot_targets import ROUNDING_S
 from policies.reservation import Reservation
 
 ROUNDING = 1e-9
@@ -74,7 +75,7 @@ class FairBatchingForecast:
         model = work.model
         assert model is not None
         least_s = (model.token_s + model.request_s) / work.engines
-        return decode_share(work) + least_s / max(work.step_s_max, *work.by_tpot, least_s) > 1.0 + ROUNDING
+        return decode_share(work) + least_s / max(work.step_s_max, *work.targets.by_tpot, least_s) > 1.0 + ROUNDING
 
     def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
         owed = work.owed_by(due_at, now) + prefill_tokens
@@ -95,7 +96,7 @@ def decode_share(work: EngineWork, reservation: Reservation | None = None) -> fl
     step_s = work.knee_s if step_s == inf else step_s
     token_s, read_s = (model.token_s + model.request_s) / work.engines, model.context_token_s / work.engines
     share, sequences, context_tokens = model.base_s / step_s, work.all_sequences, work.all_context_tokens
-    for tpot_s, bound in work.by_tpot.items():
+    for tpot_s, bound in work.targets.by_tpot.items():
         share += (token_s * bound.sequences + read_s * bound.context_tokens) / tpot_s
         sequences -= bound.sequences
         context_tokens -= bound.context_tokens

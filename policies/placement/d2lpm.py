@@ -30,7 +30,7 @@ class D2lpm(ArrivalPlacement):
     reads_prefixes = True
 
     def __init__(self, *, quantum_service: float = WORKER_QUANTUM_SERVICE) -> None:
-        assert quantum_service > 0, "without a quantum nobody ever has credit"
+        assert quantum_service > 0, "without a quantum no tenant ever has credit"
         self._quantum = quantum_service
         self._locality = Locality()
         self._deficits: dict[str, dict[str, float]] = {}  # tenant -> backend -> deficit

@@ -1,4 +1,7 @@
-"""Least reserved: the backend that is least full by the predicted need of its requests, not by their number."""
+"""Least reserved: the backend that is least full by the predicted need of its requests, not by their number.
+
+A slow backend counts as fuller: what it has takes longer, and so does the first token of what it is sent.
+"""
 
 from collections.abc import Sequence
 
@@ -9,7 +12,7 @@ from policies.types import Request
 
 
 class LeastReserved(Placement):
-    """The smallest reserved part of the capacity; ties by backend id."""
+    """The smallest reserved part of the capacity, over the speed of the backend; ties by backend id."""
 
     def place(
         self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always

@@ -49,7 +49,7 @@ class _Prefix:
 
 
 @dataclass(slots=True, eq=False)
-class _Use:
+class _BackendUse:
     """One request of the window; not counted any more after it has left the window, or the queue unsent."""
 
     at: float
@@ -76,10 +76,10 @@ class Preble(ArrivalPlacement):
 
     def __init__(self) -> None:
         self._locality = Locality()
-        self._window: deque[_Use] = deque()
+        self._window: deque[_BackendUse] = deque()
         self._prefix_of: dict[int, _Prefix] = {}  # block -> the prefix that it is part of
         self._loads: dict[str, _Load] = {}
-        self._assigned: dict[str, _Use] = {}  # by request that waits or runs
+        self._assigned: dict[str, _BackendUse] = {}  # by request that waits or runs
         self._outputs: deque[int] = deque(maxlen=OUTPUTS_OBSERVED)
         self._output_tokens = OUTPUT_TOKENS_AT_FIRST
 
@@ -93,7 +93,7 @@ class Preble(ArrivalPlacement):
         exploits = request.prompt_tokens - known_tokens < known_tokens
         chosen = min(holders if exploits else workers, key=lambda worker: (self.load_s(worker.id), worker.id)).id
         prefix = self._exploited(request, matched) if exploits else self._explored(request, matched)
-        use = _Use(request.arrived_at, prefix, chosen, known_tokens, request.prompt_tokens)
+        use = _BackendUse(request.arrived_at, prefix, chosen, known_tokens, request.prompt_tokens)
         self._count(use)
         self._window.append(use)
         self._assigned[request.id] = use
@@ -147,12 +147,12 @@ class Preble(ArrivalPlacement):
         ):
             self._discount(window.popleft())
 
-    def _count(self, use: _Use) -> None:
+    def _count(self, use: _BackendUse) -> None:
         use.counted = True
         self._loads.setdefault(use.backend_id, _Load()).uses += 1
         self._change(use, 1)
 
-    def _discount(self, use: _Use) -> None:
+    def _discount(self, use: _BackendUse) -> None:
         if not use.counted:
             return
         use.counted = False
@@ -164,7 +164,7 @@ class Preble(ArrivalPlacement):
                 if self._prefix_of.get(block) is use.prefix:
                     del self._prefix_of[block]
 
-    def _change(self, use: _Use, sign: int) -> None:
+    def _change(self, use: _BackendUse, sign: int) -> None:
         """Update a prefix, and its part in the loads of its backends, for one use more or less."""
         prefix = use.prefix
         for backend_id in prefix.uses:
@@ -178,7 +178,7 @@ class Preble(ArrivalPlacement):
         for backend_id in prefix.uses:
             self._loads[backend_id].prefill_s += prefix.prefill_s()
 
-    def _ended(self, request: Request) -> _Use:
+    def _ended(self, request: Request) -> _BackendUse:
         use = self._assigned.pop(request.id)
         self._loads[use.backend_id].requests -= 1
         self._drop_idle(use.backend_id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from policies.accounts.ledger import Charge, InFlight, Ledger
 from policies.queueing.fair_queue import FairQueue
-from policies.queueing.fair_queues import FairQueues, QueueMove
+from policies.queueing.fair_queues import PresentQueues, QueueMove
 from policies.types import Request, Usage
 
 
@@ -18,7 +18,7 @@ class Accounting:
     """The accounts of one pool, over all its queues."""
 
     ledger: Ledger
-    fair_queues: FairQueues
+    present: PresentQueues
     unsettled: dict[str, InFlight] = field(default_factory=dict)
     """Entries with usage that is not charged yet, by request id."""
 
@@ -67,9 +67,9 @@ class Accounting:
     def spent(self, tenant_id: str, usage: Usage) -> None:
         """Charge a call that was never queued, to all queues in equal parts: the backend that served it is unknown."""
         service, _ = self.ledger.spent(tenant_id, usage)
-        fair_queues = self.fair_queues.all()
+        fair_queues = self.present.fair_queues.all()
         for fair_queue in fair_queues:
             fair_queue.charged(tenant_id, Charge(service / len(fair_queues), 0.0))
 
     def _charge(self, entry: InFlight, charge: Charge) -> None:
-        self.fair_queues.at(entry.backend_id).charged(entry.request.tenant_id, charge)
+        self.present.fair_queues.at(entry.backend_id).charged(entry.request.tenant_id, charge)

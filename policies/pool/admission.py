@@ -30,7 +30,7 @@ class PoolAdmission:
     attainment: AttainmentCounts
     outage: Outage
 
-    def refusal(self, request: Request, now: float, shed: Callable[[Request], None]) -> Reject | None:
+    def check(self, request: Request, now: float, shed: Callable[[Request], None]) -> Reject | None:
         """The Reject of an arriving request, None if it is admitted. `shed` takes a waiting request out of the queue
         and rejects it.
         """
@@ -39,15 +39,23 @@ class PoolAdmission:
             return self.reject(request, Reason.TENANT_UNKNOWN, now)
         if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
             return self.reject(request, Reason.NO_BACKEND, now)
-        refusal = self.admission_rules.refuse(request, tenant, now)
+        rejection = self.admission_rules.check(request, tenant, now)
         for _ in range(SHED_MAX):
-            is_full = refusal is not None and refusal.reason is Reason.QUEUE_FULL
+            is_full = rejection is not None and rejection.reason is Reason.QUEUE_FULL
             victim = self.shedding.victim(request, now) if is_full else None
             if victim is None:
                 break
             shed(victim)
-            refusal = self.admission_rules.refuse(request, tenant, now)
-        return self._noted(request, refusal) if refusal is not None else None
+            rejection = self.admission_rules.check(request, tenant, now)
+        return self._noted(request, rejection) if rejection is not None else None
+
+    def refuses_again(self, request: Request) -> Reason | None:
+        """Why a request that was admitted before may not wait any more; None: it may."""
+        if self.tenants.admitted(request.tenant_id) is None:
+            return Reason.TENANT_UNKNOWN
+        if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
+            return Reason.NO_BACKEND
+        return None
 
     def reject(self, request: Request, reason: Reason, now: float) -> Reject:
         """The Reject of a request that is not in the queue, for this reason."""
@@ -60,9 +68,9 @@ class PoolAdmission:
 
     def _may_wait_for_backend(self, request: Request) -> bool:
         """False while other backends serve: a request that waits for its own would block its tenant's later ones."""
-        return self.outage.is_waited_out and self.tenants.fair_queues.has_place(request)
+        return self.outage.is_waited_out and self.tenants.present.fair_queues.has_place(request)
 
-    def _noted(self, request: Request, refusal: Reject) -> Reject:
+    def _noted(self, request: Request, rejection: Reject) -> Reject:
         if request.envelope is not None and request.tenant_id in self.tenants.states:
             self.attainment.refused(request, tier_id=self.tenants.tier_id(request.tenant_id))
-        return refusal
+        return rejection

@@ -2,8 +2,8 @@
 
 EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): one backend is held for that request, the one that
 will have room for it first, and other requests are dispatched elsewhere. Only what does not delay the request may enter
-the held backend: a tier may use its own reserve, and a tenant with nothing in flight may send what will have ended by
-then or leaves enough room (BackendCapacity.spares). Other tenants would leave no gap to a light tenant.
+the held backend: a tier may use its own reserve, and a light tenant (FairQueue.is_light) may send what will have ended
+by then or leaves enough room (BackendCapacity.spares). Other tenants would leave no gap to a light tenant.
 
 Passing over a tenant without end would break every fairness bound. So a tenant is passed only by tenants that are ahead
 of it by no more than what they have in flight, and what was in flight at the held backend, can turn out to cost;
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.candidates import Candidates
 from policies.fleet.fleet import BackendHold, Fleet
-from policies.queueing.fair_queue import FairQueue, any_request
+from policies.queueing.fair_queue import FairQueue
 from policies.reservation import Reservation
 from policies.types import Request
 
@@ -44,6 +44,7 @@ class BackfillRound:
         "_fleet",
         "_held",
         "_held_for",
+        "_is_all_held",
         "_is_settled",
         "_passed",
         "_passed_over",
@@ -76,13 +77,14 @@ class BackfillRound:
         self._passed: dict[str, PassedOver] = {}  # those of them that others may pass
         self._held: dict[str, BackendHold] = {}  # by backend
         self._held_for: dict[str, BackendHold] = {}  # the same holds by request
+        self._is_all_held = False
         self._is_settled = True  # a backend is held for every passed request, where one was left
         self._asked_for: Request | None = None  # the request that `_too_far` was computed for
         self._too_far: PassedOver | None = None  # the first request that it may not pass
 
     def next(self) -> tuple[str, Request] | None:
         """The next request and its tier."""
-        return self._fair_queue.next(self.blocked, self._may_go if self._passed_over else any_request)
+        return self._fair_queue.next(self.blocked, self._passed_over)
 
     def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
         """The candidates that the request may go to."""
@@ -117,7 +119,7 @@ class BackfillRound:
             return True
         if capacity.fits(reservation, reserve_only=True):
             return True  # into the reserve of its tier, set by the operator or learnt
-        return not self._fair_queue.use(request.tenant_id).requests and capacity.spares(held.needed, reservation)
+        return self._fair_queue.is_light(request) and capacity.spares(held.needed, reservation)
 
     def found_none(self, tier_id: str, request: Request) -> None:
         """The request fits nowhere in this round, or nowhere that it may go before the passed ones."""
@@ -132,9 +134,6 @@ class BackfillRound:
         else:
             self._passed[request.tenant_id] = passed
             self._is_settled = False
-
-    def _may_go(self, request: Request) -> bool:
-        return request.tenant_id not in self._passed_over
 
     def _close(self, passed: PassedOver) -> None:
         """Let no request pass this one any more: close every backend that it may go to."""
@@ -162,13 +161,17 @@ class BackfillRound:
 
     def _hold_for(self, passed: PassedOver) -> None:
         fair_queue, fleet, request = self._fair_queue, self._fleet, passed.request
+        if self._is_all_held:
+            return
         hold = fair_queue.held.get(request.id)
         if hold is None or hold.backend_id in self._held or not fleet.is_open(hold.backend_id, self.now):
             hold = fleet.soonest(
                 request, passed.tier_id, fair_queue.output_tokens(request), besides=self._held, now=self.now
             )
             if hold is None:
-                return  # every backend is held for an earlier request
+                # Every backend that it may go to is held for an earlier request.
+                self._is_all_held = request.backend_ids is None
+                return
             fair_queue.held[request.id] = hold
         self._held[hold.backend_id] = hold
         self._held_for[request.id] = hold

@@ -103,7 +103,7 @@ def _expect(fair_queue: FairQueue, entry: InFlight) -> None:
 def _join(fair_queue: FairQueue, states: Iterable[QueuedTenant]) -> None:
     def key(state: QueuedTenant) -> tuple[float, float, str]:
         tenant = state.tenant
-        return fair_queue.order.tier_account(tenant.tier_id).key, fair_queue.key(tenant.id), tenant.id
+        return fair_queue.order.tier_service_record(tenant.tier_id).rank, fair_queue.rank(tenant.id), tenant.id
 
     for state in sorted(states, key=key):
         fair_queue.refresh(state)

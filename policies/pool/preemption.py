@@ -87,15 +87,15 @@ class Preemption:
         if self.service_min is None or not fair_queue.order.is_fair:
             return None
         for tier_id, request in fair_queue.next_of_tiers():
-            key_min = fair_queue.key(request.tenant_id) + self.service_min
+            rank_min = fair_queue.rank(request.tenant_id) + self.service_min
             ahead = [
                 entry
                 for entry in _of_use(entries, request)
                 if fair_queue.tier_id(entry.request.tenant_id) == tier_id
-                and fair_queue.key(entry.request.tenant_id) > key_min
+                and fair_queue.rank(entry.request.tenant_id) > rank_min
             ]
             if ahead:  # the youngest request of the tenant that is furthest ahead
-                return max(ahead, key=lambda each: (fair_queue.key(each.request.tenant_id), *_youth(each)))
+                return max(ahead, key=lambda each: (fair_queue.rank(each.request.tenant_id), *_youth(each)))
         return None
 
     def _for_envelope(self, fair_queue: FairQueue, entries: list[InFlight], now: float) -> InFlight | None:
@@ -120,7 +120,7 @@ class Preemption:
         tier = self.tier(entry.request.tenant_id)
         if not tier.preemptible:
             return False
-        lead = fair_queue.order.tier_account(tier_id).key - fair_queue.order.tier_account(tier.id).key
+        lead = fair_queue.order.tier_service_record(tier_id).rank - fair_queue.order.tier_service_record(tier.id).rank
         return lead <= (entry.service + entry.outstanding) / tier.weight
 
     def _late_at(self, request: Request, now: float) -> float | None:

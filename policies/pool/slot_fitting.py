@@ -54,7 +54,6 @@ class SlotFitting:
     def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
         """Reserve a slot for the request at the backend that the placement chooses; None: it has to wait."""
         sized = self.sizing.predict(request)
-        expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
         slot = self._fleet.slot(
             request,
             tier_id,
@@ -69,12 +68,12 @@ class SlotFitting:
             this_round.found_none(tier_id, request)
             return None
         backend, reservation = slot
+        expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
         if backend.id not in self._fleet.with_slot:
             this_round.candidates.gone(backend)
         else:
             this_round.candidates.filled(backend)
-        if self._fleet.cached_tokens is not None:
-            self._prefixes.inserted(request, backend.id)  # from now on the backend is assumed to hold all of it
+        self.assume_cached(request, backend.id)
         return InFlight(
             request,
             backend.id,
@@ -86,6 +85,11 @@ class SlotFitting:
             utilisation=backend.sequences / backend.sequences_limit,
             speed=backend.speed,
         )
+
+    def assume_cached(self, request: Request, backend_id: str) -> None:
+        """From now on the backend is assumed to hold all of the request's prompt."""
+        if self._fleet.cached_tokens is not None:
+            self._prefixes.inserted(request, backend_id)
 
     def observed(self, entry: InFlight, outcome: Outcome) -> None:
         """The entry has ended. An incomplete answer is learnt from only where it outgrew its prediction."""

@@ -27,7 +27,7 @@ def take_snapshot(
     """A snapshot of the pool; the accounts must be settled. Takes time in proportion to tenants and requests. With
     `tenant_ids` (None: all) it takes time in proportion to these, and has no tiers, requests and slack.
     """
-    tokens_max = fleet.limits()[1]
+    tokens_max = fleet.limits.sums()[1]
     overview = Snapshot(
         now=now,
         queued_requests=len(queues),

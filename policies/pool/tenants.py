@@ -12,7 +12,7 @@ from policies.admission import AdmissionRules
 from policies.pool.accounting import Accounting
 from policies.pool.slot_fitting import SlotFitting
 from policies.queueing.fair_queue import FairQueue, QueuedTenant
-from policies.queueing.fair_queues import FairQueues
+from policies.queueing.fair_queues import PresentQueues
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
 from policies.types import Attainment, Request, Tenant, TenantView, Tier
@@ -25,7 +25,7 @@ class Tenants:
     states: dict[str, QueuedTenant]
     tiers: dict[str, Tier]
     queues: PoolQueues
-    fair_queues: FairQueues
+    present: PresentQueues
     accounting: Accounting
     slot_fitting: SlotFitting
     admission_rules: AdmissionRules
@@ -45,9 +45,9 @@ class Tenants:
     def tier(self, tenant_id: str) -> Tier:
         return self.tiers[self.tier_id(tenant_id)]
 
-    def key(self, tenant_id: str) -> float:
+    def rank(self, tenant_id: str) -> float:
         """The tenant's rank, summed over all queues."""
-        return sum(fair_queue.key(tenant_id) for fair_queue in self.fair_queues.all())
+        return sum(fair_queue.rank(tenant_id) for fair_queue in self.present.fair_queues.all())
 
     def change(
         self,
@@ -66,7 +66,7 @@ class Tenants:
         self._leaving_tiers -= new_tiers.keys()
         self.accounting.settle_all()  # by the weights and tiers under which it was used
         self.slot_fitting.set_tiers(self.tiers.values())
-        for fair_queue in self.fair_queues.all():
+        for fair_queue in self.present.fair_queues.all():
             fair_queue.order.set_tiers(new_tiers.values())
         for tenant in changed:
             # A tenant whose tier has been removed meanwhile keeps the settings that it has here.
@@ -84,11 +84,11 @@ class Tenants:
         state = self.states.get(tenant.id)
         if state is None:
             self.states[tenant.id] = QueuedTenant(tenant)
-            for fair_queue in self.fair_queues.all():
+            for fair_queue in self.present.fair_queues.all():
                 fair_queue.welcome(tenant)
             return
         before, state.tenant, state.removed = state.tenant, tenant, False
-        for fair_queue in self.fair_queues.all():
+        for fair_queue in self.present.fair_queues.all():
             fair_queue.change(before, state, now)
 
     def dispatched(self, tenant_id: str, fair_queue: FairQueue) -> None:
@@ -112,8 +112,8 @@ class Tenants:
 
     def move_stranded(self, now: float) -> None:
         """Assign requests that wait for a backend that does not serve to another that does."""
-        for request in self.fair_queues.stranded(now):
-            move = self.fair_queues.move(request, now)
+        for request in self.present.fair_queues.stranded(now):
+            move = self.present.fair_queues.move(request, now)
             self.accounting.moved(request, move, now)
             move.after.queued(request, now)
             for fair_queue in (move.before, move.after):
@@ -123,7 +123,7 @@ class Tenants:
         """Remove the tenant. Returns its waiting requests, oldest first, for the caller to reject."""
         state = self.states.get(tenant_id)
         if state is None:
-            for fair_queue in self.fair_queues.all():
+            for fair_queue in self.present.fair_queues.all():
                 fair_queue.forget_absent(tenant_id)
             return []
         state.removed = True
@@ -140,24 +140,22 @@ class Tenants:
         attainment: Callable[[str], Attainment],
     ) -> dict[str, TenantView]:
         """The views of these tenants (None: all); counters are sums over all queues."""
-        fair_queues = self.fair_queues.all()
+        fair_queues = self.present.fair_queues.all()
         views = {}
         for tenant_id in self.states if tenant_ids is None else tenant_ids:
             state = self.states.get(tenant_id)
             if state is None:
                 continue
-            queue, checkpoint = (
-                self.queues.of(tenant_id),
-                [fair_queue.order.standing(state.tenant) for fair_queue in fair_queues],
-            )
+            queue = self.queues.of(tenant_id)
+            records = [fair_queue.order.service_record(state.tenant) for fair_queue in fair_queues]
             views[tenant_id] = TenantView(
                 queued_requests=len(queue.requests),
                 queued_bytes=queue.body_bytes,
                 in_flight_requests=state.in_flight,
                 in_flight_tokens=sum(fair_queue.use(tenant_id).tokens for fair_queue in fair_queues),
                 service=ledger.service(tenant_id),
-                counter=sum(standing.counter for standing in checkpoint),
-                key=sum(standing.key for standing in checkpoint),
+                counter=sum(record.counter for record in records),
+                rank=sum(record.rank for record in records),
                 waiting_spell=state.spells if any(fair_queue.competes(tenant_id) for fair_queue in fair_queues) else 0,
                 slack_s_min=slacks_s.get(tenant_id),
                 attainment=attainment(tenant_id),
@@ -170,14 +168,16 @@ class Tenants:
         return (
             0.0
             if state is None
-            else sum(fair_queue.order.standing(state.tenant).counter for fair_queue in self.fair_queues.all())
+            else sum(
+                fair_queue.order.service_record(state.tenant).counter for fair_queue in self.present.fair_queues.all()
+            )
         )
 
     def _refresh(self, state: QueuedTenant, fair_queue: FairQueue) -> None:
         self.noted.add(state.tenant.id)
         fair_queue.refresh(state)
         if state.tenant.in_flight_max is not None:
-            for each in self.fair_queues.all():
+            for each in self.present.fair_queues.all():
                 each.refresh(state)
 
     def _forget_if_gone(self, state: QueuedTenant) -> None:
@@ -190,9 +190,9 @@ class Tenants:
 
     def _forget(self, tenant: Tenant) -> None:
         """Forget the tenant in all parts."""
-        for fair_queue in self.fair_queues.all():
+        for fair_queue in self.present.fair_queues.all():
             fair_queue.forget(tenant)
-        self.fair_queues.forget(tenant.id)
+        self.present.fair_queues.forget(tenant.id)
         self.accounting.ledger.forget(tenant.id)
         self.slot_fitting.forget(tenant.id)
         self.admission_rules.forget(tenant.id)
@@ -204,6 +204,6 @@ class Tenants:
             self._leaving_tiers.discard(tier_id)
             del self.tiers[tier_id]
             self.slot_fitting.set_tiers(self.tiers.values())
-            for fair_queue in self.fair_queues.all():
+            for fair_queue in self.present.fair_queues.all():
                 fair_queue.order.remove_tier(tier_id)
             self.attainment.forget_tier(tier_id)

@@ -17,7 +17,7 @@ from policies.accounts.cost import Price
 from policies.accounts.ledger import Charge, InFlight
 from policies.fairness.tiers import TieredFairness
 from policies.fleet.fleet import BackendHold
-from policies.queueing.share_cap import ShareCap, TenantUse
+from policies.queueing.share_cap import InFlightShare, ShareCap, TenantUse
 from policies.queues import TenantQueues
 from policies.types import Request, Tenant
 
@@ -74,6 +74,7 @@ class FairQueue:
         self._limits = limits
         self._competing: set[str] = set()  # tenants that wait and may send
         self._uses: dict[str, TenantUse] = {}  # of tenants with anything in flight from here
+        self._share_tokens = 0.0  # of all of them
         self._absent: dict[str, str] = {}  # restored tenants that have not joined yet -> the tier of their account
 
     @property
@@ -199,6 +200,8 @@ class FairQueue:
         if not use.requests:
             assert not use.sequences, "nothing in flight is no sequence"
             del self._uses[tenant_id]
+        if not self._uses:
+            self._share_tokens = 0.0  # drop the rounding error of speeds
 
     def ended(self, entry: InFlight, now: float) -> None:
         """The entry dispatched from here has ended, or belongs to another queue from now on."""
@@ -208,9 +211,9 @@ class FairQueue:
     def tier_id(self, tenant_id: str) -> str:
         return self._tenants[tenant_id].tenant.tier_id
 
-    def key(self, tenant_id: str) -> float:
+    def rank(self, tenant_id: str) -> float:
         """The tenant's rank here: its counter plus its predicted outstanding service, over weight."""
-        return self.order.standing(self._tenants[tenant_id].tenant).key
+        return self.order.service_record(self._tenants[tenant_id].tenant).rank
 
     def share_ratio(self, tenant: Tenant) -> float:
         """The part of this queue's dispatches that the tenant's weight entitles it to among the present tenants."""
@@ -225,19 +228,29 @@ class FairQueue:
 
     # -- the next request ------------------------------------------------------------------------------------
 
-    def next(self, blocked: Collection[str], may_go: Callable[[Request], bool]) -> tuple[str, Request] | None:
-        """The next request that may go, and its tier, which is not blocked; None if there is none."""
-        first = self._pick(blocked, may_go)
+    def next(self, blocked: Collection[str], besides: Collection[str]) -> tuple[str, Request] | None:
+        """The next request of a tenant that is not in `besides`, and its tier, which is not blocked; None if there is
+        none.
+        """
+        first = self._pick(blocked, any_request, besides)
         if first is None or not self.order.is_fair or self.order.waiting == 1 or self._is_within_share(first[1]):
             return first
         # Where every waiting tenant is over its share, the rest of the room is for the next tenant.
-        other = self._pick(blocked, lambda request: may_go(request) and self._is_within_share(request))
+        other = self._pick(blocked, self._is_within_share, besides)
         if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):
             return first
         # The other may be of another tier, and pass over a tenant there too.
-        next_to_him = self.order.pick(other[0], may_go)
-        assert next_to_him is not None, "he is one whom it may pick"
-        return other if self._may_be_passed(next_to_him.tenant_id, other[1].tenant_id) else first
+        next_to_it = self.order.pick(other[0], any_request, besides)
+        assert next_to_it is not None, "the other is one that it may pick"
+        return other if self._may_be_passed(next_to_it.tenant_id, other[1].tenant_id) else first
+
+    def is_light(self, request: Request) -> bool:
+        """Whether its tenant has nothing in flight from here, or with the request at most what its weight entitles
+        it to.
+        """
+        if request.tenant_id not in self._uses:
+            return True
+        return self._share.entitles(self._tenants[request.tenant_id].tenant, self._share_with(request))
 
     def may_pass(self, tenant_id: str, other_id: str, hold: BackendHold | None) -> bool:
         """Whether one tenant may pass another for which `hold` keeps a backend: ahead of it by no more than the price
@@ -256,27 +269,37 @@ class FairQueue:
     def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
         """Each waiting tier, the next first, and its next request, whether or not that fits."""
         blocked: set[str] = set()
-        while (choice := self._pick(blocked, any_request)) is not None:
+        while (choice := self._pick(blocked, any_request, ())) is not None:
             yield choice
             blocked.add(choice[0])
 
-    def _pick(self, blocked: Collection[str], eligible: Callable[[Request], bool]) -> tuple[str, Request] | None:
+    def _pick(
+        self, blocked: Collection[str], eligible: Callable[[Request], bool], besides: Collection[str]
+    ) -> tuple[str, Request] | None:
         order = self.order
         if blocked and len(blocked) == len(order.tiers()):
             return None
         while (tier_id := order.pick_tier(blocked)) is not None:
-            request = order.pick(tier_id, eligible)
+            request = order.pick(tier_id, eligible, besides)
             if request is not None:
                 return tier_id, request
             blocked = {*blocked, tier_id}
         return None
 
     def _is_within_share(self, request: Request) -> bool:
-        use = self._uses.get(request.tenant_id)
-        if use is None:
+        if request.tenant_id not in self._uses:
             return True
-        tenant, output_tokens = self._tenants[request.tenant_id].tenant, self.output_tokens(request)
-        return self._share.allows(tenant, use, request, output_tokens=output_tokens, limits=self._limits())
+        return self._share.allows(self._tenants[request.tenant_id].tenant, self._share_with(request))
+
+    def _share_with(self, request: Request) -> InFlightShare:
+        """Its tenant's share of what is in flight from here if the request is sent to a backend of mean speed."""
+        use, (sequences_max, tokens_max) = self.use(request.tenant_id), self._limits()
+        tokens = request.prompt_tokens + self.output_tokens(request)
+        # By the "peak" rule the full lengths in flight may exceed what the pool holds at any one moment.
+        tokens_max = max(tokens_max, self._share_tokens + tokens)
+        return InFlightShare(
+            use.share_sequences + request.choices, use.share_tokens + tokens, sequences_max, tokens_max
+        )
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
         """Whether one tenant is behind another by no more than what it has in flight can turn out to cost."""
@@ -294,6 +317,7 @@ class FairQueue:
         use.tokens += tokens
         use.share_sequences += sequences * speed
         use.share_tokens += tokens * speed
+        self._share_tokens += tokens * speed
 
     def _leave(self, tenant: Tenant) -> None:
         self._competing.discard(tenant.id)

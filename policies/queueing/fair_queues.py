@@ -208,7 +208,7 @@ class QueuePerBackend(FairQueues):
 
     def backends_changed(self) -> None:
         super().backends_changed()
-        known = self._fleet.backend_ids()
+        known = self._fleet.backends.keys()
         for backend_id in known:
             if backend_id not in self._fair_queues:
                 self._fair_queues[backend_id] = self._make_fair_queue(backend_id)
@@ -252,6 +252,13 @@ class QueuePerBackend(FairQueues):
         return self._fair_queues[backend_id]
 
 
+class PresentQueues:
+    """Holds the fair queues that a pool has now. Parts that need them keep this, because a switch replaces them."""
+
+    def __init__(self, fair_queues: FairQueues) -> None:
+        self.fair_queues = fair_queues
+
+
 @dataclass(slots=True)
 class QueueFactory:
     """Makes the queues of a pool."""
@@ -280,7 +287,7 @@ class QueueFactory:
         self.restored = {}  # they belong to queues that this placement does not have
         longest = self.prefixes.longest
         return SharedQueue(
-            self._fair_queue(queues, self.fleet.limits, lambda request: longest(request)[0], self.prefixes.changes)
+            self._fair_queue(queues, self.fleet.limits.sums, lambda request: longest(request)[0], self.prefixes.changes)
         )
 
     def _queue_before(self, backend_id: str) -> FairQueue:

@@ -7,6 +7,8 @@ The scheduler lifts the cap where it would do harm:
 - a tenant that is alone has no cap, and when every waiting tenant is over the cap the room goes to the next one;
 - a tenant that is next but over its share is passed over only while it is behind by no more than what it has in flight
   can cost. A tenant of long answers needs more than half of the tokens for half of the service.
+The pool holds F tokens, or more where requests are reserved at the fullest moment (`kv_rule: peak`) and their full
+lengths exceed F: the share is then of what is in flight.
 What is in flight counts by the speed of its backend: slots of an engine that is three times as slow count a third.
 Counted in full they would fill a tenant's share but serve it little, and it would be passed over until its lag is G.
 The cap is never below the part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from policies.types import Request, Tenant, Tier
+from policies.types import Tenant, Tier
 
 SHARE_RATIO_MAX = 0.5  # phi
 
@@ -35,6 +37,21 @@ class TenantUse:
     share_sequences: float = 0.0
 
 
+class InFlightShare(NamedTuple):
+    """Sequences and KV tokens that a tenant would have in flight, and those that the pool can hold, all times the speed
+    of their backends.
+    """
+
+    sequences: float
+    tokens: float
+    sequences_max: float
+    tokens_max: float
+
+    def is_within(self, ratio: float) -> bool:
+        """Whether it is at most this part of what the pool can hold."""
+        return self.sequences <= ratio * self.sequences_max and self.tokens <= ratio * self.tokens_max
+
+
 class _Active(NamedTuple):
     """The tenants of a tier with anything queued or in flight: their number and the sum of their weights."""
 
@@ -42,7 +59,7 @@ class _Active(NamedTuple):
     weight: float
 
 
-NOBODY = _Active(0, 0.0)
+NO_TENANTS = _Active(0, 0.0)
 
 
 class ShareCap:
@@ -60,7 +77,7 @@ class ShareCap:
         entered = self._entered.get(tenant.id)
         if active and entered is None:
             self._entered[tenant.id] = tenant
-            tenants, weight = self._active.get(tenant.tier_id, NOBODY)
+            tenants, weight = self._active.get(tenant.tier_id, NO_TENANTS)
             self._active[tenant.tier_id] = _Active(tenants + 1, weight + tenant.weight)
         elif entered is not None and not active:
             del self._entered[tenant.id]
@@ -69,34 +86,23 @@ class ShareCap:
             if tenants == 1:
                 del self._active[entered.tier_id]
 
-    def allows(
-        self,
-        tenant: Tenant,
-        use: TenantUse,
-        head: Request,
-        *,
-        output_tokens: float,
-        limits: tuple[float, float],
-    ) -> bool:
-        """Whether the tenant, with this use, stays within its share of the pool's `limits` (sequences and KV tokens,
-        times the speed of their backends) if its head is sent to a backend of mean speed.
-        """
-        sequences = use.share_sequences + head.choices
-        tokens = use.share_tokens + head.prompt_tokens + output_tokens
-        sequences_max, tokens_max = limits
-        ratio = self._ratio_max
-        if sequences <= ratio * sequences_max and tokens <= ratio * tokens_max:
+    def allows(self, tenant: Tenant, share: InFlightShare) -> bool:
+        """Whether the active tenant may have this share in flight."""
+        if share.is_within(self._ratio_max):
             return True
-        ratio = max(ratio, self._weight_ratio(tenant))
-        if ratio >= 1.0:
-            return True  # no cap: a request larger than the whole pool blocks the queue instead of being passed over
-        return sequences <= ratio * sequences_max and tokens <= ratio * tokens_max
+        ratio = max(self._ratio_max, self._weight_ratio(tenant))
+        # No cap: a request larger than the whole pool blocks the queue instead of being passed over.
+        return ratio >= 1.0 or share.is_within(ratio)
+
+    def entitles(self, tenant: Tenant, share: InFlightShare) -> bool:
+        """Whether the share is at most the part that the tenant's weight entitles it to, among the active tenants."""
+        return share.is_within(self.ratio_if_active(tenant))
 
     def ratio_if_active(self, tenant: Tenant) -> float:
         """The part of the pool that the tenant's weight entitles it to, among the active tenants and itself."""
         if tenant.id in self._entered:
             return self._weight_ratio(tenant)
-        tenants_weight = self._active.get(tenant.tier_id, NOBODY).weight + tenant.weight
+        tenants_weight = self._active.get(tenant.tier_id, NO_TENANTS).weight + tenant.weight
         tiers_weight = sum(self._tier(tier_id).weight for tier_id in self._active.keys() | {tenant.tier_id})
         return self._tier(tenant.tier_id).weight / tiers_weight * tenant.weight / tenants_weight
 

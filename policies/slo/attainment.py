@@ -108,12 +108,12 @@ class _Tally:
 
 
 NOTHING_SEEN = Timing(None, None, None, 0, 0)
-NOBODY = Attainment()
+NO_REQUESTS = Attainment()
 
 
 def _view(tally: _Tally | None) -> Attainment:
     if tally is None:
-        return NOBODY
+        return NO_REQUESTS
     return Attainment(**{name: getattr(tally, name) for name in Attainment.__dataclass_fields__})
 
 

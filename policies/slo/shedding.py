@@ -8,7 +8,7 @@ Two heaps per tier keep the tenants by lateness and by rank. Ranks and queues ch
 changed tenant is only noted, and the heaps are updated when a victim is asked for or many tenants are noted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
@@ -19,7 +19,8 @@ from policies.queues import PoolQueues
 from policies.types import Request, Tier
 
 SHED_MAX = 64  # requests dropped for one arrival: a large body is not worth more small ones
-NOTED_MAX = 64  # tenants: updated in batches, so that no event pays for all of them
+NOTED_MAX = 64  # tenants that may be noted; of those beyond, every poll looks at one of PARTS
+PARTS = 4
 
 
 class _Waiter(Place):
@@ -44,32 +45,35 @@ class _Yielding:
 
 @dataclass(slots=True)
 class Shedding:
-    """Chooses the waiting request to drop. `tier` maps a tenant's id to its tier, `key` to its rank. Mutable."""
+    """Chooses the waiting request to drop. `tier` maps a tenant's id to its tier, `rank` to its rank. Mutable."""
 
     queues: PoolQueues
     tiers: Mapping[str, Tier]
     tier: Callable[[str], Tier]
-    key: Callable[[str], float]
+    rank: Callable[[str], float]
     noted: set[str] = field(default_factory=set)
-    """Tenants whose queue, tier or key may be another than when it was last looked at. To be added to."""
+    """Tenants whose queue, tier or rank may be another than when it was last looked at. To be added to."""
     _waiters: dict[str, tuple[_Waiter, _Waiter]] = field(default_factory=dict)
     _by_tier: dict[str, _Yielding] = field(default_factory=dict)
 
-    def keys_changed(self) -> None:
+    def ranks_changed(self) -> None:
         """Note all waiting tenants: any rank may have changed."""
         self.noted.update(self.queues.tenant_ids())
 
     def tiers_changed(self) -> None:
         """Apply a change of the tiers: added, removed or changed."""
-        self.keys_changed()
+        self.ranks_changed()
         self._look()
         for tier_id in self._by_tier.keys() - self.tiers.keys():
             del self._by_tier[tier_id]
 
     def settle(self) -> None:
-        """Update the heaps if many tenants are noted. Called regularly to bound the cost of `victim`."""
-        if len(self.noted) >= NOTED_MAX:
-            self._look()
+        """Update the heaps for a part of the noted tenants where these are many. Called regularly to bound the cost of
+        `victim`. A burst notes hundreds, which no single call pays for.
+        """
+        beyond = len(self.noted) - NOTED_MAX
+        if beyond >= 0:
+            self._look_at([self.noted.pop() for _ in range(beyond // PARTS + 1)])
 
     def victim(self, newcomer: Request, now: float) -> Request | None:
         """The waiting request to drop for the newcomer; None where none yields to it."""
@@ -96,8 +100,12 @@ class Shedding:
 
     def _look(self) -> None:
         """Update the heaps for all noted tenants."""
-        noted, queues, waiters = self.noted, self.queues, self._waiters
-        for tenant_id in noted:
+        self._look_at(self.noted)
+        self.noted.clear()
+
+    def _look_at(self, tenant_ids: Iterable[str]) -> None:
+        queues, waiters = self.queues, self._waiters
+        for tenant_id in tenant_ids:
             before = waiters.get(tenant_id)
             tier = self.tier(tenant_id) if queues.of(tenant_id).requests else None
             if before is not None and (tier is None or tier.id != before[0].tier_id or not tier.is_sheddable):
@@ -114,7 +122,6 @@ class Shedding:
             for waiter, heap, key in zip(before, (heaps.due, heaps.ahead), (self._due, self._ahead), strict=True):
                 if not waiter.stamp or key(waiter) < waiter.entry_key:
                     heap.push(waiter, len(waiters))
-        noted.clear()
 
     def _due(self, waiter: _Waiter) -> tuple[float, str]:
         head = self.queues.head(waiter.tenant_id)
@@ -122,4 +129,4 @@ class Shedding:
         return inf if due_at is None else due_at, head.id
 
     def _ahead(self, waiter: _Waiter) -> tuple[float, tuple[int, ...]]:
-        return -self.key(waiter.tenant_id), waiter.last_id_first
+        return -self.rank(waiter.tenant_id), waiter.last_id_first

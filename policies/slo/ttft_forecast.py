@@ -3,7 +3,7 @@
 The request waits for what is sent before it, in the scheduler's real order, and then for its prompt. First come the
 earlier requests of its own tenant. Meanwhile the other tenants get their shares, and where the tenant's rank is ahead
 of the next in order, they catch up first. This work is estimated as a fluid, and is at most all that waits. The fleet
-forecasts when there is room for so much, by the step-time models of the backends (Fleet.forecasts).
+forecasts when there is room for so much, by the step-time models of the backends (fleet/ttft.py).
 
 A queue that holds only arrivals since the last poll does not count: most of it may be sent at once.
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from policies.accounts.cost import Price
-from policies.fleet.fleet import Fleet, WorkAhead
-from policies.queueing.fair_queues import FairQueues
+from policies.fleet.ttft import TtftByBackend, WorkAhead
+from policies.queueing.fair_queues import PresentQueues
 from policies.queues import PoolQueues
 from policies.types import Request, Tenant
 
@@ -45,10 +45,10 @@ class Forecaster:
     """Forecasts TTFT from what waits and what runs. `output_tokens` gives the predicted output of a request."""
 
     queues: PoolQueues
-    fleet: Fleet
+    backends: TtftByBackend
     price: Price
     output_tokens: Callable[[Request], float]
-    fair_queues: FairQueues
+    present: PresentQueues
     _stuck_tiers: frozenset[str] = frozenset()
     _is_asked: bool = False
     _scan: BackendScan = NOTHING_KNOWN
@@ -60,7 +60,7 @@ class Forecaster:
         restricted = len(self.queues.restricted)  # these wait for certain backends, which says nothing of the others
         if len(self.queues) > restricted:
             self._stuck_tiers = frozenset().union(
-                *(fair_queue.order.waiting_tiers() for fair_queue in self.fair_queues.all())
+                *(fair_queue.order.waiting_tiers() for fair_queue in self.present.fair_queues.all())
             )
         else:
             self._stuck_tiers = frozenset()
@@ -87,20 +87,20 @@ class Forecaster:
         if left_s <= 0.0:
             return True
         if self._scan.backend_ids and request.backend_ids is None:
-            promising_s = self.fleet.least_ttft_s(request, now, self._scan.backend_ids)
+            promising_s = self.backends.least_s(request, now, self._scan.backend_ids)
             if promising_s is not None and promising_s <= left_s:
                 return False
-        return (self.fleet.least_ttft_s(request, now) or 0.0) > left_s
+        return (self.backends.least_s(request, now) or 0.0) > left_s
 
     def _scanned(self, request: Request, now: float, output_tokens: float) -> BackendScan:
         """The scan of all backends that are eligible for the request: the cached one while it is valid."""
         if now < self._scan.until and request.backend_ids is None:
             return self._scan
-        fleet, serving = self.fleet, len(self.fleet.serving(request, now))
-        forecasts = fleet.forecasts(request, now, output_tokens=output_tokens)
+        serving = self.backends.serving_count(request, now)
+        forecasts = self.backends.forecasts(request, now, output_tokens=output_tokens)
         best = sorted(forecasts)[:PROMISING_MAX] if len(forecasts) == serving else []
         backend_ids = tuple(forecast.backend_id for forecast in best)
-        scan = BackendScan(now + SCAN_S, backend_ids, max(1, serving), fleet.mean_output_tokens())
+        scan = BackendScan(now + SCAN_S, backend_ids, max(1, serving), self.backends.mean_output_tokens())
         if request.backend_ids is None:
             self._scan = scan
         return scan
@@ -110,7 +110,9 @@ class Forecaster:
     ) -> float | None:
         if not scan.backend_ids:
             return None
-        forecasts = self.fleet.forecasts(request, now, output_tokens=output_tokens, ahead=ahead, among=scan.backend_ids)
+        forecasts = self.backends.forecasts(
+            request, now, output_tokens=output_tokens, ahead=ahead, among=scan.backend_ids
+        )
         return min(forecasts).ttft_s if forecasts else None
 
     def _ahead(self, request: Request, tenant: Tenant, output_tokens: float, scan: BackendScan) -> WorkAhead | None:
@@ -122,7 +124,7 @@ class Forecaster:
         own_tokens = queue.prompt_tokens + len(queue.requests) * output_tokens
         leads = [
             (fair_queue.lead_service(tenant), number, fair_queue)
-            for number, fair_queue in enumerate(self.fair_queues.all())
+            for number, fair_queue in enumerate(self.present.fair_queues.all())
         ]
         lead_service, _, fair_queue = min(leads)
         price = self.price.service(request.prompt_tokens, 0, output_tokens)

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+from importlib import import_module
 
-import anthropic
 import pytest
 from processes import until
 
@@ -11,15 +11,23 @@ HELLO = [{"role": "user", "content": "Hello"}]
 MESSAGE = {"model": "tiny", "messages": HELLO, "max_tokens": 8}
 
 
+@pytest.fixture(scope="session")
+def anthropic_package():
+    """Imported by the worker that needs it: all of them collect these tests, and it takes seconds."""
+    return import_module("anthropic")
+
+
 @pytest.fixture
-def anthropic_client(house):
-    with anthropic.Anthropic(base_url=house.url, api_key=house.key, max_retries=0, timeout=30.0) as client:
+def anthropic_client(anthropic_package, house):
+    with anthropic_package.Anthropic(base_url=house.url, api_key=house.key, max_retries=0, timeout=30.0) as client:
         yield client
 
 
 @pytest.fixture
-async def async_anthropic_client(house):
-    async with anthropic.AsyncAnthropic(base_url=house.url, api_key=house.key, max_retries=0, timeout=30.0) as client:
+async def async_anthropic_client(anthropic_package, house):
+    async with anthropic_package.AsyncAnthropic(
+        base_url=house.url, api_key=house.key, max_retries=0, timeout=30.0
+    ) as client:
         yield client
 
 
@@ -70,38 +78,38 @@ def test_anthropic_counts_what_it_is_charged_for(anthropic_client):
 
 @pytest.mark.parametrize(
     ("fields", "kind"),
-    [({"model": "none"}, anthropic.NotFoundError), ({"messages": "Hello"}, anthropic.BadRequestError)],
+    [({"model": "none"}, "NotFoundError"), ({"messages": "Hello"}, "BadRequestError")],
     ids=["an unknown model", "messages that are text"],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_anthropic_raises_its_own_errors(anthropic_client, fields, kind, stream):
-    with pytest.raises(kind) as caught:
+def test_anthropic_raises_its_own_errors(anthropic_package, anthropic_client, fields, kind, stream):
+    with pytest.raises(getattr(anthropic_package, kind)) as caught:
         anthropic_client.messages.create(**{**MESSAGE, **fields}, stream=stream)
     assert caught.value.body["type"] == "error"
     assert caught.value.body["error"]["message"]
 
 
-def test_anthropic_raises_an_authentication_error(house):
-    with anthropic.Anthropic(base_url=house.url, api_key="sk-wrong", max_retries=0) as client:
+def test_anthropic_raises_an_authentication_error(anthropic_package, house):
+    with anthropic_package.Anthropic(base_url=house.url, api_key="sk-wrong", max_retries=0) as client:
         for call in (
             client.messages.create,
             lambda **_: client.messages.count_tokens(model="tiny", messages=HELLO),
         ):
-            with pytest.raises(anthropic.AuthenticationError) as caught:
+            with pytest.raises(anthropic_package.AuthenticationError) as caught:
                 call(**MESSAGE)
             assert caught.value.body["error"]["type"] == "authentication_error"
 
 
-def test_anthropic_may_send_its_key_as_a_bearer(house):
-    with anthropic.Anthropic(base_url=house.url, auth_token=house.key, api_key=None, max_retries=0) as client:
+def test_anthropic_may_send_its_key_as_a_bearer(anthropic_package, house):
+    with anthropic_package.Anthropic(base_url=house.url, auth_token=house.key, api_key=None, max_retries=0) as client:
         assert client.messages.create(**MESSAGE).usage.output_tokens == 8
 
 
-def test_anthropic_raises_a_rate_limit_error_that_says_when_to_come_back(house):
-    with anthropic.Anthropic(base_url=house.url, api_key=house.limited_key, max_retries=0) as client:
-        with contextlib.suppress(anthropic.RateLimitError):  # another test may have asked already
+def test_anthropic_raises_a_rate_limit_error_that_says_when_to_come_back(anthropic_package, house):
+    with anthropic_package.Anthropic(base_url=house.url, api_key=house.limited_key, max_retries=0) as client:
+        with contextlib.suppress(anthropic_package.RateLimitError):  # another test may have asked already
             client.messages.create(**MESSAGE)
-        with pytest.raises(anthropic.RateLimitError) as caught:
+        with pytest.raises(anthropic_package.RateLimitError) as caught:
             client.messages.create(**MESSAGE)
         assert caught.value.body["error"]["type"] == "rate_limit_error"
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= 60

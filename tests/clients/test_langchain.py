@@ -1,15 +1,21 @@
 """langchain-openai's chat model and embeddings, with another base_url."""
 
-import pytest
-from langchain_core.messages import HumanMessage, SystemMessage
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from importlib import import_module
 
-TALK = [SystemMessage("Be brief."), HumanMessage("Hello")]
+import pytest
+
+TALK = [("system", "Be brief."), ("human", "Hello")]
+
+
+@pytest.fixture(scope="session")
+def langchain_package():
+    """Imported by the worker that needs it: all of them collect these tests, and it takes seconds."""
+    return import_module("langchain_openai")
 
 
 @pytest.fixture
-def model(house):
-    return ChatOpenAI(
+def model(langchain_package, house):
+    return langchain_package.ChatOpenAI(
         model="tiny",
         base_url=house.base_url,
         api_key=house.key,
@@ -41,17 +47,17 @@ def test_langchain_asks_in_batches(model):
     assert [bool(answer.content) for answer in model.batch(["a", "b", "c"])] == [True] * 3
 
 
-def test_langchain_uses_the_responses_api(house):
-    model = ChatOpenAI(
+def test_langchain_uses_the_responses_api(langchain_package, house):
+    model = langchain_package.ChatOpenAI(
         model="tiny", base_url=house.base_url, api_key=house.key, max_completion_tokens=8, use_responses_api=True
     )
     assert model.invoke("Hello").usage_metadata["output_tokens"] == 8
 
 
-def test_langchain_embeds(embedding_house):
+def test_langchain_embeds(langchain_package, embedding_house):
     house = embedding_house
     # Its own cutting of texts wants the tokenizer of a model that it knows.
-    model = OpenAIEmbeddings(
+    model = langchain_package.OpenAIEmbeddings(
         model="tiny", base_url=house.base_url, api_key=house.key, check_embedding_ctx_length=False, max_retries=0
     )
     assert len(model.embed_documents(["a", "b"])) == 2

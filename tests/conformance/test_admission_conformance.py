@@ -28,11 +28,11 @@ def make_request(number: int, tenant_id: str = "A", body_bytes: int = 10) -> Req
 
 def admit(rule, tenant: Tenant, queues: PoolQueues, request: Request, now: float):
     """The refusal; without one the request is queued and counted."""
-    refusal = rule.refuse(request, tenant, queues, now)
-    if refusal is None:
+    rejection = rule.check(request, tenant, queues, now)
+    if rejection is None:
         rule.admitted(request, tenant, now)
         queues.append(request, now + 1e9)
-    return refusal
+    return rejection
 
 
 @every_rule
@@ -43,9 +43,9 @@ def test_asking_counts_nothing_and_a_refusal_never_points_to_the_past(make, arri
     for number, (tenant_id, pause_s, body_bytes) in enumerate(arrivals):
         now += pause_s
         request = make_request(number, tenant_id, body_bytes)
-        first = asked.refuse(request, tenants[tenant_id], queues, now)
-        assert asked.refuse(request, tenants[tenant_id], queues, now) == first
-        assert left_alone.refuse(request, tenants[tenant_id], queues, now) == first
+        first = asked.check(request, tenants[tenant_id], queues, now)
+        assert asked.check(request, tenants[tenant_id], queues, now) == first
+        assert left_alone.check(request, tenants[tenant_id], queues, now) == first
         if first is None:
             asked.admitted(request, tenants[tenant_id], now)
             left_alone.admitted(request, tenants[tenant_id], now)
@@ -58,7 +58,7 @@ def test_asking_counts_nothing_and_a_refusal_never_points_to_the_past(make, arri
 def test_a_limit_is_reached_and_holds_for_its_tenant_alone(make):
     rule, queues = make(), PoolQueues()
     refusals = [admit(rule, LIMITED, queues, make_request(number), now=1.0) for number in range(5)]
-    assert [refusal is None for refusal in refusals] == [True, True, True, False, False]
+    assert [rejection is None for rejection in refusals] == [True, True, True, False, False]
     assert admit(rule, Tenant("B"), queues, make_request(9, "B"), now=1.0) is None
 
 
@@ -68,13 +68,13 @@ def test_who_comes_back_after_the_time_that_the_refusal_named_is_let_in(make):
     for number in range(3):
         assert admit(rule, LIMITED, queues, make_request(number), now + number) is None
     now += 5.0
-    refusal = rule.refuse(make_request(3), LIMITED, queues, now)
-    if refusal.retry_after_s is None:
+    rejection = rule.check(make_request(3), LIMITED, queues, now)
+    if rejection.retry_after_s is None:
         queues.remove("r0")  # it follows from how the queue drains
-        assert rule.refuse(make_request(3), LIMITED, queues, now) is None
+        assert rule.check(make_request(3), LIMITED, queues, now) is None
     else:
-        assert rule.refuse(make_request(3), LIMITED, queues, now + refusal.retry_after_s - 1e-3) is not None
-        assert rule.refuse(make_request(3), LIMITED, queues, now + refusal.retry_after_s + 1e-3) is None
+        assert rule.check(make_request(3), LIMITED, queues, now + rejection.retry_after_s - 1e-3) is not None
+        assert rule.check(make_request(3), LIMITED, queues, now + rejection.retry_after_s + 1e-3) is None
 
 
 @every_rule
@@ -84,13 +84,13 @@ def test_a_forgotten_tenant_is_as_one_never_seen(make):
         rule.admitted(make_request(number), LIMITED, 1.0)
     rule.forget("A")
     rule.forget("never seen")
-    assert rule.refuse(make_request(0), LIMITED, PoolQueues(), 1.0) is None
+    assert rule.check(make_request(0), LIMITED, PoolQueues(), 1.0) is None
 
 
 @every_rule
 def test_a_limit_of_zero_lets_nobody_in(make):
     closed = Tenant("A", requests_per_minute_max=0, queued_requests_max=0)
-    assert make().refuse(make_request(0), closed, PoolQueues(), 5.0) is not None
+    assert make().check(make_request(0), closed, PoolQueues(), 5.0) is not None
 
 
 @every_rule
@@ -99,4 +99,4 @@ def test_a_limit_that_is_lowered_holds_at_once(make):
     for number in range(3):
         assert admit(rule, LIMITED, queues, make_request(number), now=1.0) is None
     lowered = Tenant("A", requests_per_minute_max=2, queued_requests_max=2)
-    assert rule.refuse(make_request(3), lowered, queues, 1.0) is not None
+    assert rule.check(make_request(3), lowered, queues, 1.0) is not None

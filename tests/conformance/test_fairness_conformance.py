@@ -156,7 +156,7 @@ def test_asking_changes_nothing(make, history):
         assert asked.order.pick(anyone) == first
         assert asked.step(tenant_id, kind, service, ineligible) == left_alone.step(tenant_id, kind, service, ineligible)
     for tenant_id in TENANTS:
-        assert asked.order.standing(tenant_id) == left_alone.order.standing(tenant_id)
+        assert asked.order.service_record(tenant_id) == left_alone.order.service_record(tenant_id)
 
 
 @every_order
@@ -234,7 +234,7 @@ def test_ties_go_by_place_in_the_circle(name):
 @every_order
 def test_a_tenant_never_seen_stands_at_zero_and_looking_does_not_make_an_account(make):
     order = History(make()).order
-    assert order.standing("A") == ServiceRecord(0.0, 0.0)
+    assert order.service_record("A") == ServiceRecord(0.0, 0.0)
     order.forget("A")
     assert order.pick(anyone) is None
     assert order.waiting_count() == 0
@@ -248,16 +248,16 @@ def test_charges_add_up_whether_or_not_the_order_looks_at_them(make):
     course.order.charged("A", 2.0, -10.0)
     course.leave("A")
     course.order.charged("A", -1.0, -20.0)
-    assert course.order.standing("A") == ServiceRecord(11.0, 0.0)
-    assert course.order.standing("A").key == 11.0
+    assert course.order.service_record("A") == ServiceRecord(11.0, 0.0)
+    assert course.order.service_record("A").rank == 11.0
 
 
 @every_order
 def test_an_account_moves_to_another_order_as_it_is(make):
     before, after = make(), History(make())
     before.charged("A", 70.0, 5.0)
-    after.order.adopt("A", before.standing("A"))
-    assert after.order.standing("A") == ServiceRecord(70.0, 5.0)
+    after.order.adopt("A", before.service_record("A"))
+    assert after.order.service_record("A") == ServiceRecord(70.0, 5.0)
     after.join("A")
     assert after.order.pick(anyone).tenant_id == "A"
 
@@ -271,7 +271,7 @@ def test_a_forgotten_tenant_that_comes_back_is_a_new_one(make):
         assert course.order.pick(anyone).tenant_id == "A"
         course.leave("A")
         course.order.forget("A")
-        assert course.order.standing("A") == ServiceRecord()
+        assert course.order.service_record("A") == ServiceRecord()
     assert course.order.pick(anyone) is None
 
 

@@ -39,7 +39,7 @@ def preemptions(run: Run) -> float:
 
 
 def accepted(run: Run) -> float:
-    return sum(record.refused is None for record in run.records)
+    return sum(record.rejected is None for record in run.records)
 
 
 def service(run: Run, tenant: str, start_s: float = 0.0, end_s: float = 600.0) -> float:

@@ -15,16 +15,15 @@ from functools import cache
 from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
-from backends.engine.engine import Engine
 from backends.simulation.workload import Arrival, merged
 from backends.simulation.world import METRICS_EVERY_S, KnownSteps, World
 from gateway.config.scheduling import SimulatedScheduling
 from gateway.scheduling.assembly import make_scheduler
-from policies.scheduler_protocol import MinimalScheduler
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.step_time.model import StepTime
 from policies.types import DEFAULT_TIER, Request, SloEnvelope, Tenant, Tier
 from tests.evidence import routers
-from tests.evidence.routers import Kubernetes, RoundRobinRule, Router, least_request
+from tests.evidence.routers import REQUESTS_MAX, Kubernetes, KubernetesGateway, send_at_once
 from tests.evidence.slo_engines import (
     CAPACITY_REQUESTS,
     STEP_TOKENS_MAX,
@@ -162,9 +161,10 @@ class System:
     """A gateway in front of engines of one order; `steps` is what it knows of their steps."""
 
     order: str
-    make: Callable[[Scene, int], MinimalScheduler]
+    make: Callable[[Scene, int], SchedulerProtocol]
     steps: KnownSteps | None = None
     metrics_every_s: float = METRICS_EVERY_S
+    requests_running_max: int | None = None
 
 
 def known_steps(batching: str, tokens_max: int) -> KnownSteps:
@@ -174,12 +174,12 @@ def known_steps(batching: str, tokens_max: int) -> KnownSteps:
 
 def scheduled(
     *, fairness: str = "slack", placement: str = "pab", refuses: bool = True
-) -> Callable[..., MinimalScheduler]:
+) -> Callable[..., SchedulerProtocol]:
     """Return a factory of the gateway's own Scheduler. Without `refuses` no tier rejects requests that will be late;
     `fifo` has no tiers.
     """
 
-    def make(scene: Scene, number: int) -> MinimalScheduler:
+    def make(scene: Scene, number: int) -> SchedulerProtocol:
         chosen: dict[str, object] = {"policy": fairness}
         if fairness == "slack":
             chosen |= {"slack_service": SLACK_SERVICE, "second_key": "deadline"}
@@ -197,33 +197,48 @@ def scheduled(
     return make
 
 
-def _kubernetes(scene: Scene, number: int) -> MinimalScheduler:
+def _tenant_ids(scene: Scene) -> list[str]:
+    return [name for each in scene.populations for name in each.names()]
+
+
+def at_once(order: str, placement: str = "least-reserved") -> System:
+    """Return a gateway that holds nothing back, before engines of this order."""
+    return System(
+        order,
+        lambda scene, _: send_at_once(placement, _tenant_ids(scene)),
+        requests_running_max=REQUESTS_MAX,
+    )
+
+
+def _kubernetes(scene: Scene, number: int) -> SchedulerProtocol:
     priority_of = {name: each.tier.priority for each in scene.populations for name in each.names()}
 
     def priority(request: Request) -> int:
         return priority_of[request.tenant_id]
 
-    return Router(Kubernetes(Random(number), priority))
+    return KubernetesGateway(Kubernetes(Random(number), priority), _tenant_ids(scene))
 
 
 TUNED_TOKENS = tuned_budget(COEFFICIENTS[ENGINE], STEP_ENVELOPE)
 SYSTEMS: Mapping[str, System] = {
     "fairlead": System("fair", scheduled(), known_steps("fair", STEP_TOKENS_MAX)),
-    "fairlead, refusing nobody": System("fair", scheduled(refuses=False), known_steps("fair", STEP_TOKENS_MAX)),
+    "fairlead, rejecting none": System("fair", scheduled(refuses=False), known_steps("fair", STEP_TOKENS_MAX)),
     "fairlead, vLLM order": System("vllm", scheduled(placement="predicted-ttft"), known_steps("vllm", STEP_TOKENS_MAX)),
-    "least requests": System("vllm", lambda *_: Router(least_request)),
-    "round robin": System("vllm", lambda *_: Router(RoundRobinRule())),
-    "Kubernetes": System("vllm", _kubernetes, metrics_every_s=routers.METRICS_EVERY_S),
-    "least requests, FB order": System("fair", lambda *_: Router(least_request)),
+    "least requests": at_once("vllm"),
+    "round robin": at_once("vllm", "round-robin"),
+    "Kubernetes": System(
+        "vllm", _kubernetes, metrics_every_s=routers.METRICS_EVERY_S, requests_running_max=REQUESTS_MAX
+    ),
+    "least requests, FB order": at_once("fair"),
     # Short steps keep the TPOT target whatever is in them.
-    "no gateway, short steps": System("vllm-tuned", lambda *_: Router(least_request)),
-    "no gateway, FB order, short steps": System("fair-tuned", lambda *_: Router(least_request)),
+    "no gateway, short steps": at_once("vllm-tuned"),
+    "no gateway, FB order, short steps": at_once("fair-tuned"),
     "FIFO, short steps": System("vllm-tuned", scheduled(fairness="fifo"), known_steps("vllm", TUNED_TOKENS)),
     "fairlead, vLLM order, short steps": System(
         "vllm-tuned", scheduled(placement="predicted-ttft"), known_steps("vllm", TUNED_TOKENS)
     ),
     "fairlead, short steps": System("fair-tuned", scheduled(), known_steps("fair", TUNED_TOKENS)),
-    "fairlead, short steps, refusing nobody": System(
+    "fairlead, short steps, rejecting none": System(
         "fair-tuned", scheduled(refuses=False), known_steps("fair", TUNED_TOKENS)
     ),
 }
@@ -241,10 +256,21 @@ class ClusterRun:
     repeats: int = 1
 
     def run(self, number: int) -> SloOutcome:
-        scene, system = SCENES[self.scene], SYSTEMS[self.system]
-        engines: dict[str, Engine] = {
-            f"engine-{name}": make_engine(ENGINE, system.order, STEP_ENVELOPE) for name in range(1, scene.engines + 1)
-        }
-        world = World(system.make(scene, number), engines, metrics_every_s=system.metrics_every_s, steps=system.steps)
+        scene = SCENES[self.scene]
+        world = make_world(scene, SYSTEMS[self.system], number)
         arrivals = scene.arrivals(self.load_ratio, asks_s=self.asks_s, number=number, only=self.only)
         return SloOutcome(tuple(world.run(arrivals)), scene.envelopes, self.asks_s)
+
+
+def make_world(scene: Scene, system: System, number: int) -> World:
+    """Return the scene's engines behind the system's gateway."""
+    engines = {
+        f"engine-{name}": make_engine(ENGINE, system.order, STEP_ENVELOPE) for name in range(1, scene.engines + 1)
+    }
+    return World(
+        system.make(scene, number),
+        engines,
+        requests_running_max=system.requests_running_max,
+        metrics_every_s=system.metrics_every_s,
+        steps=system.steps,
+    )

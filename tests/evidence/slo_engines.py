@@ -24,7 +24,7 @@ from policies.step_time.fit import equation, fit
 from policies.step_time.model import StepTimeModel
 from policies.step_time.observation import Observation
 from policies.types import SloEnvelope
-from tests.evidence.routers import Router, least_request
+from tests.evidence.routers import REQUESTS_MAX, send_at_once
 from tests.evidence.slo_workloads import TRACES
 
 STEP_TOKENS_MAX = 8192
@@ -88,9 +88,12 @@ def served_per_s(requests: Iterable[Arrival], engine: Engine) -> float:
     """Return the requests per second in the second quarter of CAPACITY_REQUESTS that all arrive at once: by then the
     batch is mixed, and still full.
     """
-    world = World(Router(least_request), {"engine": engine})
+    # Of one tenant, so that they are served in the order in which they come.
+    arrivals = (replace(request, tenant_id="t") for request in requests)
+    gateway = send_at_once("least-reserved", ["t"])
+    world = World(gateway, {"engine": engine}, requests_running_max=REQUESTS_MAX)
     quarter = CAPACITY_REQUESTS // 4
-    ended_at = [world.now for _ in islice(world.run(requests), 2 * quarter)]
+    ended_at = [world.now for _ in islice(world.run(arrivals), 2 * quarter)]
     return quarter / (ended_at[-1] - ended_at[quarter - 1])
 
 
@@ -129,7 +132,8 @@ def watched(coefficients: str, *, noise_ratio: float, number: int) -> list[Obser
     batching = FairBatching(known.step_time_model(), tokens_max=STEP_TOKENS_MAX)
     engine = WatchedEngine(known, batching, noise_ratio=noise_ratio, rng=rng)
     arrivals = asked("qwen", WATCHED_LOAD_RATIO, coefficients, asks_s=WATCHED_S, number=number)
-    for _ in World(Router(least_request), {"engine": engine}).run(arrivals):
+    gateway = send_at_once("least-reserved", ["qwen"])
+    for _ in World(gateway, {"engine": engine}, requests_running_max=REQUESTS_MAX).run(arrivals):
         pass
     return engine.observations
 

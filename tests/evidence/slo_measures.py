@@ -50,7 +50,7 @@ def tpot_envelope_ms(outcome: SloOutcome, ratio: float) -> float:
 
 
 def refused_ratio(outcome: SloOutcome) -> float:
-    return sum(record.refused is not None for record in outcome.records) / len(outcome.records)
+    return sum(record.rejected is not None for record in outcome.records) / len(outcome.records)
 
 
 def in_time(outcome: SloOutcome, record: RequestRecord) -> bool:

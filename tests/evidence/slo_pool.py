@@ -1,29 +1,30 @@
 """Runs of the FairBatching paper's experiments: stand-in traces, engines of the catalogue, a virtual clock.
 
-Requests reach the engines through a router (routers.py), which sends at once, as the paper's do. Loads are ratios of
-the engines' capacity: requests per second while more wait than can run, in vLLM's order. All orders and routers get the
-same requests in a run of one load and number.
+Requests reach the engines through the Scheduler, with limits that never bind (routers.py): it sends at once, as the
+paper's gateway does. The one that refuses has a tier that does (`on_miss: reject`), and rejects by its own forecast
+what would be late. Loads are ratios of the engines' capacity: requests per second while more wait than can run, in
+vLLM's order. All orders and gateways get the same requests in a run of one load and number.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from random import Random
+from functools import partial
 
-from backends.engine.engine import Engine
+from backends.engine.coefficients import COEFFICIENTS
 from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.world import World
+from backends.simulation.world import KnownSteps, World
+from policies.scheduler import Scheduler
+from policies.step_time.model import StepTime
 from policies.types import SloEnvelope
-from tests.evidence.routers import (
-    METRICS_EVERY_S,
-    Kubernetes,
-    PrefillBudget,
-    RoundRobinRule,
-    Router,
-    Rule,
-    least_request,
-)
-from tests.evidence.slo_engines import ENGINE, RUNS, asked, make_engine
+from tests.evidence.routers import REQUESTS_MAX, send_at_once
+from tests.evidence.slo_engines import ENGINE, RUNS, STEP_TOKENS_MAX, asked, make_engine
 from tests.evidence.slo_workloads import TRACES
+
+REPORTED = ("pab", "pab-refusing")  # the gateways whose engines report their budgets
+GATEWAYS: dict[str, Callable[[Iterable[str]], Scheduler]] = {
+    **{name: partial(send_at_once, name) for name in ("least-reserved", "round-robin", "pab")},
+    "pab-refusing": partial(send_at_once, "pab", refuses=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,12 @@ class SloOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRun:
-    """One trace, as one tenant, on engines of one order behind one router."""
+    """One trace, as one tenant, on engines of one order behind one gateway."""
 
     trace: str
     load_ratio: float
     order: str
-    router: str = "least-request"
+    gateway: str = "least-reserved"
     engines: int = 1
     coefficients: str = ENGINE
     ttft_s: float | None = None
@@ -63,19 +64,16 @@ class TraceRun:
             f"engine-{name}": make_engine(self.coefficients, self.order, envelope)
             for name in range(1, self.engines + 1)
         }
-        rule = ROUTERS[self.router](engines, envelope, number)
-        world = World(Router(rule), engines, metrics_every_s=METRICS_EVERY_S)
+        steps = KnownSteps(
+            StepTime(COEFFICIENTS[self.coefficients].step_time_model(), error_ratio=0.0, is_sure=True),
+            "fair",
+            STEP_TOKENS_MAX,
+            budget_for=envelope,
+        )
+        world = World(
+            GATEWAYS[self.gateway]([self.trace]),
+            engines,
+            requests_running_max=REQUESTS_MAX,
+            steps=steps if self.gateway in REPORTED else None,
+        )
         return SloOutcome(tuple(world.run(arrivals)), {self.trace: envelope}, self.asks_s)
-
-
-ROUTERS: dict[str, Callable[[Mapping[str, Engine], SloEnvelope, int], Rule]] = {
-    "round-robin": lambda *_: RoundRobinRule(),
-    "least-request": lambda *_: least_request,
-    "pab": lambda engines, envelope, _: _budgets(engines, envelope, refuses=False),
-    "pab-admission": lambda engines, envelope, _: _budgets(engines, envelope, refuses=True),
-    "kubernetes": lambda _engines, _envelope, number: Kubernetes(Random(number)),
-}
-
-
-def _budgets(engines: Mapping[str, Engine], envelope: SloEnvelope, *, refuses: bool) -> PrefillBudget:
-    return PrefillBudget(lambda name, now: engines[name].prefill_budget(now, envelope), refuses=refuses)

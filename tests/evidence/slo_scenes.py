@@ -24,13 +24,13 @@ NO_GATEWAY, ENGINE_ALONE, FIFO, VLLM, FAIR, PATIENT = (
     "FIFO, short steps",
     "fairlead, vLLM order, short steps",
     "fairlead, short steps",
-    "fairlead, short steps, refusing nobody",
+    "fairlead, short steps, rejecting none",
 )
 CLUSTER_LOADS = (1.0, 1.3, 2.0)
 CLUSTER_S = 20.0
 OURS = "fairlead"
 OTHERS = ("least requests", "round robin", "Kubernetes")
-REPORTED = ("fairlead, refusing nobody", "fairlead, vLLM order", "least requests, FB order")
+REPORTED = ("fairlead, rejecting none", "fairlead, vLLM order", "least requests, FB order")
 TIERS = [each.tier.id for each in SCENES["three tiers"].populations]
 CHAT_TTFT_S = CHAT.envelope.ttft_s or 0.0
 

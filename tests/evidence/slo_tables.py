@@ -27,12 +27,12 @@ from tests.evidence.slo_workloads import TRACES
 A800 = "a800-llama3.1-8b"
 ENGINES = {"A800, Llama-3.1-8B": A800, "H20, Qwen3-14B": ENGINE}
 
-# Table 4: an order and router, and TTFT p50/95/99, TPOT p50/95/99 in ms.
+# Table 4: an order and a gateway, and TTFT p50/95/99, TPOT p50/95/99 in ms.
 SYSTEMS: dict[str, Callable[..., TraceRun]] = {
     "vLLM": partial(TraceRun, order="vllm"),
     "Sarathi": partial(TraceRun, order="sarathi"),
     "FB": partial(TraceRun, order="fair"),
-    "FB-PAB": partial(TraceRun, order="fair", router="pab-admission"),
+    "FB-PAB": partial(TraceRun, order="fair", gateway="pab-refusing"),
 }
 TABLE_4 = {
     "vLLM": ((212, 1061, 1842), (26, 256, 614)),
@@ -235,13 +235,16 @@ def cluster_rows() -> Iterator[Row]:
     )
     ratio = measures.ratio_of(measures.effective_per_s)
     for trace in TRACES:
-        pab = many(trace=trace, order="fair", router="pab")
+        pab = many(trace=trace, order="fair", gateway="pab")
         count = many(trace=trace, order="fair")
         published = PUBLISHED_PAB_LB[trace]
-        yield row(f"{trace}: PAB-LB / least requests", (pab, count), ratio, published, at_least(1.0))
-        refusing = many(trace=trace, order="fair", router="pab-admission")
+        # Without its mechanism it is the least requests: at least 1 would not notice, but on traces that are so regular
+        # that counts are as good.
+        better = at_least(1.0) if trace == "qwen" else more_than(1.0)
+        yield row(f"{trace}: PAB-LB / least requests", (pab, count), ratio, published, better)
+        refusing = many(trace=trace, order="fair", gateway="pab-refusing")
         yield row(f"{trace}: PAB-LB that refuses / least requests", (refusing, count), ratio)
-        turn = many(trace=trace, order="fair", router="round-robin")
+        turn = many(trace=trace, order="fair", gateway="round-robin")
         yield row(f"{trace}: PAB-LB / round robin", (pab, turn), ratio, None, more_than(1.0))
         for name, order in (("vLLM", "vllm"), ("Sarathi", "sarathi")):
             other = many(trace=trace, order=order)
@@ -280,7 +283,7 @@ TARGETS: dict[str, Target] = {
         judged=False,
     ),
     "F5": Target(
-        f"requests in time on {CLUSTER_ENGINES} engines, by who routes",
+        f"requests in time on {CLUSTER_ENGINES} engines, by router",
         _workload(list(TRACES), f"{CLUSTER_LOAD:g}", f"{CLUSTER_ENGINES} engines ({A800})"),
         tuple(cluster_rows()),
         judged=False,

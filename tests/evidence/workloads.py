@@ -193,6 +193,10 @@ WORKLOADS: dict[str, Workload] = {
         "0.5 req/s of 1,500/1,500 tokens beside 8 of 64/64, 200 s",
         lambda: even(Part(0.5, 1500, 1500), Part(8.0, 64, 64), duration_s=200.0),
     ),
+    "light-heavy": Workload(
+        "0.1 req/s of 2,000/2,000 tokens, of weight 1, beside 4 of 256/256, of weight 100, 930 s",
+        lambda: even(Part(0.1, 2000, 2000), Part(4.0), duration_s=930.0),
+    ),
     "overload-35000-256": overload(256, 3.0, 600.0),
     "overload-35000-512": overload(512, 1.5, 600.0),
     "overload-35000-768": overload(768, 1.0, 600.0),

@@ -33,6 +33,7 @@ EVERYTHING = {
     "keys": {"existingSecret": "fairlead-keys"},
     "admin": {"port": 9000, "existingSecret": "fairlead-admin"},
     "redis": {"url": "rediss://redis:6379/0", "existingSecret": "fairlead-redis"},
+    "cluster": {"port": 8084, "existingSecret": "fairlead-cluster", "tls": {"existingSecret": "fairlead-cluster-tls"}},
     "monitoring": {
         "prometheus": {"enabled": True, "keySecret": {"name": "metrics"}, "labels": {"release": "prometheus"}},
         "rules": {"enabled": True},
@@ -94,9 +95,16 @@ FOUND = {
 SHARED = {"redis": EVERYTHING["redis"], "keys": {"existingHmacSecret": "hmac"}}  # state that pods share
 METRICS = {"metrics": {"enabled": True, "port": 9999}}
 SWITCHES = ("monitoring", "redis", "ingress", "httpRoute", "autoscaling", "pdb", "networkPolicy")
+PRODUCTION = yaml.safe_load((CHART / "examples/production.yaml").read_text())
 MATRIX = {
     "defaults": {},
     "everything": EVERYTHING,
+    "production": PRODUCTION,
+    "Redis without one order": {
+        **SHARED,
+        "config": {"cluster": {"enabled": False}},
+        "networkPolicy": {"enabled": True},
+    },
     "no backends": {"config": {"backends": [], "shutdown": {"lame_duck_s": 0, "drain_s": 0}}},
     "an end that nobody set": {"config": {"shutdown": None}},
     "backends that are found": FOUND,

@@ -13,7 +13,7 @@ from gateway.api.endpoints import LIVEZ, READYZ
 from gateway.config import Config
 
 URL = "redis://redis:6379/1"
-VERSIONS = ("1.31.0", "1.37.0")
+VERSIONS = tuple(f"1.{minor}.0" for minor in range(27, 38))
 NO_SCHEMA = {"HTTPRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule"}  # resources of others
 
 REFUSED = {
@@ -112,7 +112,9 @@ def test_what_refers_to_another_refers_to_one_that_is_there(name):
     documents = dict(all_rendered(name))
     spec = pod_of(documents)["spec"]
     services = {name: document for (kind, name), document in documents.items() if kind == "Service"}
-    service = next(document for name, document in services.items() if not name.endswith(("-admin", "-metrics")))
+    service = next(
+        document for name, document in services.items() if not name.endswith(("-admin", "-metrics", "-cluster"))
+    )
     maps = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
     assert maps <= {name for kind, name in documents if kind == "ConfigMap"}
     volumes = {volume["name"] for volume in spec["volumes"]}
@@ -136,6 +138,8 @@ def test_the_gateway_accepts_the_configuration_and_serves_where_the_service_look
         listens["admin"] = (config.admin.host, config.admin.port)
     if config.metrics.port is not None:
         listens["metrics"] = (config.metrics.host, config.metrics.port)
+    if config.is_clustered:
+        listens["cluster"] = (config.cluster.host, config.cluster.port)
     ports = pod_of(documents)["spec"]["containers"][0]["ports"]
     assert listens == {port["name"]: ("0.0.0.0", port["containerPort"]) for port in ports}
 
@@ -152,6 +156,9 @@ def test_every_file_of_the_gateway_is_in_a_volume_and_what_it_writes_in_one_that
     assert may_write[str(config.state.file.parent)]
     if config.state.redis is not None:
         assert str(config.state.redis.password_file.parent) in may_write
+    tls = config.cluster.tls
+    for file in (config.cluster.secret_file, *((tls.cert_file, tls.key_file, tls.ca_file) if tls else ())):
+        assert file is None or may_write[str(file.parent)] is False
 
 
 def test_only_who_looks_for_backends_in_the_cluster_may_read_where_they_are():
@@ -230,7 +237,8 @@ def test_nothing_runs_as_root_or_may_write_to_its_image(name):
     for spec in (pod_of(documents)["spec"], one(documents, "Pod")["spec"]):
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert spec["automountServiceAccountToken"] is (spec is not one(documents, "Pod")["spec"] and "found" in name)
+        finds = any("kubernetes" in each for each in MATRIX[name].get("config", {}).get("discovery", ()))
+        assert spec["automountServiceAccountToken"] is (finds and spec is not one(documents, "Pod")["spec"])
         for container in spec["containers"]:
             security = container["securityContext"]
             assert security["readOnlyRootFilesystem"] is True

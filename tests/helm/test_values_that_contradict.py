@@ -2,7 +2,7 @@
 
 import helm_python
 import pytest
-from renderings import EVERYTHING, render
+from renderings import EVERYTHING, SHARED, render
 
 KEYS = {"auth": {"mode": "keys"}}
 PROMETHEUS = {"prometheus": EVERYTHING["monitoring"]["prometheus"]}
@@ -22,6 +22,16 @@ REFUSED = {
         {"redis": {"url": "redis://a:6379"}, "config": {"state": {"redis": {"url": "redis://b:6379"}}}},
         "name two servers",
     ),
+    "a secret for replicas that do not meet": ({"cluster": {"existingSecret": "x"}}, "set redis.url"),
+    "certificates for replicas that are not to meet": (
+        {**SHARED, "config": {"cluster": {"enabled": False}}, "cluster": {"tls": {"existingSecret": "x"}}},
+        "leave config.cluster.enabled out",
+    ),
+    "a port of the cluster that the chart does not know": (
+        {**SHARED, "config": {"cluster": {"port": 9000}}},
+        "config.cluster.port is set by the chart",
+    ),
+    "two ports in one": ({**SHARED, "cluster": {"port": 8081}}, "cluster.port=8081 is a port of the pod already"),
     "no keys": ({"config": {**KEYS, "tenants": {"alice": {}}}}, "there are no keys"),
     "no keys, and no port to make any at": (
         {"config": {**KEYS, "tenants": {"alice": {}}}, "admin": {"enabled": False}},

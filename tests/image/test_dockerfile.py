@@ -167,6 +167,7 @@ def assert_installed(image):
     installed = {canonicalize_name(name): version for name, _, version in (entry.partition("==") for entry in listed)}
     assert installed.pop("fairlead") == metadata.version("fairlead")
     assert installed == {name: version for name, version in locked().items() if name != "setuptools"}
+    assert list(image.folder.rglob("*.pth")) == [], "nothing runs when Python starts"
     found = image.run("/fairlead/bin/python -c 'import backends.discovery.cluster'", env=image.environment)
     assert found.returncode == 0, found.stderr
 

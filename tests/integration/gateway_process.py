@@ -16,17 +16,31 @@ from gateway_rig import CHAT, PATIENCE_S, call
 
 from gateway.state.checkpoint_documents import read_document
 
+START_S_MAX = 60.0  # it imports all that it serves with, on a machine that others use too
+
 
 class Process:
-    """A gateway that serves, and who calls it."""
+    """A gateway that serves, and who calls it. `said` is what it said on stderr until it served."""
 
-    def __init__(self, process, session, url, admin_url, admin_key):
-        self._process, self._session = process, session
+    def __init__(self, process, session, url, admin_url, admin_key, *, said):
+        self._process, self._session, self.said = process, session, said
         self._url, self._admin_url, self._admin_key = url, admin_url, admin_key
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        return self._session
+
     async def ask(self, tenant: str, **fields: Any) -> int | None:
-        """Status of a call; None: the connection was lost."""
-        headers = {"Authorization": f"Bearer {tenant}", "Content-Type": "application/json"}
+        """Status of a call; None: the connection was lost. The tenant has a name where its proxy is trusted."""
+        headers = {"Authorization": f"Bearer {tenant}", "X-Tenant-Id": tenant, "Content-Type": "application/json"}
         try:
             async with self._session.post(self._url + CHAT, data=json.dumps(call(**fields)), headers=headers) as answer:
                 await answer.read()
@@ -55,35 +69,50 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, backend: Any, *, environment: dict[str, str] | None = None, **config: Any):
-    """A Process before this backend, which is configured so."""
-    settings = {
+async def serving(
+    folder: Path,
+    *backends: Any,
+    environment: dict[str, str] | None = None,
+    settings: dict[str, Any] | None = None,
+    program: str = "from gateway.cli import main; main()",
+    runner: tuple[str, ...] = (),
+    **config: Any,
+):
+    """A Process before these backends, entries of the configuration or servers that are configured so. `runner`: what
+    the command line begins with.
+    """
+    entries = [
+        backend if isinstance(backend, dict) else {"name": f"b{number}", "url": backend.url, **config}
+        for number, backend in enumerate(backends)
+    ]
+    configured = {
         "listen": {"port": 0},
-        "backends": [{"name": "b0", "url": backend.url, **config}],
+        "backends": entries,
         "access_log": {"enabled": False},
         "admin": {"enabled": True, "port": 0, "key_file": str(folder / "admin-key")},
         "auth": {"secret_file": str(folder / "secret")},
         "health": {"idle_s": 0.1, "busy_s": 0.05},
         "shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1},
+        **(settings or {}),
     }
     file = folder / "fairlead.yaml"
-    file.write_text(yaml.safe_dump(settings))
+    file.write_text(yaml.safe_dump(configured))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config", str(file),
+        *runner, sys.executable, "-c", program, "serve", "--config", str(file),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=folder,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
     try:
         said = ""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(START_S_MAX):
             while "admin port is" not in said:
                 line = (await process.stderr.readline()).decode()
                 assert line, said
                 said += line
-        url, admin_url = re.findall(r"http://127\.0\.0\.1:\d+(?=\.)", said)
+        url, admin_url = re.findall(r"https?://[\d.]+:\d+(?=\.)", said)
         connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=2 * PATIENCE_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            yield Process(process, session, url, admin_url, (folder / "admin-key").read_text().strip())
+            yield Process(process, session, url, admin_url, (folder / "admin-key").read_text().strip(), said=said)
     finally:
         if process.returncode is None:
             process.kill()

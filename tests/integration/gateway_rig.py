@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 from backends.engine.server import EngineOptions, EngineServer
 from gateway.app import Gateway
 from gateway.config import Config
+from gateway.replica_app import make_replica
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -157,7 +158,11 @@ async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None,
         "shutdown": {"lame_duck_s": 0.0, "drain_s": 5.0},
         **config,
     }
-    served = Gateway(Config(**settings).placed_in(folder), wrap_scheduler=wrap_scheduler, store=store)
+    made = Config(**settings).placed_in(folder)
+    if made.is_clustered:
+        served: Gateway = make_replica(made, store)
+    else:
+        served = Gateway(made, wrap_scheduler=wrap_scheduler, store=store)
     try:
         url = await served.start()
         headers = {"Content-Type": "application/json"}
@@ -386,7 +391,7 @@ def assert_untouched(rig, backend):
     assert backend.calls == []
     for snapshot in rig.gateway.pools.snapshots().values():
         assert snapshot.queued_requests == snapshot.in_flight_requests == 0
-        assert all(tenant.service == 0 and tenant.key == 0 for tenant in snapshot.tenants.values())
+        assert all(tenant.service == 0 and tenant.rank == 0 for tenant in snapshot.tenants.values())
 
 
 def bearer(key):

@@ -24,7 +24,7 @@ MODEL = StepTimeModel(1e-3, 9e-6, 0.05e-6, 35e-6)
 
 async def calibrated(url, *, seconds=3.0, model=None):
     return await run.calibrate(
-        BackendSpec("b", url), model=model, seconds=seconds, say=lambda _: None, every_s=seconds / 60
+        BackendSpec("b", url), model=model, seconds=seconds, on_progress=lambda _: None, every_s=seconds / 60
     )
 
 
@@ -132,7 +132,7 @@ async def test_it_goes_on_until_there_is_enough_to_learn_from():
     server, told = EngineServer(EngineOptions(coefficients="cpu-tiny", requests_running_max=32)), []
     try:
         found = await run.calibrate(
-            BackendSpec("b", await server.start()), model=None, seconds=0.6, say=told.append, every_s=0.1
+            BackendSpec("b", await server.start()), model=None, seconds=0.6, on_progress=told.append, every_s=0.1
         )
     finally:
         await server.stop()
@@ -147,8 +147,8 @@ async def test_too_few_windows_at_the_end_are_given_to_whoever_asked():
     try:
         with pytest.raises(run.TooFewWindowsError) as too_few:
             await run.calibrate(
-                BackendSpec("b", await server.start()), model=None, seconds=0.3, seconds_max=0.3, say=lambda _: None,
-                every_s=60.0, seen_before=lambda _: list(before),
+                BackendSpec("b", await server.start()), model=None, seconds=0.3, seconds_max=0.3,
+                on_progress=lambda _: None, every_s=60.0, seen_before=lambda _: list(before),
             )  # fmt: skip
     finally:
         await server.stop()
@@ -160,7 +160,7 @@ async def test_who_has_seen_enough_gets_what_there_is():
     try:
         url = await server.start()
         running = asyncio.create_task(
-            run.calibrate(BackendSpec("b", url), model=None, seconds=300.0, say=told.append, every_s=0.05)
+            run.calibrate(BackendSpec("b", url), model=None, seconds=300.0, on_progress=told.append, every_s=0.05)
         )
         await until(lambda: told and told[-1].windows > run.WINDOWS_MIN)
         running.cancel()

@@ -1,9 +1,7 @@
 """A disk that is full, or cannot sync: the admin port says so, nobody who calls notices, and nothing counts twice."""
 
 import asyncio
-import shutil
 import signal
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 from admin_rig import within
 from gateway_process import serving
 from gateway_rig import PATIENCE_S, engine
+from preloading import compile_shim
 
 SHIM = Path(__file__).with_name("failing_disk.c")
 CALLS = 12
@@ -18,12 +17,7 @@ CALLS = 12
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("shim") / "failing_disk.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SHIM, "-ldl"], check=True)
-    return library
+    return compile_shim(SHIM, tmp_path_factory.mktemp("shim"))
 
 
 async def make(process, name):

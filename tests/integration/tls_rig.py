@@ -34,7 +34,13 @@ async def behind_tls(authority: Path, default: Any):
     """A scripted backend that has that certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority / "server.pem", authority / "server.key")
-    backend = ScriptedBackend(default)
+    async with serving_tls(ScriptedBackend(default), context) as backend:
+        yield backend
+
+
+@contextlib.asynccontextmanager
+async def serving_tls(backend: ScriptedBackend, context: ssl.SSLContext):
+    """A scripted backend at a port of its own, by this context."""
     server = await asyncio.start_server(backend.serve, "127.0.0.1", 0, ssl=context)
     backend.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

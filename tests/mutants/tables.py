@@ -1,14 +1,15 @@
 """Do the published tables notice when a mechanism is missing? Breaks the scheduler on purpose, one way at a time.
 
-    python tests/mutants/tables.py [NAME ...]
+    python -m tests.mutants.tables [--list] [NAME ...]
 
 Every mutant is one mechanism of policies/ taken out. For each the judged rows that should notice it are run once (by
 themselves, on one run of each experiment, with the mutant and without) and it is said which of them killed it: rows
 that are in without the mutant and out with it. The exit code is 1 where a mutant survives.
 """
 
+import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
 from time import process_time
@@ -19,7 +20,7 @@ from policies.accounts.cost import LinearPrice
 from policies.accounts.ledger import Charge, Ledger
 from policies.fairness.dlpm import DeficitLongestPrefix
 from policies.fairness.tiers import TieredFairness
-from policies.fairness.vtc import LeastCounterFirst, VirtualTokenCounter, key_of
+from policies.fairness.vtc import LeastCounterFirst, VirtualTokenCounter, rank_of
 from policies.placement.d2lpm import D2lpm
 from policies.pool.accounting import Accounting
 from policies.pool.backfill import BackfillRound
@@ -41,12 +42,13 @@ def replacing(owner: type, name: str, value: object) -> Mutation:
 def joined_lifted_only_beside_others(order: VirtualTokenCounter, tenant_id: str, waiting: Any) -> None:
     account = order._account(tenant_id)
     if order._waiting:
-        account.counter += max(0.0, order._key_level() - key_of(account))
+        account.counter += max(0.0, order._rank_level() - rank_of(account))
     LeastCounterFirst.joined(order, tenant_id, waiting)
 
 
-def picked_by_lot(order: LeastCounterFirst, eligible: Callable[[Any], bool]) -> Any:
-    heads = [account.head() for account in order._accounts.values() if account.is_waiting]
+def picked_by_lot(order: LeastCounterFirst, eligible: Callable[[Any], bool], besides: Collection[str] = ()) -> Any:
+    accounts = [each for tenant_id, each in order._accounts.items() if each.is_waiting and tenant_id not in besides]
+    heads = [account.head() for account in accounts]
     fitting = [head for head in heads if eligible(head)]
     lot = Random(" ".join(head.id for head in heads))  # asked twice, it says the same
     return lot.choice(fitting) if fitting else None
@@ -141,7 +143,10 @@ MUTANTS: dict[str, tuple[Mutation, tuple[tuple[str, str], ...]]] = {
     ),
     "refund": (without_refund, (("R14", "given back"),)),
     "prediction": (without_prediction, (("R2", "Table 5 VTC oracle: avg"), ("R3", "Table 2 avg: VTC / VTC oracle"))),
-    "counter memory": (without_memory, (("R10", "LCF, middle third: t0 / t1"),)),
+    "counter memory": (
+        without_memory,
+        (("R14", "remembered for eight minutes"), ("R10", "LCF, middle third: t0 / t1")),
+    ),
     "K_w": (quantum_without_end(D2lpm, "_quantum"), (("D2", "throughput, one loud tenant"),)),
     "choice by lot": (
         replacing(LeastCounterFirst, "pick", picked_by_lot),
@@ -199,7 +204,17 @@ def survives(name: str, whole: Runs) -> bool:
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(MUTANTS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the names of the mutants and the rows of each")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these mutants; default: all")
+    options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in MUTANTS]:
+        parser.error(f"there is no mutant {', '.join(map(repr, unknown))}; --list names them")
+    names = options.names or list(MUTANTS)
+    if options.list:
+        for name in names:
+            print(f"{name:17} {'; '.join(' '.join(row) for row in MUTANTS[name][1])}")
+        return
     whole: Runs = {}
     alive = [name for name in names if survives(name, whole)]
     print(

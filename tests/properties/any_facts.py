@@ -8,7 +8,7 @@ from policies.accounts.cost import PRICES
 from policies.admission import BoundedQueues
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
-from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier, Usage
+from policies.types import Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
 
 NAMES = ["a", "b", "c", "d", "e"]
 tenant_ids = st.sampled_from(NAMES)
@@ -90,6 +90,44 @@ class AnyFacts(Facts):
     @rule(data=st.data(), hold_s=st.sampled_from([0.0, 0.5, 3.0]))
     def refuse(self, data, hold_s):
         self.recorder.returned(data.draw(st.sampled_from(self.untouched())).request.id, self.now, hold_s)
+
+    @precondition(lambda self: self.untouched())
+    @rule(data=st.data(), is_known=st.booleans())
+    def lose_a_dispatch(self, data, is_known):
+        """It did not reach whoever sends, or crossed the news that the client has gone."""
+        request_id = data.draw(st.sampled_from(self.untouched())).request.id
+        (self.recorder.undelivered if is_known else self.recorder.cancel)(request_id, self.now)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data())
+    def part(self, data):
+        """The process of a waiting request goes away, or is back."""
+        request = data.draw(st.sampled_from(self.waiting())).request
+        if request.id in self.accounts.parked:
+            self.recorder.readmitted(request, self.now)
+        else:
+            self.recorder.parked(request.id, self.now)
+
+    @rule(
+        tenant_id=tenant_ids,
+        backend_id=st.sampled_from([*BACKENDS, "elsewhere"]),
+        tokens=st.integers(0, 40),
+        waits=st.booleans(),
+    )
+    def take_over(self, tenant_id, backend_id, tokens, waits):
+        """Another scheduler's request is told; with the next measurements the backends are open again."""
+        self.made += 1
+        request = Request(f"r{self.made}", tenant_id, "m", self.now - 1.0, 20, 80, output_tokens_known=40)
+        if waits:
+            self.recorder.readmitted(request, self.now, prepaid=Usage(20, 0, 0) if tokens % 2 else None)
+        elif tenant_id in self.accounts.tenants.keys() - self.accounts._removed:
+            self.recorder.adopted(request, backend_id, Usage(20, 0, tokens), self.now)
+            self.cached_tokens[request.id] = 0
+
+    @rule()
+    def hand_over(self):
+        self.recorder.taken_over(self.now)
+        self.recorder.load_changed([load(each) for each in BACKENDS], self.now)
 
     @rule(tenant_id=tenant_ids, prompt_tokens=st.integers(0, 50))
     def spend(self, tenant_id, prompt_tokens):

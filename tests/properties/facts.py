@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from backends.simulation.queue_accounts import WatchedPlacement
-from backends.simulation.recording import Recorder, replay
+from backends.simulation.recording import SharedRecorder, replay
 from backends.simulation.run_accounts import RunAccounts
 from policies.accounts.cost import LinearPrice
 from policies.admission import Admission
@@ -21,6 +21,7 @@ from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Request, Tenant, Tier, Usage
+from tests.fairness_orders import CHOOSE_AMONG_REQUESTS
 
 BACKENDS = ("x", "y")
 PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again
@@ -35,7 +36,6 @@ PARAMETERS = {
     "justitia": {"kv_tokens": 100.0, "idle_s": 1.0},
     "d2lpm": {"quantum_service": 30.0},
 }
-CHOOSE_AMONG_REQUESTS = {"slack", "dlpm", "justitia"}  # all others send a tenant's oldest
 
 
 class Facts(RuleBasedStateMachine):
@@ -78,7 +78,7 @@ class Facts(RuleBasedStateMachine):
         self.scheduler = make(is_watched=True)
         self.accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
         self.entries = []
-        self.recorder = Recorder(self.scheduler, RunWatch(self.accounts, [self.entries.append, *self.judges()]))
+        self.recorder = SharedRecorder(self.scheduler, RunWatch(self.accounts, [self.entries.append, *self.judges()]))
         self.now = 0.0
         self.made = 0
         self.is_switched = False  # to another policy: who may be chosen, and who waits where, is not known any more
@@ -129,7 +129,7 @@ class Facts(RuleBasedStateMachine):
         for accounts in self.waiting():
             self.recorder.cancel(accounts.request.id, self.now)
         for accounts in self.in_flight():
-            self.end(accounts, Outcome.CLIENT_GONE)
+            self.end(accounts, Outcome.CLIENT_DISCONNECTED)
         self.recorder.restored(checkpoint, self.now, returning_s)
 
     def poll(self):
@@ -148,7 +148,7 @@ class Facts(RuleBasedStateMachine):
             self.poll()
             return
         self.accounts.compare(self.scheduler.snapshot(self.now))
-        assert wakeup is not None or not self.waiting(), "what waits has a deadline"
+        assert wakeup is not None or self.scheduler.snapshot(self.now).queued_requests == 0, "what waits has a deadline"
 
     # -- what holds ------------------------------------------------------------------------------------------
 
@@ -164,6 +164,8 @@ class Facts(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "recorder"):
             return
+        for request_id in sorted(self.accounts.parked):
+            self.recorder.cancel(request_id, self.now)
         self.poll()
         for _ in range(STEPS_MAX):
             if not self.accounts.requests:

@@ -15,6 +15,7 @@ from backends.simulation.run_accounts import RunAccounts
 from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness.bounds import BOUNDS
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
+from tests.fairness_orders import ahead_service
 
 PROMPT_ERROR_TOKENS = 5
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -73,7 +74,7 @@ class FairFacts(Facts):
         judge = ServiceBound(
             accounts,
             bound,
-            ahead_service=0.0 if bound.ahead is None else PARAMETERS[self.policy][bound.ahead],
+            ahead_service=ahead_service(self.policy, PARAMETERS.get(self.policy)),
             is_capped=self.is_capped,
             exposure=Exposure(accounts, price=self.price, prompt_error_tokens=PROMPT_ERROR_TOKENS),
         )

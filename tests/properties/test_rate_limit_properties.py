@@ -127,6 +127,6 @@ def test_tokens_of_the_minute_are_what_is_reserved_by_the_living_and_used_by_the
     for request_id in list(course.waiting):
         course.scheduler.cancel(request_id, course.now)
     for request_id in list(course.running):
-        course.scheduler.finished(request_id, Outcome.CLIENT_GONE, course.now)
+        course.scheduler.finished(request_id, Outcome.CLIENT_DISCONNECTED, course.now)
     assert course.limiter._reserved == {}
     assert course.scheduler.rate_limits("A", course.now + 61.0).tokens.remaining == LIMIT

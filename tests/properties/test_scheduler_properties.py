@@ -2,12 +2,13 @@
 
 A step is an instant: what happens in it, a poll, and the judgement of both. The same steps are made every time, and a
 history that fails is printed as it is. `make test` makes a sixth of the steps of `make test-long`, of every policy
-with every placement. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and looks for the
+with every placement; bounds are judged with capped shares for half of these, and with uncapped ones for the other
+half. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and looks for the
 shortest that fails.
 """
 
 import os
-from itertools import count
+from itertools import count, product
 
 import pytest
 from any_facts import AnyFacts
@@ -61,18 +62,29 @@ def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothin
     steps_of(AnyFacts, ANY_STEPS // divisor, histories=20 // divisor, policy=policy, placement=placement)
 
 
-@both_lengths
-@pytest.mark.parametrize("is_capped", [True, False], ids=["capped", "uncapped"])
-@every_placement
-@pytest.mark.parametrize("policy", BOUNDED)
+def fair_runs():
+    """Policy, placement, is_capped, divisor: all of them long, and half of them short, so that each policy is capped
+    with half of the placements, and each placement with half of the policies.
+    """
+    for (row, policy), (column, placement) in product(enumerate(BOUNDED), enumerate(sorted(PLACEMENT))):
+        for is_capped in (True, False):
+            name = f"{policy}-{placement}-{'capped' if is_capped else 'uncapped'}"
+            yield pytest.param(policy, placement, is_capped, 1, id=f"{name}-long", marks=pytest.mark.long)
+            if is_capped == ((row + column) % 2 == 1):
+                yield pytest.param(policy, placement, is_capped, 6, id=f"{name}-short")
+
+
+@pytest.mark.parametrize(("policy", "placement", "is_capped", "divisor"), [*fair_runs()])
 def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placement, is_capped, divisor):
     attributes = {"policy": policy, "placement": placement, "is_capped": is_capped}
     steps_of(FairFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
 
 
 def test_every_policy_says_what_it_promises_and_the_baselines_and_experiments_promise_nothing():
-    assert BOUNDS.keys() == FAIRNESS.keys()
-    assert FAIRNESS.keys() - set(BOUNDED) == {"fifo", "lcf", "equinox", "justitia"}
+    without = FAIRNESS.keys() - set(BOUNDED)
+    experimental = {name for name, order in FAIRNESS.items() if ".experimental." in order.__module__}
+    assert {"fifo", "lcf"} | experimental <= without
+    assert not without & {"vtc", "slack", "dlpm", "drr"}
 
 
 def test_the_steps_are_enough():

@@ -9,7 +9,8 @@ from external_load import ExternalLoad
 from backends.engine.coefficients import COEFFICIENTS
 from backends.simulation.workload import Arrival
 from backends.simulation.world import World
-from policies.capacity.backend import KV_HEADROOM_RATIO, KV_RULES, PREEMPTION_SHRINK_RATIO
+from policies.capacity.backend import KV_RULES
+from policies.capacity.headroom import KV_HEADROOM_RATIO, PREEMPTION_SHRINK_RATIO
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 

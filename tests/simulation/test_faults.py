@@ -24,6 +24,7 @@ from policies.fairness.bounds import BOUNDS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.scheduler import Scheduler
 from policies.types import Outcome, Tenant
+from tests.fairness_orders import CHOOSE_AMONG_REQUESTS, ahead_service
 
 ENGINES = ("x", "y")
 TENANTS = (Tenant("chat"), Tenant("batch", weight=2.0), Tenant("short"), Tenant("rare", weight=0.5))
@@ -34,9 +35,7 @@ SHAPES = {  # calls per second, prompt tokens, output tokens
     "rare": (0.2, (50, 100), (50, 100)),
 }
 PARAMETERS = {"slack": {"slack_service": 3_000.0, "second_key": "arrival"}}
-AHEAD = {"slack": 3_000.0, "dlpm": 2_000.0, "drr": 500.0}  # what each lets a tenant run ahead by
-CHOOSE_AMONG_REQUESTS = {"slack", "dlpm", "justitia"}
-MAIN = ["vtc", "slack", "dlpm", "drr"]
+MAIN = [name for name, bound in BOUNDS.items() if bound is not None]
 
 
 def mostly_long(names, *short):
@@ -130,7 +129,8 @@ class FaultyRun:
                 yield QueueWatcher(backend_id, place, queue_accounts, [self.bound(queue_accounts)])
 
     def bound(self, accounts):
-        judge = ServiceBound(accounts, BOUNDS[self.policy], ahead_service=AHEAD.get(self.policy, 0.0), every_s=0.2)
+        ahead = ahead_service(self.policy, PARAMETERS.get(self.policy))
+        judge = ServiceBound(accounts, BOUNDS[self.policy], ahead_service=ahead, every_s=0.2)
         self.bounds.append(judge)
         return judge
 
@@ -193,15 +193,15 @@ def test_tenants_come_go_and_change_weight_while_engines_die(policy):
         EngineDies(backend_id="x", at_s=20.0),
     ]
     run = FaultyRun(policy, faults=faults)
-    refused = [record for record in run.records if record.refused is not None]
-    assert {record.tenant_id for record in refused} == {"short"}
+    rejected = [record for record in run.records if record.rejected is not None]
+    assert {record.tenant_id for record in rejected} == {"short"}
     assert any(record.tenant_id == "short" and record.arrived_at > 16.0 for record in run.records if record.served)
 
 
 @pytest.mark.parametrize("policy", mostly_long(MAIN, "vtc"))
 def test_clients_that_leave_while_engines_die_leave_nothing_behind(policy):
     run = FaultyRun(policy, faults=[dies, slows], patience_s=6.0, metrics_lag_s=1.0)
-    gone = [entry for entry in run.finished() if entry.outcome is Outcome.CLIENT_GONE]
+    gone = [entry for entry in run.finished() if entry.outcome is Outcome.CLIENT_DISCONNECTED]
     assert gone
     assert any(entry.call == "cancel" for entry in run.entries)
     assert run.lost

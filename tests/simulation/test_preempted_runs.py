@@ -47,7 +47,7 @@ def run(preempt_service):
     return records, entries
 
 
-def test_requests_that_are_withdrawn_are_served_later_and_every_charge_is_the_price_of_what_was_produced():
+def test_requests_that_are_preempted_are_served_later_and_every_charge_is_the_price_of_what_was_produced():
     records, entries = run(preempt_service=5_000.0)
     preempted = [action for entry in entries if isinstance(entry, Polled) for action in entry.actions]
     assert any(isinstance(action, Preempt) for action in preempted)

@@ -70,7 +70,7 @@ ENTRIES = [
     Progressed(0.5, "r1", Usage(7, 3, 2)),
     Returned(0.6, "r1", 0.25),
     Cancelled(0.7, "r1"),
-    Finished(0.8, "r3", Outcome.CLIENT_GONE),
+    Finished(0.8, "r3", Outcome.CLIENT_DISCONNECTED),
     PolicyChanged(0.9, fairness=PolicyChoice("slack", {"slack_service": 2.5, "second_key": "prefix"})),
     TenantsChanged(0.9, (), (), (), tiers_removed=("gold",)),
     Restored(0.9, {"x": QueueCheckpoint(1 / 3, {"default": TierCheckpoint(2.0, 1 / 7, {"a": 1e-9})})}, 10.0),
@@ -95,7 +95,7 @@ def record_a_run(listener):
             prompt_tokens=(10, 500),
             output_tokens=(1, 300),
             rng=rng,
-            patience_s=25,
+            patience_s=12,
         )
         for tenant in TENANTS
     ]

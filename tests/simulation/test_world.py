@@ -7,10 +7,11 @@ from simulated_pool import ENGINE, TRACE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
+from backends.engine.fair_batching import FairBatching
 from backends.simulation.answer_pace import is_inside
-from backends.simulation.recording import LoadChanged, Polled, Progressed, Recorder, Submitted
+from backends.simulation.recording import LoadChanged, Measured, Polled, Progressed, Recorder, Submitted
 from backends.simulation.workload import Arrival, even, from_csv, merged, poisson
-from backends.simulation.world import World
+from backends.simulation.world import KnownSteps, World
 from policies.prediction import NoPrediction, Oracle
 from policies.scheduler import Scheduler
 from policies.types import Reason, SloEnvelope, Tenant
@@ -59,6 +60,22 @@ def test_metrics_are_fed_once_a_second_while_anything_lives():
     assert len(times) >= 4
 
 
+def test_every_step_ends_with_a_report_of_the_budget_and_the_calls_that_it_includes():
+    """A report is told before the next decision. What was sent since is subtracted from it, not added to it again."""
+    entries, envelope = [], SloEnvelope(0.5, 0.05)
+    engine = Engine(A10G, batching=FairBatching(A10G.step_time_model(), tokens_max=512))
+    scheduler = Recorder(Scheduler(tenants=[Tenant("a")]), entries.append)
+    world = World(scheduler, {"x": engine}, steps=KnownSteps(batching="fair", budget_for=envelope))
+    sizes = {"prompt_tokens": 500, "output_tokens": 40, "output_tokens_max": 40, "envelope": envelope}
+    list(world.run(arrival(at_s=at_s, **sizes) for at_s in (0.0, 0.01, 0.2, 0.21, 0.5, 9.0)))
+    idle_tokens = Engine(A10G).prefill_budget(0.0, envelope)
+    told = [(e.now, e.load.pab_tokens, e.load.pab_dispatches[""]) for e in entries if isinstance(e, Measured)]
+    assert told[0] == (0.0, idle_tokens, 0)
+    assert [dispatches for now, _, dispatches in told if now in (0.2, 0.5)] == [2, 4]  # 0.01, 0.21: no step ended since
+    assert all(tokens < idle_tokens for now, tokens, _ in told if now in (0.2, 0.5))
+    assert told[-1][1:] == (idle_tokens, 6)
+
+
 def test_a_token_alone_is_no_reason_to_poll_and_is_told_before_the_next_poll():
     entries = []
     late = arrival("b", at_s=0.93)
@@ -88,8 +105,8 @@ def test_a_request_that_waits_too_long_is_refused_at_its_deadline_although_nothi
     blocker = arrival("a", prompt_tokens=9000, output_tokens=300, output_tokens_max=300)
     world = make_world(entries.append, wait_s_max=1.5)
     records = list(world.run([blocker, arrival("b", 0.001, prompt_tokens=800)]))
-    refused = next(record for record in records if record.refused)
-    assert (refused.tenant_id, refused.refused) == ("b", Reason.QUEUE_TIMEOUT)
+    rejected = next(record for record in records if record.rejected)
+    assert (rejected.tenant_id, rejected.rejected) == ("b", Reason.QUEUE_TIMEOUT)
     assert 1.501 in [entry.now for entry in entries if isinstance(entry, Polled)]
 
 

@@ -6,6 +6,7 @@ policies/ may not reach a clock, chance, the system or the network. Only composi
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,8 +25,11 @@ VALUES = (
     "policies.placement.base",
     "policies.capacity.prefix_index",
     "policies.accounts.checkpoint",
+    "policies.admission.rate_window",
     "policies.scheduler_protocol",
+    "policies.forwarding",
     "policies.fairness.bounds",
+    "policies.fairness.fairness_bound",
 )
 VALUES += (
     "policies.step_time",
@@ -48,7 +52,22 @@ COMPOSITION_ROOTS = (
     "backends/vllm_plugin/queue_order.py",
 )
 CONFIG = "gateway/config/"  # may read the tables' keys
+# A folder may import those before it in its package, never one after it. Files beside the folders are not in the table:
+# those of a package's vocabulary stand below them, those that put it together above.
+FOLDERS = {
+    "policies": (
+        "accounts", "admission", "step_time", "prediction", "fairness", "batching", "limit", "capacity", "placement",
+        "fleet", "queueing", "slo", "pool",
+    ),
+    "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
+    "gateway": (
+        "cluster", "store", "api", "config", "identity", "ports", "scheduling", "observability", "simulate", "http",
+        "state", "calibrate", "intake", "bench", "forwarding", "handlers", "admin", "shared_order", "workers",
+    ),
+}  # fmt: skip
 FUNCTION_LINES_MAX = 70
+METHODS_MAX = 37  # of a class: a class with more answers more than one question
+METHODS_MAX_OF = {"Scheduler": 44, "Follower": 42}  # 27 are the facts, decisions and views of a Scheduler
 
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")
@@ -108,6 +127,24 @@ def long_functions(tree: ast.AST) -> list[tuple[str, int]]:
     return [(name, count) for name, count in lines if count > FUNCTION_LINES_MAX]
 
 
+def classes(tree: ast.Module) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def methods(of: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in of.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def imports_of_later_folders(file: str, tree: ast.Module) -> list[str]:
+    package, folder, *rest = file.split("/")
+    if not rest:
+        return []
+    order = FOLDERS[package]
+    later = {f"{package}.{each}" for each in order[order.index(folder) + 1 :]}
+    modules = [full for name, taken in imports(tree) for full in (name, *(f"{name}.{each}" for each in taken))]
+    return [each for each in modules if ".".join(each.split(".")[:2]) in later]
+
+
 @every_file
 def test_imports_go_from_gateway_to_backends_to_policies_and_never_back(file):
     assert wrong_way(file, parse(file)) == []
@@ -116,6 +153,12 @@ def test_imports_go_from_gateway_to_backends_to_policies_and_never_back(file):
 @pytest.mark.parametrize("file", [file for file in FILES if file.startswith("policies/")])
 def test_policies_import_the_standard_library_alone_and_nothing_of_it_that_is_not_pure(file):
     assert impure(parse(file)) == []
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("gateway/cluster/")])
+def test_the_shared_order_is_as_pure_as_policies_but_for_its_encoding(file):
+    others = [module for module in impure(parse(file)) if module != "msgspec"]
+    assert [module for module in others if not module.startswith("gateway.cluster")] == []
 
 
 @pytest.mark.parametrize(
@@ -128,6 +171,35 @@ def test_only_composition_roots_name_concrete_policies(file):
 @every_file
 def test_a_function_is_short_enough_to_read(file):
     assert long_functions(parse(file)) == []
+
+
+@every_file
+def test_a_folder_imports_only_those_below_it(file):
+    assert not imports_of_later_folders(file, parse(file))
+
+
+@every_file
+def test_a_class_has_few_enough_methods_to_know(file):
+    assert not [
+        each.name for each in classes(parse(file)) if len(methods(each)) > METHODS_MAX_OF.get(each.name, METHODS_MAX)
+    ]
+
+
+def test_a_class_name_means_one_thing():
+    names = Counter(each.name for file in FILES for each in classes(parse(file)))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_table_of_folders_is_complete():
+    for package, folders in FOLDERS.items():
+        present = {path.parent.name for path in ROOT.joinpath(package).glob("*/__init__.py")}
+        assert set(folders) == present
+
+
+def test_the_rules_find_a_folder_that_imports_one_above_it():
+    tree = ast.parse("from gateway import admin, api\nfrom gateway.store import sqlite")
+    assert imports_of_later_folders("gateway/api/x.py", tree) == ["gateway.admin"]
+    assert imports_of_later_folders("gateway/x.py", tree) == []
 
 
 def test_the_rules_are_about_files_that_exist():

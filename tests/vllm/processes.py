@@ -26,6 +26,7 @@ INSTALLED = HERE.parents[1] / ".vllm"  # by install.sh
 VLLM_START_S_MAX = 180.0
 GATEWAY_START_S_MAX = 20.0
 STOP_S_MAX = 20.0
+CONDITION_S_MAX = 60.0  # on a machine that is busy with something else; a condition that holds is noticed at once
 
 
 class Server:
@@ -191,7 +192,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def until(condition: Callable[[], bool], *, timeout_s: float = 10.0, what: str = "", pause_s: float = 0.02) -> None:
+def until(
+    condition: Callable[[], bool], *, timeout_s: float = CONDITION_S_MAX, what: str = "", pause_s: float = 0.02
+) -> None:
     """Wait until the condition holds. Fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():

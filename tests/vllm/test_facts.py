@@ -54,7 +54,7 @@ async def test_the_kv_pool_has_the_size_that_vllm_says(vllm):
         assert load(pool).kv_tokens_max == int(size) == 131072
         assert load(pool).kv_block_tokens == 128
         assert pool.states() == {"vllm": HealthState.HEALTHY}
-        assert [entry["id"] for entry in pool.models()] == ["tiny"]
+        assert [card.id for card in pool.catalog.models()] == ["tiny"]
 
 
 def test_the_gateway_fills_the_part_of_the_kv_pool_that_it_may(vllm, gateway):
@@ -100,10 +100,10 @@ async def test_the_size_of_a_full_step_is_learnt_from_a_vllm_in_which_prompts_wa
         await asyncio.to_thread(server.start)
         async with watching(server) as pool:
             mix = Mix(random.Random(1), context_tokens_max=4096)
-            async with Load(pool.spec("vllm"), mix, model="tiny") as calls:
-                working = asyncio.create_task(calls.run(48, 60.0))
+            async with Load(pool["vllm"].spec, mix, model="tiny") as calls:
+                working = asyncio.create_task(calls.run(48, 300.0))
                 try:
-                    await until(lambda: load(pool).step_tokens_max is not None, timeout_s=60.0)
+                    await until(lambda: load(pool).step_tokens_max is not None, timeout_s=300.0)
                 finally:
                     working.cancel()
                     await asyncio.gather(working, return_exceptions=True)

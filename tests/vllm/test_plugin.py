@@ -148,7 +148,7 @@ def test_the_gateway_understands_the_reports(fair):
     status, body = steps(fair)
     assert status == 200
     reports = PluginReports()
-    assert reports.told(body)
+    assert reports.read(body)
     assert reports.engines.step_tokens_max == 2048
     assert reports.engines.requests_running_max == 16
     assert reports.engines.reads_priority is False
@@ -290,6 +290,11 @@ def test_a_gateway_finds_the_plugin_and_tells_it_whose_a_call_is(fair, tmp_path)
         answer(gateway, {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}, CHAT)
         (number,) = engine(fair)["dispatches"].values()
         assert number == 6
+        # The budget of a step is known once enough steps were timed, which tests before this one may not have run.
+        for seed in range(50):
+            if engine(fair)["pab_tpot_s"] is not None:
+                break
+            answer(gateway, completion(100 + seed, prompt_tokens=200, output_tokens=50))
         assert engine(fair)["pab_tpot_s"] <= 0.030
     finally:
         gateway.stop()

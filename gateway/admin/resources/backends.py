@@ -79,7 +79,7 @@ class BackendRoutes:
             id=entry.name,
             origin=entry.origin,
             url=section.url,
-            pool=self.backends.pool_of_backend(entry.name) if there else section.pool,
+            pool=self.backends.catalog.pool_of_backend(entry.name) if there else section.pool,
             kind=(self._kind(entry.name) if there else None) or section.kind,
             requests_running_max=section.requests_running_max,
             kv_tokens_max=section.kv_tokens_max,
@@ -88,9 +88,9 @@ class BackendRoutes:
             step_time=None if section.step_time is None else _named(section.step_time),
             step_time_now=self._believed(section, entry.name, view.step_time) if view and view.step_time else None,
             draining=section.draining,
-            state=str(self.backends.states()[entry.name]) if there else ABSENT,
-            trouble=self.backends.last_error(entry.name) if there else self.in_force.fault(entry.name),
-            models=self.backends.models_of(entry.name) if there else [],
+            state=str(self.backends[entry.name].health.state) if there else ABSENT,
+            trouble=self.backends[entry.name].last_error if there else self.in_force.fault(entry.name),
+            models=[card.id for card in self.backends[entry.name].cards] if there else [],
             in_flight_requests=view.in_flight_requests if view else 0,
             requests_limit=view.requests_limit if view else None,
             reserved_tokens=view.reserved_tokens if view else 0,
@@ -100,15 +100,15 @@ class BackendRoutes:
 
     def _kind(self, backend_id: str) -> str | None:
         """The configured or detected kind, None while it is unknown."""
-        kind = self.backends.kind(backend_id)
+        kind = self.backends[backend_id].known_kind
         return None if kind is GENERIC else kind.name
 
     def _believed(
         self, section: ManagedBackend, backend_id: str, now: policy.StepTime
     ) -> backend_models.BelievedStepTime:
         """The current step time model, and its origin."""
-        origin = "learnt" if self.backends.has_learnt_steps(backend_id) else "stored"
-        if origin == "stored" and section.step_time is not None and now == self.backends.spec(backend_id).step_time:
+        origin = "learnt" if self.backends[backend_id].step_times.has_learnt else "stored"
+        if origin == "stored" and section.step_time is not None and now == self.backends[backend_id].spec.step_time:
             origin = "named"
         known: dict[str, Any] = write_configured(now)
         return backend_models.BelievedStepTime.model_construct(**known, sure=now.is_sure, origin=origin)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from gateway.admin import live_models, models
 from gateway.admin.backend_models import StepsResource
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.cluster.view import ClusterView
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
 from gateway.state.budgets import Budgets
@@ -58,23 +59,29 @@ class LiveRoutes:
     pools: Pools
     budgets: Budgets
     clock: Callable[[], float]
+    cluster_view: Callable[[], ClusterView]
     rates: Rates = field(default_factory=Rates)
 
     def routes(self) -> Iterator[Route]:
         yield Route(
             method="GET", path="/state", role=Role.VIEWER, summary="Pools and backends as they are now.",
-            run=self.state, answer=live_models.LiveState,
+            run=self.state, answer=live_models.LiveState, live=True,
         )  # fmt: skip
         yield Route(
             method="GET", path="/state/tenants", role=Role.VIEWER,
             summary="Every tenant's queue, counters and rate of service in every pool, by pool and tenant.",
-            run=self.tenants, query=live_models.TenantStatePage, answer=live_models.TenantStates,
+            run=self.tenants, query=live_models.TenantStatePage, answer=live_models.TenantStates, live=True,
         )  # fmt: skip
 
         yield Route(
             method="GET", path="/state/budgets", role=Role.VIEWER,
             summary="Every budget of tokens: what is used and what is left, by tenant and key.",
-            run=self.budgets_left, query=models.Page, answer=live_models.BudgetStates,
+            run=self.budgets_left, query=models.Page, answer=live_models.BudgetStates, live=True,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path="/cluster", role=Role.VIEWER,
+            summary="The processes that share one order, and the one that leads, as this one sees them.",
+            run=self.cluster, answer=live_models.ClusterResource,
         )  # fmt: skip
 
     async def state(self, _asked: AdminRequest) -> AdminAnswer:
@@ -137,6 +144,21 @@ class LiveRoutes:
         cursor = "\n".join(holders[query.limit - 1]) if more else None
         return AdminAnswer(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
+    async def cluster(self, _asked: AdminRequest) -> AdminAnswer:
+        view = self.cluster_view()
+        members = [
+            live_models.ClusterMemberResource(
+                name=member.name, role=member.role, address=member.address or None, since=member.since_s
+            )
+            for member in view.members
+        ]
+        return AdminAnswer(
+            live_models.ClusterResource(
+                name=view.name, role=view.role, leader=view.leader, epoch=view.epoch, standalone=view.is_standalone,
+                elections=view.elections, round_trip_s=view.round_trip_s, members=members,
+            )
+        )  # fmt: skip
+
     async def _measure(self, pool: str, names: list[str]) -> set[str]:
         """Start to measure tenants without a rate and return them, after FIRST_LOOK_S if any of them has requests in
         flight.
@@ -163,7 +185,7 @@ class LiveRoutes:
                 over_s = FIRST_LOOK_S / 2 if name in unknown else RATE_S
                 rate = self.rates.per_s((pool, name), view.service, now, over_s=over_s)
                 yield _shown(
-                    live_models.TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate,
+                    live_models.TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate, key=view.rank,
                     slack_s_min=slacks_s.get(name), attainment=_shown(live_models.AttainmentResource, view.attainment),
                 )  # fmt: skip
 
@@ -175,7 +197,10 @@ def steps_of(view: BackendView) -> StepsResource | None:
 
 def _backend(view: BackendView) -> live_models.BackendState:
     reserves = {tier_id: _shown(live_models.Reserve, reserve) for tier_id, reserve in view.reserves.items()}
-    return _shown(live_models.BackendState, view, steps=steps_of(view), reserves=reserves)
+    return _shown(
+        live_models.BackendState, view, foreign_requests=view.external_requests, foreign_tokens=view.external_tokens,
+        steps=steps_of(view), reserves=reserves,
+    )  # fmt: skip
 
 
 def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, live_models.TierState]:

@@ -35,7 +35,8 @@ class UsageAndAuditRoutes:
             conflicts="There are too many rows: ask for fewer days.",
         )  # fmt: skip
         yield Route(
-            method="GET", path="/audit", role=Role.VIEWER, summary="Who changed what, the newest first.",
+            method="GET", path="/audit", role=Role.VIEWER,
+            summary="Who changed what, and at which replica; the newest first.",
             run=self.audit, query=models.AuditPage, answer=models.AuditList, stored=True,
         )  # fmt: skip
 
@@ -66,6 +67,7 @@ class UsageAndAuditRoutes:
                 revision=entry.revision,
                 at=entry.at_s,
                 actor=entry.actor,
+                replica=entry.replica or None,
                 action=entry.action,
                 kind=entry.kind,
                 name=entry.name,

@@ -3,7 +3,7 @@
 -- KEYS  documents, arrivals, counters, settling (see news.lua);  deleted: sorted set of kind/name by version
 --       audit: sorted set of entries (JSON) by revision
 -- ARGV  epoch and revision as the gateway knows them;  how many audit entries and deletions are kept
---       "at_s" and "actor" of the audit entries (JSON);  when the gateway gives up, by this server's clock
+--       "at_s", "actor" and "replica" of the audit entries (JSON);  when the gateway gives up, by this server's clock
 --       for each change: kind/name, "kind" and "name" (JSON), the version it must have ("": any), body ("": delete)
 --
 -- Returns {'done', revision of the first change}, or {'conflict', index of the change, present version}, {'settling',

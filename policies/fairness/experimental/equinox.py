@@ -13,11 +13,12 @@ and replaced by the observed values at the end. A returning tenant is lifted to 
 tenants, as in VTC. No bound is claimed. Costs O(waiting tenants) per decision.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from policies.accounts.ledger import InFlight
-from policies.fairness.base import Accounts, Eligible, Waiting
+from policies.fairness.base import Accounts, Eligible, Waiting, of_others
 from policies.types import Request
 
 ALPHA, BETA = 0.7, 0.3
@@ -103,7 +104,8 @@ class DualCounter(Accounts):
         correction = Score(observed.user - predicted.user, observed.resource - predicted.resource)
         self._add(entry.request.tenant_id, correction)
 
-    def pick(self, eligible: Eligible) -> Request | None:
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        eligible = of_others(eligible, besides)
         waiting = [account for account in self._accounts.values() if account.is_waiting]
         scores = [self.counters(account.tenant_id) for account in waiting]
         user_max = max((score.user for score in scores), default=0.0) or 1.0

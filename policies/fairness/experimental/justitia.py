@@ -16,10 +16,11 @@ Shares are those of agents, not of tenants: a tenant with many agents at a time 
 naming programs, because a call that names none is an agent already.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from policies.accounts.ledger import InFlight
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
@@ -60,6 +61,7 @@ class _Agent:
 class AgentTags(Accounts):
     """The request of the agent with the smallest tag is next."""
 
+    chooses_among_requests: ClassVar[bool] = True
     follows_requests = True
     is_fair = False  # an agent gets all that it can use
 
@@ -127,8 +129,8 @@ class AgentTags(Accounts):
         served = entry.usage.output_tokens if entry.service else 0
         self._over(entry.request, call_cost(entry.usage.prompt_tokens, served), now)
 
-    def pick(self, eligible: Eligible) -> Request | None:
-        account = self._heap.first_of(lambda account: eligible(self._best(account)[1]))
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        account = self._heap.first_of(lambda account: eligible(self._best(account)[1]), besides)
         return self._best(account)[1] if account else None
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:

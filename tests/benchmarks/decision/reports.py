@@ -75,7 +75,7 @@ class Gateway:
     async def fill(self, waiting: int) -> None:
         """As many requests run as there are seats, and so many more wait in each pool."""
         for spec in self.specs:
-            self.backends._backends[spec.id].health.poll_answered(asyncio.get_running_loop().time())
+            self.backends[spec.id].health.poll_answered(asyncio.get_running_loop().time())
             self.tell(spec)
         self.pools.changed()
         await turns()
@@ -108,7 +108,7 @@ class Gateway:
 
     def tell(self, spec: BackendSpec) -> None:
         """This backend's metrics were read."""
-        member = self.backends._backends[spec.id]
+        member = self.backends[spec.id]
         member.measured_at = asyncio.get_running_loop().time()
         member.metrics = EngineMetrics(
             requests_running=self._in_flight,
@@ -118,7 +118,7 @@ class Gateway:
             kv_block_tokens=KV_BLOCK_TOKENS,
             preemptions_total=0,
         )
-        self.backends._settle(member, member.health.state, why="")
+        self.backends._settle(member, member.health.state, "")
 
     async def stop(self) -> None:
         for task in self.tasks:

@@ -1,15 +1,17 @@
-"""A chat beside a flood: who keeps the chat's latencies when a batch tenant sends 2,000-token prompts without end?
+"""A chat beside a flood: what keeps the chat's latencies when a batch tenant sends 2,000-token prompts without end?
 
     python tests/benchmarks/demos/slo.py [--vllm DIR] [--out DIR] [--rounds N] [--arms none,fifo,...]
 
 One real vLLM whose full step stays under the chat's target for the time per token, and that gives no prompt more than
 a part of a step (--long-prefill-token-threshold), whoever is in front of it. How many tokens that is depends on the
 machine, and follows from what a first engine takes, of which the gateway's step-time model is learnt, too (`fairlead
-calibrate`, CALIBRATION_S). The targets are those that an empty engine gives: three times the chat's own median time to
-first token and a full step, and three times its median time per output token. The chat arrives at random times
-(Poisson); the flood has always FLOOD requests in flight. The ways to serve both take turns, each time with a fresh
-gateway that starts from what was learnt. The plugin's vLLM runs beside the other; one of them does nothing. Throughput
-is what vLLM's own counters moved by. Prints the results and saves them as text and JSON.
+calibrate`, CALIBRATION_S). The targets are those that an empty engine gives: three times the chat's own median time
+to first token and a full step, and three times its median time per output token, or what the smallest useful step
+needs where the engine is slower than that: one that holds a part of one long prompt and leaves room for a short one.
+The chat arrives at random times (Poisson); the flood has always FLOOD requests in flight. The ways to serve both take
+turns, each time with a fresh gateway that starts from what was learnt. The plugin's vLLM runs beside the other; one
+of them does nothing. Throughput is what vLLM's own counters moved by. Prints the results and saves them as text and
+JSON.
 """
 
 import argparse
@@ -47,7 +49,7 @@ CALIBRATION_S = 20
 FIRST_STEP_TOKENS_MAX = 512  # of the engine that is calibrated
 STEP_TOKENS_UNIT = 32
 STEP_RATIO_MAX = 0.6  # of the target for the time per token: what a full step takes; the rest is for noise
-FREE_TOKENS = 48  # of every step, for a short prompt that may come
+FREE_TOKENS = 64  # of every step, for a short prompt that may come: the chat's fits one step
 SHARE_TOKENS = 64  # about what a long prompt gets of it
 POOL = ("--num-gpu-blocks-override", "2048")
 WITH_PLUGIN = "VTC + SLO + plugin"
@@ -156,6 +158,7 @@ def choose_steps(installed: Path, folder: Path, step_time: Path) -> Steps:
     # A step takes as long as one of a few decodes, and more in proportion to its tokens.
     room_s = (STEP_RATIO_MAX * TARGET_FACTOR - 1) * token_s
     tokens_max = round(first.tokens_max * room_s / (full_s - token_s) / STEP_TOKENS_UNIT) * STEP_TOKENS_UNIT
+    tokens_max = max(FREE_TOKENS + SHARE_TOKENS, tokens_max)
     long_prompts = (tokens_max - FREE_TOKENS) // SHARE_TOKENS
     steps = Steps(tokens_max, (tokens_max - FREE_TOKENS) // long_prompts)
     print(f"{steps}: {long_prompts} long prompts leave {FREE_TOKENS} tokens of a step to short ones", flush=True)
@@ -170,7 +173,8 @@ def alone(backend) -> Turn:
 def measure_alone(backend, steps: Steps) -> tuple[Targets, Turn]:
     """The same, and the targets that follow."""
     solo, full_s = alone(backend), measure_full_step(backend, steps)
-    targets = Targets(ttft_s=TARGET_FACTOR * median(solo.ttft_s) + full_s, tpot_s=TARGET_FACTOR * median(solo.tpot_s))
+    tpot_s = max(TARGET_FACTOR * median(solo.tpot_s), full_s / STEP_RATIO_MAX)
+    targets = Targets(ttft_s=TARGET_FACTOR * median(solo.ttft_s) + full_s, tpot_s=tpot_s)
     print(
         f"alone: TTFT {1e3 * median(solo.ttft_s):.1f} ms, TPOT {1e3 * median(solo.tpot_s):.1f} ms; a full step of"
         f" {steps.tokens_max} tokens {1e3 * full_s:.1f} ms; targets {1e3 * targets.ttft_s:.1f} and"

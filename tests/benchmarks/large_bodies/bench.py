@@ -2,9 +2,13 @@
 
     python tests/benchmarks/large_bodies/bench.py [--rounds 3] [--only unread]
 
-A gateway as a process of its own (with PYTHONPATH at another tree, that one's). Another process asks its /livez all the
-time and prints the longest that an answer took, beside the longest with nothing else to do, and the peak of the
-gateway's resident memory above what it had before, over the length of the body.
+A gateway as a process of its own (run from another tree's folder, that one's). Printed are
+
+- the longest that its event loop was away, by a task that wakes every millisecond, less the time in which the kernel
+  gave the loop's thread no core (/proc/thread-self/schedstat): what the gateway itself is to blame for;
+- the longest that /livez took for another process, beside the longest with nothing else to do. Three busy processes
+  share the cores here, so part of it is the kernel's;
+- the peak of resident memory above what it was before, over the length of the body.
 
 answer    one whole answer of 60 MB with logprobs
 request   one request of 15 MB: many small objects; the same as one text; and as token ids
@@ -16,6 +20,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -27,7 +32,36 @@ from aiohttp import web
 PIPE = asyncio.subprocess.PIPE
 PIECE = 1 << 16
 
-SERVE = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config"]
+PROBE = """
+import asyncio, os, signal, time
+from gateway import app, cli
+
+serve, worst_s = app._serve, 0.0
+
+async def tick():
+    global worst_s
+    waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    def now():
+        return time.perf_counter() - int(os.pread(waits, 64, 0).split()[1]) / 1e9
+    while True:
+        before = now()
+        await asyncio.sleep(0.001)
+        worst_s = max(worst_s, now() - before)
+
+def report():
+    global worst_s
+    print("away for", worst_s, flush=True)
+    worst_s = 0.0
+
+async def probed(*given):
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report)
+    ticking = asyncio.ensure_future(tick())
+    await serve(*given)
+
+app._serve = probed
+cli.main()
+"""
+SERVE = [sys.executable, "-c", PROBE, "serve", "--config"]
 CHAT = "/v1/chat/completions"
 MB = 1_000_000
 UNREAD = 30
@@ -70,7 +104,7 @@ REQUESTS = {
 
 @contextlib.asynccontextmanager
 async def serving(length):
-    """The gateway's URL and process id, before a backend whose answers have this length."""
+    """The gateway's URL and its process, before a backend whose answers have this length."""
     bodies = answer_of(length)
 
     async def handle(request):
@@ -100,7 +134,7 @@ async def serving(length):
         try:
             await process.stdout.readuntil(b"fairlead serves ")
             url = (await process.stdout.readline()).decode().split(". ")[0].strip()
-            yield url, process.pid
+            yield url, process
         finally:
             process.terminate()
             await process.communicate()
@@ -132,12 +166,16 @@ class Asker:
 
 
 async def measure(length, body, path):
-    """Longest wait of /livez idle and during the call, in ms; the peak of memory over the body; the status."""
-    async with serving(length) as (url, pid), aiohttp.ClientSession() as session:
+    """How long the loop was away, and the longest wait of /livez idle and during the call, in ms; the peak of memory
+    over the body; the status.
+    """
+    async with serving(length) as (url, process), aiohttp.ClientSession() as session:
+        pid = process.pid
         async with Asker(url) as idle:
             await asyncio.sleep(1.0)
         before, _ = resident(pid)
         forget_peak(pid)
+        await away_ms(process)
 
         async def pieces():
             for at in range(0, len(body), PIECE):
@@ -148,7 +186,14 @@ async def measure(length, body, path):
             async for _ in answered.content.iter_chunked(1 << 18):
                 pass
             status = answered.status
-        return idle.worst_ms, during.worst_ms, resident(pid)[1] - before, status
+        return await away_ms(process), idle.worst_ms, during.worst_ms, resident(pid)[1] - before, status
+
+
+async def away_ms(process):
+    """The longest that the gateway's loop was away since this was last asked."""
+    process.send_signal(signal.SIGUSR1)
+    await process.stdout.readuntil(b"away for ")
+    return float(await process.stdout.readline()) * 1e3
 
 
 def forget_peak(pid):
@@ -158,7 +203,8 @@ def forget_peak(pid):
 
 async def unread():
     """Peak of memory while clients take nothing of 30 answers of 20 MB."""
-    async with serving(20 * MB) as (url, pid):
+    async with serving(20 * MB) as (url, process):
+        pid = process.pid
         before, _ = resident(pid)
         host, port = url.removeprefix("http://").split(":")
         body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}]}).encode()
@@ -187,11 +233,13 @@ async def main():
         cases[f"request of {len(body) / MB:.0f} MB, {name}"] = (300, body, "/v1/completions" if "ids" in name else CHAT)
     for name, (length, body, path) in cases.items():
         for _ in range(rounds if options.only in name else 0):
-            idle, worst, peak, status = await measure(length, body, path)
+            away, idle, worst, peak, status = await measure(length, body, path)
             size = max(length, len(body))
-            print(f"{name}: /livez at most {worst:.1f} ms (idle {idle:.1f}), memory {peak / size:.1f} x body, {status}")
+            livez = f"/livez at most {worst:.1f} ms (idle {idle:.1f})"
+            print(f"{name}: loop away {away:.1f} ms, {livez}, memory {peak / size:.1f} x body, {status}")
     if options.only in "unread":
         await unread()
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

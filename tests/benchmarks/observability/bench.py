@@ -1,5 +1,7 @@
 """What do traces and metrics cost, per call and per look? In CPU time, beside the same with both off.
 
+    python tests/benchmarks/observability/bench.py
+
     calls    one that is not sampled, one in a hundred sampled, all sampled; counted for metrics
     /metrics with a thousand tenants: CPU time in all, and the longest that the event loop is kept from turning, which
              a call would have to wait
@@ -7,6 +9,7 @@
 Other processes of the machine do not count: CPU time of this one, the least of several runs.
 """
 
+import argparse
 import asyncio
 import sys
 import time
@@ -16,6 +19,9 @@ from random import Random
 import uvloop
 from multidict import CIMultiDict
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+if __name__ == "__main__":  # before the rest of the imports, which take seconds
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "integration")]
 from gateway_rig import MODEL, gateway, scripted, until  # noqa: E402
@@ -87,8 +93,8 @@ def bench_calls():
 
 async def bench_metrics():
     async with scripted() as backend, gateway(backend, metrics={"tenants_max": TENANTS}) as rig:
-        await until(lambda: rig.gateway.pools.find(MODEL))
-        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        await until(lambda: rig.gateway.pools.routes.find(MODEL))
+        dispatcher, _ = rig.gateway.pools.routes.find(MODEL)
         meter = Telemetry(None, meters=[rig.gateway.metrics.calls])
         for number in range(TENANTS):
             tenant = Tenant(f"tenant-{number}")

@@ -1,11 +1,14 @@
 """When the gateway itself is short of CPU: do those that ask for little get it, beside those that ask for too much?
 
     python tests/benchmarks/overload/two_halves.py [--rate 3200] [--modest 20] [--seconds 6] [--rounds 1]
+                                                      [--tenant-queue N] [--beside CHECKOUT]
 
 50 tenants by API key send short calls (whole answers) to a backend that answers at once, on a schedule, whatever
 becomes of their calls (open loop): 25 modest ones `--modest` calls a second each, 25 greedy ones all that is missing to
 `--rate`. The gateway has CPU 1 for itself, backend and load generators (C, those of ../relay) share CPU 0. Latencies
 count from when a call was due. Before it, the modest ones run alone: what they are served then is their measure.
+--tenant-queue is the queue limit of a tenant, beyond which its calls get 429; the default one is not reached here.
+--beside runs the fairlead of another checkout (a worktree of an older commit) in turn with this one, as "beside".
 """
 
 import argparse
@@ -13,13 +16,17 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 RELAY = Path(__file__).resolve().parents[1] / "relay"
 sys.path.insert(0, str(RELAY))
 
-from bench import fairlead, free_port, pinned, process, tree  # noqa: E402
+import bench  # noqa: E402
+from bench import fairlead, fairlead_of, free_port, pinned, process, tree  # noqa: E402
+
+Command = Callable[[Path, int, int], list[str]]
 
 TENANTS = 25  # in each half
 CONNECTIONS = 4000  # of each half, at most: what is due and finds none waits in the generator
@@ -32,27 +39,35 @@ def main() -> None:
     parser.add_argument("--modest", type=float, default=20.0, help="calls a second of a modest tenant (default 20)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of a measurement (default 6)")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--tenant-queue", type=int, default=2000, help="queue.tenant_requests_max (default 2000)")
+    parser.add_argument("--beside", type=Path, help="another checkout of fairlead")
     options = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(RELAY)], check=True)
+    bench.FAIRLEAD += f"queue: {{{{tenant_requests_max: {options.tenant_queue}}}}}\n"
+    systems = {"": fairlead}
+    if options.beside is not None:
+        systems["beside: "] = fairlead_of(options.beside)
     modest = options.modest * TENANTS
     for _ in range(options.rounds):
-        with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-            port, pid = gateway(Path(directory), stack)
-            (alone,) = measure(port, pid, {"modest": modest}, options.seconds)
-            both = measure(port, pid, {"modest": modest, "greedy": options.rate - modest}, options.seconds)
-        show("modest, alone", alone)
-        for half in both:
-            show(half["label"], half)
-        print(f"modest p99 beside the greedy over alone: {both[0]['e2e_p99'] / alone['e2e_p99']:.1f}", flush=True)
+        for name, command in systems.items():
+            with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+                port, pid = gateway(Path(directory), stack, command)
+                (alone,) = measure(port, pid, {"modest": modest}, options.seconds)
+                both = measure(port, pid, {"modest": modest, "greedy": options.rate - modest}, options.seconds)
+            show(f"{name}modest, alone", alone)
+            for half in both:
+                show(f"{name}{half['label']}", half)
+            ratio = both[0]["e2e_p99"] / alone["e2e_p99"]
+            print(f"{name}{sum(half['req_s'] for half in both):.0f} calls/s, modest p99 beside over alone: {ratio:.1f}")
 
 
-def gateway(directory: Path, stack: ExitStack) -> tuple[int, int]:
+def gateway(directory: Path, stack: ExitStack, command: Command) -> tuple[int, int]:
     """Its port and its process, and a backend behind it, until the stack ends."""
     port, backend = free_port(), free_port()
-    command = [str(RELAY / "bin/mock_backend"), "-p", str(backend)]
-    stack.enter_context(process(command, cpu=0, log=directory / "backend.log", port=backend))
-    command = fairlead(directory, port, backend)
-    return port, stack.enter_context(process(command, cpu=1, log=directory / "log", port=port))
+    mock = [str(RELAY / "bin/mock_backend"), "-p", str(backend)]
+    stack.enter_context(process(mock, cpu=0, log=directory / "backend.log", port=backend))
+    serve = command(directory, port, backend)
+    return port, stack.enter_context(process(serve, cpu=1, log=directory / "log", port=port))
 
 
 def measure(port: int, pid: int, rates: dict[str, float], seconds: float) -> list[dict]:
@@ -73,8 +88,10 @@ def measure(port: int, pid: int, rates: dict[str, float], seconds: float) -> lis
 
 def show(name: str, half: dict) -> None:
     print(
-        f"{name:14} served {half['served']:6.1%} of its demand, refused {half['refused']:6.1%}, "
-        f"p50 {half['e2e_p50'] / 1000:.0f} ms, p99 {half['e2e_p99'] / 1000:.0f} ms, gateway {half['cpu_pct']:.0f} % CPU"
+        f"{name:22} served {half['served']:6.1%} of its demand, refused {half['refused']:6.1%}, "
+        f"p50 {half['e2e_p50'] / 1000:.0f} ms, p99 {half['e2e_p99'] / 1000:.0f} ms, "
+        f"gateway {half['cpu_pct']:.0f} % CPU",
+        flush=True,
     )
 
 

@@ -1,9 +1,11 @@
 """What a relayed token costs: CPU of the gateway's processes, beside nginx and a naive relay in the same run.
 
     python tests/benchmarks/relay/bench.py [--systems nginx,naive,token-path,fairlead] [--tests P500,C,S2000] [--reps 3]
-                                           [--beside CHECKOUT]
+                                           [--beside CHECKOUT] [--one-process]
 
 --beside runs the fairlead of another checkout (a worktree of an older commit) in turn with this one, as "beside".
+--one-process runs S2000 in the process of the tests before it, too: a limit that is learnt in one test must not
+throttle the next (--tests P500,C,P100,S2000,P500: the rates are those of what is asked, 50 or 10 chunks/s a stream).
 
 The backend and the load generator (C, epoll) run on CPU 0, the proxies on CPU 1, one at a time and taking
 turns, so that a neighbour's noise meets all of them. CPU time is the sum of /proc/PID/task/*/schedstat over
@@ -141,9 +143,9 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     systems = [name for name in options.systems if available(name)]
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as directory, ExitStack() as stack:
-        lab = Lab(Path(directory), stack)
+        lab = Lab(Path(directory), stack, one_process=options.one_process)
         runs = list(lab.measure(systems, options.tests, options.reps))
-    print_table(runs, systems, options.tests)
+    print_table(runs, systems, list(dict.fromkeys(options.tests)))
     return 1 if options.check and missed(runs) else 0
 
 
@@ -162,6 +164,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tests", type=names(TESTS), default=["P500", "C", "S2000"], help=f"of {','.join(TESTS)}")
     parser.add_argument("--reps", type=int, default=3, help="repetitions, interleaved (default 3)")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another checkout, whose fairlead takes turns")
+    parser.add_argument("--one-process", action="store_true", help="no fresh process for any test")
     parser.add_argument("--check", action="store_true", help="exit 1 when fairlead misses a target")
     return parser.parse_args()
 
@@ -177,8 +180,9 @@ def available(name: str) -> bool:
 class Lab:
     """The backend on CPU 0 and the proxies on CPU 1, each started when it is first needed."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, *, one_process: bool) -> None:
         self._directory = directory
+        self._one_process = one_process
         self._stack = stack
         self._backend_port = free_port()
         self._proxies: dict[str, Proxy] = {}
@@ -202,7 +206,7 @@ class Lab:
         return run
 
     def _run(self, system: str, test: str) -> dict:
-        if not TESTS[test].fresh:
+        if self._one_process or not TESTS[test].fresh:
             if system not in self._proxies:
                 self._proxies[system] = self._stack.enter_context(self._proxy(system))
             return self._load(self._proxies[system], system, test)
@@ -311,7 +315,8 @@ def line(run: dict) -> str:
     return (
         f"{run['cpu_us_per_chunk']:6.2f} us/chunk {run['cpu_us_per_req']:8.1f} us/req {run['cpu_pct']:5.1f} % CPU "
         f"lat {run['lat_p50']:.0f}/{run['lat_p99']:.0f} us ttft {run['ttft_p50']:.0f}/{run['ttft_p99']:.0f} us "
-        f"{run['kb_per_stream']:6.1f} KB/stream {errors(run) or ''}{' disturbed by others' if run['disturbed'] else ''}"
+        f"{run['kb_per_stream']:6.1f} KB/stream {run['chunks_s']:.0f} chunks/s {errors(run) or ''}"
+        f"{' disturbed by others' if run['disturbed'] else ''}"
     )
 
 

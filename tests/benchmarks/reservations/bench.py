@@ -1,6 +1,6 @@
 """What is reserved of a KV cache, and what that leaves unused, under a backlog: both rules, lengths predicted.
 
-    python tests/benchmarks/reservations/bench.py [--seconds 30] [--warm-up 60] [--tenants 20 200]
+    python -m tests.benchmarks.reservations.bench [--seconds 30] [--warm-up 60] [--tenants 20 200]
 
 Tokens a second of one engine that tenants keep full, over those of a gateway that knows every length, reserves by the
 fullest moment and has no headroom; the most and the mean that was reserved of the KV cache, and what was in use;

@@ -1,10 +1,13 @@
-"""How long `fairlead simulate run` takes for a long trace, and how much memory: bench.py [CALLS] [POLICY ...].
+"""How long `fairlead simulate run` takes for a long trace, and how much memory.
+
+    python tests/benchmarks/simulate/bench.py [CALLS] [POLICY ...]
 
 The trace is made up here: Poisson arrivals at 80 % of what one engine can do, prompts and outputs of lengths as
 in the conversations of LMSYS, 50 tenants by Zipf. The run is a process of its own; its peak memory is what the
 system says of it. Prints one line per policy, with what half the trace took for comparison: memory should not grow.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -65,15 +68,20 @@ def measure(path: Path, policy: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    calls = int(sys.argv[1]) if len(sys.argv) > 1 else CALLS
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("calls", type=int, nargs="?", default=CALLS)
+    parser.add_argument("policies", nargs="*", metavar="policy", default=["vtc"])
+    options = parser.parse_args()
+    calls = options.calls
     print("policy     calls  seconds  us/call  peak MiB")
     with tempfile.TemporaryDirectory() as folder:
         for size in (calls // 2, calls):
             path = Path(folder, f"{size}.jsonl")
             write_trace(path, size)
-            for policy in sys.argv[2:] or ["vtc"]:
+            for policy in options.policies:
                 seconds, peak = measure(path, policy)
                 print(f"{policy:8} {size:7} {seconds:8.1f} {seconds / size * 1e6:8.0f} {peak:9.0f}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

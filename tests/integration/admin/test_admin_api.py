@@ -1,6 +1,7 @@
 """The admin API's HTTP: problems that name fields, versions, lists in parts, roles."""
 
 import asyncio
+import socket
 
 import pytest
 from admin_rig import admin
@@ -121,7 +122,7 @@ async def test_the_audit_log_says_who_changed_what_from_what_to_what(api):
     await api.post("/tenants", {"id": "a", "weight": 2})
     await api.patch("/tenants/a", {"weight": 3})
     newest = (await api.get("/audit?limit=1")).json["items"][0]
-    assert newest["actor"] == "key-file"
+    assert (newest["actor"], newest["replica"]) == ("key-file", socket.gethostname())
     assert (newest["kind"], newest["name"]) == ("tenants", "a")
     assert (newest["before"], newest["after"]) == ({"weight": 2.0}, {"weight": 3.0})
 

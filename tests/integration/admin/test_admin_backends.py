@@ -101,7 +101,7 @@ async def test_a_kind_is_taken_as_named_and_only_one_that_there_is(api):
         new = {"id": "x", "url": server.url, "kind": "tgi", "scheduling_policy": "priority"}
         made = await api.post("/backends", new)
         assert (made.status, made.json["kind"]) == (201, "tgi")
-        assert api.rig.gateway.backends.spec("x").reads_priority
+        assert api.rig.gateway.backends["x"].spec.reads_priority
         backend = await shown(api, "x", lambda backend: backend["state"] == "healthy")
         assert backend["kind"] == "tgi"
         refused = await api.post("/backends", {"id": "y", "url": server.url, "kind": "tensorrt"})

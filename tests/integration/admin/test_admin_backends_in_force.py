@@ -153,7 +153,7 @@ async def test_by_default_no_backend_may_be_on_this_machine(tmp_path, url):
         async with admin(tmp_path, backend, admin=settings) as api:
             made = await api.post("/backends", {"id": "inside", "url": f"{url}:{port}"})
             if made.status == 201:  # a name: what it means is looked at when it is connected to
-                await until(lambda: api.rig.gateway.backends.last_error("inside"))
+                await until(lambda: api.rig.gateway.backends["inside"].last_error)
                 assert "networks" in (await api.get("/backends/inside")).json["trouble"]
             else:
                 assert made.status == 409

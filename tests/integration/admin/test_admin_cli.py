@@ -106,6 +106,7 @@ async def test_a_backend_a_pool_usage_state_and_the_audit_log(shell):
     key = (await shell("create", "keys", "tenant=declared")).json
     assert (await shell.api.rig.post(headers=bearer(key["secret"]))).status == 200
     assert (await shell("state")).json["pools"][0]["pool"] == "tiny"
+    assert (await shell("cluster")).json["role"] == "leader"
     assert (await shell("state", "--tenants")).lines[0]["tenant"] == "declared"
     await asyncio.sleep(1)  # usage is written once a second
     (used,) = (await shell("usage", "--tenant", "declared")).lines
@@ -152,6 +153,7 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     await shell("set", "pools", "tiny", "fairness.policy=vtc")
     await shell("state")
     await shell("state", "--tenants", "--pool", "tiny")
+    await shell("cluster")
     if "/admin/v1/state/budgets" in document["paths"]:
         await shell("state", "--budgets")
     await shell("usage", "--tenant", "x", "--first-day", "2026-11-01", "--last-day", "2026-11-02")

@@ -1,6 +1,7 @@
 """The live state: who is in time, by how much, and who was."""
 
 import asyncio
+import socket
 
 from admin_rig import admin
 from gateway_rig import SLOW, bearer, call, engine, until
@@ -8,6 +9,18 @@ from gateway_rig import SLOW, bearer, call, engine, until
 ENVELOPE = {"ttft_ms": 60_000, "tpot_ms": 1000}
 # Of an engine that is SLOW.
 KNOWN = {"base_ms": 19, "token_us": 180, "context_token_ns": 1, "request_us": 700}
+
+
+async def test_a_gateway_without_others_leads_itself(tmp_path):
+    async with engine(**SLOW) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as api:
+        view = (await api.get("/cluster")).json
+    (member,) = view.pop("members")
+    name = socket.gethostname()
+    assert view == {
+        "name": name, "role": "leader", "leader": name, "epoch": 0, "standalone": False, "elections": 0,
+        "round_trip_s": None,
+    }  # fmt: skip
+    assert (member["name"], member["role"], member["address"]) == (name, "leader", None)
 
 
 async def test_slack_and_attainment_are_shown_by_tier_tenant_and_request_and_steps_by_backend(tmp_path):

@@ -15,8 +15,9 @@ from gateway.identity import throttle
 
 SEED = 20261120
 # Phases, and examples per operation: the short one has what the document shows and a made-up request, the long
-# one all of its boundaries and sequences of calls, too.
-SHORT, LONG = ("examples,fuzzing", 1), ("examples,coverage,fuzzing,stateful", 8)
+# one all of its boundaries and sequences of calls, too, and with FAIRLEAD_ADMIN_EXAMPLES=1000 as many of each.
+SHORT = ("examples,fuzzing", 1)
+LONG = ("examples,coverage,fuzzing,stateful", int(os.environ.get("FAIRLEAD_ADMIN_EXAMPLES", "8")))
 # A request that fits the document may still not go together with what is there, or be for another version of it.
 CONFIG = '[checks.positive_data_acceptance]\nexpected-statuses = ["2xx", 401, 403, 404, 409, 412]\n'
 SCHEMATHESIS = shutil.which("schemathesis", path=str(Path(sys.executable).parent))

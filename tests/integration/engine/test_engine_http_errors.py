@@ -137,7 +137,7 @@ async def test_the_official_client_sees_vllms_errors():
         ({"engines": 0}, "engines must be at least 1, got 0"),
         ({"stream_interval": 0}, "stream_interval must be at least 1, got 0"),
         ({"output_tokens_mean": 0}, "output_tokens_mean must be at least 1, got 0"),
-        ({"engines": 3, "requests_running_max": 2}, "at least one seat"),
+        ({"engines": 3, "requests_running_max": 2}, "at least one slot"),
         ({"speed": 0}, "speed must be positive"),
         ({"kv_tokens_max": 4000}, "must hold one request of max_model_len=4096"),
     ],

@@ -124,7 +124,7 @@ async def test_a_tenant_is_charged_the_prompt_and_twice_the_output(streamed, n):
         await until(rig.idle)
         (tenant,) = rig.snapshot().tenants.values()
         assert tenant.service == usage.prompt_tokens + 2 * usage.completion_tokens
-        assert tenant.counter == tenant.key == tenant.service
+        assert tenant.counter == tenant.rank == tenant.service
 
 
 async def test_several_prompts_in_one_call_are_all_charged():
@@ -169,9 +169,9 @@ async def test_a_whole_answer_costs_its_predicted_price_while_it_runs_and_its_tr
     async with gateway_and_engine(speed=0.1) as (rig, _):
         running = asyncio.create_task(rig.post(call(max_tokens=20)))
         await until(lambda: rig.tenant() and rig.tenant().in_flight_requests)
-        assert rig.tenant().key == rig.tenant().counter + 2 * 20
+        assert rig.tenant().rank == rig.tenant().counter + 2 * 20
         usage = (await running).json["usage"]
-        assert rig.tenant().key == rig.service() == usage["prompt_tokens"] + 40
+        assert rig.tenant().rank == rig.service() == usage["prompt_tokens"] + 40
 
 
 async def test_cached_prompt_tokens_have_their_own_price():
@@ -307,18 +307,28 @@ async def test_nobody_can_take_the_id_that_the_gateway_would_make_next():
         assert [(await task).status for task in held] == [200] * len(held)
 
 
-async def test_answers_of_the_backend_bring_no_cookies_and_no_hop_by_hop_headers():
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_answers_of_the_backend_bring_no_cookies_and_no_hop_by_hop_headers(streamed):
     async def act(reader, writer):
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nset-cookie: a=b\r\nserver: uvicorn\r\n"
-        writer.write(head + b"x-other: kept\r\nkeep-alive: 5\r\ncontent-length: 2\r\n\r\n{}")
+        head += b"connection: X-Secret\r\nx-secret: of this hop\r\nx-other: kept\r\nkeep-alive: 5\r\n"
+        head += b"connection: cache-control, keep-alive\r\ncache-control: no-store\r\n"
+        head += b"te: trailers\r\ntrailer: x-end\r\nupgrade: h2c\r\nproxy-authenticate: Basic\r\n"
+        if streamed:
+            event = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+            head = head.replace(b"application/json", b"text/event-stream")
+            writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(event), event))
+        else:
+            writer.write(head + b"content-length: 2\r\n\r\n{}")
         return True
 
     async with scripted(act) as backend, gateway(backend) as rig:
-        headers = (await rig.post()).headers
+        headers = (await rig.post(call(stream=streamed))).headers
         assert headers["x-other"] == "kept"
         assert headers["Server"] == "fairlead"
-        assert "Set-Cookie" not in headers
-        assert "Keep-Alive" not in headers
+        for name in ("Set-Cookie", "Keep-Alive", "X-Secret", "TE", "Trailer", "Upgrade", "Proxy-Authenticate"):
+            assert name not in headers
+        assert headers.get("Cache-Control") != "no-store"
 
 
 async def test_pools_models_are_merged_and_each_call_goes_where_its_model_is():

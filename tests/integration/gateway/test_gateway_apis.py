@@ -156,7 +156,7 @@ async def test_a_whole_answer_nobody_waits_for_is_charged_by_the_clock(path):
         emitted = tokens_emitted(server) - emitted_before
         charged = rig.service() - before
         assert emitted < charged < 2 * 2.5 * emitted + 100
-        assert rig.tenant().key == rig.tenant().counter
+        assert rig.tenant().rank == rig.tenant().counter
 
 
 async def test_an_embedding_nobody_waits_for_costs_its_prompt_alone():
@@ -184,10 +184,10 @@ async def test_adapters_of_different_backends_are_one_list_of_models_and_one_poo
         assert len(cards) == 4
         pools = rig.gateway.pools
         assert list(pools.snapshots()) == [MODEL]
-        assert pools.holders(MODEL) is None
-        assert pools.holders("poems") is None
-        assert pools.holders("sql") == {"b0"}
-        assert pools.holders("law") == {"b1"}
+        assert pools.routes.holders(MODEL) is None
+        assert pools.routes.holders("poems") is None
+        assert pools.routes.holders("sql") == {"b0"}
+        assert pools.routes.holders("law") == {"b1"}
 
 
 async def test_a_call_for_an_adapter_goes_where_it_is_loaded_however_busy_the_others_are():

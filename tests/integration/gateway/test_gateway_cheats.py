@@ -122,6 +122,15 @@ REFUSED = {
     "endless stops": {"stop": ["a"] * 90_000},
     "endless bad words": {"bad_words": ["a"] * 90_000},
     "endless tokens": {"max_tokens": 10**9},
+    "no limit of tokens": {"max_tokens": -1},
+    "no limit of tokens as text": {"max_completion_tokens": "-1"},
+    "tokens over 64 bits": {"max_tokens": 2**63},
+    "fewer than none": {"n": -1},
+    "a best_of of fewer than none": {"best_of": -1},
+    "all alternatives": {"logprobs": True, "top_logprobs": -1},
+    "endless alternatives": {"logprobs": True, "top_logprobs": 100_000},
+    "endless alternatives of the prompt": {"prompt_logprobs": 100_000},
+    "endless prompts": {"prompt": ["a"] * 90_000},
     "endless tokens as text": {"max_completion_tokens": "1_000_000_000"},
     "a flag that is none": {"stream": "maybe"},
     "depth": {"metadata": json.loads("[" * 200 + "]" * 200)},
@@ -131,7 +140,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_would_be_too_much_reaches_nobody(name):
     async with scripted() as backend, gateway(backend) as rig:
-        reply = await rig.post(call(**REFUSED[name]))
+        reply = await rig.post(call(**REFUSED[name]), COMPLETIONS if "prompt" in REFUSED[name] else CHAT)
         assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
         assert_untouched(rig, backend)
 

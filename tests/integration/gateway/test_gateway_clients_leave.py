@@ -57,7 +57,7 @@ async def test_a_client_that_leaves_before_the_first_token_ends_the_backends_wor
         assert tokens_emitted(server) == 0
         (tenant,) = rig.snapshot().tenants.values()
         assert tenant.service > 1000  # the prompt, by its estimate
-        assert tenant.key == tenant.counter
+        assert tenant.rank == tenant.counter
 
 
 async def test_a_client_that_leaves_while_the_backend_is_silent_ends_the_exchange():
@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_in_mid_stream_is_charged_what_came_and_no_mo
         await until(rig.idle, AT_ONCE_S)
         charged = rig.service()
         (tenant,) = rig.snapshot().tenants.values()
-        assert tenant.key == tenant.counter
+        assert tenant.rank == tenant.counter
         prompt = (await rig.post(call(max_tokens=1))).json["usage"]["prompt_tokens"]
         assert 2 * 5 <= charged - prompt <= 2 * tokens_emitted(server)
 
@@ -100,7 +100,7 @@ async def test_a_whole_answer_nobody_waits_for_is_aborted_and_charged_for_what_w
         charged = (rig.service() - before - usage["prompt_tokens"]) / 2
         assert decoded / 2 < charged < decoded * 2
         (tenant,) = rig.snapshot().tenants.values()
-        assert tenant.key == tenant.counter
+        assert tenant.rank == tenant.counter
 
 
 async def test_leaving_whole_answers_in_time_is_no_way_to_be_served_for_free():
@@ -202,7 +202,7 @@ async def test_hundreds_of_streams_that_come_and_leave_at_random_leave_nothing(c
         await until(rig.idle)
         await until(lambda: not running(one) and not running(two))
         for tenant in rig.snapshot().tenants.values():
-            assert tenant.key == pytest.approx(tenant.counter)
+            assert tenant.rank == pytest.approx(tenant.counter)
             assert tenant.in_flight_tokens == tenant.queued_bytes == 0
         assert all(not view.reserved_tokens for view in rig.snapshot().backends.values())
         assert set(rig.gateway.backends.states().values()) == {"healthy"}

@@ -1,15 +1,18 @@
 """Tenants on one busy engine: who is served when, and in what parts."""
 
 import asyncio
+import socket
 import statistics
 import time
+from contextlib import AsyncExitStack
 
 import pytest
-from gateway_rig import call, engine, gateway, running, tokens_emitted, until
+from gateway_rig import call, engine, gateway, http, running, scripted, tokens_emitted, until
 
 from gateway.config.key_file import add_key
 
 SECRET = "s" * 32
+FLOOD = 400  # connections
 
 
 @pytest.fixture
@@ -140,3 +143,16 @@ async def test_one_tenant_alone_may_use_the_whole_engine(tenants):
         await until(lambda: running(server) == 8)
         assert {(await task).status for task in calls} == {200}
         assert tokens_emitted(server) == 240
+
+
+async def test_a_call_does_not_wait_behind_the_connections_of_a_flood():
+    """The flood's connections wait to be accepted, each with a call; the modest tenant's connection is the last."""
+    async with scripted() as backend, gateway(backend) as rig, AsyncExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", rig.port))) for _ in range(FLOOD + 1)]
+        for number, connection in enumerate(sockets):  # nothing here lets the loop run
+            name = "modest" if number == FLOOD else f"flood-{number}"
+            key = "modest" if number == FLOOD else "greedy"
+            connection.sendall(http(call(), f"Authorization: Bearer {key}", f"x-request-id: {name}"))
+        await until(lambda: len(backend.calls) == FLOOD + 1)
+        order = [asked.headers["x-request-id"] for asked in backend.calls]
+        assert order.index("modest") < FLOOD / 2  # in the order of arrival it is the last

@@ -32,7 +32,7 @@ async def direct(rig, backend, body):
 async def test_a_server_is_found_out_and_asked_for_what_it_can_say(kind):
     found, options = FOUND[kind]
     async with stand_in(kind) as backend, gateway(backend) as rig:
-        assert rig.gateway.backends.kind("b0").name == found
+        assert rig.gateway.backends["b0"].known_kind.name == found
         await rig.post(call(stream=True))
         assert asked_options(backend) == options
         await rig.post(call())
@@ -92,7 +92,7 @@ async def test_a_server_that_refuses_the_options_is_asked_again_without_and_neve
             reply = await rig.post(call(stream=True))
             assert reply.body == await direct(rig, backend, call(stream=True))
             backend.calls.pop()
-        assert rig.gateway.backends.kind("b0").name == "openai-basic"
+        assert rig.gateway.backends["b0"].known_kind.name == "openai-basic"
         assert rig.gateway.backends.states()["b0"] == "healthy"
         asked = ["stream_options" in json.loads(each.body) for each in backend.calls]
         assert asked == [True, False, False]
@@ -130,7 +130,7 @@ async def test_size_and_load_are_read_where_the_kind_says_them(kind, sizes):
         assert sizes == (
             (load.requests_running_max, load.kv_tokens_max),
             (load.requests_running, load.requests_waiting, load.kv_used_ratio),
-            rig.gateway.backends.model_card(MODEL).max_model_len,
+            rig.gateway.backends.catalog.model(MODEL).max_model_len,
         )
 
 
@@ -179,12 +179,12 @@ async def test_a_429_that_does_not_say_overloaded_is_the_clients():
 
 async def test_a_server_that_comes_back_as_another_kind_is_found_out_again():
     async with stand_in("llama.cpp") as backend, gateway(backend) as rig:
-        assert rig.gateway.backends.kind("b0").name == "llama.cpp"
+        assert rig.gateway.backends["b0"].known_kind.name == "llama.cpp"
         backend.healthy = False
         await until(lambda: rig.gateway.backends.states()["b0"] == "down")
         backend.owned_by, backend.pages = "sglang", {"/metrics": "", "/get_server_info": {"max_running_requests": 5}}
         backend.healthy = True
-        await until(lambda: rig.gateway.backends.kind("b0").name == "sglang")
+        await until(lambda: rig.gateway.backends["b0"].known_kind.name == "sglang")
         await until(lambda: rig.gateway.backends.loads()[MODEL][0].requests_running_max == 5)
 
 

@@ -83,7 +83,7 @@ async def one_story(api, tenant):
     )
     served = api.rig.tenant(tenant)
     assert served.service == pytest.approx(prompt - 0.9 * cached + 2 * output)
-    assert served.key == pytest.approx(served.counter), "nothing is outstanding"
+    assert served.rank == pytest.approx(served.counter), "nothing is outstanding"
     (budget,) = [each for each in (await api.get("/state/budgets")).json["items"] if each["tenant"] == tenant]
     assert (budget["used"], budget["reserved"]) == (prompt + output, 0)
     (dispatcher,) = api.rig.gateway.pools.dispatchers().values()

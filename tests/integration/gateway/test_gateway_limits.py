@@ -178,7 +178,7 @@ async def test_tokens_per_minute_are_settled_to_what_an_answer_used(keyring):
     tenants = {"alice": {"tokens_per_minute_max": 30}, "bob": {}}
     async with scripted() as backend, gateway(backend, **{**config, "tenants": tenants}) as rig:
         assert (await rig.post(headers=bearer(keys["alice"]))).status == 200
-        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        dispatcher, _ = rig.gateway.pools.routes.find(MODEL)
         limits = dispatcher.rate_limits(Tenant("alice", tokens_per_minute_max=30))
         assert (limits.requests, limits.tokens.limit, limits.tokens.remaining) == (None, 30, 30 - 9 - 3)
         assert limits.tokens.reset_s == pytest.approx(60.0, abs=5.0)
@@ -205,13 +205,13 @@ async def test_a_prompt_over_the_limit_of_tokens_per_minute_is_a_400_that_no_cli
 async def test_no_backend_that_lives_in_time_is_a_503():
     async with scripted() as backend, gateway(backend, queue={"backend_wait_s_max": 0.1}) as rig:
         backend.healthy = False
-        await until(lambda: not rig.gateway.pools.any_available())
+        await until(lambda: not rig.gateway.pools.routes.any_available())
         reply = await rig.post()
         assert_turned_away(reply, 503, dropped="rejected-no-endpoints", kind="overloaded_error")
         assert (await rig.get("/readyz")).status == (await rig.get("/health")).status == 503
         assert (await rig.get("/livez")).status == 200
         backend.healthy = True
-        await until(rig.gateway.pools.any_available)
+        await until(rig.gateway.pools.routes.any_available)
         assert (await rig.post()).status == 200
 
 

@@ -1,13 +1,15 @@
 """The gateway's own ports behind TLS: their certificate, and another one while they serve."""
 
 import asyncio
+import contextlib
 import shutil
+import socket
 import ssl
 
 import aiohttp
 import pytest
 from admin_rig import admin
-from gateway_rig import CHAT, answer, call, gateway, scripted, stream, until
+from gateway_rig import CHAT, answer, call, gateway, http, scripted, stream, until
 from tls_rig import NEEDS_OPENSSL, make_authority
 
 from gateway.config.sections import ServerTls
@@ -66,6 +68,26 @@ async def test_calls_whole_and_streamed_go_over_tls_and_not_without(authority, t
             each for each in rig.gateway._handlers.server.connections if isinstance(each, StallingConnection)
         ]
         assert {each.transport.get_write_buffer_limits()[1] for each in connections} == {WAITING_BYTES_MAX}
+
+
+async def test_connections_that_are_accepted_together_shake_hands_and_those_without_tls_are_cut(authority, tmp_path):
+    tls = put(tmp_path, authority)
+    async with scripted(answer()) as backend, gateway(backend, listen={"port": 0, "tls": tls}) as rig:
+        # Nothing here lets the loop run.
+        sockets = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(20)]
+        for number, connection in enumerate(sockets):
+            if number % 4 == 0:
+                connection.sendall(http(call()))
+                reader, writer = await asyncio.open_connection(sock=connection)
+                with contextlib.suppress(ConnectionError):
+                    assert not (await reader.read()).startswith(b"HTTP")
+            else:
+                options = {"ssl": trusting(authority), "server_hostname": "127.0.0.1"}
+                reader, writer = await asyncio.open_connection(sock=connection, **options)
+                writer.write(http(call()))
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+        await until(lambda: not rig.gateway._listener._connecting)
 
 
 async def test_what_is_older_than_tls_1_2_is_refused(authority, tmp_path):

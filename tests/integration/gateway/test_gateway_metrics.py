@@ -247,7 +247,7 @@ STEPS = (
 
 async def test_of_a_backend_that_counts_no_steps_nothing_is_told_of_them():
     async with scripted() as backend, gateway(backend) as rig:
-        await until(lambda: rig.gateway.pools.find(MODEL))
+        await until(lambda: rig.gateway.pools.routes.find(MODEL))
         names = {name for name, _ in await read(rig)}
     assert "fairlead_backend_in_flight_requests" in names
     assert not any("step" in name or "prefill" in name for name in names)
@@ -255,8 +255,8 @@ async def test_of_a_backend_that_counts_no_steps_nothing_is_told_of_them():
 
 async def test_service_that_was_given_back_makes_no_counter_fall():
     async with scripted() as backend, gateway(backend) as rig:
-        await until(lambda: rig.gateway.pools.find(MODEL))
-        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        await until(lambda: rig.gateway.pools.routes.find(MODEL))
+        dispatcher, _ = rig.gateway.pools.routes.find(MODEL)
         dispatcher.spent(Tenant("a"), Usage(100, 0, 0))
         name, about = "fairlead_tenant_service_total", {"pool": MODEL, "tenant": "a"}
         assert of(await read(rig), name, **about) == 100
@@ -268,8 +268,8 @@ async def test_service_that_was_given_back_makes_no_counter_fall():
 
 async def test_only_so_many_tenants_have_series_and_the_others_are_one():
     async with scripted() as backend, gateway(backend, metrics={"tenants_max": 3}) as rig:
-        await until(lambda: rig.gateway.pools.find(MODEL))
-        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        await until(lambda: rig.gateway.pools.routes.find(MODEL))
+        dispatcher, _ = rig.gateway.pools.routes.find(MODEL)
         for number in range(20):
             dispatcher.spent(Tenant(f"t{number:02}"), Usage(1000 + number, 0, 0))
         samples = await read(rig)
@@ -284,8 +284,8 @@ async def test_only_so_many_tenants_have_series_and_the_others_are_one():
 
 async def test_a_thousand_tenants_hold_up_the_event_loop_for_at_most_5_ms():
     async with scripted() as backend, gateway(backend, metrics={"tenants_max": 1000}) as rig:
-        await until(lambda: rig.gateway.pools.find(MODEL))
-        dispatcher, _ = rig.gateway.pools.find(MODEL)
+        await until(lambda: rig.gateway.pools.routes.find(MODEL))
+        dispatcher, _ = rig.gateway.pools.routes.find(MODEL)
         for number in range(1000):
             tenant = Tenant(f"tenant-{number}")
             await answer(dispatcher, tenant)

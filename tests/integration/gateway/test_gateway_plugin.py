@@ -35,7 +35,7 @@ async def test_a_call_carries_its_tenant_its_tier_and_what_its_targets_leave():
                 ).status == 200
                 arguments = told(backend)
                 assert 0 < arguments.pop("slo_ttft_ms") <= 400
-                assert arguments.pop("fairlead_dispatch") == [rig.gateway.backends.plugin_name("b0"), number]
+                assert arguments.pop("fairlead_dispatch") == [rig.gateway.backends["b0"].plugin_name, number]
                 assert arguments.pop("tenant") != "another"
                 assert arguments == {
                     "mine": 5,

@@ -13,7 +13,6 @@ from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scrip
 
 from gateway.config.key_file import add_key
 from gateway.config.load import load_config
-from gateway.config.reloading import Reloading
 from gateway.store.sqlite import SqliteStore
 
 SECRET = "0123456789abcdef"
@@ -50,13 +49,17 @@ class File:
         sections = {name: section for name, section in self.sections.items() if name != "backends"}
         config = load_config(self.path)
         async with gateway(*entries, store=SqliteStore(None), folder=self.path.parent, **sections) as rig:
-            reloading = Reloading(self.path, config, rig.gateway.reload, look_s=0.02)
+            reloading = rig.gateway.reloading(self.path, config, look_s=0.02)
             task = asyncio.create_task(reloading.watch())
             try:
                 yield rig, reloading
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+async def metrics(rig):
+    return (await rig.gateway.metrics.page()).text or ""
 
 
 def serves(rig, backend_id):
@@ -103,19 +106,24 @@ async def test_what_streams_goes_on_while_backends_and_weights_change(tmp_path):
 async def test_an_invalid_file_changes_nothing_and_says_what_is_wrong(tmp_path, caplog):
     file = File(tmp_path)
     key = file.key("alice")
-    async with engine() as server, file.served(server) as (rig, _):
+    async with engine() as server, file.served(server) as (rig, reloading):
         await until(lambda: rig.gateway.backends.states() == {"b0": "healthy"})
         for wrong in ({"tenants": {"alice": {"weight": -1}}}, {"tennants": {}}, {"backends": [{"url": "ftp://x"}]}):
             kept = dict(file.sections)
             caplog.clear()
             file.write(**wrong)
             await until(lambda: "is not valid" in caplog.text)
+            assert str(file.path) in caplog.text
+            assert "fairlead_config_reload_failed 1.0" in await metrics(rig)
             file.sections = kept
         assert (await rig.post(headers=bearer(key))).status == 200
         caplog.clear()
         file.path.unlink()
         await until(lambda: "is not valid" in caplog.text)
         assert (await rig.post(headers=bearer(key))).status == 200
+        file.write()
+        await until(lambda: not reloading.has_failed)
+        assert "fairlead_config_reload_failed 0.0" in await metrics(rig)
 
 
 async def test_what_cannot_change_while_it_runs_is_said_and_waits(tmp_path, caplog):

@@ -72,7 +72,7 @@ async def test_a_recorded_live_run_replayed_gives_the_same_actions():
     entries = list(read_from(sink.getvalue().splitlines()))
     dispatched = [a for e in entries if isinstance(e, Polled) for a in e.actions if isinstance(a, Dispatch)]
     left_early = [e for e in entries if isinstance(e, Cancelled)]
-    left_late = [e for e in entries if isinstance(e, Finished) and e.outcome is Outcome.CLIENT_GONE]
+    left_late = [e for e in entries if isinstance(e, Finished) and e.outcome is Outcome.CLIENT_DISCONNECTED]
     submitted = [e for e in entries if isinstance(e, Submitted)]
     assert len(dispatched) + len(left_early) == len(submitted) > REQUESTS * 0.8
     assert left_early or left_late

@@ -1,4 +1,6 @@
-"""Gateways that share limits through a real Redis: per minute, of budgets, in flight; and when they cannot meet."""
+"""Gateways that share an order through a real Redis, in one process: limits per minute and in flight, budgets, one that
+is alone, who asks the backends.
+"""
 
 import asyncio
 import logging
@@ -6,19 +8,19 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from gateway_rig import bearer, call, engine, gateway, running, scripted, until
+from gateway_rig import PATIENCE_S, bearer, call, engine, gateway, running, scripted, until
 from redis_server import RedisServer
 
+from gateway import replica_app
+from gateway.cluster.wire import VERSION
 from gateway.config.key_file import add_key
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_peer_exchange, make_store
-from gateway.store.base import StoreUnavailable
+from gateway.intake.stored_responses import StoredResponse, StoredResponses
+from gateway.shared_order.roles import MemberRole
+from gateway.state.assembly import make_store
 
 SECRET = "0123456789abcdef"
-SEEN_S = 1.0  # what one gateway let in is known to the others
-GONE_S = 5.0  # one that is dead is known to be
-WORD = b'{"writer":"x","leaves":false,"minutes":{},"spent":{},"reserved":{},"backends":{}}'
-PARTS = (b"minutes", b"spent", b"reserved", b"backends")
+SEEN_S = 1.0  # what one gateway has spent is known to the others
 
 
 @pytest.fixture
@@ -34,13 +36,15 @@ def key(tmp_path):
 
 @pytest.fixture
 def join(server, tmp_path, key):
-    """Gateways that share the Redis, in front of the same backends; with a key of the tenant alice."""
+    """Gateways that share the Redis, in front of the same backends; with a key of the tenant alice. The leader is the
+    first.
+    """
 
     @asynccontextmanager
-    async def joined(count, *backends, **alice):
+    async def joined(count, *backends, needs=None, **alice):
         async with AsyncExitStack() as stack:
-            rigs = []
-            for number in range(count):
+
+            def serving(number):
                 state = {"file": tmp_path / f"{number}.db", "redis": {"url": server.url, "timeout_ms": 200}}
                 config = {
                     "auth": {"mode": "keys", "secret": SECRET, "keys_file": tmp_path / "keys"},
@@ -48,15 +52,22 @@ def join(server, tmp_path, key):
                     "state": state,
                 }
                 store = make_store(StateSection(**state), None)
-                rigs.append(await stack.enter_async_context(gateway(*backends, store=store, **config)))
-            await until(lambda: all(replicas(rig).count == count for rig in rigs))
-            yield rigs
+                return stack.enter_async_context(gateway(*backends, store=store, **config))
+
+            rigs = await asyncio.gather(*(serving(number) for number in range(count)))
+            await until(lambda: sum(view(rig).leader is not None for rig in rigs) >= (needs or count))
+            await until(lambda: all(len(view(rig).members) == count for rig in rigs))
+            for rig in rigs:
+                async with asyncio.timeout(PATIENCE_S):
+                    while (await rig.get("/readyz")).status != 200:  # noqa: ASYNC110 - until its backends are known
+                        await asyncio.sleep(0.02)
+            yield sorted(rigs, key=lambda rig: view(rig).role is not MemberRole.LEADER)
 
     return joined
 
 
-def replicas(rig):
-    return rig.gateway._management.replicas
+def view(rig):
+    return rig.gateway.cluster_view()
 
 
 async def flood(rig, key, seconds, *, at_once=8):
@@ -74,56 +85,52 @@ async def flood(rig, key, seconds, *, at_once=8):
     return taken
 
 
-async def test_a_word_is_said_in_the_knowledge_of_all_words_before(server):
-    state = StateSection(redis={"url": server.url})
-    one, two = make_peer_exchange(state), make_peer_exchange(state)
-    try:
-        first = await one.publish("one", b"1", 0)
-        assert (first.taken, first.heard) == (True, {})
-        missed = await two.publish("two", b"2", 0)
-        assert (missed.taken, {name: heard.word for name, heard in missed.heard.items()}) == (False, {"one": b"1"})
-        assert missed.heard["one"].age_s < 5.0
-        assert (await two.publish("two", b"2", missed.said)).taken
-        news = await one.publish("one", b"3", first.said)
-        assert not news.taken
-        assert news.heard.keys() == {"two"}
-        server.restart_empty()
-        with pytest.raises(StoreUnavailable):  # the connection is gone; the next is another
-            await one.publish("one", b"3", news.said)
-        assert not (await one.publish("one", b"3", news.said)).taken, "of all that was said nothing is known there"
-    finally:
-        await one.close()
-        await two.close()
-
-
 async def test_a_limit_per_minute_is_one_for_all_gateways_and_whole_for_one(join, key):
     limit = 60
     async with scripted() as backend, join(3, backend, requests_per_minute_max=limit) as rigs:
         taken = sum(await asyncio.gather(*(flood(rig, key, 3.0) for rig in rigs)))
-        assert limit <= taken <= limit + len(rigs) - 1
-        left = {rig.gateway.pools.find(None)[0].rate_limits(tenant).requests.remaining for rig in rigs for tenant in
-                rig.gateway.pools.find(None)[0].tenants()}  # fmt: skip
-        assert left == {0}
+        assert taken == limit
+        replies = [await rig.post(headers=bearer(key)) for rig in rigs]
+        assert {(reply.status, reply.headers["x-ratelimit-remaining-requests"]) for reply in replies} == {(429, "0")}
 
 
 async def test_one_gateway_may_let_in_all_of_a_limit_of_tokens(join, key):
     async with scripted() as backend, join(3, backend, tokens_per_minute_max=40 * 12) as rigs:
-        taken = await flood(rigs[0], key, 4.0)
+        taken = await flood(rigs[1], key, 4.0)
         assert taken * 12 >= 0.9 * 40 * 12
 
 
-async def test_without_redis_each_keeps_to_its_fair_share_and_says_so(join, key, server, caplog):
+async def test_without_redis_each_keeps_to_its_part_and_says_so_and_joins_when_it_is_back(join, key, server, caplog):
     caplog.set_level(logging.WARNING)
     async with scripted() as backend, join(3, backend, requests_per_minute_max=30) as rigs:
         server.kill()
-        await until(lambda: all(replicas(rig).is_cut_off for rig in rigs))
-        assert "kept to a share of 1/3" in caplog.text
+        await until(lambda: all(view(rig).is_standalone for rig in rigs))
+        assert "alone, with 1/3 of every limit" in caplog.text
         assert b"fairlead_replicas_cut_off 1.0" in await rigs[0].gateway.metrics.exposition()
-        taken = await asyncio.gather(*(flood(rig, key, 1.0) for rig in rigs))
+        assert [(await rig.get("/readyz")).status for rig in rigs] == [200] * 3
+        taken = await asyncio.gather(*(flood(rig, key, 3.0) for rig in rigs))
         assert taken == [10, 10, 10]
         server.start()
-        await until(lambda: not any(replicas(rig).is_cut_off for rig in rigs))
-        await until(lambda: all(replicas(rig).count == 3 for rig in rigs))
+        await until(lambda: len({view(rig).leader for rig in rigs} - {None}) == 1)
+        await until(lambda: sorted(view(rig).role for rig in rigs) == ["follower", "follower", "leader"])
+        assert len({view(rig).epoch for rig in rigs}) == 1
+
+
+async def test_a_gateway_of_another_version_is_alone_while_the_leader_is_a_stranger(join, key, monkeypatch, caplog):
+    made, versions = replica_app.place_of, iter((VERSION, VERSION + 1))
+
+    def place_of(config):
+        place = made(config)
+        place.version = next(versions)
+        return place
+
+    monkeypatch.setattr(replica_app, "place_of", place_of)
+    async with scripted() as backend, join(2, backend, needs=1, requests_per_minute_max=30) as rigs:
+        leader, other = rigs
+        await until(lambda: "they do not share an order" in caplog.text and view(other).is_standalone)
+        assert await flood(other, key, 2.0) == 15
+        leader.gateway.order.resign()
+        await until(lambda: view(other).role is MemberRole.LEADER)
 
 
 async def test_a_budget_that_is_spent_at_one_gateway_is_spent_at_all_within_a_second(join, key):
@@ -149,7 +156,7 @@ async def test_a_tenants_limit_in_flight_is_one_for_all_gateways(join, key):
             await until(lambda: running(server) == 6)
             await asyncio.sleep(0.5)  # for a seventh, which must not come
             assert running(server) == 6
-            assert [rig.snapshot().in_flight_requests for rig in rigs] == [2, 2, 2]
+            assert rigs[0].snapshot().in_flight_requests == 6
         finally:
             for task in tasks:
                 task.cancel()
@@ -169,54 +176,34 @@ async def test_a_backend_is_given_no_more_by_all_together_than_it_has_seats_and_
             for _ in range(20):  # polls of what runs there, of which each gateway knows a part to be the other's
                 await asyncio.sleep(0.05)
                 assert running(server) <= 7
-            assert sorted(rig.snapshot().in_flight_requests for rig in rigs) == [3, 4]
-            assert [view.foreign_requests for rig in rigs for view in rig.snapshot().backends.values()] == [0, 0]
+            assert rigs[0].snapshot().in_flight_requests == 7
+            assert [each.external_requests for each in rigs[0].snapshot().backends.values()] == [0]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_gateway_that_dies_is_missed_within_seconds_and_one_that_leaves_at_once(join, key, server, tmp_path):
-    async with scripted() as backend, join(1, backend, in_flight_max=6) as (rig,):
-        other = make_peer_exchange(StateSection(redis={"url": server.url}))
-        try:
-            said = 0
-            while not (met := await other.publish("dies", WORD, said)).taken:
-                said = met.said
-            await until(lambda: replicas(rig).count == 2)
-            assert rig.gateway._handlers.tenants.find("alice").in_flight_max == 3
-            began = time.monotonic()
-            await until(lambda: replicas(rig).count == 1)
-            assert time.monotonic() - began < GONE_S
-            await until(lambda: rig.gateway._handlers.tenants.find("alice").in_flight_max == 6)
-            said = 0
-            while not (met := await other.publish("leaves", WORD.replace(b"false", b"true"), said)).taken:
-                said = met.said
-            await until(lambda: "leaves" in replicas(rig)._others)
-            assert replicas(rig).count == 1
-        finally:
-            await other.close()
+async def test_a_response_is_found_where_nobody_told_of_it(join, key):
+    async with scripted() as backend, join(3, backend) as (leader, one, two):
+        kept = StoredResponse("alice", "b0", "tiny")
+        StoredResponses.made(one.gateway._responses, "resp_1", kept)  # and its others are not told
+        for rig in (two, leader):
+            assert rig.gateway._responses.find("resp_1", "alice") is None
+            await rig.gateway._responses.fetch("resp_1")
+            assert rig.gateway._responses.find("resp_1", "alice") == kept
+            assert rig.gateway._responses.find("resp_1", "bob") is None
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        b"no json",
-        b"[]",
-        b'{"writer":1}',
-        *(WORD.replace(b'"%b":{}' % name, b'"%b":{"a":{"b":[]}}' % name) for name in PARTS),
-    ],
-)
-async def test_what_another_version_says_is_passed_over(join, server, wrong):
-    async with scripted() as backend, join(1, backend) as (rig,):
-        other = make_peer_exchange(StateSection(redis={"url": server.url}))
-        try:
-            said = 0
-            while not (met := await other.publish("newer", wrong, said)).taken:
-                said = met.said
-            met_at = replicas(rig)._met_at
-            await until(lambda: replicas(rig)._met_at > met_at)
-            assert replicas(rig).count == 1
-        finally:
-            await other.close()
+async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leaves(join, key):
+    async with scripted() as backend, join(3, backend) as rigs:
+        polling = [rig.gateway.backends._polls._is_running for rig in rigs]
+        assert polling == [True, False, False]
+        assert [(await rig.post(headers=bearer(key))).status for rig in rigs] == [200] * 3
+        leader, *followers = rigs
+        leader.gateway.order.resign()
+        asked = await asyncio.gather(*(rig.post(headers=bearer(key)) for rig in rigs * 3))
+        assert [reply.status for reply in asked] == [200] * 9, "the one that left the lead follows the next one"
+        assert sum(view(rig).role is MemberRole.LEADER for rig in followers) == 1
+        await until(lambda: sum(rig.gateway.backends._polls._is_running for rig in rigs) == 1)
+        assert not leader.gateway.backends._polls._is_running

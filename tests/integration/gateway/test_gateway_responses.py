@@ -103,7 +103,7 @@ async def test_a_response_that_goes_on_from_another_is_charged_for_all_that_came
 async def test_what_came_before_a_response_teaches_nothing_of_how_its_prompt_is_written():
     async with engine(**KEEPING) as server, gateway(server) as rig:
         first = await rig.post(ask(input="word " * 400), RESPONSES, headers=ALICE)
-        learnt = rig.gateway._handlers._generation._request_admission._prompt_tokens
+        learnt = rig.gateway._handlers._generation._context.request_admission._prompt_tokens
         ratios = [ratio.tokens_per_byte for ratio in learnt._ratios.values()]
         for _ in range(5):
             await rig.post(ask(input="a b c", previous_response_id=first.json["id"]), RESPONSES, headers=ALICE)

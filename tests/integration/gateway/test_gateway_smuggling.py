@@ -187,7 +187,10 @@ CHUNKS = {
     "an encoding in the trailer": refused(post(CHUNKED, body=chunks(last=b"0\r\nTransfer-Encoding: chunked\r\n\r\n"))),
     "a request as trailer": refused(post(CHUNKED, body=chunks(last=b"0\r\n" + SMUGGLED))),
     "a folded trailer": refused(post(CHUNKED, body=chunks(last=b"0\r\nX-A: b\r\n c\r\n\r\n"))),
-    "endless trailers": refused(post(CHUNKED, body=chunks(last=b"0\r\n" + b"X-A: b\r\n" * 3000)), 431),
+    # A handler that waits for the body already is told that it is none.
+    "endless trailers": Case(
+        post(CHUNKED, body=chunks(last=b"0\r\n" + b"X-A: b\r\n" * 3000)), ((431,), (400,)), closed=True
+    ),
 }
 HEADERS = {
     "obs-fold": refused(post("X-A: b\r\n c", LENGTH)),
@@ -230,8 +233,10 @@ HEADERS = {
     "a long name": refused(post("X" * 40_000 + ": a", LENGTH), 431),
 }
 LINES = {
-    "absolute-form": taken(post(LENGTH, line=f"POST http://elsewhere.example{CHAT} HTTP/1.1")),
-    "absolute-form with a user": taken(post(LENGTH, line=f"POST http://a:b@elsewhere.example{CHAT} HTTP/1.1")),
+    "absolute-form": taken(post(LENGTH, line=f"POST http://Gateway{CHAT} HTTP/1.1")),
+    "absolute-form of another host": refused(post(LENGTH, line=f"POST http://elsewhere.example{CHAT} HTTP/1.1")),
+    "absolute-form of another port": refused(post(LENGTH, line=f"POST http://gateway:81{CHAT} HTTP/1.1")),
+    "absolute-form with a user": refused(post(LENGTH, line=f"POST http://a:b@gateway{CHAT} HTTP/1.1")),
     "absolute-form with no port": refused(post(LENGTH, line=f"POST http://elsewhere:99999{CHAT} HTTP/1.1")),
     "authority-form": refused(post(LENGTH, line="POST elsewhere.example:80 HTTP/1.1")),
     "asterisk-form": refused(post(LENGTH, line="POST * HTTP/1.1")),
@@ -242,7 +247,7 @@ LINES = {
     "escaped": taken(post(LENGTH, line="POST /v1/ch%61t/completions HTTP/1.1")),
     "escaped line breaks": answered_early(post(LENGTH, line=f"POST {CHAT}%20HTTP/1.1%0d%0aX:%20y HTTP/1.1"), 404),
     "escaped line breaks in the query": taken(post(LENGTH, line=f"POST {CHAT}?a=%0d%0aX:%20y HTTP/1.1")),
-    "a fragment": taken(post(LENGTH, line=f"POST {CHAT}#b HTTP/1.1")),
+    "a fragment": refused(post(LENGTH, line=f"POST {CHAT}#b HTTP/1.1")),
     "backslashes": refused(post(LENGTH, line="POST \\v1\\chat\\completions HTTP/1.1")),
     "a space in the target": refused(post(LENGTH, line=f"POST {CHAT} b HTTP/1.1")),
     "a NUL in the target": refused(post(LENGTH, line=f"POST {CHAT}\0 HTTP/1.1")),
@@ -313,7 +318,16 @@ async def answer(connection):
     """The next answer, or how it comes that there is none."""
     try:
         return await connection.reply()
-    except (ConnectionError, asyncio.IncompleteReadError):
+    except ConnectionError:
+        # A reader that is reset raises even where an answer came before: this client was still sending.
+        received = bytes(connection.reader._buffer)
+        if not received:
+            return "closed"
+        connection.reader = asyncio.StreamReader()
+        connection.reader.feed_data(received)
+        connection.reader.feed_eof()
+        return await answer(connection)
+    except asyncio.IncompleteReadError:
         return "closed"
     except TimeoutError:
         return "silence"
@@ -384,7 +398,7 @@ IDS = {
     "resp_1?stream=false&starting_after=1": 200,
     "resp_1?a=%0d%0aX:%20y%00&b=%23": 200,
     "resp_1?a=b?c/../d;e": 200,
-    "resp_1#/../../../metrics": 200,
+    "resp_1#/../../../metrics": 400,
     "resp_2": 404,
     "resp_1%0d%0aX:%20y": 404,
     "resp_1%20HTTP/1.1": 404,

@@ -61,7 +61,7 @@ async def test_a_stream_gives_its_seat_back_when_its_backend_has_ended_whatever_
         await until(rig.idle)
         assert not cuts(rig)
         tenant = rig.tenant()
-        assert tenant.key == tenant.counter  # settled: nothing is expected of it any longer
+        assert tenant.rank == tenant.counter  # settled: nothing is expected of it any longer
         assert rig.service() == SEATS * (9 + 2 * 3)
 
 

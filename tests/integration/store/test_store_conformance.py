@@ -23,7 +23,7 @@ from gateway.store.base import (
     VersionConflict,
 )
 from gateway.store.mirrored import MirroredStore
-from gateway.store.redis_store import RedisStore
+from gateway.store.redis_store import RedisStore, _entry_text
 from gateway.store.sqlite import SqliteStore
 from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
 
@@ -161,11 +161,32 @@ async def test_what_is_merged_late_is_news_although_its_version_is_old(store):
     assert (await store.news(cursor)).documents == (Document("tenants", "b", 99, {"n": 2}),)
 
 
-async def test_audit_entries_are_merged_once(store):
-    entry = AuditEntry(7, 1.5, "ann", "create", "tenants", "a", None, {"n": 1})
+async def test_the_audit_log_says_at_which_replica_where_it_was_told(store):
+    for replica in ("gate-0", ""):
+        await store.commit([Change("tenants", "a", {"n": 1})], actor="ann", at_s=1.5, replica=replica)
+    entries = await store.audit()
+    assert [entry.replica for entry in entries] == ["", "gate-0"]
+    await store.merge([], entries)
+    assert await store.audit() == entries
+
+
+@pytest.mark.parametrize("replica", ["", "gate-0"])
+async def test_audit_entries_are_merged_once(store, replica):
+    entry = AuditEntry(7, 1.5, "ann", "create", "tenants", "a", None, {"n": 1}, replica)
     await store.merge([], [entry])
     await store.merge([], [entry])
     assert await store.audit() == (entry,)
+
+
+async def test_an_audit_entry_with_a_field_of_a_later_version_is_read_without_it(tmp_path, redis_server):
+    store = make_redis(tmp_path, redis_server)
+    await store.open()
+    await write(store, "a", {"n": 1})
+    (entry,) = await store.audit()
+    text = _entry_text(entry).replace(b'"actor"', b'"reason":"later","actor"')
+    await store._ask("ZADD", "audit", entry.revision, text)
+    assert await store.audit() == (entry, entry)
+    await store.close()
 
 
 def usage_row(totals, *, writer="w1", day="2026-11-20", tenant="alice", key="k1", model="m"):

@@ -18,7 +18,8 @@ FAULT_S = 1.6  # four timeouts: a longer fault is more of the same, as no state 
 CALLS_AT_ONCE = 4
 USED_EVENTUALLY_S = 5.0
 KEPT = {"file": "state.db"}  # says that state is kept; the store that is given keeps it
-TODAY = time.strftime("%Y-%m-%d", time.gmtime())
+# A test that runs over midnight (UTC) counts on two days.
+ALL_DAYS = {"first_day": "2000-01-01", "last_day": "9999-12-31"}
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ async def check(callers, store):
     # else stops all calls of a moment.
     assert quantiles(callers.seconds, n=20)[-1] < TIMEOUT_S / 4
     give_up_at = time.monotonic() + USED_EVENTUALLY_S
-    while (totals := summed(await store.usage(first_day=TODAY, last_day=TODAY))).requests != len(callers.statuses):
+    while (totals := summed(await store.usage(**ALL_DAYS))).requests != len(callers.statuses):
         assert time.monotonic() < give_up_at, (totals, len(callers.statuses))
         await asyncio.sleep(0.05)
     assert totals.output_tokens == 4 * totals.requests
@@ -124,7 +125,7 @@ async def shared_requests(server, count):
     shared = RedisStore(server.url)
     give_up_at = time.monotonic() + USED_EVENTUALLY_S
     while True:
-        totals = summed(await shared.usage(first_day=TODAY, last_day=TODAY))
+        totals = summed(await shared.usage(**ALL_DAYS))
         if totals.requests == count or time.monotonic() > give_up_at:
             await shared.close()
             return totals.requests

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 from redis_server import RedisServer, slow_proxy
 
+from gateway.cluster.election import Ask, StoreCall
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_peer_exchange, make_store
+from gateway.state.assembly import make_elections, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "operations.md"
 PASSWORD = "a-password"
+# A test that runs over midnight (UTC) counts on two days.
+ALL_DAYS = {"first_day": "2000-01-01", "last_day": "9999-12-31"}
 TODAY = time.strftime("%Y-%m-%d", time.gmtime())
 
 
@@ -54,15 +57,20 @@ async def test_the_documented_rights_are_enough_for_all_that_is_done(server, tmp
     assert document in (await made.news(0)).documents
     assert len(await made.audit()) == 1
     assert await made.learnt("model") == Learnt("model", 2.0, b"x")
-    assert [row.totals for row in await made.usage(first_day=TODAY, last_day=TODAY)] == [Totals(1, 2, 3, 4)]
+    assert [row.totals for row in await made.usage(**ALL_DAYS)] == [Totals(1, 2, 3, 4)]
     await made.close()
 
 
-async def test_the_documented_rights_are_enough_for_gateways_to_meet(server):
+async def test_the_documented_rights_are_enough_to_elect(server):
     given = {"url": server.url, "username": "fairlead", "password": PASSWORD}
-    one, two = make_peer_exchange(StateSection(redis=given)), make_peer_exchange(StateSection(redis=given))
-    assert (await one.publish("one", b"hello", 0)).taken
-    assert (await two.publish("two", b"hello", 0)).heard["one"].word == b"hello"
+    one, two = make_elections(StateSection(redis=given)), make_elections(StateSection(redis=given))
+    view = await one.call(StoreCall(Ask.ACQUIRE, "one", "here:1", 0, 1, 0.0))
+    assert (view.leader, view.epoch) == ("one", 1)
+    seen = await two.call(StoreCall(Ask.LOOK, "two", "there:2", 0, 1, 0.0))
+    assert seen.members == {"one": "here:1", "two": "there:2"}
+    await one.put_checkpoint(b"x")
+    assert await two.checkpoint() == b"x"
+    assert await one.shared_secret() == await two.shared_secret()
     await one.close()
     await two.close()
 

@@ -110,11 +110,11 @@ async def test_one_round_gives_the_load_the_models_and_the_pool():
             preemptions_total=0,
             measured_at=load.measured_at,
         )
-        assert [entry["id"] for entry in pool.models()] == ["tiny"]
-        assert pool.model_card("tiny").max_model_len == 64
-        assert (pool.pool_of("tiny"), pool.pool_of("other")) == ("tiny", None)
-        assert pool.undiscovered() == []
-        assert pool.metrics("a").generation_tokens_total == 931
+        assert [card.id for card in pool.catalog.models()] == ["tiny"]
+        assert pool.catalog.model("tiny").max_model_len == 64
+        assert (pool.catalog.pool_of_model("tiny"), pool.catalog.pool_of_model("other")) == ("tiny", None)
+        assert pool.catalog.undiscovered() == []
+        assert pool["a"].metrics.generation_tokens_total == 931
 
 
 async def test_backends_are_asked_with_their_own_credentials():
@@ -131,12 +131,12 @@ async def test_a_vllm_with_the_plugin_is_known_to_batch_fairly_until_it_says_no_
     server.answers["/fairlead/steps"] = (200, json.dumps(steps))
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
         ((load,),) = pool.loads().values()
-        assert (load.batching, load.pab_tokens, load.pab_dispatches) == ("fair", -3.5, 0)
+        assert (load.batching, load.pab_tokens, load.pab_dispatches) == ("fair", -3.5, {})
         assert (load.step_tokens_max, load.requests_running_max) == (512, 16)
-        assert pool.plugin_name("a") is not None
+        assert pool["a"].plugin_name is not None
         await until(lambda: any(request.query_string == "since=7" for request in server.asked))
         server.answers["/fairlead/steps"] = (401, "")
-        await until(lambda: pool.plugin_name("a") is None)
+        await until(lambda: pool["a"].plugin_name is None)
         await until(lambda: next(iter(pool.loads().values()))[0].batching == "vllm")
         ((load,),) = pool.loads().values()
         assert load.pab_tokens is None
@@ -163,7 +163,7 @@ async def test_configured_sizes_and_pools_go_before_what_is_read():
     async with serving(Server()) as (url,), watching([BackendSpec("a", url, **spec)], times=SLOW) as pool:
         (load,) = pool.loads()["big"]
         assert (load.requests_running_max, load.kv_tokens_max) == (7, 500)
-        assert pool.pool_of("tiny") == "big"
+        assert pool.catalog.pool_of_model("tiny") == "big"
 
 
 async def test_a_backend_that_is_down_at_the_start_is_kept_and_found_later(caplog):
@@ -175,14 +175,14 @@ async def test_a_backend_that_is_down_at_the_start_is_kept_and_found_later(caplo
         serving(server) as (url,),
         watching([BackendSpec("a", url), BackendSpec("gone", "http://127.0.0.1:9")], on_change=listener) as pool,
     ):
-        assert pool.undiscovered() == ["a", "gone"]
+        assert pool.catalog.undiscovered() == ["a", "gone"]
         await until(lambda: pool.states() == {"a": HealthState.DOWN, "gone": HealthState.DOWN})
-        assert pool.pool_of("tiny") is None
+        assert pool.catalog.pool_of_model("tiny") is None
         server.answers["/health"] = (200, "")
         before = listener.calls
-        await until(lambda: pool.pool_of("tiny") and pool.loads()["tiny"][0].available)
+        await until(lambda: pool.catalog.pool_of_model("tiny") and pool.loads()["tiny"][0].available)
         assert listener.calls > before
-        assert pool.undiscovered() == ["gone"]
+        assert pool.catalog.undiscovered() == ["gone"]
     assert "a: down" in caplog.text
 
 
@@ -242,7 +242,7 @@ async def test_a_backend_whose_models_make_no_sense_is_well_but_unknown(body, ca
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
         await until(lambda: len(server.asked) > 12)
         assert pool.states() == {"a": HealthState.HEALTHY}
-        assert pool.undiscovered() == ["a"]
+        assert pool.catalog.undiscovered() == ["a"]
         assert caplog.text.count("its models are not known") == 1, "asked again, but said once"
 
 
@@ -251,7 +251,7 @@ async def test_news_in_the_models_reaches_the_listener():
     async with serving(server) as (url,), watching([BackendSpec("a", url)], on_change=listener) as pool:
         before = listener.calls
         server.answers["/v1/models"] = (200, '{"data":[{"id":"tiny"},{"id":"sql","parent":"tiny"}]}')
-        await until(lambda: pool.pool_of("sql") == "tiny")
+        await until(lambda: pool.catalog.pool_of_model("sql") == "tiny")
         assert listener.calls > before
 
 
@@ -260,10 +260,10 @@ async def test_a_pool_that_lost_its_last_backend_hears_of_it():
     async with serving(server) as (url,), watching([BackendSpec("a", url)], on_change=listener) as pool:
         before = listener.calls
         server.answers["/v1/models"] = Server("other").answers["/v1/models"]
-        await until(lambda: pool.pool_of("other"))
+        await until(lambda: pool.catalog.pool_of_model("other"))
         assert listener.calls > before
         assert {name: len(loads) for name, loads in pool.loads().items()} == {"tiny": 0, "other": 1}
-        assert pool.pool_of("tiny") is None
+        assert pool.catalog.pool_of_model("tiny") is None
 
 
 async def test_the_listener_hears_of_every_measurement_and_otherwise_only_news():
@@ -385,7 +385,7 @@ async def test_stopping_leaves_no_task_and_no_connection():
 
 async def test_no_backends_is_no_error():
     async with watching([]) as pool:
-        assert (pool.loads(), pool.models(), pool.undiscovered()) == ({}, [], [])
+        assert (pool.loads(), pool.catalog.models(), pool.catalog.undiscovered()) == ({}, [], [])
 
 
 STEP_COUNTERS = """
@@ -441,13 +441,13 @@ async def test_the_size_of_a_full_step_is_learnt_unless_it_is_configured():
         async with watching(specs) as pool:
             assert pool.loads()["tiny"][0].step_tokens_max is None
             await until(lambda: pool.loads()["tiny"][0].step_tokens_max == 600)
-            await until(lambda: pool._backends["known"].step_times.tokens_max == 600)
+            await until(lambda: pool["known"].step_times.tokens_max == 600)
             assert pool.loads()["tiny"][1].step_tokens_max == 512
 
 
 async def test_a_backend_that_does_not_count_its_steps_has_no_step_time():
     server = Server(scrape="sglang:num_running_reqs 3\n")
     async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
-        await until(lambda: pool.metrics("a").requests_running == 3)
+        await until(lambda: pool["a"].metrics.requests_running == 3)
         ((load,),) = pool.loads().values()
         assert load.step_time is None

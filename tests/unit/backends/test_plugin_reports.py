@@ -1,9 +1,10 @@
 import json
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 
-from backends.plugin_reports import ABSENT_S, EngineNews, PluginReports
+from backends.plugin_reports import ABSENT_S, EngineNews, PluginReports, name_at_plugin
 from backends.step_times import ReportedStep
 from backends.vllm_plugin.reports import EngineState, Reports, carried, take_carried
 from backends.vllm_plugin.step_clock import StepReport as PluginStep
@@ -36,9 +37,9 @@ def test_what_the_plugin_serves_is_what_the_gateway_reads():
     served = Reports("epoch")
     served.add(0, report)
     reports = PluginReports()
-    assert reports.told(answer(served)) == [ReportedStep(10, 500, 2, 0.0125)]
+    assert reports.read(answer(served)) == [ReportedStep(10, 500, 2, 0.0125)]
     assert reports.engines == EngineNews(
-        step_tokens_max=2048, requests_running_max=128, pab_tokens=500.0, pab_dispatches=0, reads_priority=False
+        step_tokens_max=2048, requests_running_max=128, pab_tokens=500.0, pab_dispatches={}, reads_priority=False
     )
     assert reports.path(0.0) == "/fairlead/steps?since=1"
 
@@ -53,11 +54,11 @@ def test_only_steps_that_are_new_are_served_and_of_too_many_the_last():
 
 def test_several_engines_are_one_backend_and_nobody_says_which_dispatches_have_arrived():
     reports = PluginReports()
-    reports.told(answer(serve(STATE, STATE)))
+    reports.read(answer(serve(STATE, STATE)))
     assert reports.engines == EngineNews(
         step_tokens_max=4096, requests_running_max=256, pab_tokens=1000.0, reads_priority=False
     )
-    reports.told(answer(serve(STATE, state(pab_tokens=None))))
+    reports.read(answer(serve(STATE, state(pab_tokens=None))))
     assert reports.engines.pab_tokens is None
 
 
@@ -67,19 +68,21 @@ def test_several_engines_are_one_backend_and_nobody_says_which_dispatches_have_a
 )
 def test_engines_say_whether_their_queues_go_by_priority(policies, known):
     reports = PluginReports()
-    reports.told(answer(serve(*(state(scheduling_policy=policy) for policy in policies))))
+    reports.read(answer(serve(*(state(scheduling_policy=policy) for policy in policies))))
     assert reports.engines.reads_priority is known
 
 
-def test_only_our_own_dispatches_count():
+def test_only_our_own_dispatches_count_those_of_each_of_our_processes_for_themselves():
     reports = PluginReports()
-    reports.told(answer(serve(state(dispatches={"another": 900, reports.gateway: 7}))))
-    assert reports.engines.pab_dispatches == 7
+    of = partial(name_at_plugin, reports.gateway)
+    seen = {"another": 900, of(""): 7, of("one"): 3, f"{reports.gateway}s": 1}
+    reports.read(answer(serve(state(dispatches=seen))))
+    assert reports.engines.pab_dispatches == {"": 7, "one": 3}
 
 
 def test_a_server_without_the_plugin_is_asked_again_after_a_while_and_after_silence():
     reports = PluginReports()
-    reports.told(answer(serve(STATE, steps=[(1, 1, 1, 1000)])))
+    reports.read(answer(serve(STATE, steps=[(1, 1, 1, 1000)])))
     reports.absent(100.0)
     assert reports.engines is None
     assert reports.path(100.0 + ABSENT_S / 2) is None
@@ -91,7 +94,7 @@ def test_a_server_without_the_plugin_is_asked_again_after_a_while_and_after_sile
 
 def test_an_engine_that_never_reported_is_not_known_to_batch_fairly():
     reports = PluginReports()
-    assert reports.told(answer(Reports("epoch"))) == []
+    assert reports.read(answer(Reports("epoch"))) == []
     assert reports.engines is None
 
 
@@ -102,13 +105,13 @@ def test_an_engine_that_never_reported_is_not_known_to_batch_fairly():
 )  # fmt: skip
 def test_what_is_no_report_is_refused(body):
     with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
-        PluginReports().told(body)
+        PluginReports().read(body)
 
 
 @pytest.mark.parametrize("row", [[], "row", [0, 0, 1, 1, 1], [0, 0, -1, 1, 1, 1], [0, 0, 1, 1, 1, 1.5], [None] * 6])
 def test_a_row_that_is_no_step_is_passed_over(row):
     body = {"version": 1, "epoch": "a", "next": 2, "steps": [row, [1, 0, 5, 9, 1, 2000]], "engines": {}}
-    assert PluginReports().told(json.dumps(body).encode()) == [ReportedStep(5, 9, 1, 0.002)]
+    assert PluginReports().read(json.dumps(body).encode()) == [ReportedStep(5, 9, 1, 0.002)]
 
 
 @pytest.mark.parametrize(
@@ -126,5 +129,5 @@ def test_an_engine_that_says_what_cannot_be_says_nothing(lie):
     said = {"a": {**lie}}
     body = {"version": 1, "epoch": "a", "next": 0, "steps": [], "engines": said}
     reports = PluginReports()
-    reports.told(json.dumps(body).encode())
+    reports.read(json.dumps(body).encode())
     assert reports.engines == EngineNews()

@@ -112,8 +112,8 @@ def times(coefficients: StepCoefficients, factor: float) -> StepCoefficients:
     ("slower", "prompts_max", "warm_up_s", "doubted_s"),
     [
         (0.2, 1500, 15, 2.0),  # steps of 6 ms
-        (0.4, 1500, 20, 2.0),
-        (1.25, 400, 40, 2.0),
+        pytest.param(0.4, 1500, 20, 2.0, marks=pytest.mark.long),
+        pytest.param(1.25, 400, 40, 2.0, marks=pytest.mark.long),
         (2.5, 400, 60, 2.0),
         (6.0, 400, 120, 2.0),  # of 100 ms
     ],

@@ -591,3 +591,74 @@ async def test_a_response_that_comes_slowly_is_not_silent():
         up = make_upstream(backend.url, silence_s_max=0.2)
         assert await get(up) == (200, b"ok")
         await up.aclose()
+
+
+class FloodedTransport(asyncio.Transport):
+    """The transport of a socket that always has bytes, as libuv reads it: until reading is paused."""
+
+    PIECE = bytes(1 << 18)
+
+    def __init__(self):
+        super().__init__()
+        self.is_reading_now = True
+
+    def read(self, protocol, pieces):
+        while pieces and self.is_reading_now:
+            protocol.data_received(self.PIECE)
+            pieces -= 1
+        return pieces
+
+    def pause_reading(self):
+        self.is_reading_now = False
+
+    def resume_reading(self):
+        self.is_reading_now = True
+
+    def is_closing(self):
+        return False
+
+    def abort(self):
+        pass
+
+
+class Nobody:
+    def give_back(self, _):
+        pass
+
+
+async def test_a_long_answer_lets_other_sockets_have_their_turn():
+    transport, pieces, worst = FloodedTransport(), 64, 0
+    one = connection.Connection(Nobody(), asyncio.get_running_loop())
+    one.connection_made(transport)
+    exchange = one.begin()
+    length = pieces * len(transport.PIECE)
+    one.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length)
+    reading = asyncio.ensure_future(exchange.read(length))
+    while pieces:
+        await asyncio.sleep(0)
+        left = transport.read(one, pieces)
+        worst, pieces = max(worst, pieces - left), left
+    assert len(await reading) == length
+    assert worst * len(transport.PIECE) == connection.TURN_BYTES_MAX
+    exchange.release()
+    await asyncio.sleep(0)
+    assert transport.is_reading_now  # for the next exchange
+
+
+async def test_an_exchange_that_is_paused_is_not_resumed_by_its_next_turn():
+    transport = FloodedTransport()
+    one = connection.Connection(Nobody(), asyncio.get_running_loop())
+    one.connection_made(transport)
+    exchange = one.begin()
+    one.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (1 << 24))
+    got = []
+    reading = asyncio.ensure_future(exchange.read(1 << 24, lambda bytes_: (got.append(bytes_), exchange.pause())))
+    await asyncio.sleep(0)
+    for _ in range(8):
+        one.data_received(transport.PIECE)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not transport.is_reading_now
+    exchange.resume()
+    assert transport.is_reading_now
+    reading.cancel()

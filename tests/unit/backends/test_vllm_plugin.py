@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from backends.vllm_plugin.collector import OBJECTS_MAX, OBJECTS_MIN, Collector
-from backends.vllm_plugin.engine_accounts import EngineAccounts
+from backends.vllm_plugin.engine_accounts import GATEWAYS_MAX, EngineAccounts
 from backends.vllm_plugin.margin import RATIO_MAX, RATIO_MIN, Margin
 from backends.vllm_plugin.options import Options, read_options
 from backends.vllm_plugin.request_envelope import RequestOwner, read_envelope
@@ -299,11 +299,11 @@ def test_the_highest_dispatch_of_each_gateway_is_known_and_of_few_gateways():
             f"{gateway}{number}", {"fairlead_dispatch": [gateway, number]}, arrived_s_ago=0.0, prompt_tokens=1
         )
     assert accounts.dispatches == {"h": 9, "g": 3}
-    for number in range(20):
+    for number in range(2 * GATEWAYS_MAX):
         accounts.arrived(
             f"{number}", {"fairlead_dispatch": [f"gateway {number}", 1]}, arrived_s_ago=0.0, prompt_tokens=1
         )
-    assert len(accounts.dispatches) == 8
+    assert len(accounts.dispatches) == GATEWAYS_MAX
 
 
 def test_a_request_that_is_over_is_forgotten_however_it_ended():
@@ -315,7 +315,7 @@ def test_a_request_that_is_over_is_forgotten_however_it_ended():
     accounts.produced("a", entry, 1, 101.0)
     accounts.produced("a", entry, 3, 102.0)
     assert (entry.output_tokens, entry.first_token_at) == (3, 101.0)
-    assert accounts.tenants.key(RequestOwner("t")) == 1 + 3 * 2
+    assert accounts.tenants.rank(RequestOwner("t")) == 1 + 3 * 2
     for name in ("a", "a", "b"):
         accounts.forget(name)
     assert accounts.entries == {}

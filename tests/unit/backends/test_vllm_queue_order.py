@@ -125,15 +125,15 @@ def test_a_prompt_is_charged_as_it_was_begun_and_not_at_all_if_it_never_was():
     queue = Queue(cached={"a0": 20})
     queue.come(A, "a0", "a1", "a2")
     queue.next(2)
-    assert queue.order.key(A) == 80 + 100
+    assert queue.order.rank(A) == 80 + 100
     queue.order.begun("a0", 40)
-    assert queue.order.key(A) == 40 + 100
+    assert queue.order.rank(A) == 40 + 100
     queue.order.forget("a1")  # its client left
     queue.order.forget("a2")
-    assert queue.order.key(A) == 40
+    assert queue.order.rank(A) == 40
     queue.order.produced("a0", 5)
     queue.order.forget("a0")
-    assert queue.order.key(A) == 40 + 5 * 2
+    assert queue.order.rank(A) == 40 + 5 * 2
 
 
 def test_there_is_an_end_to_tiers_and_tenants():

@@ -39,7 +39,7 @@ def test_cpu_is_without_what_an_idle_gateway_takes_and_without_other_work():
 def test_service_counts_from_the_end_of_the_warm_up_and_by_what_is_new(monkeypatch):
     now = 0.0
     monkeypatch.setattr(run.time, "monotonic", lambda: now)
-    tally = run._Tally(from_s=1.0)
+    tally = run._TenantTally(from_s=1.0)
     told = tally.begin()
     told(10, 1)
     assert tally.service == 0.0

@@ -53,6 +53,17 @@ def test_help_does_not_load_the_server():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_start_loads_only_what_is_on():
+    """Redis, tokens, traces, plots and discovery are off by default: each takes a tenth to a half of a second."""
+    code = (
+        "import sys, gateway.cli, gateway.app; "
+        "off = {'redis', 'jwt', 'cryptography', 'opentelemetry', 'matplotlib', 'kubernetes_asyncio', 'rich'}; "
+        "sys.exit(', '.join(off & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert result.stderr.strip() == ""
+
+
 def test_the_example_can_be_written_to_a_file_and_checked(tmp_path):
     (tmp_path / "fairlead.yaml").write_text(run("example-config").output)
     result = run("check-config", "fairlead.yaml")

@@ -92,7 +92,7 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
         "11: backends[1].url: is missing",
         "11: backends[1].urll: there is no such key (did you mean 'url'?)",
         "12: queeue: there is no such key (did you mean 'queue'?)",
-        "13: scheduling.fairness: must be one of vtc, slack, dlpm, lcf, drr, fifo, equinox, justitia",
+        f"13: scheduling.fairness: must be one of {', '.join(FAIRNESS)}",
         "13: scheduling.prediction: must be one of none, quantile, mixture, last-five, exponential",
         "13: scheduling.price: must be the name of a policy, or hold it and its parameters (policy: NAME)",
         "14: limits.body_bytes_max: could not interpret byte unit: bananas",

@@ -27,7 +27,9 @@ def test_every_path_of_every_section_is_relative_to_the_configuration_file(folde
     conf, _ = folders
     (conf / "fairlead.yaml").write_text(
         """
-backends: [{url: "https://a:1", api_key_file: keys/a, ca_file: ca.pem, step_time_file: step.yaml}]
+backends:
+  - {url: "https://a:1", api_key_file: keys/a, ca_file: ca.pem, step_time_file: step.yaml}
+  - {url: "https://b:1", cert_file: c.pem, key_file: k.pem}
 auth: {mode: keys, secret_file: secret, keys_file: keys}
 tenants: {a: {}}
 admin: {key_file: admin-key}
@@ -50,7 +52,7 @@ jwt: {data: [{issuer: "https://i", audience: a, ca_file: jwt-ca.pem}]}
 
     collect(config.model_dump())
     names = "keys/a ca.pem step.yaml secret keys admin-key state.db redis-password redis-ca.pem ranks.tiktoken"
-    names += " access.jsonl trace.jsonl jwt-ca.pem"
+    names += " c.pem k.pem access.jsonl trace.jsonl jwt-ca.pem"
     assert found == {str(conf / name) for name in names.split()}
 
 

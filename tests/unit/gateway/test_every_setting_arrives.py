@@ -44,7 +44,7 @@ BACKEND = {
     "scheduling_policy": "priority",
 }
 # Other ways to say the same: a file or a variable instead of the value.
-BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file"}
+BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file", "cert_file", "key_file"}
 
 
 def tenant(**fields):

@@ -1,6 +1,7 @@
 """A pool in miniature: builders with defaults, so that a test says only what it is about."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,13 @@ from policies.types import (
     Tier,
     Usage,
 )
+from tests.loopback import LoopbackScheduler
 
 
 class Pool:
     """A scheduler with one backend by default, driven with short calls at a time that the test moves."""
+
+    make_scheduler: Callable[..., Any] = Scheduler
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class Pool:
         options.setdefault("price", LinearPrice(prompt=1, cached_prompt=1, output=2))
         options.setdefault("share_ratio_max", 1.0)
         self.now = 0.0
-        self.scheduler = Scheduler(tenants=tenants, tiers=tiers, **options)
+        self.scheduler = self.make_scheduler(tenants=tenants, tiers=tiers, **options)
         self.prompts: dict[str, int] = {}
         self.outputs: dict[str, int] = {}
         self.measure(*loads)
@@ -118,13 +122,31 @@ class Pool:
     def counter(self, tenant_id: str) -> float:
         return self.tenant(tenant_id).counter
 
-    def key(self, tenant_id: str) -> float:
-        return self.tenant(tenant_id).key
+    def rank(self, tenant_id: str) -> float:
+        return self.tenant(tenant_id).rank
 
     def service(self, tenant_id: str) -> float:
         return self.tenant(tenant_id).service
 
 
+class SharedPool(Pool):
+    """The same, with a scheduler that another process leads."""
+
+    make_scheduler = LoopbackScheduler
+
+
+POOLS = {"local": Pool, "shared": SharedPool}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Suites marked `every_scheduler` run over a local Scheduler and a shared one, but for tests marked
+    `local_scheduler`.
+    """
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "make_pool" in metafunc.fixturenames and "every_scheduler" in marks and "local_scheduler" not in marks:
+        metafunc.parametrize("make_pool", POOLS, indirect=True)
+
+
 @pytest.fixture
-def make_pool() -> Callable[..., Pool]:
-    return Pool
+def make_pool(request: pytest.FixtureRequest) -> Callable[..., Pool]:
+    return POOLS[getattr(request, "param", "local")]

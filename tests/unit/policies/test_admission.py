@@ -6,6 +6,8 @@ from policies.admission import BoundedQueues, DrainEstimate
 from policies.admission.retry_after import RETRY_AFTER_S_MAX
 from policies.types import BackendLoad, Reason, Reject, Tenant
 
+pytestmark = pytest.mark.every_scheduler
+
 FULL = [BackendLoad("gpu", requests_running_max=1)]
 
 
@@ -66,6 +68,7 @@ def test_room_in_a_full_queue_comes_back_when_requests_leave_it(make_pool):
     assert pool.scheduler.snapshot(0.0).queued_bytes == 10
 
 
+@pytest.mark.local_scheduler  # a leader waits for the registry first
 def test_an_unknown_tenant_is_refused_and_nothing_is_kept_of_it(make_pool):
     pool = make_pool()
     pool.send("nobody", "x")
@@ -73,6 +76,7 @@ def test_an_unknown_tenant_is_refused_and_nothing_is_kept_of_it(make_pool):
     assert "nobody" not in pool.scheduler.snapshot(0.0).tenants
 
 
+@pytest.mark.local_scheduler  # a leader waits for the registry first
 def test_a_refusal_is_reported_once_by_the_next_poll(make_pool):
     pool = make_pool()
     pool.send("nobody", "x")
@@ -118,12 +122,23 @@ def test_a_client_that_goes_leaves_the_queue_at_once(make_pool):
     assert pool.service("A") == 1, "nothing was charged for the one that left"
 
 
-def test_cancelling_what_does_not_wait_changes_nothing(make_pool):
+def test_cancelling_what_is_not_known_changes_nothing(make_pool):
     pool = full_pool(make_pool)
     before = pool.scheduler.snapshot(0.0)
-    pool.scheduler.cancel("running", 0.0)
     pool.scheduler.cancel("never seen", 0.0)
     assert pool.scheduler.snapshot(0.0) == before
+
+
+def test_a_client_that_left_before_its_dispatch_was_known_frees_its_slot_and_pays_nothing(make_pool):
+    """The decision and the disconnect cross on their way between two processes."""
+    pool = full_pool(make_pool)
+    assert pool.scheduler.snapshot(0.0).in_flight_requests
+    pool.scheduler.cancel("running", 0.0)
+    snapshot = pool.scheduler.snapshot(0.0)
+    assert snapshot.in_flight_requests == 0
+    assert {view.service for view in snapshot.tenants.values()} == {0.0}
+    pool.scheduler.cancel("running", 0.0)
+    assert pool.scheduler.snapshot(0.0) == snapshot
 
 
 def test_there_is_nothing_to_wake_up_for_without_a_queue(make_pool):

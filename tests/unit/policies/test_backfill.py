@@ -6,6 +6,8 @@ from policies.fairness import Fifo
 from policies.prediction import Oracle
 from policies.types import BackendLoad, Tenant, Tier
 
+pytestmark = pytest.mark.every_scheduler
+
 ROOM = {"requests_running_max": 100, "kv_tokens_max": 100}
 XYZ = [BackendLoad(name, **ROOM) for name in "xyz"]
 
@@ -61,7 +63,7 @@ def passed_by(pool):
     pool.send("A", "large", prompt=80, output_tokens_known=0)
     before = pool.service("B")
     for number in range(200):
-        pool.send("B", f"b{number}", prompt=20, output_tokens_known=0)
+        pool.send("B", f"b{number}", prompt=25, output_tokens_known=0)
     while placed := pool.placed():
         assert "z" not in placed.values()
         for request_id in placed:
@@ -70,13 +72,13 @@ def passed_by(pool):
 
 
 def test_it_is_passed_by_no_more_than_what_was_in_flight_at_its_backend_may_be_worth(full):
-    """60 tokens at 2 each, and the requests that were sent at that point: four of 20."""
-    assert 120 <= passed_by(full()) <= 120 + 4 * 20
+    """60 tokens at 2 each, and the requests that were sent at that point: two of 25."""
+    assert 120 <= passed_by(full()) <= 120 + 2 * 25
 
 
 def test_with_a_cap_what_the_other_has_in_flight_counts_too(full):
-    """Four requests of 20 that are sent by one poll are worth 160 more."""
-    assert 120 < passed_by(full(share_ratio_max=0.9)) <= 120 + 160 + 4 * 20
+    """Two requests of 25 that are sent by one poll are worth 100 more."""
+    assert 120 < passed_by(full(share_ratio_max=0.9)) <= 120 + 100 + 2 * 25
 
 
 def test_once_it_may_not_be_passed_any_more_it_is_the_next_at_every_backend(full):
@@ -107,7 +109,16 @@ def test_a_tenant_with_nothing_in_flight_takes_what_it_gives_back_before_the_req
     assert pool.placed() == {"short": "x"}
 
 
-def test_one_that_has_something_in_flight_leaves_the_gaps_to_others(full):
+def test_one_with_something_in_flight_takes_a_gap_within_what_its_weight_entitles_it_to(full):
+    """A and D are there, and C with 60 of 100 tokens: a third for each."""
+    pool = full(XYZ[:1])
+    pool.send("A", "large", prompt=80, output_tokens_known=0)
+    for number in range(3):
+        pool.send("D", f"d{number}", prompt=12, output_tokens_known=0)
+    assert pool.placed() == {"d0": "x", "d1": "x"}
+
+
+def test_one_that_holds_more_than_its_part_leaves_the_gaps_to_others(full):
     pool = full(XYZ[:1])
     pool.send("A", "large", prompt=80, output_tokens_known=0)
     pool.send("C", "small", prompt=10, output_tokens_known=0)

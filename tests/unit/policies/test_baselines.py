@@ -8,6 +8,8 @@ from policies.fairness import DeficitRoundRobin, Fifo
 from policies.queues import PoolQueues
 from policies.types import BackendLoad, Reason, Request, Tenant
 
+pytestmark = pytest.mark.every_scheduler
+
 
 @pytest.mark.parametrize(
     ("window", "accepted"),
@@ -18,7 +20,7 @@ def test_two_requests_a_minute_accept_what_the_worked_example_says(window, accep
     tenant, seen = Tenant("A", requests_per_minute_max=2), []
     for now in (0.0, 10.0, 20.0, 61.0, 65.0):
         request = Request("r", "A", "m", now, 1, 1)
-        refusal = rate.refuse(request, tenant, PoolQueues(), now)
+        refusal = rate.check(request, tenant, PoolQueues(), now)
         seen.append(refusal is None)
         if refusal is None:
             rate.admitted(request, tenant, now)

@@ -5,8 +5,10 @@ from random import Random
 import pytest
 
 from policies.fairness import FAIRNESS
+from policies.pool.backfill import PASSED_MAX
+from policies.pool.slot_fitting import SlotFitting
 from policies.scheduler import DECISIONS_MAX
-from policies.types import BackendLoad, Dispatch, Reason, SloEnvelope, Tenant, Tier
+from policies.types import BackendLoad, Dispatch, Reason, SloEnvelope, Tenant, Tier, Usage
 
 BACKENDS = [BackendLoad(f"gpu-{n}", kv_tokens_max=3_000, kv_block_tokens=16, requests_running_max=12) for n in range(8)]
 ENVELOPES = (None, SloEnvelope(ttft_s=5.0, tpot_s=0.2))
@@ -39,21 +41,23 @@ def history(pool, seed: int) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("fairness", FAIRNESS)
 def test_bounded_polls_decide_the_same_as_one_without_a_bound(make_pool, fairness):
-    def decided(decisions_max: int) -> list[tuple[str, str]]:
+    def decided(**bounds: int) -> list[tuple[str, str]]:
         pool = make_pool(
             tenants=[Tenant("A", weight=2.0, tier_id="gold"), Tenant("B"), Tenant("C")],
             tiers=[Tier("gold", reserve_ratio=0.1), Tier("default")],
             loads=BACKENDS,
             fairness=FAIRNESS[fairness],
             share_ratio_max=0.5,
-            decisions_max=decisions_max,
+            **bounds,
         )
         return history(pool, 1)
 
-    whole = decided(10**9)
+    whole = decided(decisions_max=10**9, asked_max=10**9)
     assert len(whole) > 300
-    assert decided(1) == whole
-    assert decided(7) == whole
+    assert decided(decisions_max=1) == whole
+    assert decided(decisions_max=7) == whole
+    assert decided(asked_max=1) == whole
+    assert decided(asked_max=20) == whole
 
 
 def test_a_poll_dispatches_no_more_than_its_bound_and_says_that_there_is_more(make_pool):
@@ -65,6 +69,38 @@ def test_a_poll_dispatches_no_more_than_its_bound_and_says_that_there_is_more(ma
         is_over = expected < DECISIONS_MAX
         assert (pool.scheduler.next_wakeup() is None) == is_over
         assert is_over or pool.scheduler.next_wakeup() == pool.now
+
+
+def test_a_poll_takes_no_further_request_once_it_has_asked_enough(make_pool):
+    """One request more than the bound at most: it may ask all backends."""
+    asked_max, many = 40, 64
+    loads = [
+        BackendLoad(f"gpu-{n:02}", kv_tokens_max=1_000, kv_block_tokens=16, requests_running_max=99)
+        for n in range(many)
+    ]
+    pool = make_pool(tenants=[Tenant(f"t{n}") for n in range(50)], loads=loads, asked_max=asked_max)
+    rng = Random(1)
+    running, number, asked = [], 0, []
+    for _ in range(10):
+        pool.now += 1.0
+        for _ in range(min(len(running), 100)):
+            pool.end(running.pop(rng.randrange(len(running))))
+        for _ in range(150):
+            number += 1
+            pool.send(f"t{rng.randrange(50)}", f"r{number}", prompt=rng.randrange(10, 900), output_max=50)
+        is_more = True
+        while is_more:
+            before = pool.scheduler._fleet.asked
+            sent = [each.request_id for each in pool.scheduler.poll(pool.now) if isinstance(each, Dispatch)]
+            running += sent
+            wakeup_at = pool.scheduler.next_wakeup()
+            is_more = wakeup_at is not None and wakeup_at <= pool.now
+            assert sent or not is_more, "what is cut short has decided something"
+            if sent:
+                asked.append(pool.scheduler._fleet.asked - before)
+    # A request may ask every backend, and look at each for every request that it would pass.
+    assert max(asked) <= asked_max + many * (1 + PASSED_MAX)
+    assert sum(each > asked_max for each in asked) > 3, "the bound is reached"
 
 
 def test_what_expires_at_once_is_refused_by_several_polls(make_pool):
@@ -113,3 +149,31 @@ def test_nothing_is_taken_back_while_there_is_more_to_decide(make_pool):
     pool.send("C", "c")
     (action,) = pool.scheduler.poll(pool.now)
     assert isinstance(action, Dispatch), "one of them has room without it"
+
+
+def test_a_poll_of_an_instant_in_which_all_was_decided_looks_for_no_room(make_pool, monkeypatch):
+    pool = make_pool(loads=[BackendLoad("gpu", kv_tokens_max=1_000, requests_running_max=99)])
+    for number in range(30):
+        pool.send("ABC"[number % 3], f"r{number}", prompt=300, output_max=10)
+    assert len(pool.dispatched()) == 3
+    asked, slot = [], SlotFitting.slot
+
+    def counted(self, request, *args):
+        asked.append(request.id)
+        return slot(self, request, *args)
+
+    monkeypatch.setattr(SlotFitting, "slot", counted)
+    assert pool.scheduler.poll(pool.now) == []
+    assert asked == []
+    for tell in (
+        lambda: pool.send("A", "late", prompt=300),
+        lambda: pool.scheduler.cancel("r5", pool.now),
+        lambda: pool.emit("r0"),
+        lambda: pool.scheduler.spent("B", Usage(1, 0, 1), pool.now),
+        lambda: pool.measure(BackendLoad("gpu", kv_tokens_max=1_000, requests_running_max=99)),
+        lambda: setattr(pool, "now", pool.now + 0.1),
+    ):
+        tell()
+        asked.clear()
+        assert pool.scheduler.poll(pool.now) == []
+        assert asked

@@ -131,6 +131,6 @@ def test_what_runs_at_a_backend_is_ranked_again_only_when_something_has_changed_
         sent = [action.request_id for action in pool.poll() if isinstance(action, Dispatch)]
         running.extend(sent)
         changes += len(ended) + len(produced) + len(sent)
-    most = max(len(each._running) for each in pool.scheduler._fleet._backends.values())
+    most = max(len(each._running) for each in pool.scheduler._fleet.backends.values())
     assert ranked, "somebody waited for room"
     assert len(ranked) <= most * changes

@@ -130,9 +130,9 @@ def test_what_others_run_is_taken_off_once_it_has_stayed():
     for _ in range(2):
         take(capacity, 100)
     measure(capacity, requests_running=5, requests_waiting=1, kv_used_ratio=0.5, held=200, times=2)
-    assert (capacity.foreign_requests, capacity.foreign_tokens) == (0, 0), "not yet: ours may have moved meanwhile"
+    assert (capacity.external_requests, capacity.external_tokens) == (0, 0), "not yet: ours may have moved meanwhile"
     measure(capacity, requests_running=5, requests_waiting=1, kv_used_ratio=0.5, held=200)
-    assert (capacity.foreign_requests, capacity.foreign_tokens) == (4, 300)
+    assert (capacity.external_requests, capacity.external_tokens) == (4, 300)
     assert fits(capacity, 500, choices=4)
     assert not fits(capacity, 500, choices=5)
     assert not fits(capacity, 501)
@@ -142,32 +142,32 @@ def test_a_single_odd_measurement_is_no_foreign_load_and_hides_none():
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=10))
     measure(capacity, requests_running=0, kv_used_ratio=0.0, times=3)
     measure(capacity, requests_running=9, kv_used_ratio=0.9)
-    assert (capacity.foreign_requests, capacity.foreign_tokens) == (0, 0)
+    assert (capacity.external_requests, capacity.external_tokens) == (0, 0)
     measure(capacity, requests_running=9, kv_used_ratio=0.9, times=2)
-    assert (capacity.foreign_requests, capacity.foreign_tokens) == (9, 900)
+    assert (capacity.external_requests, capacity.external_tokens) == (9, 900)
     measure(capacity, requests_running=2, kv_used_ratio=0.1)
-    assert (capacity.foreign_requests, capacity.foreign_tokens) == (2, 100), "less is believed at once"
+    assert (capacity.external_requests, capacity.external_tokens) == (2, 100), "less is believed at once"
 
 
 def test_what_we_have_predicted_but_not_produced_is_no_foreign_negative():
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=10))
     take(capacity, 100, 400)
     measure(capacity, requests_running=0, kv_used_ratio=0.0, held=150, times=3)
-    assert (capacity.foreign_requests, capacity.foreign_tokens) == (0, 0)
+    assert (capacity.external_requests, capacity.external_tokens) == (0, 0)
 
 
 def test_shared_blocks_are_ours_too():
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=10))
     take(capacity, 450, prefix=(1, 2, 3, 4), **BLOCKS)
     measure(capacity, requests_running=1, kv_used_ratio=0.45, held=50, times=3)
-    assert capacity.foreign_tokens == pytest.approx(0)
+    assert capacity.external_tokens == pytest.approx(0)
 
 
 def test_a_measurement_without_figures_changes_no_estimate():
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=10))
     measure(capacity, requests_running=4, kv_used_ratio=0.5, times=3)
     measure(capacity, times=5)
-    assert (capacity.foreign_requests, capacity.foreign_tokens) == (4, 500)
+    assert (capacity.external_requests, capacity.external_tokens) == (4, 500)
 
 
 def test_preemptions_tighten_at_once_and_headroom_comes_back_slowly():
@@ -227,7 +227,7 @@ def test_strangers_who_come_while_we_have_not_drained_yet_are_not_our_doing():
     take(capacity, 500, 500)
     for total in range(10):
         measure(capacity, requests_running=5, kv_used_ratio=1.0, held=500, preemptions_total=total)
-    assert capacity.foreign_tokens == 500
+    assert capacity.external_tokens == 500
     assert capacity.tokens_max < capacity.tokens
     assert capacity.tokens_limit == 1000
 

@@ -18,24 +18,24 @@ def test_a_completed_request_costs_what_it_used(make_pool):
     pool.dispatched()
     pool.emit("a", 30)
     pool.end("a")
-    assert pool.service("A") == pool.counter("A") == pool.key("A") == 160
+    assert pool.service("A") == pool.counter("A") == pool.rank("A") == 160
 
 
 def test_a_client_that_goes_mid_stream_is_charged_what_was_received(make_pool):
     pool = make_pool(loads=ROOMY, prediction=TenantQuantile())
     pool.send("A", "a", prompt=100, output_max=50)
     pool.dispatched()
-    assert pool.key("A") == 200, "50 tokens are expected"
+    assert pool.rank("A") == 200, "50 tokens are expected"
     pool.emit("a", 7)
-    pool.end("a", Outcome.CLIENT_GONE)
-    assert pool.service("A") == pool.key("A") == 114
+    pool.end("a", Outcome.CLIENT_DISCONNECTED)
+    assert pool.service("A") == pool.rank("A") == 114
 
 
 def test_a_client_that_goes_before_the_first_token_has_had_its_prefill(make_pool):
     pool = make_pool(loads=ROOMY)
     pool.send("A", "a", prompt=100)
     pool.dispatched()
-    pool.end("a", Outcome.CLIENT_GONE)
+    pool.end("a", Outcome.CLIENT_DISCONNECTED)
     assert pool.service("A") == 100
 
 
@@ -52,14 +52,23 @@ def test_of_a_prompt_in_flight_is_known_how_far_it_is(make_pool):
 
 
 @pytest.mark.parametrize("price", [LinearPrice(1, 1, 2), ProfiledQuadraticPrice()])
+def test_a_dispatch_that_crossed_the_disconnect_costs_nothing(make_pool, price):
+    pool = make_pool(loads=ROOMY, price=price)
+    pool.send("A", "a", prompt=100)
+    pool.dispatched()
+    pool.scheduler.cancel("a", pool.now)
+    assert pool.service("A") == pytest.approx(0.0), "a price per request is no charge either"
+
+
+@pytest.mark.parametrize("price", [LinearPrice(1, 1, 2), ProfiledQuadraticPrice()])
 def test_a_backend_that_fails_before_the_first_token_costs_the_tenant_nothing(make_pool, price):
     pool = make_pool(loads=ROOMY, price=price, prediction=TenantQuantile())
     pool.send("A", "a", prompt=100)
     pool.dispatched()
-    assert pool.key("A") > 0
+    assert pool.rank("A") > 0
     pool.end("a", Outcome.BACKEND_FAILED)
     assert (pool.service("A"), pool.counter("A")) == (0, 0)
-    assert pool.key("A") == pytest.approx(0, abs=1e-9)
+    assert pool.rank("A") == pytest.approx(0, abs=1e-9)
 
 
 def test_a_backend_that_fails_mid_stream_leaves_the_tenant_charged_for_what_it_got(make_pool):
@@ -137,7 +146,7 @@ def test_usage_may_arrive_merged_and_charges_the_same(make_pool):
             output += part
             pool.report("a", prompt=10, output=output)
         pool.end("a")
-        services.append((pool.service("A"), pool.key("A")))
+        services.append((pool.service("A"), pool.rank("A")))
     assert services == [(34, 34)] * 3
 
 
@@ -172,7 +181,7 @@ def test_choices_are_seats_and_their_outputs_are_charged_together(make_pool):
     pool.send("B", "b", choices=2)
     pool.send("B", "b2")
     assert pool.dispatched() == ["a"], "3 of 4 seats; b needs 2, and b2 waits behind it"
-    assert pool.key("A") == 20 + 2 * 120, "min(3 * 256, 120) over all choices"
+    assert pool.rank("A") == 20 + 2 * 120, "min(3 * 256, 120) over all choices"
     assert pool.backend().reserved_tokens == 64 + 48 + 48, "40 tokens each, the prompt once"
     pool.report("a", prompt=20, output=90)
     pool.end("a")
@@ -187,17 +196,17 @@ def test_predictions_are_per_choice_so_that_n_does_not_mislead_them(make_pool):
     pool.report("a", prompt=1, output=80)
     pool.end("a")
     pool.send("A", "b", prompt=1, output_max=1000)
-    before = pool.key("A")
+    before = pool.rank("A")
     pool.dispatched()
-    assert pool.key("A") == before + 1 + 2 * 20
+    assert pool.rank("A") == before + 1 + 2 * 20
 
 
 @pytest.mark.parametrize(
     ("outcome", "output", "expected"),
     [
         (Outcome.COMPLETED, 5, 5),  # the whole answer
-        (Outcome.CLIENT_GONE, 5, 256),  # cut short: says nothing
-        (Outcome.CLIENT_GONE, 300, 300),  # at least so long
+        (Outcome.CLIENT_DISCONNECTED, 5, 256),  # cut short: says nothing
+        (Outcome.CLIENT_DISCONNECTED, 300, 300),  # at least so long
         (Outcome.BACKEND_FAILED, 5, 256),
     ],
 )
@@ -208,9 +217,9 @@ def test_only_what_ended_by_itself_or_outgrew_its_prediction_is_learnt_from(make
     pool.report("a", prompt=1, output=output)
     pool.end("a", outcome)
     pool.send("A", "b", prompt=1, output_max=1000)
-    before = pool.key("A")
+    before = pool.rank("A")
     pool.dispatched()
-    assert pool.key("A") - before == 1 + 2 * expected
+    assert pool.rank("A") - before == 1 + 2 * expected
 
 
 def test_reservations_may_expect_an_output_that_the_order_does_not(make_pool):
@@ -222,7 +231,7 @@ def test_reservations_may_expect_an_output_that_the_order_does_not(make_pool):
     )
     pool.send("A", "a1", prompt=10, output_max=100)
     pool.dispatched()
-    assert pool.key("A") == 10, "the order expects nothing"
+    assert pool.rank("A") == 10, "the order expects nothing"
     assert pool.scheduler.snapshot(0.0).backends["gpu"].reserved_tokens == 110
 
 
@@ -246,13 +255,15 @@ def test_with_a_prediction_admission_expects_the_price_of_the_whole_and_the_end_
     pool = make_pool(loads=ROOMY, price=price, prediction=Oracle())
     pool.send("A", "a", prompt=256, output_tokens_known=100)
     pool.dispatched()
-    assert pool.key("A") == pytest.approx(price.service(256, 0, 100))
+    assert pool.rank("A") == pytest.approx(price.service(256, 0, 100))
     pool.emit("a", 120)
-    assert pool.key("A") == pytest.approx(price.service(256, 0, 120)), "growth past the prediction is charged"
+    assert pool.rank("A") == pytest.approx(price.service(256, 0, 120)), "growth past the prediction is charged"
     pool.end("a")
-    assert pool.key("A") == pool.counter("A") == pytest.approx(price.service(256, 0, 120))
+    assert pool.rank("A") == pool.counter("A") == pytest.approx(price.service(256, 0, 120))
     pool.send("A", "b", prompt=256, output_tokens_known=100)
     pool.dispatched()
     pool.emit("b", 40)
     pool.end("b")
-    assert pool.key("A") == pytest.approx(price.service(256, 0, 120) + price.service(256, 0, 40)), "refunded at the end"
+    assert pool.rank("A") == pytest.approx(price.service(256, 0, 120) + price.service(256, 0, 40)), (
+        "refunded at the end"
+    )

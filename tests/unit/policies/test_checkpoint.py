@@ -159,7 +159,7 @@ def test_what_was_predicted_of_requests_that_ended_with_the_process_is_nobodys_d
     old.send("A", "a", prompt=10, output_tokens_known=50)
     assert old.dispatched() == ["a"]
     old.emit("a", 3)
-    assert old.key("A") == 110
+    assert old.rank("A") == 110
     new = again(make_pool, old, prediction=Oracle())
     new.send("A", "again", prompt=1)
     assert new.counter("A") == 16, "the prompt, and what was decoded"

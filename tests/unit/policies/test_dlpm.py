@@ -9,6 +9,8 @@ from policies.accounts.cost import LinearPrice
 from policies.fairness import DeficitLongestPrefix
 from policies.types import Usage
 
+pytestmark = pytest.mark.every_scheduler
+
 
 def dlpm(quantum: float, **options) -> Orderly:
     return Orderly(DeficitLongestPrefix(quantum, **options))

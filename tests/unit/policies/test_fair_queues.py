@@ -10,6 +10,8 @@ from policies.placement import ArrivalPlacement, Worker
 from policies.prediction import Oracle
 from policies.types import BackendLoad, Outcome, Reason, Request, Tenant, Tier, Usage
 
+pytestmark = pytest.mark.every_scheduler
+
 X, Y = BackendLoad("x", requests_running_max=1), BackendLoad("y", requests_running_max=1)
 X_ONLY, Y_ONLY = frozenset({"x"}), frozenset({"y"})
 
@@ -87,6 +89,7 @@ def test_a_limit_of_requests_in_flight_holds_over_all_lanes(make_pool, placement
     assert pool.placed() == {"a2": "y"}
 
 
+@pytest.mark.local_scheduler  # it reads request ids at the placement
 def test_deadlines_and_cancelling_reach_every_lane(make_pool, placement):
     pool = make_pool(loads=[X, Y], placement=placement, wait_s_max=10.0)
     for number, backend_id in enumerate("xxyy"):
@@ -100,6 +103,7 @@ def test_deadlines_and_cancelling_reach_every_lane(make_pool, placement):
     assert ("unassigned", "a3", "y") in placement.told
 
 
+@pytest.mark.local_scheduler  # it reads request ids at the placement
 def test_a_placement_hears_of_a_request_from_its_arrival_to_its_end(pool, placement):
     pool.send("A", "a", endpoint="y", prompt=10)
     pool.dispatched()
@@ -124,6 +128,7 @@ def test_a_placement_sees_how_many_wait_for_each_backend(pool, placement):
     assert [(worker.id, worker.queued_requests) for worker in placement.seen[-1]] == [("x", 2), ("y", 0)]
 
 
+@pytest.mark.local_scheduler  # it reads request ids at the placement
 def test_what_waits_for_a_backend_that_has_gone_waits_for_another_in_the_order_of_arrival(pool, placement):
     for number, backend_id in enumerate("xyxy"):
         pool.now = float(number)
@@ -170,25 +175,26 @@ def test_without_any_other_backend_what_waits_stays_and_is_sent_when_it_comes_ba
     assert pool.placed() == {"b": "y"}
 
 
+@pytest.mark.local_scheduler  # it reads request ids at the placement
 def test_a_prepaid_request_takes_along_what_it_was_charged_when_it_waits_for_another_backend(make_pool, placement):
     pool = make_pool(loads=[X, Y], placement=placement, prediction=Oracle())
     pool.send("A", "a", endpoint="x", prompt=10, output_tokens_known=5)
     pool.dispatched()
     pool.come_back("a")
-    assert (pool.counter("A"), pool.key("A")) == (10, 20)
+    assert (pool.counter("A"), pool.rank("A")) == (10, 20)
     pool.measure(Y)
-    assert (pool.counter("A"), pool.key("A")) == (10, 20)
+    assert (pool.counter("A"), pool.rank("A")) == (10, 20)
     x, y = (
-        pool.scheduler._fair_queues.all()
-        if len(pool.scheduler._fair_queues.all()) == 2
-        else (None, *pool.scheduler._fair_queues.all())
+        pool.scheduler._arrangement.fair_queues.all()
+        if len(pool.scheduler._arrangement.fair_queues.all()) == 2
+        else (None, *pool.scheduler._arrangement.fair_queues.all())
     )
-    assert x is None or x.order.standing(Tenant("A")).key == 0
-    assert y.order.standing(Tenant("A")).key == 20
+    assert x is None or x.order.service_record(Tenant("A")).rank == 0
+    assert y.order.service_record(Tenant("A")).rank == 20
     assert pool.placed() == {"a": "y"}
     pool.emit("a", 5)
     pool.end("a")
-    assert pool.key("A") == pool.counter("A") == pool.service("A") == 20
+    assert pool.rank("A") == pool.counter("A") == pool.service("A") == 20
 
 
 def test_a_prepaid_request_that_has_moved_may_still_leave_and_gets_all_of_it_back(pool):
@@ -197,7 +203,7 @@ def test_a_prepaid_request_that_has_moved_may_still_leave_and_gets_all_of_it_bac
     pool.come_back("a")
     pool.measure(Y)
     pool.scheduler.cancel("a", pool.now)
-    assert pool.service("A") == pool.counter("A") == pool.key("A") == 0
+    assert pool.service("A") == pool.counter("A") == pool.rank("A") == 0
     assert pool.poll() == []
 
 
@@ -240,18 +246,22 @@ def test_a_change_of_weight_or_tier_reaches_every_lane(make_pool, placement):
         pool.send("A", f"a{number}", endpoint=backend_id, prompt=10, output_tokens_known=5)
     assert pool.dispatched() == ["a0", "a1"]
     pool.change(Tenant("A", weight=2.0, tier_id="gold"))
-    assert pool.key("A") == 20 / 2, "in each lane it was alone in its tier, at its level: it takes no counter along"
+    assert pool.rank("A") == 20 / 2, "in each lane it was alone in its tier, at its level: it takes no counter along"
     for request_id in ("a0", "a1"):
         pool.emit(request_id, 5)
         pool.end(request_id)
-    assert pool.counter("A") == pool.key("A") == 20 / 2
+    assert pool.counter("A") == pool.rank("A") == 20 / 2
     assert pool.dispatched() == ["a2", "a3"]
 
 
+@pytest.mark.local_scheduler  # it reads the queues
 def test_a_call_that_was_never_queued_is_charged_to_all_lanes_in_equal_parts(pool):
     pool.scheduler.spent("A", Usage(30, 0, 0), pool.now)
     assert pool.service("A") == pool.counter("A") == 30
-    assert [fair_queue.order.standing(Tenant("A")).counter for fair_queue in pool.scheduler._fair_queues.all()] == [
+    assert [
+        fair_queue.order.service_record(Tenant("A")).counter
+        for fair_queue in pool.scheduler._arrangement.fair_queues.all()
+    ] == [
         15,
         15,
     ]
@@ -264,7 +274,7 @@ def test_a_tenant_is_forgotten_in_every_lane(pool):
     pool.change(removed=["A"])
     pool.end("a")
     assert "A" in pool.scheduler.snapshot(0.0).tenants
-    pool.end("b", Outcome.CLIENT_GONE)
+    pool.end("b", Outcome.CLIENT_DISCONNECTED)
     assert "A" not in pool.scheduler.snapshot(0.0).tenants
 
 
@@ -361,7 +371,7 @@ def test_a_request_that_comes_back_from_its_only_backend_that_has_left_is_refuse
     pool.measure(Y)
     pool.come_back("a")
     assert pool.refused() == {"a": Reason.NO_BACKEND}
-    assert pool.service("A") == pool.key("A") == 0
+    assert pool.service("A") == pool.rank("A") == 0
 
 
 def test_a_restricted_request_is_assigned_only_among_its_own(pool, placement):

@@ -109,7 +109,7 @@ def test_what_came_back_and_is_cancelled_was_never_worked_for(make_pool):
     pool.dispatched()
     pool.come_back("a")
     pool.scheduler.cancel("a", pool.now)
-    assert (pool.service("A"), pool.counter("A"), pool.key("A")) == (0, 0, 0)
+    assert (pool.service("A"), pool.counter("A"), pool.rank("A")) == (0, 0, 0)
     assert pool.poll() == []
 
 

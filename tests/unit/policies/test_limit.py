@@ -181,7 +181,7 @@ def test_an_answer_that_came_whole_says_nothing_of_what_is_computed_since(backen
     assert backend.capacity.work.owed_tokens(LONG_S) == 0
 
 
-def test_what_is_withdrawn_is_not_owed(backend):
+def test_what_is_preempted_is_not_owed(backend):
     first, second = make_reservation(100), make_reservation(300)
     backend.capacity.take(first)
     backend.capacity.take(second)
@@ -256,16 +256,16 @@ def test_an_engine_that_batches_fairly_makes_no_stream_late_for_a_prompt():
 
 
 def test_a_reported_budget_is_spent_by_what_is_sent_until_a_report_includes_it():
-    backend = Backend(replace(FAIR, pab_tokens=1_000.0, pab_dispatches=0))
+    backend = Backend(replace(FAIR, pab_tokens=1_000.0, pab_dispatches={}))
     sent = make_reservation(600, ttft=1.0)
     backend.capacity.take(sent)
     assert sent.number == 1
     assert backend.capacity.budget_tokens(1.0) == 400
     assert backend.allows(400, ttft=LONG_S)
     assert not backend.allows(401, ttft=LONG_S)
-    backend.capacity.measured(replace(FAIR, pab_tokens=1_000.0, pab_dispatches=0), 0)
+    backend.capacity.measured(replace(FAIR, pab_tokens=1_000.0, pab_dispatches={}), 0)
     assert backend.capacity.budget_tokens(1.0) == 400, "a report from before it was sent"
-    backend.capacity.measured(replace(FAIR, pab_tokens=500.0, pab_dispatches=1), 0)
+    backend.capacity.measured(replace(FAIR, pab_tokens=500.0, pab_dispatches={"": 1}), 0)
     assert backend.capacity.budget_tokens(1.0) == 500
 
 
@@ -418,6 +418,16 @@ def test_more_than_is_assumed_of_a_backend_of_unknown_size_is_tried_and_kept():
     assert limit.sequences_max > 256
 
 
+def test_a_model_that_was_sure_limits_on_while_it_is_learnt_anew(backend):
+    unsure = replace(LOAD, step_time=StepTime(MODEL, error_ratio=0.9, is_sure=False))
+    usable = []
+    for second in range(40):
+        load = LOAD if second == 20 else unsure
+        backend.capacity.work.measured(load, external_sequences=0, external_tokens=0.0, now=float(second))
+        usable.append(backend.capacity.work.model is not None)
+    assert usable == [True] * 16 + [False] * 4 + [True] * 16 + [False] * 4
+
+
 @pytest.mark.parametrize("step_time", [None, StepTime(MODEL, error_ratio=0.9, is_sure=False)])
 def test_a_backend_without_a_sure_model_is_limited_by_its_answers(step_time):
     backend = Backend(replace(LOAD, step_time=step_time, requests_running_max=100))
@@ -447,7 +457,7 @@ def test_a_fixed_limit_holds_per_engine_and_no_limit_leaves_seats_and_memory():
 
 def test_sums_return_to_nothing_when_all_have_ended():
     work = EngineWork()
-    work.measured(LOAD, foreign_sequences=0, foreign_tokens=0.0, now=0.0)
+    work.measured(LOAD, external_sequences=0, external_tokens=0.0, now=0.0)
     reservations = [make_reservation(7, 0.1 * number, ttft=1.0, tpot=0.1) for number in range(20)]
     for number, each in enumerate(reservations):
         work.take(each, number * 0.01)
@@ -464,7 +474,7 @@ def test_sums_return_to_nothing_when_all_have_ended():
 
 def sent_at_once(*prompts):
     work = EngineWork()
-    work.measured(LOAD, foreign_sequences=0, foreign_tokens=0.0, now=0.0)
+    work.measured(LOAD, external_sequences=0, external_tokens=0.0, now=0.0)
     reservations = [make_reservation(prompt, 0.0, ttft=9.0, tpot=0.1) for prompt in prompts]
     for each in reservations:
         work.take(each, 0.0)

@@ -79,11 +79,11 @@ def test_what_nobody_promised_a_time_to_goes_while_less_is_owed_than_keeps_the_e
 
 
 def test_a_budget_is_less_what_was_sent_and_is_due_no_later():
-    engine = Engine(replace(LOAD, pab_tokens=1_000.0, pab_dispatches=0))
+    engine = Engine(replace(LOAD, pab_tokens=1_000.0, pab_dispatches={}))
     engine.send(600, ttft=30.0)
     assert engine.capacity.budget_tokens(1.0, due_at=1.0) == 1_000
     assert engine.capacity.budget_tokens(1.0, due_at=30.0) == 400
-    engine.capacity.measured(replace(LOAD, pab_tokens=400.0, pab_dispatches=1), 0)
+    engine.capacity.measured(replace(LOAD, pab_tokens=400.0, pab_dispatches={"": 1}), 0)
     assert engine.capacity.budget_tokens(1.0, due_at=1.0) == 1_000, "the report counts what is due later"
     assert engine.capacity.budget_tokens(1.0, due_at=30.0) == 400
 

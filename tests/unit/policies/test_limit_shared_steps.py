@@ -25,8 +25,10 @@ class Backend:
         self.clock = Clock()
         self.capacity = BackendCapacity(load, clock=self.clock)
 
-    def allows(self, prompt, ttft=None):
-        return self.capacity.fits(self.reservation(prompt, ttft), reserve_only=False)
+    def allows(self, prompt, ttft=None, waited_s=0.0):
+        reservation = self.reservation(prompt, ttft)
+        reservation.arrived_at -= waited_s
+        return self.capacity.fits(reservation, reserve_only=False)
 
     def send(self, count, prompt):
         sent = [self.reservation(prompt) for _ in range(count)]
@@ -70,8 +72,23 @@ def test_a_long_prompt_goes_when_the_first_token_of_another_is_there_or_it_has_l
 
 def test_a_short_prompt_with_a_target_goes_while_what_is_left_of_the_steps_is_enough(backend):
     backend.send(3, LONG)  # 7 tokens of a step are left beside three sequences: 14 are two steps, and one is under way
-    assert backend.allows(2 * SHORT, ttft=0.34)
-    assert not backend.allows(2 * SHORT, ttft=0.32)
+    backend.send(1, 2 * SHORT)
+    assert backend.allows(SHORT, ttft=0.50)
+    assert not backend.allows(SHORT, ttft=0.49)
+
+
+def test_a_short_prompt_that_is_late_wherever_it_waits_waits_here_no_longer_than_one_without_a_target(backend):
+    backend.send(3, LONG)
+    assert backend.allows(2 * SHORT, ttft=0.32)
+    backend.send(1, 2 * SHORT)
+    assert not backend.allows(1, ttft=0.32)
+
+
+def test_a_short_prompt_that_has_waited_is_asked_for_its_whole_target(backend):
+    backend.send(3, LONG)
+    backend.send(1, 2 * SHORT)
+    for waited_s in (0.0, 0.2, 0.4):
+        assert backend.allows(SHORT, ttft=0.50, waited_s=waited_s)
 
 
 def test_a_short_prompt_without_a_target_waits_here_while_others_fill_the_next_step(backend):
@@ -100,13 +117,17 @@ def test_a_share_that_changes_counts_what_is_there_anew(backend):
     assert not backend.allows(LONG)  # one leaves half of the step
 
 
-def test_a_model_that_is_in_doubt_still_limits_and_one_that_is_far_off_does_not(backend):
+def test_a_model_that_is_in_doubt_still_limits_and_one_that_stays_far_off_does_not(backend):
     backend.send(3, LONG)
     doubted = replace(LOAD, step_time=StepTime(MODEL, error_ratio=0.4, is_sure=False))
     backend.capacity.measured(doubted, 0.0)
     assert not backend.allows(LONG)
     assert not backend.capacity.work.is_sure
-    backend.capacity.measured(replace(LOAD, step_time=StepTime(MODEL, error_ratio=0.6, is_sure=False)), 0.0)
+    far_off = replace(LOAD, step_time=StepTime(MODEL, error_ratio=0.6, is_sure=False))
+    backend.capacity.measured(far_off, 0.0)
+    assert not backend.allows(LONG), "it may be right again in a moment"
+    backend.clock.now = 15.1
+    backend.capacity.measured(far_off, 0.0)
     assert backend.allows(LONG)
     backend.capacity.measured(doubted, 0.0)
     assert backend.allows(LONG), "one that was never sure says nothing"

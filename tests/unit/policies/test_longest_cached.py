@@ -129,8 +129,8 @@ class Course:
         else:
             self.index.retain([each for each in BACKENDS if each != backend_id])
 
-    def expected(self, keys: dict[str, float], key_max: float, eligible) -> Request | None:
-        ranked = sorted((key, tenant_id) for tenant_id, key in keys.items() if key <= key_max)
+    def expected(self, keys: dict[str, float], rank_max: float, eligible) -> Request | None:
+        ranked = sorted((key, tenant_id) for tenant_id, key in keys.items() if key <= rank_max)
         compared = [tenant_id for _, tenant_id in ranked[:LOOKUPS_MAX]]
         each = max(1, LOOKUPS_MAX // max(1, len(compared)))
         seen = [r for tenant_id in compared for r in islice(self.queues[tenant_id].values(), each) if eligible(r)]
@@ -143,7 +143,7 @@ class Course:
 
 def by_slack(course: Course, eligible) -> Request | None:
     order, queues = course.order, course.queues
-    keys = {tenant_id: order.standing(tenant_id).key for tenant_id in queues}
+    keys = {tenant_id: order.service_record(tenant_id).rank for tenant_id in queues}
     may_go = [each for each in sorted(queues, key=lambda each: (keys[each], each)) if eligible(head(queues[each]))]
     if not may_go:
         return None

@@ -7,17 +7,13 @@ from hypothesis import strategies as st
 
 from policies.accounts.checkpoint import SHARED_QUEUE, QueueCheckpoint, TierCheckpoint, without_lifted_tenants
 from policies.fairness import FAIRNESS
-from policies.fairness.dlpm import REFILL_SERVICE
-from policies.fairness.drr import QUANTUM_SERVICE
-from policies.fairness.slack import SLACK_SERVICE
 from policies.prediction import NoPrediction, TenantQuantile
 from policies.types import BackendLoad, Tenant, Tier, Usage
+from tests.fairness_orders import UNPROMISED, ahead_service
 
 ONE_SEAT, ROOMY = BackendLoad("gpu", requests_running_max=1), BackendLoad("gpu", requests_running_max=8)
 PROMPT = 50  # service of a request
-UNPROMISED = {"fifo", "equinox", "justitia"}
-AHEAD = {"slack": SLACK_SERVICE, "dlpm": REFILL_SERVICE, "drr": QUANTUM_SERVICE}  # K of the bound
-AHEAD |= dict.fromkeys(UNPROMISED, 1_000)  # they promise nothing, but starve nobody
+UNPROMISED_AHEAD = 1_000  # of the policies without a bound, which starve no tenant all the same
 ROUNDS = 80
 
 every_order = pytest.mark.parametrize("name", sorted(FAIRNESS))
@@ -77,7 +73,7 @@ class Move:
 
     def allowed(self):
         """2 (U + K), over the least weight."""
-        return 2 * (PROMPT + 2) / 0.5 + 2 * AHEAD.get(self.name, 0)
+        return 2 * (PROMPT + 2) / 0.5 + 2 * (UNPROMISED_AHEAD if self.name in UNPROMISED else ahead_service(self.name))
 
 
 @every_order
@@ -144,12 +140,12 @@ def test_what_a_tenant_is_ahead_is_carried_and_nothing_else(
     service = move.served("RM")
     assert service["M"] - service["R"] <= move.allowed(), "it is not behind anybody whom it was not behind before"
     assert service["R"] - service["M"] <= move.allowed() + ahead + 100 * 2 / min(weight, new_weight)
-    (fair_queue,) = pool.scheduler._fair_queues.all()
+    (fair_queue,) = pool.scheduler._arrangement.fair_queues.all()
     for tier in move.tiers:
-        assert fair_queue.order.tier_account(tier.id).outstanding == pytest.approx(0, abs=1e-6)
+        assert fair_queue.order.tier_service_record(tier.id).outstanding == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["vtc", "slack", "dlpm", "drr", "lcf"])
+@pytest.mark.parametrize("name", sorted(FAIRNESS.keys() - UNPROMISED))
 def test_a_debt_is_carried_whole(name):
     """M has received 20,000 more than N, which waits beside it: R goes first for as long as N would have."""
     stays, moves = Move(name, ages=(0, 3_000_000)), Move(name, ages=(0, 3_000_000))
@@ -175,7 +171,7 @@ def test_moving_there_and_back_changes_nothing_for_the_others(name):
             move.pool.change(move.mover(tier_id))
     service = move.served("MN")
     assert abs(service["M"] - service["N"]) <= move.allowed()
-    (fair_queue,) = move.pool.scheduler._fair_queues.all()
+    (fair_queue,) = move.pool.scheduler._arrangement.fair_queues.all()
     assert set(fair_queue.order.checkpoint().tiers["after"].tenants) == {"R"}
 
 
@@ -232,6 +228,6 @@ def test_what_is_in_flight_is_charged_to_the_tier_that_its_tenant_is_of():
     move.pool.dispatched()
     move.pool.change(move.mover("after"))
     move.finish(request_id, output=40)
-    (fair_queue,) = move.pool.scheduler._fair_queues.all()
-    assert fair_queue.order.tier_account("before").counter == 100 / 2.0
-    assert fair_queue.order.tier_account("after").counter == 40 * 2 / 4.0
+    (fair_queue,) = move.pool.scheduler._arrangement.fair_queues.all()
+    assert fair_queue.order.tier_service_record("before").counter == 100 / 2.0
+    assert fair_queue.order.tier_service_record("after").counter == 40 * 2 / 4.0

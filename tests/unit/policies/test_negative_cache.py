@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from policies.capacity.backend import KV_RULES
+from policies.capacity.backend import KV_RULES, BackendCapacity
 from policies.fleet.negative_cache import NegativeCache
 from policies.step_time import StepTime, StepTimeModel
-from policies.types import BackendLoad, Dispatch, Outcome, SloEnvelope, Tenant, Tier
+from policies.types import BackendLoad, Dispatch, Outcome, SloEnvelope, Tenant, Tier, Usage
 
 LOADS = [BackendLoad(f"gpu-{n:02}", kv_tokens_max=400, kv_block_tokens=16, requests_running_max=6) for n in range(12)]
 # A step with a full chunk takes 60 ms: more than that of prompts keeps an engine busy for six requests here.
@@ -17,8 +17,8 @@ STEP_TIME = StepTime(StepTimeModel(base_s=0.010, token_s=0.0005), error_ratio=0.
 BUSY_LOADS = [replace(each, kv_tokens_max=1_000, step_tokens_max=100, step_time=STEP_TIME) for each in LOADS]
 
 
-def history(make_pool, seed: int, loads=LOADS, **options) -> list[tuple[str, str]]:
-    """Requests of all sizes come and go at a pool that is full most of the time."""
+def history(make_pool, seed: int, loads=LOADS, *, progress: bool = False, **options) -> list[tuple[str, str]]:
+    """Requests of all sizes come and go at a pool that is full most of the time. With `progress` they tell of it."""
     rng = Random(seed)
     pool = make_pool(
         tenants=[Tenant("A", tier_id="gold"), Tenant("B"), Tenant("C")],
@@ -33,6 +33,8 @@ def history(make_pool, seed: int, loads=LOADS, **options) -> list[tuple[str, str
         pool.send(rng.choice("ABC"), f"r{number}", prompt=prompt, output_max=output_max, envelope=envelope)
         if running and rng.random() < 0.8:
             pool.scheduler.finished(running.pop(rng.randrange(len(running))), Outcome.COMPLETED, pool.now)
+        for request_id in rng.sample(running, min(len(running), 3)) if progress else ():
+            pool.emit(request_id, 4)
         if rng.random() < 0.05:
             pool.measure(*loads)
         dispatches = [(each.request_id, each.backend_id) for each in pool.poll() if isinstance(each, Dispatch)]
@@ -48,7 +50,24 @@ def test_a_pool_sends_the_same_whether_it_remembers_refusals_or_not(make_pool, m
     remembered = history(make_pool, seed, loads, kv_rule=kv_rule)
     assert len(remembered) > 100
     monkeypatch.setattr(NegativeCache, "worth_asking", lambda _self, candidates, *_needed, **_when: candidates)
+    monkeypatch.setattr(NegativeCache, "is_refused_still", lambda _self, *_request, **_when: False)
     assert history(make_pool, seed, loads, kv_rule=kv_rule) == remembered
+
+
+@pytest.mark.parametrize("loads", [LOADS, BUSY_LOADS], ids=["memory", "prompts"])
+def test_what_is_known_of_a_request_by_its_id_is_what_asking_anew_finds(make_pool, monkeypatch, loads):
+    def histories():
+        return [history(make_pool, seed, loads, progress=True) for seed in range(3)]
+
+    by_id = histories()
+    monkeypatch.setattr(NegativeCache, "is_refused_still", lambda _self, *_request, **_when: False)
+    assert histories() == by_id
+
+
+def test_by_peak_nothing_is_known_of_a_request_by_its_id(make_pool, monkeypatch):
+    """Progress makes room, and no change of a backend tells of it."""
+    monkeypatch.delattr(NegativeCache, "is_refused_still")
+    assert history(make_pool, 0, progress=True, kv_rule="peak")
 
 
 @pytest.fixture
@@ -82,7 +101,28 @@ def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool, asked
         pool.send("A", f"r{number}", prompt=250, output_max=16)
     assert len(pool.dispatched()) == len(LOADS)
     asked.clear()
+    wakeup_at = pool.scheduler.next_wakeup()
+    pool.now += (wakeup_at - pool.now) / 2
     assert pool.dispatched() == []
-    assert asked == [0]
-    pool.now = pool.scheduler.next_wakeup()
+    assert asked == []
+    pool.now = wakeup_at
     assert len(pool.dispatched()) == len(LOADS)
+
+
+def test_a_rejected_request_is_compared_only_with_backends_that_have_changed(make_pool, monkeypatch):
+    pool = make_pool(loads=LOADS)
+    for number in range(40):
+        pool.send("ABC"[number % 3], f"r{number}", prompt=280 + number, output_max=16)
+    sent = pool.dispatched()
+    assert len(sent) == len(LOADS)
+    compared, has_room = [], BackendCapacity.has_room
+
+    def counted(self, reservation, *, reserve_only):
+        compared.append(self.id)
+        return has_room(self, reservation, reserve_only=reserve_only)
+
+    monkeypatch.setattr(BackendCapacity, "has_room", counted)
+    pool.scheduler.tokens(sent[0], Usage(280, 0, 1), pool.now)  # its first token: room may have come there
+    assert pool.dispatched() == []
+    assert len(set(compared)) == 1
+    assert len(compared) <= 3, "once for each tenant's next request"

@@ -52,7 +52,7 @@ def test_what_waited_is_refused_so_long_after_the_backend_was_lost_and_what_came
         pool.now = now
         assert pool.poll() == [Reject(gone, Reason.NO_BACKEND, 5.0)]
     assert pool.scheduler.next_wakeup() is None
-    assert pool.service("B") == pool.key("A") == 0
+    assert pool.service("B") == pool.rank("A") == 0
 
 
 def test_the_time_begins_anew_with_every_outage_and_is_over_with_it(pool):

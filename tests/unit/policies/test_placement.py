@@ -4,7 +4,7 @@ import pytest
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.prefix_index import PrefixIndex
-from policies.placement import D2lpm, LongestPrefix, Preble, RoundRobin, TenantRoundRobin, Worker
+from policies.placement import D2lpm, LeastReserved, LongestPrefix, Preble, RoundRobin, TenantRoundRobin, Worker
 from policies.placement.preble import OUTPUT_TOKEN_S, OUTPUT_TOKENS_AT_FIRST, PREFILL_TOKEN_S, WINDOW_S
 from policies.types import BackendLoad, Request, Usage
 
@@ -31,6 +31,16 @@ XYZ = workers(x=1, y=0, z=0)
 @pytest.fixture
 def prefixes():
     return PrefixIndex()
+
+
+def test_the_least_full_is_the_one_that_ends_first_what_it_has():
+    slow, fast = (BackendCapacity(BackendLoad(name, requests_running_max=10)) for name in ("a", "b"))
+    slow.speed, fast.speed = 0.5, 1.5
+    request = make_request("r", 1)
+    for expected in (fast, slow, fast, fast, fast, slow):
+        chosen = LeastReserved().place(request, [slow, fast])
+        assert chosen is expected
+        chosen.take(chosen.reservation(request, "default", prompt_tokens=1, output_tokens=1.0))
 
 
 def test_round_robin_goes_around_in_order_of_id():

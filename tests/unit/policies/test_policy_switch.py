@@ -81,12 +81,12 @@ def test_what_is_in_flight_goes_on_being_charged_where_it_runs(make_pool):
     pool.send("A", "a", prompt=10, output_tokens_known=5)
     pool.dispatched()
     pool.emit("a", 2)
-    assert (pool.counter("A"), pool.key("A")) == (14, 20)
+    assert (pool.counter("A"), pool.rank("A")) == (14, 20)
     switch(pool, fairness="drr")
-    assert (pool.counter("A"), pool.key("A")) == (14, 20)
+    assert (pool.counter("A"), pool.rank("A")) == (14, 20)
     pool.emit("a", 3)
     pool.end("a")
-    assert pool.counter("A") == pool.key("A") == pool.service("A") == 20
+    assert pool.counter("A") == pool.rank("A") == pool.service("A") == 20
 
 
 def test_a_prepaid_request_stays_prepaid_and_goes_first(make_pool):
@@ -99,7 +99,7 @@ def test_a_prepaid_request_stays_prepaid_and_goes_first(make_pool):
     assert pool.dispatched() == ["b"]
     pool.emit("b", 5)
     pool.end("b")
-    assert pool.key("B") == pool.counter("B") == pool.service("B") == 20
+    assert pool.rank("B") == pool.counter("B") == pool.service("B") == 20
 
 
 @pytest.mark.parametrize("after", sorted(PLACEMENT))
@@ -121,7 +121,7 @@ def test_every_placement_may_follow_every_other_while_requests_wait_run_and_come
     assert len(pool.serve_all()) == 9 - len(running)
     total = 8 * 10 + 2 * 2 * len(running[1:])
     assert sum(pool.service(tenant_id) for tenant_id in "ABC") == total
-    assert sum(pool.key(tenant_id) for tenant_id in "ABC") == pytest.approx(sum(map(pool.counter, "ABC")))
+    assert sum(pool.rank(tenant_id) for tenant_id in "ABC") == pytest.approx(sum(map(pool.counter, "ABC")))
     assert pool.scheduler.snapshot(pool.now).in_flight_requests == 0
 
 
@@ -134,7 +134,10 @@ def test_counters_are_shared_out_over_the_queues_of_backends_and_summed_when_the
     before = [pool.counter(tenant_id) for tenant_id in "ABC"]
     switch(pool, placement="round-robin")
     assert [pool.counter(tenant_id) for tenant_id in "ABC"] == before
-    assert [fair_queue.order.standing(Tenant("A")).counter for fair_queue in pool.scheduler._fair_queues.all()] == [
+    assert [
+        fair_queue.order.service_record(Tenant("A")).counter
+        for fair_queue in pool.scheduler._arrangement.fair_queues.all()
+    ] == [
         40,
         40,
     ]
@@ -164,11 +167,11 @@ def test_another_prediction_orders_and_sizes_what_comes_next(make_pool):
     pool = make_pool(loads=[BackendLoad("gpu", kv_tokens_max=100, requests_running_max=9)], headroom_ratio_max=1.0)
     pool.send("A", "a", prompt=10, output_tokens_known=50)
     pool.dispatched()
-    assert (pool.key("A"), pool.backend().reserved_tokens) == (10, 10)
+    assert (pool.rank("A"), pool.backend().reserved_tokens) == (10, 10)
     switch(pool, prediction="oracle")
     pool.send("A", "b", prompt=10, output_tokens_known=50)
     pool.dispatched()
-    assert (pool.key("A"), pool.backend().reserved_tokens) == (10 + 10 + 100, 10 + 60)
+    assert (pool.rank("A"), pool.backend().reserved_tokens) == (10 + 10 + 100, 10 + 60)
 
 
 def test_sizing_may_be_another_predictor_and_stays_when_only_the_prediction_changes(make_pool):
@@ -177,7 +180,7 @@ def test_sizing_may_be_another_predictor_and_stays_when_only_the_prediction_chan
     switch(pool, prediction="last-five")
     pool.send("A", "a", prompt=10, output_tokens_known=50)
     pool.dispatched()
-    assert (pool.key("A"), pool.backend().reserved_tokens) == (10, 60)
+    assert (pool.rank("A"), pool.backend().reserved_tokens) == (10, 60)
 
 
 @pytest.mark.parametrize(

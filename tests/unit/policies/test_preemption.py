@@ -1,8 +1,11 @@
 """A seat is taken back from whoever has received far more than one that waits, as long as nothing was sent."""
 
+import pytest
+
 from policies.fairness import Fifo, LeastCounterFirst
 from policies.types import BackendLoad, Dispatch, Preempt, Tenant, Tier
 
+pytestmark = pytest.mark.every_scheduler
 ONE_SEAT = [BackendLoad("gpu", requests_running_max=1)]
 
 
@@ -18,12 +21,12 @@ def far_ahead(make_pool, **options):
     return pool
 
 
-def test_the_youngest_untouched_request_of_the_most_served_is_withdrawn_and_the_least_served_goes(make_pool):
+def test_the_youngest_untouched_request_of_the_most_served_is_preempted_and_the_least_served_goes(make_pool):
     pool = far_ahead(make_pool)
     pool.send("B", "b", prompt=10)
     assert pool.poll() == [Preempt("a1")]
     pool.come_back("a1")
-    assert pool.dispatched() == ["b"], "what was withdrawn does not go first"
+    assert pool.dispatched() == ["b"], "what was preempted does not go first"
     pool.end("b")
     assert pool.dispatched() == ["a1"]
 
@@ -41,26 +44,26 @@ def test_what_is_sent_again_is_charged_nothing_more(make_pool):
     assert pool.service("A") == 1_000 + 10 + 2 * 5
 
 
-def test_off_by_default_nothing_is_withdrawn(make_pool):
+def test_off_by_default_nothing_is_preempted(make_pool):
     pool = far_ahead(make_pool, preempt_service=None)
     pool.send("B", "b", prompt=10)
     assert pool.poll() == []
 
 
-def test_within_the_threshold_nothing_is_withdrawn(make_pool):
+def test_within_the_threshold_nothing_is_preempted(make_pool):
     pool = far_ahead(make_pool, preempt_service=1_010.0)
     pool.send("B", "b", prompt=10)
     assert pool.poll() == []
 
 
-def test_a_request_that_has_produced_a_token_is_not_withdrawn(make_pool):
+def test_a_request_that_has_produced_a_token_is_not_preempted(make_pool):
     pool = far_ahead(make_pool)
     pool.emit("a1")
     pool.send("B", "b", prompt=10)
     assert pool.poll() == []
 
 
-def test_where_it_was_too_late_the_answer_is_its_tokens_and_another_may_be_withdrawn(make_pool):
+def test_where_it_was_too_late_the_answer_is_its_tokens_and_another_may_be_preempted(make_pool):
     pool = far_ahead(make_pool, loads=[BackendLoad("gpu", requests_running_max=2)])
     pool.send("A", "a2", prompt=10)
     pool.dispatched()
@@ -71,13 +74,13 @@ def test_where_it_was_too_late_the_answer_is_its_tokens_and_another_may_be_withd
     assert pool.poll() == [Preempt("a1")]
 
 
-def test_a_withdrawn_request_whose_client_leaves_is_given_everything_back(make_pool):
+def test_a_preempted_request_whose_client_leaves_is_given_everything_back(make_pool):
     pool = far_ahead(make_pool)
     pool.send("B", "b", prompt=10)
     pool.poll()
     pool.come_back("a1")
     pool.scheduler.cancel("a1", pool.now)
-    assert pool.service("A") == pool.key("A") == 1_000
+    assert pool.service("A") == pool.rank("A") == 1_000
 
 
 def test_a_seat_that_the_waiting_request_may_not_have_is_not_taken_back(make_pool):
@@ -143,7 +146,7 @@ def test_two_tenants_do_not_push_each_other_out_for_ever(make_pool):
     assert not actions
 
 
-def test_a_dispatch_says_whether_it_may_be_withdrawn(make_pool):
+def test_a_dispatch_says_whether_it_may_be_preempted(make_pool):
     for preempt_service, may_be in ((None, False), (100.0, True)):
         pool = make_pool(preempt_service=preempt_service)
         pool.send("A", "a")
@@ -152,7 +155,7 @@ def test_a_dispatch_says_whether_it_may_be_withdrawn(make_pool):
         assert action.may_be_preempted is may_be
 
 
-def test_a_request_is_withdrawn_once_at_most(make_pool):
+def test_a_request_is_preempted_once_at_most(make_pool):
     pool = far_ahead(make_pool, preempt_service=1.0)
     pool.send("B", "b", prompt=1_000)
     assert pool.poll() == [Preempt("a1")]

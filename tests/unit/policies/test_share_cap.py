@@ -7,9 +7,11 @@ import pytest
 from policies.accounts.cost import LinearPrice
 from policies.fairness import DeficitLongestPrefix, DeficitRoundRobin, Fifo
 from policies.limit import FixedLimit
-from policies.prediction import Oracle
-from policies.queueing.share_cap import ShareCap, TenantUse
-from policies.types import BackendLoad, Request, Tenant, Tier
+from policies.prediction import NoPrediction, Oracle
+from policies.queueing.share_cap import InFlightShare, ShareCap
+from policies.types import BackendLoad, Tenant, Tier
+
+pytestmark = pytest.mark.every_scheduler
 
 
 def send_many(pool, tenant_id: str, count: int, **fields) -> None:
@@ -91,6 +93,28 @@ def test_of_two_that_wait_neither_gets_more_than_half_of_the_tokens(make_pool):
     assert order[18:] == ["A9"], "both are at their share: the rest of the room is for whoever is next"
 
 
+def test_by_the_peak_rule_a_share_is_of_what_is_in_flight(make_pool):
+    """Each of the long requests holds little while the short ones run."""
+    load = BackendLoad("gpu", kv_tokens_max=200, requests_running_max=100)
+    pool = make_pool(
+        tenants=[Tenant("A"), Tenant("B")],
+        loads=[load],
+        share_ratio_max=0.5,
+        price=PAID_LATER,
+        prediction=NoPrediction(),
+        sizing=Oracle(),
+        headroom_ratio_max=1.0,
+        kv_rule="peak",
+    )
+    for number in range(40):
+        for tenant_id in "AB":
+            pool.send(tenant_id, f"{tenant_id}{number}", output_tokens_known=5 + 10 * (number % 8))
+    pool.dispatched()
+    tokens = {each: pool.tenant(each).in_flight_tokens for each in "AB"}
+    assert sum(tokens.values()) > 200, "full lengths exceed the cache"
+    assert abs(tokens["A"] - tokens["B"]) <= 80, "one request"
+
+
 def test_when_all_who_wait_are_over_their_share_no_seat_stays_empty(make_pool):
     pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=11)], share_ratio_max=0.25)
     send_many(pool, "A", 20)
@@ -120,13 +144,7 @@ def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
 
     def slots(tenant: Tenant) -> int:
         """How many of 100 seats the tenant may have."""
-        head = Request("r", tenant.id, "m", 0.0, 1, 1)
-        count = 1
-        while count < 100 and cap.allows(
-            tenant, TenantUse(1, 0, count, share_sequences=count), head, output_tokens=0.0, limits=(100, float("inf"))
-        ):
-            count += 1
-        return count
+        return max(count for count in range(1, 101) if cap.allows(tenant, InFlightShare(count, 0, 100, float("inf"))))
 
     assert (slots(a), slots(b), slots(c)) == (50, 25, 25)
     cap.set_active(c, active=False)

@@ -8,6 +8,7 @@ import pytest
 from policies.admission import BoundedQueues
 from policies.envelope import first_token_due_at
 from policies.scheduler import Scheduler
+from policies.slo.shedding import NOTED_MAX, PARTS, Shedding
 from policies.types import BackendLoad, Dispatch, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
 
 TIERS = [Tier("gold", priority=2), Tier("default"), Tier("low", priority=-1), Tier("spot", priority=-2)]
@@ -21,7 +22,7 @@ def due_at(request):
 
 def plain_victim(scheduler, newcomer, now):
     """The rule written out: everybody who waits is looked at."""
-    queues, tier, key = scheduler._queues, scheduler._tenants.tier, scheduler._tenants.key
+    queues, tier, rank = scheduler._queues, scheduler._tenants.tier, scheduler._tenants.rank
     priority = tier(newcomer.tenant_id).priority
     yielding = [each for each in queues.tenant_ids() if tier(each).is_sheddable and tier(each).priority < priority]
     if not yielding:
@@ -29,7 +30,7 @@ def plain_victim(scheduler, newcomer, now):
     late = [head for each in yielding if due_at(head := queues.head(each)) < now]
     if late:
         return min(late, key=lambda request: (tier(request.tenant_id).priority, due_at(request), request.id))
-    ahead = max(yielding, key=lambda each: (-tier(each).priority, key(each), each))
+    ahead = max(yielding, key=lambda each: (-tier(each).priority, rank(each), each))
     return next(reversed(queues.of(ahead).requests.values()))
 
 
@@ -101,10 +102,32 @@ def test_an_arrival_looks_at_few_of_many_tenants_that_wait(monkeypatch):
         scheduler.submit(Request(f"r{number}", tenant.id, "m", 0.0, 100, 100), 0.0)
         scheduler.poll(0.0)
     asked = []
-    key = type(scheduler._tenants).key
-    monkeypatch.setattr(type(scheduler._tenants), "key", lambda self, each: asked.append(each) or key(self, each))
-    scheduler._shedding.key = scheduler._tenants.key
+    rank = type(scheduler._tenants).rank
+    monkeypatch.setattr(type(scheduler._tenants), "rank", lambda self, each: asked.append(each) or rank(self, each))
+    scheduler._shedding.rank = scheduler._tenants.rank
     for number in range(100):
         scheduler.submit(Request(f"vip-{number}", "vip", "m", 1.0, 100, 100), 1.0)
     assert sum(action.reason == "shed" for action in scheduler.poll(1.0) if hasattr(action, "reason")) >= 99
     assert len(asked) < 100 * 20
+
+
+def test_no_poll_pays_for_all_tenants_that_a_burst_has_noted(monkeypatch):
+    tenants = [Tenant(f"t{number:04}", tier_id="spot") for number in range(1_000)]
+    scheduler = Scheduler(tenants=tenants, tiers=TIERS, admission=())
+    scheduler.load_changed([BackendLoad("x", requests_running_max=1)], 0.0)
+    looked_at, noted = [], [len(tenants)]
+    look_at = Shedding._look_at
+
+    def counted(self, tenant_ids):
+        tenant_ids = list(tenant_ids)
+        looked_at.append(len(tenant_ids))
+        look_at(self, tenant_ids)
+
+    monkeypatch.setattr(Shedding, "_look_at", counted)
+    for number, tenant in enumerate(tenants):
+        scheduler.submit(Request(f"r{number}", tenant.id, "m", 0.0, 100, 100), 0.0)
+    for _ in range(30):
+        scheduler.poll(0.0)
+        noted.append(len(scheduler._shedding.noted))
+    assert max(looked_at) <= len(tenants) / PARTS
+    assert noted[-1] < 2 * NOTED_MAX, "they do not pile up"

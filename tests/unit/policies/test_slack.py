@@ -14,6 +14,8 @@ from policies.fairness.cached import LOOKUPS_MAX
 from policies.fairness.slack import SECOND_KEYS
 from policies.types import BackendLoad, Request, SloEnvelope, Usage
 
+pytestmark = pytest.mark.every_scheduler
+
 
 def slack(service: float, second_key: str) -> Orderly:
     return Orderly(SlackCounter(service, second_key))
@@ -124,7 +126,7 @@ def test_the_heaps_agree_with_looking_at_everybody(second_key):
             pool.drop(rng.choice(sorted(pool.queues[tenant_id])))
         else:
             out = rng.choice("ABCDEFGH")
-            keys = {each: pool.order.standing(each).key for each in pool.queues if each != out}
+            keys = {each: pool.order.service_record(each).rank for each in pool.queues if each != out}
             level = [each for each in keys if keys[each] <= min(keys.values()) + slack_service]
             best = min((rank(request) for each in level for request in pool.queues[each].values()), default=None)
             picked = pool.order.pick(lambda request, out=out: request.tenant_id != out)

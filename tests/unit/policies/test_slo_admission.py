@@ -9,6 +9,8 @@ from policies.queues import PoolQueues
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, SloEnvelope, Tenant, Tier, Usage
 
+pytestmark = pytest.mark.every_scheduler
+
 STEP = StepTimeModel(base_s=0.01, token_s=0.0001)  # a decode step of four: 10.4 ms; a prompt of 1,000: 110 ms
 GOLD, WAITS, BULK, JUNK = (
     Tier("gold", rejects_misses=True),
@@ -65,7 +67,7 @@ class Rule:
     def ask(self, tier_id, ttft_s, *, given_s=None):
         targets = None if ttft_s is None else SloEnvelope(ttft_s, ttft_s_given=given_s)
         request = Request("r", "t", "m", self.now, 1, 1, envelope=targets)
-        return self.rule.refuse(request, Tenant("t", tier_id=tier_id), PoolQueues(), self.now)
+        return self.rule.check(request, Tenant("t", tier_id=tier_id), PoolQueues(), self.now)
 
 
 def test_a_tier_chooses_between_refusal_and_waiting():
@@ -132,8 +134,8 @@ def test_behind_a_queue_a_request_that_cannot_be_in_time_is_refused_at_once_and_
     assert (refusal.request_id, refusal.reason) == ("late", Reason.SLO_UNREACHABLE)
     assert refusal.retry_after_s > 1.0
     after = pool.scheduler.snapshot(pool.now).tenants["G"]
-    assert (after.service, after.counter, after.key, after.queued_requests) == (
-        before.service, before.counter, before.key, before.queued_requests,
+    assert (after.service, after.counter, after.rank, after.queued_requests) == (
+        before.service, before.counter, before.rank, before.queued_requests,
     )  # fmt: skip
     assert after.attainment.refused == before.attainment.refused + 1
     pool.send("G", "in time", prompt=10, envelope=envelope(60.0))
@@ -293,4 +295,4 @@ def test_a_shed_request_that_had_been_sent_before_is_given_everything_back(make_
     pool.come_back("sent", hold_s=5.0)
     assert pool.service("J") == 50
     assert come(pool, "G") == {"sent": Reason.SHED}
-    assert pool.service("J") == pool.key("J") == 0.0
+    assert pool.service("J") == pool.rank("J") == 0.0

@@ -7,6 +7,8 @@ from policies.prediction import PREDICTION
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, Preempt, SloEnvelope, Tenant, Tier, Usage
 
+pytestmark = pytest.mark.every_scheduler
+
 STEP = StepTimeModel(base_s=0.01, token_s=0.0001)
 TIERS = (Tier("default"), Tier("chat", weight=4.0), Tier("batch", preemptible=True))
 TENANTS = (Tenant("C", tier_id="chat"), Tenant("D"), Tenant("B", tier_id="batch"), Tenant("B2", tier_id="batch"))

@@ -5,6 +5,8 @@ import pytest
 from policies.slo.slack_view import REQUESTS_SHOWN_MAX
 from policies.types import Attainment, BackendLoad, Outcome, RequestView, SloEnvelope, Tenant, Tier, Timing
 
+pytestmark = pytest.mark.every_scheduler
+
 ENVELOPE = SloEnvelope(ttft_s=1.0, tpot_s=0.1)
 TIERS = (Tier("default"), Tier("gold"))
 TENANTS = (Tenant("A", tier_id="gold"), Tenant("B", tier_id="gold"), Tenant("C"))
@@ -14,6 +16,7 @@ def one_slot(make_pool, **options):
     return make_pool(tenants=TENANTS, tiers=TIERS, loads=[BackendLoad("gpu", requests_running_max=1)], **options)
 
 
+@pytest.mark.local_scheduler  # it reads request ids in a snapshot
 def test_slack_is_shown_of_what_runs_and_what_waits_the_least_first(make_pool):
     pool = one_slot(make_pool)
     pool.send("A", "a1", envelope=ENVELOPE)

@@ -138,7 +138,7 @@ def test_attainment_counts_requests_and_tokens_per_tenant_and_tier():
 def test_a_failure_before_the_first_token_kept_nothing_and_a_client_that_left_then_says_nothing():
     book = AttainmentCounts()
     book.ended(a_request(), None, Outcome.BACKEND_FAILED, tier_id="gold")
-    book.ended(a_request(), None, Outcome.CLIENT_GONE, tier_id="gold")
+    book.ended(a_request(), None, Outcome.CLIENT_DISCONNECTED, tier_id="gold")
     book.ended(a_request(), Timing(None, None, None, 0, 0), Outcome.COMPLETED, tier_id="gold")
     assert book.of_tenant("a") == Attainment(requests=1)
 

@@ -53,7 +53,7 @@ def test_a_budget_that_nobody_reports_is_the_one_that_placement_reckons_with(pro
 
 
 def test_a_budget_that_is_reported_is_told_as_it_is_less_what_was_sent_since():
-    capacity, _ = running(replace(LOAD, pab_tokens=500.0, batching="fair", pab_dispatches=0), prompt=120)
+    capacity, _ = running(replace(LOAD, pab_tokens=500.0, batching="fair", pab_dispatches={}), prompt=120)
     assert capacity.view().steps.budget_tokens == 380.0
 
 

@@ -1,5 +1,9 @@
 """The heap under every order: voids, stamps, keys that move while they wait."""
 
+from random import Random
+
+import pytest
+
 from policies.fairness import Fifo, VirtualTokenCounter
 from policies.fairness.base import Account
 from policies.fairness.heap import SPARE_ENTRIES, TenantHeap
@@ -80,3 +84,40 @@ def test_void_entries_are_thrown_out_before_they_outnumber_the_waiting():
         heap.push(account, waiting=3)
         assert len(heap._entries) <= 2 * 3 + SPARE_ENTRIES
     assert heap.first() is accounts[(10 * SPARE_ENTRIES - 1) % 3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_is_passed_over_the_next_is_the_least_of_the_others(seed):
+    """Against sorting all that wait, while keys rise and fall, tenants come and go, and searches pass over many."""
+    rng = Random(seed)
+    heap = TenantHeap(lambda account: account.counter)
+    accounts = {f"t{number:02}": Account(f"t{number:02}") for number in range(20)}
+    waiting: dict[str, Account] = {}
+    for _ in range(600):
+        account = accounts[rng.choice(list(accounts))]
+        event = rng.choice(("rise", "fall", "come", "go", "pop", "look", "look"))
+        if event == "rise":
+            account.counter += rng.randrange(5)
+        elif event == "fall":
+            account.counter -= rng.randrange(5)
+            if account.tenant_id in waiting and account.counter < account.entry_key:
+                heap.push(account, len(waiting))
+        elif event == "come" and account.tenant_id not in waiting:
+            waiting[account.tenant_id] = account
+            heap.push(account, len(waiting))
+        elif event == "go" and account.tenant_id in waiting:
+            del waiting[account.tenant_id]
+            account.stamp = 0
+        in_order = sorted(waiting.values(), key=lambda each: (each.counter, each.tenant_id))
+        if event == "pop":
+            popped = heap.pop()
+            assert popped is (in_order[0] if in_order else None)
+            waiting.pop(popped.tenant_id if popped else "", None)
+        elif event == "look":
+            besides = set(rng.sample(sorted(accounts), rng.randrange(12)))
+            limit = rng.randrange(-20, 60)
+            may_go = [each for each in in_order if each.tenant_id not in besides and each.counter >= limit]
+            found = heap.first_of(lambda each, limit=limit: each.counter >= limit, besides)
+            assert found is (may_go[0] if may_go else None)
+        else:
+            assert heap.first() is (in_order[0] if in_order else None)

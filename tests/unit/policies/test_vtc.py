@@ -7,6 +7,8 @@ from policies.fairness import LeastCounterFirst, VirtualTokenCounter
 from policies.prediction import ExponentialAverage, LastFiveMean
 from policies.types import BackendLoad, Request, Tenant
 
+pytestmark = pytest.mark.every_scheduler
+
 
 def queue_of(tenant_id: str) -> dict[str, Request]:
     return {"r": Request("r", tenant_id, "m", 0.0, 1, 1)}
@@ -60,7 +62,7 @@ def test_counters_do_not_move_while_the_pool_is_idle():
     vtc.charged("A", 50.0, 0.0)
     vtc.joined("A", queue_of("A"))
     vtc.left("A")
-    assert vtc.standing("A").counter == 50.0
+    assert vtc.service_record("A").counter == 50.0
 
 
 def test_a_returning_tenant_is_lifted_to_the_least_waiting_counter_not_to_a_running_one():
@@ -69,9 +71,9 @@ def test_a_returning_tenant_is_lifted_to_the_least_waiting_counter_not_to_a_runn
     for tenant_id, counter in (("B", 20.0), ("C", 30.0)):
         vtc.charged(tenant_id, counter, 0.0)
         vtc.joined(tenant_id, queue_of(tenant_id))
-        vtc.charged(tenant_id, counter - vtc.standing(tenant_id).counter, 0.0)
+        vtc.charged(tenant_id, counter - vtc.service_record(tenant_id).counter, 0.0)
     vtc.joined("A", queue_of("A"))
-    assert vtc.standing("A").counter == 20.0
+    assert vtc.service_record("A").counter == 20.0
 
 
 def test_a_lift_never_lowers_a_counter():
@@ -79,7 +81,7 @@ def test_a_lift_never_lowers_a_counter():
     vtc.charged("A", 70.0, 0.0)
     vtc.joined("B", queue_of("B"))
     vtc.joined("A", queue_of("A"))
-    assert vtc.standing("A").counter == 70.0
+    assert vtc.service_record("A").counter == 70.0
 
 
 def test_least_counter_first_gives_credit_for_absence():
@@ -87,7 +89,7 @@ def test_least_counter_first_gives_credit_for_absence():
     lcf.charged("B", 100.0, 0.0)
     lcf.joined("B", queue_of("B"))
     lcf.joined("A", queue_of("A"))
-    assert lcf.standing("A").counter == 0.0
+    assert lcf.service_record("A").counter == 0.0
     assert lcf.pick(anyone).tenant_id == "A"
 
 
@@ -131,10 +133,10 @@ def test_prediction_with_the_codes_average_is_charged_and_refunded_as_worked(mak
         request_id = f"r{number}"
         pool.send("A", request_id, prompt=prompt)
         assert pool.dispatched() == [request_id]
-        assert pool.key("A") == at_dispatch
+        assert pool.rank("A") == at_dispatch
         pool.emit(request_id, output)
         pool.end(request_id)
-        assert pool.key("A") == pool.counter("A") == at_end
+        assert pool.rank("A") == pool.counter("A") == at_end
 
 
 def test_a_prediction_with_half_tokens_is_charged_beyond_itself_only_for_the_excess(make_pool):
@@ -144,14 +146,14 @@ def test_a_prediction_with_half_tokens_is_charged_beyond_itself_only_for_the_exc
         pool.dispatched()
         pool.emit(f"r{number}", output)
         pool.end(f"r{number}")
-    before = pool.key("A")
+    before = pool.rank("A")
     pool.send("A", "r2", prompt=10)
     pool.dispatched()
-    assert pool.key("A") == before + 10 + 2 * 5.5
+    assert pool.rank("A") == before + 10 + 2 * 5.5
     pool.emit("r2", 5)
-    assert pool.key("A") == before + 10 + 2 * 5.5
+    assert pool.rank("A") == before + 10 + 2 * 5.5
     pool.emit("r2")
-    assert pool.key("A") == before + 10 + 2 * 6
+    assert pool.rank("A") == before + 10 + 2 * 6
 
 
 def test_a_refund_is_bounded_by_the_requests_own_limit(make_pool):
@@ -160,10 +162,10 @@ def test_a_refund_is_bounded_by_the_requests_own_limit(make_pool):
     pool.dispatched()
     pool.emit("long", 90)
     pool.end("long")
-    before = pool.key("A")
+    before = pool.rank("A")
     pool.send("A", "short", prompt=1, output_max=10)
     pool.dispatched()
-    assert pool.key("A") == before + 1 + 2 * 10
+    assert pool.rank("A") == before + 1 + 2 * 10
 
 
 def test_the_worked_example_of_prediction_and_reservation_at_the_gateway(make_pool):
@@ -183,10 +185,10 @@ def test_the_worked_example_of_prediction_and_reservation_at_the_gateway(make_po
         pool.send("A", request_id, prompt=5, output_max=5)
     pool.send("B", "b1", prompt=5, output_max=5)
     assert pool.dispatched() == ["a1", "b1", "a2"]
-    assert (pool.key("A"), pool.key("B")) == (30, 15)
+    assert (pool.rank("A"), pool.rank("B")) == (30, 15)
     pool.emit("a1", 2)
     pool.end("a1")
-    assert pool.key("A") == 24
+    assert pool.rank("A") == 24
     assert pool.scheduler.snapshot(0.0).backends["gpu"].reserved_tokens == 20
     assert pool.dispatched() == ["a3"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.simulate.exposure import ReportedBound, RunExposure
 from policies.accounts.cost import LinearPrice
-from policies.fairness.bounds import FairnessBound
+from policies.fairness.fairness_bound import FairnessBound
 from policies.types import Request
 
 VTC = ReportedBound(bound=FairnessBound(), is_capped=False)

@@ -17,7 +17,7 @@ from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares, jain
 from gateway.simulate.series import Timeline
 from policies.accounts.cost import LinearPrice
 from policies.fairness import FAIRNESS
-from policies.fairness.bounds import FairnessBound
+from policies.fairness.fairness_bound import FairnessBound
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backends.meters import events
 from backends.meters.chunks import ChunkMeter
-from backends.meters.events import EventTooLongError, Remembered, StreamCall
+from backends.meters.events import EventTooLongError, StreamCall, StreamMemo
 from backends.meters.usage import openai_usage
 from policies.types import Usage
 
@@ -186,19 +186,19 @@ def test_the_last_usage_is_of_all_choices():
 
 def test_of_several_choices_each_finish_event_carries_the_fingerprint():
     data = chunk(3, index=1, finish="stop") + chunk(4, index=0) + chunk(5, index=0, finish="stop") + last_usage(11, 8)
-    remembered = Remembered(json.dumps(FINGERPRINT).encode())
+    memo = StreamMemo(json.dumps(FINGERPRINT).encode())
     expected = (
         chunk(3, index=1, finish="stop", fingerprint=FINGERPRINT, with_usage=False)
         + chunk(4, index=0, with_usage=False)
         + chunk(5, index=0, finish="stop", fingerprint=FINGERPRINT, with_usage=False)
     )
-    assert run(make_meter(choices=2, remembered=remembered), data + DONE) == expected + DONE
+    assert run(make_meter(choices=2, memo=memo), data + DONE) == expected + DONE
 
 
 def test_the_fingerprint_is_learnt_for_the_next_stream():
-    remembered = Remembered()
-    run(make_meter(remembered=remembered), BACKEND)
-    assert remembered.fingerprint == json.dumps(FINGERPRINT).encode()
+    memo = StreamMemo()
+    run(make_meter(memo=memo), BACKEND)
+    assert memo.fingerprint == json.dumps(FINGERPRINT).encode()
 
 
 def test_a_finish_event_is_not_lost_when_no_usage_follows():

@@ -26,7 +26,7 @@ from gateway.api.endpoints import (
 )
 from gateway.api.errors import BadRequest
 
-LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000)
+LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000, logprobs_max=20)
 QUEUED = [endpoint for endpoint in ENDPOINTS if endpoint.queued]
 CHAT_CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 COMPLETION_CALL = {"model": "m", "prompt": "hello"}
@@ -108,16 +108,23 @@ def test_a_flag_may_be_written_as_vllm_reads_it(value):
     assert chat(stream=value).stream
 
 
-@pytest.mark.parametrize("value", [0, -1, -(2**62)])
-def test_a_limit_below_one_is_the_backends_to_refuse_and_counts_as_none_until_it_has(value):
-    assert completion(max_tokens=value).output_tokens_max is None
-    assert chat(n=value).choices == 1
+def test_a_limit_of_zero_is_the_backends_to_refuse_and_counts_as_none_until_it_has():
+    assert completion(max_tokens=0).output_tokens_max is None
+    assert chat(n=0).choices == 1
 
 
 @pytest.mark.parametrize("name", ["n", "best_of", "max_tokens", "max_completion_tokens"])
-@pytest.mark.parametrize("value", [10**6, 10**30, 1.5, "2.5", "many", "", [2], {}, 1e300])
+@pytest.mark.parametrize("value", [10**6, 10**30, 1.5, "2.5", "many", "", [2], {}, 1e300, -1, -(2**62), "-1"])
 def test_a_count_that_is_no_count_or_over_its_limit_is_refused_by_name(name, value):
     assert chat_refusal(**{name: value}).param == name
+
+
+@pytest.mark.parametrize("name", ["logprobs", "top_logprobs", "prompt_logprobs"])
+def test_more_alternatives_for_a_token_than_the_limit_are_refused_by_name(name):
+    for value in (LIMITS.logprobs_max + 1, 10**30, "10_000", -1, 1.5, [2]):
+        assert chat_refusal(**{name: value}).param == name
+    for value in (LIMITS.logprobs_max, 0, True, "true", None):
+        chat(**{name: value})
 
 
 @pytest.mark.parametrize(

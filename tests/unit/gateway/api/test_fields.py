@@ -21,7 +21,7 @@ from gateway.api.fields import (
 from gateway.api.headers import upstream_headers
 
 RESERVED = set(RESERVED_XARGS)
-LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000)
+LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000, logprobs_max=20)
 PLAIN = {
     CHAT: {"messages": [{"role": "user", "content": "hello"}]},
     COMPLETIONS: {"prompt": "hello"},
@@ -113,7 +113,9 @@ def test_an_operator_can_list_the_arguments_of_the_engine_that_clients_may_give(
     assert changes({"vllm_xargs": given}, salted=False, xargs_allowed=allowed) == {"vllm_xargs": {"mine": 1}}
     assert changes({"vllm_xargs": {"mine": 1}}, salted=False, xargs_allowed=allowed) == {}
     assert changes({"vllm_xargs": {"mine": 1}}, salted=False, xargs_allowed=frozenset()) == {"vllm_xargs": LEFT_OUT}
-    limits = CallLimits(choices_max=1, prompts_max=1, inputs_max=1, output_tokens_max=9, xargs_allowed=allowed)
+    limits = CallLimits(
+        choices_max=1, prompts_max=1, inputs_max=1, output_tokens_max=9, logprobs_max=9, xargs_allowed=allowed
+    )
     parsed = parse_call(CHAT, read_json(orjson.dumps(PLAIN[CHAT] | {"vllm_xargs": given})), limits)
     assert json.loads(parsed.body.asking(usage=False, continuous=False))["vllm_xargs"] == {"mine": 1}
 

@@ -12,7 +12,7 @@ from gateway.api.endpoints import TRANSCRIPTIONS
 from gateway.api.errors import BadRequest
 from gateway.api.multipart import FIELD_BYTES_MAX, PARTS_MAX, read_form
 
-LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000)
+LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000, logprobs_max=20)
 SOUND = bytes(range(256)) * 40 + b"\r\n--b\r\n--other"
 TYPE = "multipart/form-data; boundary=boundary42"
 

@@ -1,7 +1,10 @@
 """The canonical text of a prompt, and the hashes of how it begins."""
 
+import tracemalloc
+
 import pytest
 
+from gateway.api import prompts
 from gateway.api.errors import BadRequest
 from gateway.api.prompts import (
     MEDIA_PART_BYTES,
@@ -189,3 +192,31 @@ def test_a_sound_is_as_long_a_prompt_as_it_is_large():
     prompt = audio_prompt({"prompt": "names", "file_bytes": 24_000})
     assert (prompt.text, prompt.repeated_bytes) == (b"names", 150)
     assert audio_prompt({}).repeated_bytes == 1
+
+
+def test_the_size_and_the_beginning_of_a_long_text_are_found_without_a_copy_of_it():
+    call = {"messages": [{"role": "user", "content": "word " * 1_600_000}]}
+    tracemalloc.start()
+    prompt = chat_prompt(call)
+    assert prompt.text_bytes == 8_000_000 + len("user\n")
+    assert len(prefix_hashes(prompt, call)) == PREFIX_BLOCKS_MAX
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+@pytest.mark.parametrize("text", ["a", "é", "中"])
+@pytest.mark.parametrize("tools", [{}, {"tools": [{"type": "function"}]}])
+def test_the_beginning_and_the_size_are_those_of_the_text_in_one_or_in_pieces(text, tools, monkeypatch):
+    call = {"messages": [{"role": "user", "content": [{"type": "text", "text": text * 500}] * 3}], **tools}
+    joined = messages_prompt(call)
+    monkeypatch.setattr(prompts, "LONG_BYTES", 0)
+    prompt = messages_prompt(call)
+    assert len(joined.pieces) == 1 < len(prompt.pieces)
+    assert prompt.text == joined.text
+    assert prefix_hashes(prompt, call) == prefix_hashes(joined, call) != ()
+    assert prompt.text_bytes == joined.text_bytes == len(prompt.text)
+    for size in range(0, 600, 7):
+        beginning = prompt.beginning(size)
+        assert prompt.text.startswith(beginning)
+        assert len(beginning) >= min(size, len(prompt.text))

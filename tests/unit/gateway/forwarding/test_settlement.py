@@ -182,7 +182,7 @@ async def test_the_id_of_a_response_is_told():
 def test_an_answer_that_its_client_left_is_charged_by_the_clock_up_to_its_limit(choices, tokens):
     account = Account(elapsed_s=1.0, choices=choices)
     account.pace.streamed(tokens=101, first_s=0.0, duration_s=2.0)  # 20 ms a token
-    account.settlement.left()
+    account.settlement.disconnected()
     (usage,) = account.usages
     assert usage.prompt_tokens == PROMPT_TOKENS
     assert usage.output_tokens == pytest.approx(tokens, abs=2)
@@ -192,7 +192,7 @@ def test_an_answer_that_its_client_left_is_charged_by_the_clock_up_to_its_limit(
 def test_an_answer_that_its_client_left_at_once_is_charged_one_token():
     account = Account()
     account.pace.streamed(tokens=11, first_s=5.0, duration_s=6.0)
-    account.settlement.left()
+    account.settlement.disconnected()
     assert account.usages == [Usage(PROMPT_TOKENS, 0, 1)]
 
 
@@ -201,7 +201,7 @@ def test_where_the_backend_counts_what_it_decoded_that_is_charged(choices, token
     account = Account(elapsed_s=1.0, choices=choices)
     asked = []
     account.pace.counted = lambda begun_s, ended_s: asked.append((begun_s, ended_s)) or 40.0
-    account.settlement.left(0.2)
+    account.settlement.disconnected(0.2)
     assert account.usages == [Usage(PROMPT_TOKENS, 0, tokens)]
     assert asked == [(pytest.approx(1.0, abs=0.1), 0.2)]
 
@@ -211,9 +211,9 @@ def test_before_the_first_token_is_charged_as_much_of_the_prompt_as_was_computed
     account = Account(elapsed_s=9.0)
     account.prefilled = Usage(4, 1, 0)
     if is_stream:
-        account.settlement.left_stream(None)
+        account.settlement.disconnected_stream(None)
     else:
-        account.settlement.left()
+        account.settlement.disconnected()
     assert account.usages == [Usage(4, 1, 0)]
     assert account.trace.usage == Usage(4, 1, 0)
     assert account.trace.estimated
@@ -228,7 +228,7 @@ def test_what_passed_and_was_not_reported_is_what_the_backend_counted(is_estimat
     account = Account()
     account.trace.first_token_s = time.perf_counter()
     account.pace.counted = lambda _begun_s, _ended_s: 30.0
-    account.settlement.left_stream(a_meter(Usage(7, 3, 50), is_estimated=is_estimated))
+    account.settlement.disconnected_stream(a_meter(Usage(7, 3, 50), is_estimated=is_estimated))
     assert account.usages == ([] if tokens is None else [Usage(7, 3, tokens)])
 
 
@@ -237,7 +237,7 @@ def test_what_has_passed_was_decoded_however_little_the_backend_has_counted_by_t
     account = Account(choices=2)
     account.trace.first_token_s = time.perf_counter()
     account.pace.counted = lambda _begun_s, _ended_s: counted
-    account.settlement.left_stream(a_meter(Usage(7, 3, 17), is_estimated=True, pieces=10))
+    account.settlement.disconnected_stream(a_meter(Usage(7, 3, 17), is_estimated=True, pieces=10))
     assert account.usages == [Usage(7, 3, charged)]
 
 
@@ -248,14 +248,14 @@ def test_what_a_backend_decoded_while_its_client_took_nothing_is_charged_on_top_
     account = Account(choices=2)
     account.pace.streamed(tokens=101, first_s=0.0, duration_s=2.0)  # 20 ms a token
     account.settlement.unread(seconds)
-    account.settlement.left_stream(a_meter(Usage(7, 3, passed), is_estimated=False))
+    account.settlement.disconnected_stream(a_meter(Usage(7, 3, passed), is_estimated=False))
     assert account.usages == [Usage(7, 3, charged)]
     assert account.trace.estimated
 
 
 def test_leaving_what_generates_nothing_costs_its_prompt():
     account = Account(answer=AnswerKind.POOLING, output_tokens_max=0, elapsed_s=9.0)
-    account.settlement.left()
+    account.settlement.disconnected()
     assert account.usages == [Usage(PROMPT_TOKENS, 0, 0)]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.http.answer_headers import AnswerHeaders, rate_limit_headers
 from gateway.observability.telemetry import CallTrace
-from policies.types import LimitKind, RateLimit, RateLimits
+from policies.types import RateLimit, RateLimits
 
 
 def trace(**fields):
@@ -60,12 +60,3 @@ def test_the_operators_house_is_shown_where_the_operator_says_so():
     assert not any(name.startswith("x-fairlead") for name in AnswerHeaders().of(waited))
     refused = AnswerHeaders(show_queue_ms=True, show_backend=True).of(trace(queued_s=1.0))
     assert not any(name.startswith("x-fairlead") for name in refused)
-
-
-def test_the_limit_that_refused_says_what_this_gateway_could_let_in():
-    shared = RateLimit(limit=60, remaining=10, reset_s=60.0, remaining_here=0)
-    limits = RateLimits(requests=shared, tokens=shared)
-    refused = rate_limit_headers(limits, LimitKind.REQUESTS)
-    assert refused["x-ratelimit-remaining-requests"] == "0"
-    assert refused["x-ratelimit-remaining-tokens"] == "10"
-    assert rate_limit_headers(limits)["x-ratelimit-remaining-requests"] == "10"

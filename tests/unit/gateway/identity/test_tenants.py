@@ -43,7 +43,7 @@ def test_a_busy_tenant_is_never_forgotten():
     tenants.find("a")
     tenants.find("b")
     assert tenants.find("c") is None
-    assert tenants.refusal is Reason.QUEUE_FULL
+    assert tenants.reject_reason is Reason.QUEUE_FULL
     busy.remove("b")
     assert tenants.find("c") == Tenant(id="c")
     assert known(tenants, "a", "b", "c") == {"a", "c"}

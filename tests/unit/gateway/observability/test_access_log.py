@@ -9,6 +9,7 @@ from gateway.observability.access_log import AccessLog, AccessRecord
 RECORD = AccessRecord(
     ts=1.5,
     request_id="r-1",
+    client="10.0.0.1",
     tenant="alice",
     model="m",
     endpoint="/v1/chat/completions",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.observability.call_counts import MODELS_MAX, NOBODY, CallMeter
+from gateway.observability.call_counts import MODELS_MAX, UNKNOWN_TENANT, CallMeter
 from gateway.observability.instruments import (
     TENANT_REFUSALS,
     TENANT_REQUESTS,
@@ -65,7 +65,7 @@ def test_tokens_and_time_in_the_queue_are_its_tenants(meter):
 @pytest.mark.parametrize(
     ("fields", "outcome"),
     [
-        ({"outcome": Outcome.CLIENT_GONE, "status": 499}, "client_gone"),
+        ({"outcome": Outcome.CLIENT_DISCONNECTED, "status": 499}, "client_gone"),
         ({"outcome": Outcome.BACKEND_FAILED, "status": 502, "reason": "the backend said: hello"}, "backend_failed"),
         ({"outcome": None, "status": 429, "reason": Reason.RATE_LIMITED}, "refused"),
         ({"outcome": None, "status": 503, "reason": Reason.NO_BACKEND}, "refused"),
@@ -88,7 +88,7 @@ def test_only_refusals_have_reasons_and_no_free_text_becomes_a_label(meter):
 
 def test_a_call_without_a_tenant_is_nobodys(meter):
     meter.ended(CallTrace(ENDPOINT, status=401, reason="invalid_api_key"))
-    assert meter.seen()[TENANT_REFUSALS] == {(NOBODY, "invalid_api_key"): 1}
+    assert meter.seen()[TENANT_REFUSALS] == {(UNKNOWN_TENANT, "invalid_api_key"): 1}
 
 
 def test_a_hundred_thousand_made_up_tenants_are_one_series(meter):

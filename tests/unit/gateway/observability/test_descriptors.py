@@ -36,4 +36,4 @@ def test_it_is_said_once_a_minute(none_left, caplog):
         descriptors.look(now)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
-    assert "no file descriptor is left" in said[0]
+    assert "file descriptors are short" in said[0]

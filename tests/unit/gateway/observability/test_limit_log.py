@@ -14,8 +14,8 @@ VIEW = BackendView(
     requests_limit=256,
     reserved_tokens=0,
     tokens_limit=None,
-    foreign_requests=0,
-    foreign_tokens=0,
+    external_requests=0,
+    external_tokens=0,
 )
 
 

@@ -22,16 +22,16 @@ async def test_a_measurement_is_told_after_the_tokens_that_it_measures():
         lease.passed = lambda: Usage(100, 0, 50)
         for _ in range(3):
             dispatcher.load_changed((load,))
-        assert dispatcher.snapshot().backends["gpu"].foreign_tokens == 0
+        assert dispatcher.snapshot().backends["gpu"].external_tokens == 0
 
 
 async def test_a_call_of_which_nothing_was_told_is_not_charged():
     dispatcher = Dispatcher(Scheduler(prediction=Oracle()))
     dispatcher.load_changed((BackendLoad("gpu"),))
     async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 100, 200), Tenant("a")):
-        assert dispatcher.snapshot().tenants["a"].key > 0, "until it ends it is expected to cost something"
+        assert dispatcher.snapshot().tenants["a"].rank > 0, "until it ends it is expected to cost something"
     tenant = dispatcher.snapshot().tenants["a"]
-    assert (tenant.service, tenant.key, tenant.counter) == (0, 0, 0)
+    assert (tenant.service, tenant.rank, tenant.counter) == (0, 0, 0)
 
 
 async def test_the_loop_does_other_things_between_the_decisions_of_a_burst():

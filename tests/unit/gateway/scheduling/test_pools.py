@@ -17,7 +17,7 @@ from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, PeerUse, ReplicaShare, Request, Tenant, Usage
+from policies.types import BackendLoad, Request, Tenant, Usage
 
 SPECS = [BackendSpec(f"gpu-{number}", f"http://gpu-{number}", pool=f"pool-{number % 2}") for number in range(4)]
 
@@ -41,8 +41,8 @@ class Gateway:
     async def begin(self):
         for spec in SPECS:
             card = ModelCard(f"model-{spec.pool}", None, None, None, {"id": f"model-{spec.pool}"})
-            self.backends._catalog.update(spec.id, (card,))
-            self.backends._backends[spec.id].health.poll_answered(0.0)
+            self.backends.catalog.update(spec.id, (card,))
+            self.backends[spec.id].health.poll_answered(0.0)
             self.report(spec.id)
         self.pools.changed()
         await asyncio.sleep(0.01)
@@ -52,14 +52,14 @@ class Gateway:
         member = self.backends._backends[backend_id]
         member.measured_at = asyncio.get_running_loop().time()
         member.metrics = replace(EngineMetrics(requests_running=1, requests_waiting=0), **metrics)
-        self.backends._settle(member, member.health.state, why="")
+        self.backends._settle(member, member.health.state, "")
 
     @asynccontextmanager
     async def running(self, requests):
         """So many requests run in each pool."""
         async with AsyncExitStack() as stack:
             for pool in ("pool-0", "pool-1"):
-                dispatcher, _ = self.pools.find(f"model-{pool}")
+                dispatcher, _ = self.pools.routes.find(f"model-{pool}")
                 for number in range(requests):
                     request = Request(f"{pool}-{number}", "a", "m", dispatcher.now(), 100, 200)
                     lease = await stack.enter_async_context(dispatcher.lease(request, Tenant("a")))
@@ -99,21 +99,21 @@ async def test_a_report_concerns_its_pool_and_what_runs_at_its_backend(gateway):
 async def test_a_report_that_says_nothing_new_is_not_told(gateway):
     async with gateway.running(1):
         member = gateway.backends._backends["gpu-0"]
-        gateway.backends._settle(member, member.health.state, why="")
+        gateway.backends._settle(member, member.health.state, "")
         await asyncio.sleep(0.01)
         assert not gateway.facts
         assert not gateway.looked_at
 
 
 async def test_routes_stay_until_there_are_other_backends_or_models(gateway):
-    route, holders = gateway.pools.find("model-pool-0"), gateway.pools.holders("model-pool-0")
+    route, holders = gateway.pools.routes.find("model-pool-0"), gateway.pools.routes.holders("model-pool-0")
     assert holders is None
     gateway.report("gpu-0")
     await asyncio.sleep(0.01)
-    assert gateway.pools.find("model-pool-0") is route
+    assert gateway.pools.routes.find("model-pool-0") is route
     gateway.backends.retire("gpu-0")
     await asyncio.sleep(0.01)
-    assert gateway.pools.find("model-pool-0") is not route
+    assert gateway.pools.routes.find("model-pool-0") is not route
     assert gateway.pools.dispatchers()["pool-0"].snapshot().backends.keys() == {"gpu-2"}
 
 
@@ -127,17 +127,6 @@ async def test_a_backend_that_is_drained_or_comes_back_is_told_to_its_pool_alone
             assert [(pool, load.backend_id, load.available) for pool, load in measured] == [
                 ("pool-1", "gpu-1", not draining)
             ]
-
-
-async def test_what_other_replicas_have_at_a_backend_is_told_for_that_backend(gateway):
-    share = ReplicaShare(2, 0)
-    gateway.pools.shared(share, {})
-    await asyncio.sleep(0.01)
-    gateway.facts.clear()
-    gateway.pools.shared(share, {"gpu-3": PeerUse(2, 50.0)})
-    await asyncio.sleep(0.01)
-    ((pool, fact),) = [(pool, entry) for pool, entry in gateway.facts if isinstance(entry, Measured | LoadChanged)]
-    assert (pool, fact.load.backend_id, fact.load.peers.requests) == ("pool-1", "gpu-3", 2)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -78,6 +78,32 @@ async def test_once_the_client_is_sent_something_it_is_too_late():
     assert calls.preemptions == 0
 
 
+async def test_a_withdrawal_that_comes_before_anything_was_sent_is_not_lost():
+    """The request was dispatched, and its task has not run since."""
+    calls = Calls()
+    request = Request("a", "A", "m", calls.dispatcher.now(), 10, 10)
+    async with calls.dispatcher.lease(request, Tenant("A")) as lease:
+        lease.preempt()
+        with pytest.raises(Preempted):
+            await lease.unless_preempted(calls._send(lease, answers_first=False))
+        assert calls.sent == []
+        await lease.returned(0.0)
+        calls.may_answer.set()
+        assert await lease.unless_preempted(calls._send(lease, answers_first=False)) == "answer to a"
+
+
+async def test_a_withdrawal_that_comes_too_late_is_answered_so_that_another_can_be():
+    calls = Calls()
+    kept = []
+    calls.dispatcher._scheduler.kept = lambda *fact: kept.append(fact[0])
+    first = asyncio.create_task(calls.call("A", answers_first=True))
+    await ticks()
+    calls.dispatcher._leases["a"].preempt()
+    assert kept == ["a"]
+    calls.may_answer.set()
+    assert await first == "answer to a"
+
+
 async def test_a_client_that_leaves_in_the_instant_of_a_withdrawal_has_left():
     calls = Calls()
     first = asyncio.create_task(calls.call("A"))
@@ -91,7 +117,7 @@ async def test_a_client_that_leaves_in_the_instant_of_a_withdrawal_has_left():
     assert calls.dispatcher.snapshot().in_flight_requests == 0
 
 
-async def test_a_client_may_leave_while_its_withdrawn_request_waits():
+async def test_a_client_may_leave_while_its_preempted_request_waits():
     calls = Calls()
     first = asyncio.create_task(calls.call("A"))
     await ticks()

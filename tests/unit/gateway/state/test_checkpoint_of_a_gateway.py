@@ -277,7 +277,7 @@ async def test_a_store_that_is_away_is_said_once_and_what_was_learnt_is_kept_whe
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(store, "put_learnt", away)
         for _ in range(3):
-            await memory._try_write()
+            await memory.try_write()
     assert caplog.text.count("the disk is full") == 1
     await memory.stop()
     assert (await reopened(store)).checkpoint_of("m") is not None

@@ -226,12 +226,12 @@ class Interfering(SqliteStore):
         super().__init__(None)
         self.times = times
 
-    async def commit(self, changes, *, actor, at_s):
+    async def commit(self, changes, *, actor, at_s, replica=""):
         if self.times:
             self.times -= 1
             change = Change(changes[0].kind, changes[0].name, {"weight": 50 + self.times})
             await super().commit([change], actor="other", at_s=at_s)
-        return await super().commit(changes, actor=actor, at_s=at_s)
+        return await super().commit(changes, actor=actor, at_s=at_s, replica=replica)
 
 
 async def started(store):

@@ -77,7 +77,8 @@ async def test_a_file_of_the_first_version_is_brought_to_this_one_with_all_that_
         Document("tenants", "bob", 3, None),
         Document("tenants", "alice", 4, {"weight": 2.0}),
     )
-    assert [(entry.revision, entry.before) for entry in await store.audit()] == [(4, {"weight": 1.0})]
+    audit = await store.audit()
+    assert [(entry.revision, entry.replica, entry.before) for entry in audit] == [(4, "", {"weight": 1.0})]
     rows = await store.usage(first_day="2026-11-20", last_day="2026-11-20")
     assert rows == (UsageRow("w1", UsageKey("2026-11-20", "alice", "k1", "m"), Totals(1, 2, 3, 4)),)
     assert await store.learnt("counters") == Learnt("counters", 3.5, b"{}")
@@ -106,7 +107,7 @@ async def test_a_migration_is_made_once_and_one_that_fails_changes_nothing(tmp_p
     monkeypatch.setattr(state_file, "MIGRATIONS", failing)
     with pytest.raises(StateFileError):
         await opened(path)
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (1,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
     monkeypatch.setattr(state_file, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE learnt ADD COLUMN origin TEXT",)))
     for _ in range(2):
         await (await opened(path)).close()

@@ -1,0 +1,102 @@
+"""TLS to backends: whom the gateway trusts, and the certificate by which it is known there.
+
+A context is made once for each backend. Its client certificate is read again when its files have changed, before the
+next connection: renewal needs no restart, open connections go on, and while the two files do not match, the last pair
+that did stays in use.
+"""
+
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+Marks = tuple[tuple[int, int, int] | None, ...]
+
+log = logging.getLogger(__name__)
+
+
+def tls_context(ca_file: Path | None, cert_file: Path | None = None, key_file: Path | None = None) -> ssl.SSLContext:
+    """Return a TLS context that trusts only the CAs in this PEM file (None: those of the system), and that shows this
+    certificate with its intermediates (None: none). Raises ValueError if a file cannot be read or does not match.
+    """
+    try:
+        trusting = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"the file {ca_file} is not one of CA certificates: {error}") from error
+    if cert_file is None or key_file is None:
+        return trusting
+    context = ReloadingContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ca_file is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        context.load_verify_locations(ca_file)
+    context.read(cert_file, key_file)
+    return context
+
+
+def tls_context_of(ca_pem: str) -> ssl.SSLContext:
+    """Return a TLS context that trusts only the CAs in this PEM text. Raises ValueError if it has none."""
+    wrong = ValueError("is not a text of CA certificates (PEM)")
+    if not ca_pem.isascii() or not ca_pem:  # without any, Python trusts the system's CAs
+        raise wrong
+    try:
+        return ssl.create_default_context(cadata=ca_pem)
+    except (ValueError, ssl.SSLError):
+        raise wrong from None
+
+
+class ReloadingContext(ssl.SSLContext):
+    """A context of a client, with a certificate that new connections find renewed. Call `read` once."""
+
+    _files: tuple[Path, Path]
+    _seen: Marks
+
+    def read(self, cert_file: Path, key_file: Path) -> None:
+        """Read the pair. Raises ValueError, and changes nothing, where its files cannot be read or do not match."""
+        self._files = cert_file, key_file
+        self._seen = file_marks(cert_file, key_file)
+        load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert_file, key_file)  # a failure would leave half
+        load_certificate(self, cert_file, key_file)
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        """The start of a connection, in both event loops."""
+        if file_marks(*self._files) != self._seen:
+            try:
+                self.read(*self._files)
+            except ValueError as error:
+                log.warning("the last certificate for backends stays: %s", error)
+            else:
+                log.info("the certificate in %s is shown to backends", self._files[0])
+        return super().wrap_bio(*arguments, **options)
+
+
+def load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:
+    """Have the context show this certificate. Raises ValueError."""
+    for file in (cert_file, key_file):
+        if not file.is_file():
+            raise ValueError(f"there is no file {file}")
+    try:
+        # Without this callback OpenSSL would ask for a password at the terminal.
+        context.load_cert_chain(cert_file, key_file, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ValueError(f"{cert_file} and {key_file} are no certificate and its key: {error}") from error
+
+
+def file_marks(*files: Path) -> Marks:
+    """The identity of each file (inode, size, time), which changes when it is modified or replaced; None: there is no
+    file.
+    """
+    return tuple(map(_mark, files))
+
+
+def _mark(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _no_password() -> str:
+    raise ValueError("the key must have no password")

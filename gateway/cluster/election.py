@@ -1,0 +1,200 @@
+"""Election: which member may try to lead, by a store that all members can ask (rules 1, 2, 4).
+
+The store holds one key, which lives LEASE_S, a counter of epochs, and one entry per member, which lives MEMBER_S. It
+only says which may try: joining makes a leader. It may be slow, fail, or forget everything, and nothing worse comes of
+it than a time without a leader. `Candidate` decides what to ask and what an answer means; its shell asks.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import Final, Protocol
+
+from gateway.cluster.promise import LEASE_MARGIN_S, LEASE_S, SILENT_S
+
+ASK_S: Final = 0.5  # between two calls of the store
+HURRY_S: Final = 0.05  # and while a leader that has resigned gives its key back
+MEMBER_S: Final = 3.0  # a member that has not asked for so long is not listed
+ANSWER_S_MAX: Final = 1.0  # a call without an answer has failed
+STANDALONE_S: Final = 1.0  # without the store and without a leader: then a member leads itself
+
+
+class Ask(StrEnum):
+    """What a store is asked. Each call also lists the asking member for MEMBER_S."""
+
+    LOOK = "look"
+    ACQUIRE = "acquire"  # take the key, if no member has it: epoch = max(counter, known) + 1
+    RENEW = "renew"  # the key lives LEASE_S from now, if it is of this member and epoch
+    RELEASE = "release"  # drop the key, if it is of this member and epoch, and list the member no more
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """One call; give the answer and this call to `Candidate.answered`. `epoch` is the highest that is known, or for
+    RENEW and RELEASE the led one. `number` tells calls apart.
+    """
+
+    ask: Ask
+    member: str
+    address: str
+    epoch: int
+    number: int
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """What the store says after a call. `counter` is as it was before the call."""
+
+    leader: str | None
+    epoch: int
+    members: dict[str, str]  # name to address
+    counter: int = 0
+
+
+class ElectionStore(Protocol):
+    """What a shell implements: Redis now, a Kubernetes Lease later. Any error counts as no answer."""
+
+    async def call(self, call: StoreCall) -> StoreView: ...
+    async def put_checkpoint(self, body: bytes) -> None: ...
+    async def checkpoint(self) -> bytes | None: ...
+
+
+class Candidate:
+    """One member's side of the election. Mutable."""
+
+    def __init__(
+        self,
+        member: str,
+        address: str = "",
+        *,
+        now: float,
+        lease_s: float = LEASE_S,
+        margin_s: float = LEASE_MARGIN_S,
+    ) -> None:
+        """`address` is where other members connect. The store was just connected to."""
+        self.member = member
+        self.address = address
+        self.epoch = 0
+        """The highest epoch that is known."""
+        self.led_epoch = 0
+        """The epoch that this member may lead; 0: none."""
+        self.lease_until = -inf
+        """Until when, by this member's clock."""
+        self.has_forgotten = False
+        """The store had forgotten epochs when it gave the present one (rule 2)."""
+        self.leader: str | None = None
+        """The member that has the key, as last heard."""
+        self.members: dict[str, str] = {}
+        """Of the last list, and those listed within the last SILENT_S, with their addresses."""
+        self.stands = True
+        """Whether this member tries; false while it drains, or reaches no backend."""
+        self._lease_s, self._margin_s = lease_s, margin_s
+        self._listed_at: dict[str, float] = {}
+        self._number = 0
+        self._pending: StoreCall | None = None
+        self._next_at = now
+        self._hurries_until = -inf
+        self._stands_from = now + lease_s + margin_s
+        self._heard_at = now
+
+    def reconnected(self, now: float) -> None:
+        """The store was connected to anew: it may be another one, which knows less (rule 2)."""
+        self._stands_from = now + self._lease_s + self._margin_s
+
+    def resigned_by(self, leader: str, now: float) -> None:
+        """The leader said that it resigns: the key is free in a moment. It has no promise to wait for, so the next
+        leader begins without it, unless the store lists it again.
+        """
+        self.members.pop(leader, None)
+        self._listed_at.pop(leader, None)
+        self._hurry(now)
+
+    def knows(self, epoch: int) -> None:
+        """A higher epoch was heard of (rule 1)."""
+        self.epoch = max(self.epoch, epoch)
+
+    def overslept(self, seconds: float, now: float) -> None:
+        """Note that this process did not run for so long: the store's answers may be there, unread."""
+        self._heard_at = min(now, self._heard_at + seconds)
+
+    def is_reached(self, now: float) -> bool:
+        """Whether the store answers. Where it does not, and no leader does, a member leads itself (rule 25)."""
+        return now - self._heard_at < STANDALONE_S + ASK_S
+
+    def call(self, now: float) -> StoreCall | None:
+        """The call to make now; None: not yet."""
+        if self._pending is not None:
+            if now - self._pending.sent_at < ANSWER_S_MAX:
+                return None
+            self.failed(self._pending, now)
+        if now < self._next_at:
+            return None
+        if self.led_epoch:
+            return self._ask(Ask.RENEW, self.led_epoch, now)
+        may_stand = self.stands and self.leader is None and now >= self._stands_from
+        return self._ask(Ask.ACQUIRE if may_stand else Ask.LOOK, self.epoch, now)
+
+    def answered(self, call: StoreCall, view: StoreView, now: float) -> None:
+        """The store answered this call."""
+        if call is not self._pending:
+            return  # too late: it counts as failed
+        self._pending, self._heard_at = None, now
+        self._next_at = call.sent_at + (ASK_S if now >= self._hurries_until else HURRY_S)
+        self._list(view, now)
+        before, self.leader = self.leader, view.leader
+        if call.ask is Ask.ACQUIRE and view.leader == self.member:
+            self.has_forgotten = view.counter < self.epoch
+            self.led_epoch = view.epoch
+        elif call.ask is Ask.RENEW and (view.leader, view.epoch) != (self.member, self.led_epoch):
+            self.resigned()
+        if self.leader not in (None, before):
+            self._hurries_until, self._next_at = -inf, call.sent_at + ASK_S
+        if self.led_epoch:  # rule 4: from before it was sent, less a margin
+            self.lease_until = call.sent_at + self._lease_s - self._margin_s
+        elif view.leader is None and before is not None:
+            self._next_at = now  # the key is free: try at once
+        self.epoch = max(self.epoch, view.epoch)
+
+    def failed(self, call: StoreCall, now: float) -> None:
+        """The store did not answer this call, or with an error."""
+        if call is self._pending:
+            self._pending, self._next_at = None, now + ASK_S
+
+    def resigned(self) -> None:
+        """The member leads no more, whatever the store has."""
+        self.led_epoch, self.lease_until = 0, -inf
+
+    def release(self, now: float) -> StoreCall | None:
+        """The call that gives the key back, for a leader that stops; None: it does not lead."""
+        epoch, self.stands = self.led_epoch, False
+        self.resigned()
+        self._hurry(now)
+        return self._ask(Ask.RELEASE, epoch, now) if epoch else None
+
+    def leave(self, now: float) -> StoreCall:
+        """The last call of a member that ends: it is listed no more."""
+        return self._ask(Ask.RELEASE, 0, now)
+
+    def wakeup(self) -> float:
+        """When `call` has something to ask."""
+        return self._next_at if self._pending is None else self._pending.sent_at + ANSWER_S_MAX
+
+    def _hurry(self, now: float) -> None:
+        """Ask at once, and often, until there is another leader; ASK_S at most."""
+        self._hurries_until = now + ASK_S
+        if self._pending is None:
+            self._next_at = now
+
+    def _ask(self, ask: Ask, epoch: int, now: float) -> StoreCall:
+        self._number += 1
+        self._pending = StoreCall(ask, self.member, self.address, epoch, self._number, now)
+        return self._pending
+
+    def _list(self, view: StoreView, now: float) -> None:
+        """Keep members listed a moment ago: a store that forgets must not make the last list shorter (rule 2)."""
+        for member, address in view.members.items():
+            self.members[member] = address
+            self._listed_at[member] = now
+        for member in [each for each, at in self._listed_at.items() if now - at > SILENT_S]:
+            del self._listed_at[member], self.members[member]

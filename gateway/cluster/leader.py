@@ -1,0 +1,556 @@
+"""Leader: runs the Schedulers of all pools for all members of a cluster, its own process among them.
+
+Inputs are frames of members, facts of its own process (loads, tenants, policies) and its lease; outputs are frames, and
+`Wish`es that its shell carries out. Before it decides anything it gathers what runs and waits: every member of the last
+list has joined, or was silent until its old promise surely ended (rule 2). Then it goes on from the newest checkpoint
+(rule 19), takes in what was told, and dispatches to a backend once it has been measured since (rule 22).
+
+Whether its lease holds is asked before each frame (rule 4). When it does not, nothing more leaves.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, Unpack
+
+from gateway.cluster.checkpoints import (
+    CHECKPOINT_S,
+    ClusterCheckpoint,
+    NewestCheckpoint,
+    PoolCheckpoint,
+    encode_checkpoint,
+    parts_of,
+)
+from gateway.cluster.inbox import Inbox
+from gateway.cluster.pool_order import PoolOrder, Sender
+from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX, SILENT_S
+from gateway.cluster.wire import (
+    Answered,
+    AnyMessage,
+    CheckpointPart,
+    Epoch,
+    Failed,
+    Finish,
+    Frame,
+    HigherEpoch,
+    Join,
+    Ping,
+    Pong,
+    Question,
+    Reach,
+    Release,
+    Shared,
+    ToldAll,
+    Untold,
+    Used,
+    WantCheckpoint,
+    Welcome,
+    frames_of,
+)
+from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
+from policies.types import BackendLoad, Outcome, Tenant
+
+POLL_S: Final = 0.001  # rule 10
+AWAY_S: Final = 1.0  # rule 17: slots and places of a lost member are held, whatever the store says
+AWAY_S_MAX: Final = 3.0  # and while the store lists it, at most so long
+UNSENT_BYTES_MAX: Final = 8 << 20  # rule 26: beyond it a follower is dropped
+UNSENT_S_MAX: Final = 2.0
+OWN: Final = ""  # the source of facts of the leader's own process
+
+
+# -- what the shell is asked for --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CloseMember:
+    """Close the connection of this member, if it is still open."""
+
+    member: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskBackends:
+    """Measure these backends now; None: all (rules 22, 27)."""
+
+    backend_ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFailed:
+    """Two followers agree that this backend fails: it is closed for all until it answers again (rule 27)."""
+
+    backend_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """Put this encoded checkpoint into the store."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerQuestion:
+    """A follower's shell asks this; give the answer to `Leader.answer`."""
+
+    member: str
+    number: int
+    topic: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """The leadership is over: the reason is for the log. `epoch` is a higher one that was heard of, or 0.
+    `is_blind`: this process reaches no backend, so another one shall lead.
+    """
+
+    reason: str
+    epoch: Epoch = 0
+    is_blind: bool = False
+
+
+Wish = CloseMember | AskBackends | BackendFailed | StoreCheckpoint | AnswerQuestion | StepDown
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A member that is connected, or was until a moment ago."""
+
+    sender: Sender
+    heard_at: float
+    has_told: bool = False  # all that it has, since its Join
+    is_joined: bool = False  # and that was taken in
+    lost_at: float | None = None
+    pinged_at: float | None = None  # of its last ping, by its own clock
+    checkpoint: tuple[Epoch, int] = (0, 0)
+    named: frozenset[str] = frozenset()  # backends that it says it cannot reach
+    failed: set[str] = field(default_factory=set)  # and those that failed it since
+    outbox: list[tuple[str, AnyMessage]] = field(default_factory=list)
+
+
+Own = Callable[[SharedSchedulerProtocol, float], None]
+
+
+class Leader:
+    """One leadership. Mutable; it ends with a StepDown, and is then thrown away."""
+
+    def __init__(
+        self,
+        epoch: Epoch,
+        member: str,
+        *,
+        make_scheduler: Callable[[str], SharedSchedulerProtocol],
+        tenant_of: Callable[[str], Tenant | None],
+        expected: Iterable[str] = (),
+        checkpoint: NewestCheckpoint | None = None,
+        lease_until: float = inf,
+        silent_s: float = SILENT_S,
+        now: float,
+    ) -> None:
+        """`make_scheduler` makes the Scheduler of a pool, without tenants but with the configured tiers; `tenant_of`
+        looks a tenant up in the registry. `expected` are the members of the last list. `lease_until` is infinite where
+        nothing but a parent process elects.
+        """
+        self.epoch = epoch
+        self.member = member
+        self.lease_until = lease_until
+        self.pools: dict[str, PoolOrder] = {}
+        self.besides = b""
+        """What the shell wants to be kept with the next checkpoint."""
+        self.is_deciding = False
+        self.is_over = False
+        self.facts = 0
+        """Facts of members that were taken in, for metrics."""
+        self._make_scheduler = make_scheduler
+        self._tenant_of = tenant_of
+        self._checkpoint = checkpoint or NewestCheckpoint()
+        self._restored: Mapping[str, PoolCheckpoint] = {}
+        self._checkpoints = 0
+        self._elected_at = now
+        self._waits_until = now + silent_s
+        self._must_wait = False
+        self._expected = set(expected)
+        self._members: dict[str, _Member] = {}
+        self._senders: dict[str, Sender] = {}  # of all that ever joined: a name is never used again
+        self._listed: frozenset[str] | None = None
+        self._shared: dict[str, bytes] = {}
+        self._inbox: Inbox[tuple[str, AnyMessage | Own, float]] = Inbox()  # with its pool and arrival
+        self._polled_at = -inf
+        self._has_news = False
+        self._checkpoint_at = -inf
+        self._checkpoint_asked = False
+        self._blind_since: float | None = None  # its own polls reach no backend
+        self._wishes: list[Wish] = []
+
+    # -- members ---------------------------------------------------------------------------------------------
+
+    def wait_for_silence(self) -> None:
+        """The store has forgotten, so its list may lack members that still carry out an old leader's actions: decide
+        only when every promise has surely ended.
+        """
+        self._must_wait = True
+
+    def renewed(self, lease_until: float) -> None:
+        """The lease was renewed: it lasts until then by this process's clock, the margin taken off."""
+        self.lease_until = max(self.lease_until, lease_until)
+
+    def listed(self, members: Iterable[str]) -> None:
+        """The store's present list of members."""
+        self._listed = frozenset(members)
+
+    def received(self, member: str, frame: Frame, now: float) -> None:
+        """A frame came on the connection of this member. The first one begins with a Join."""
+        if frame.epoch > self.epoch:  # rule 1
+            self.step_down("a higher epoch is known", frame.epoch)
+            return
+        joins = bool(frame.messages) and isinstance(frame.messages[0], Join)
+        if not joins and (frame.epoch != self.epoch or not self._is_connected(member)):  # rule 5
+            return
+        if joins:
+            self._connect(member, frame.messages[0], now)  # type: ignore[arg-type]
+        there = self._members[member]
+        there.heard_at = now
+        if frame.pool:  # facts of requests: all of them need the order
+            for fact in frame.messages:
+                self._inbox.add(member, (frame.pool, fact, now))
+            return
+        for message in frame.messages:
+            self._hear(member, there, message, now)
+
+    def lost(self, member: str, now: float, *, is_dead: bool = False) -> None:
+        """The connection of this member is gone; `is_dead`: its parent saw it end (rule 17)."""
+        there = self._members.get(member)
+        if there is None:
+            return
+        if there.lost_at is None:
+            there.lost_at, there.is_joined, there.has_told = now, False, False
+            there.outbox.clear()
+            there.sender.is_away = True
+            if not self.is_deciding:
+                self._inbox.drop(member)  # it tells all of it again
+            for pool in self.pools.values():
+                pool.away(there.sender, now)
+            self._has_news = True
+        if is_dead:
+            self._expected.discard(member)
+            self._forget(member, now)
+
+    def unsent(self, member: str, size: int, oldest_s: float) -> None:
+        """So many bytes wait in the connection's buffer, the oldest for so long (rule 26)."""
+        if (size > UNSENT_BYTES_MAX or oldest_s > UNSENT_S_MAX) and self._is_connected(member):
+            self._wishes.append(CloseMember(member, "it does not read"))
+
+    def share(self, topic: str, body: bytes) -> None:
+        """Tell all followers this state, now and on joining (wire.Shared)."""
+        if self._shared.get(topic) != body:
+            self._shared[topic] = body
+            for there in self._members.values():
+                if there.lost_at is None:
+                    there.outbox.append(("", Shared(topic, body)))
+
+    def answer(self, member: str, number: int, body: bytes | None) -> None:
+        """The answer to an AnswerQuestion."""
+        if self._is_connected(member):
+            self._members[member].outbox.append(("", Answered(number, body)))
+
+    def joined(self) -> list[str]:
+        """The members that share this order now."""
+        return sorted(name for name, there in self._members.items() if there.is_joined)
+
+    def _is_connected(self, member: str) -> bool:
+        there = self._members.get(member)
+        return there is not None and there.lost_at is None
+
+    def _connect(self, member: str, join: Join, now: float) -> None:
+        """A member joins, for the first time or again: what it says from now on is of this connection."""
+        if self._is_connected(member):
+            self.lost(member, now)
+        sender = self._senders.setdefault(member, Sender(member))
+        sender.told = set()
+        there = self._members[member] = _Member(sender, now, checkpoint=join.checkpoint)
+        there.outbox.append(("", Welcome(self.member)))
+        there.outbox += [("", Shared(topic, body)) for topic, body in self._shared.items()]
+
+    def _pong(self, there: _Member, now: float) -> None:
+        """Promise what the lease has left (rule 3); nothing while this leader decides nothing yet."""
+        left_s = min(LEASE_S, self.lease_until - now) if self.is_deciding else 0.0
+        if there.pinged_at is not None and not self.is_over:
+            there.outbox.append(("", Pong(there.pinged_at, max(0.0, left_s))))
+
+    def _hear(self, member: str, there: _Member, message: AnyMessage, now: float) -> None:
+        """Answered what needs no order at once; the rest goes into the inbox."""
+        match message:
+            case Ping():
+                there.pinged_at = message.at
+                self._pong(there, now)
+            case Join():
+                return
+            case CheckpointPart():
+                self._checkpoint.part(member, message)
+            case HigherEpoch():
+                if message.epoch > self.epoch:
+                    self.step_down("a higher epoch is known", message.epoch)
+            case Question():
+                self._wishes.append(AnswerQuestion(member, message.number, message.topic, message.body))
+            case _:
+                there.has_told |= isinstance(message, ToldAll)
+                self._inbox.add(member, ("", message, now))
+
+    # -- facts of this process -------------------------------------------------------------------------------
+
+    def load_changed(self, pool: str, loads: Iterable[BackendLoad], now: float) -> None:
+        """All backends of a pool, newly measured (Scheduler.load_changed)."""
+        loads = tuple(loads)
+        order = self.pool(pool, now)
+        self._blind(any(load.available for load in loads), now)
+        self._inbox.add(
+            OWN, (pool, lambda scheduler, at: scheduler.load_changed(order.backends(loads), at), now), is_barrier=True
+        )
+
+    def measured(self, pool: str, load: BackendLoad, now: float) -> None:
+        """One backend, newly measured (Scheduler.measured)."""
+        order = self.pool(pool, now)
+        self._blind(load.available, now)
+        if load.available:
+            for there in self._members.values():
+                there.failed.discard(load.backend_id)
+        self._inbox.add(
+            OWN, (pool, lambda scheduler, at: scheduler.measured(order.load(load), at), now), is_barrier=True
+        )
+
+    def tenants_changed(self, pool: str, *, now: float, **changes: Unpack[TenantChanges]) -> None:
+        """Tenants or tiers have changed (Scheduler.tenants_changed). Tenants of requests are looked up besides."""
+        self.pool(pool, now)
+        self._inbox.add(OWN, (pool, lambda scheduler, at: scheduler.tenants_changed(now=at, **changes), now))
+
+    def tenant_changed(self, tenant_id: str, now: float) -> None:
+        """The registry has changed this tenant; look it up again wherever it is known."""
+        for order in self.pools.values():
+            order.tenants.changed(tenant_id, now)
+        self._has_news = True
+
+    def tenant_forgotten(self, tenant_id: str, now: float) -> None:
+        """Forget this tenant; its queued requests are rejected."""
+        for order in self.pools.values():
+            order.tenants.forget(tenant_id, now)
+        self._has_news = True
+
+    def policy_changed(self, pool: str, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
+        """Policies have changed (Scheduler.policy_changed); the caller has checked that they exist."""
+        self.pool(pool, now)
+        self._inbox.add(OWN, (pool, lambda scheduler, at: scheduler.policy_changed(**choices, now=at), now))
+
+    def pool(self, name: str, now: float) -> PoolOrder:
+        """The pool of this name; made with its first load or request."""
+        order = self.pools.get(name)
+        if order is None:
+            order = self.pools[name] = PoolOrder(name, self._make_scheduler(name), self._tenant_of)
+            if self.is_deciding:
+                self._restore(order, now)
+                order.scheduler.taken_over(now)
+        return order
+
+    def _blind(self, is_reached: bool, now: float) -> None:  # noqa: FBT001
+        if is_reached:
+            self._blind_since = None
+        elif self._blind_since is None:
+            self._blind_since = now
+
+    # -- deciding --------------------------------------------------------------------------------------------
+
+    def turn(self, now: float, overslept_s: float = 0.0) -> None:
+        """Take in what has come, and decide. Call it for every arrival, and at `wakeup`. For `overslept_s` this process
+        did not run: what was sent meanwhile is unread, and no member is silent for that.
+        """
+        if self.is_over:
+            return
+        if now >= self.lease_until:  # rule 4
+            self.step_down("its lease has ended")
+            return
+        self._notice_silence(now, overslept_s)
+        if not self.is_deciding and not self._begin(now):
+            return
+        for source, (pool, entry, came_at) in self._inbox.turn():
+            self._take(source, pool, entry, came_at, now)
+        is_due = any((at := pool.wakeup()) is not None and at <= now for pool in self.pools.values())
+        if (self._has_news or is_due) and (not self._inbox or now - self._polled_at >= POLL_S):  # rule 10
+            self._polled_at, self._has_news = now, False
+            for name, order in self.pools.items():
+                for sender, message in order.decide(now):
+                    self._members[sender.member].outbox.append((name, message))
+        if now >= self._checkpoint_at:
+            self._take_checkpoint(now)
+
+    def resign(self, now: float) -> None:
+        """The process is told to stop: a last checkpoint, then every promise is released; `frames` has them."""
+        if self.is_over:
+            return
+        if self.is_deciding:
+            self._take_checkpoint(now)
+        self.is_over, self.is_deciding = True, False
+        for there in self._members.values():
+            there.outbox.append(("", Release()))
+        self._wishes.append(StepDown("it resigns"))
+
+    def step_down(self, reason: str, epoch: Epoch = 0, *, is_blind: bool = False) -> None:
+        """The leadership is over: what was decided and not sent yet is dropped."""
+        if not self.is_over:
+            self.is_over, self.is_deciding = True, False
+            for there in self._members.values():
+                there.outbox.clear()
+            self._wishes.append(StepDown(reason, epoch, is_blind))
+
+    def frames(self, now: float) -> list[tuple[str, Frame]]:
+        """What is to be sent now, with the member that it is for. Nothing leaves once the lease has ended (rule 4)."""
+        if now >= self.lease_until:
+            if not self.is_over:
+                self.step_down("its lease has ended")
+            return []
+        found = []
+        for member, there in self._members.items():
+            if there.outbox and there.lost_at is None:
+                said, there.outbox = there.outbox, []
+                found += [(member, frame) for frame in frames_of(self.epoch, said)]
+        return found
+
+    def wishes(self) -> list[Wish]:
+        """What the shell is to do, each once."""
+        wishes, self._wishes = self._wishes, []
+        return wishes
+
+    def wakeup(self, now: float) -> float:
+        """When `turn` is due although nothing came; not later than `now`: at once."""
+        times = [at for pool in self.pools.values() if (at := pool.wakeup()) is not None] if self.is_deciding else []
+        if self._inbox and self.is_deciding:
+            times.append(now)
+        times += [there.heard_at + SILENCE_S_MAX for there in self._members.values() if there.lost_at is None]
+        times += [there.lost_at + AWAY_S for there in self._members.values() if there.lost_at is not None]
+        times += [self._checkpoint_at if self.is_deciding else self._waits_until, self.lease_until]
+        return min(times)
+
+    def _begin(self, now: float) -> bool:
+        """Whether all is gathered that a decision needs; then take it in (rules 2, 18 to 22)."""
+        is_silent = now >= self._waits_until
+        told = {name for name, there in self._members.items() if there.has_told}
+        # Its own process is never silent: what that has is there before the first Pong tells it that all was taken in.
+        if self.member not in told or (not is_silent and (self._must_wait or not self._expected <= told)):
+            return False
+        newest = max(self._members.values(), key=lambda each: each.checkpoint, default=None)
+        if newest is not None and newest.checkpoint > self._checkpoint.order and not is_silent:  # rule 19
+            if not self._checkpoint_asked:
+                self._checkpoint_asked = True
+                newest.outbox.append(("", WantCheckpoint()))
+            return False
+        checkpoint = self._checkpoint.read()
+        self._restored = {} if checkpoint is None else checkpoint.pools
+        for order in self.pools.values():
+            self._restore(order, now)
+        self.is_deciding = True
+        for there in self._members.values():
+            if there.lost_at is None:
+                self._pong(there, now)
+        while self._inbox:
+            for source, (pool, entry, came_at) in self._inbox.turn():
+                self._take(source, pool, entry, came_at, now)
+        for order in self.pools.values():
+            order.scheduler.taken_over(now)
+        self._wishes.append(AskBackends())
+        self._checkpoint_at = now  # what was waiting is admitted now, all at once
+        return True
+
+    def _restore(self, order: PoolOrder, now: float) -> None:
+        kept = self._restored.get(order.name)
+        if kept is not None:
+            order.scheduler.restored(kept.service, now)
+            order.scheduler.windows_restored(kept.windows, now)
+
+    def _take(self, source: str, pool: str, entry: AnyMessage | Own, came_at: float, now: float) -> None:
+        self._has_news = True
+        if callable(entry):
+            entry(self.pool(pool, now).scheduler, now)
+            return
+        there = self._members.get(source)
+        if there is None:
+            return
+        self.facts += 1
+        if pool:
+            self._heard_of_backends(source, entry, now)
+            self.pool(pool, now).take(there.sender, entry, came_at, now)
+            return
+        match entry:
+            case ToldAll():
+                there.is_joined = there.lost_at is None
+                there.sender.is_away = not there.is_joined
+                for order in self.pools.values():
+                    order.told_all(there.sender, now)
+                there.sender.told, there.sender.is_known = None, True
+            case Reach():
+                there.named = frozenset(entry.unreachable)
+                there.failed.clear()
+                self._reach(there, now)
+            case Failed():
+                self._failed(there, entry.backend_id, now)
+            case Untold():
+                for order in self.pools.values():
+                    order.untold(there.sender, entry.tokens)
+
+    def _take_checkpoint(self, now: float) -> None:
+        """Tell all members, and the store, what has been charged until now."""
+        self._checkpoint_at = now + CHECKPOINT_S
+        self._checkpoints += 1
+        pools = {
+            name: PoolCheckpoint(order.scheduler.checkpoint(), order.scheduler.windows(now))
+            for name, order in self.pools.items()
+        }
+        body = encode_checkpoint(ClusterCheckpoint(self.epoch, self._checkpoints, pools, self.besides))
+        self._checkpoint.told(body)
+        self._wishes.append(StoreCheckpoint(body))
+        for name, there in self._members.items():
+            if there.lost_at is None and name != self.member:
+                there.outbox += [("", part) for part in parts_of(self.epoch, self._checkpoints, body)]
+
+    # -- members that fall silent, backends that fail --------------------------------------------------------
+
+    def _notice_silence(self, now: float, overslept_s: float) -> None:
+        for member, there in list(self._members.items()):
+            there.heard_at = min(now, there.heard_at + overslept_s)
+            if there.lost_at is None:
+                if now - there.heard_at > SILENCE_S_MAX:  # rule 26
+                    self._wishes.append(CloseMember(member, "it is silent"))
+                    self.lost(member, now)
+            elif self.is_deciding:
+                is_listed = self._listed is not None and member in self._listed
+                if now - there.lost_at >= (AWAY_S_MAX if is_listed else AWAY_S):  # rule 17
+                    self._forget(member, now)
+
+    def _forget(self, member: str, now: float) -> None:
+        there = self._members.pop(member)
+        ran = [order.gone(there.sender, now) for order in self.pools.values()]
+        if any(ran):
+            self._wishes.append(AskBackends())
+        self._has_news = True
+
+    def _failed(self, there: _Member, backend_id: str, now: float) -> None:
+        """A follower's call failed (rule 27): it is sent nothing there, and the backend is asked now."""
+        there.failed.add(backend_id)
+        self._wishes.append(AskBackends((backend_id,)))
+        if sum(backend_id in each.failed for each in self._members.values()) > 1:
+            self._wishes.append(BackendFailed(backend_id))
+        self._reach(there, now)
+
+    def _reach(self, there: _Member, now: float) -> None:
+        unreachable = there.named | there.failed
+        if unreachable != there.sender.unreachable:
+            there.sender.unreachable = frozenset(unreachable)
+            for order in self.pools.values():
+                order.reaches(there.sender, now)
+
+    def _heard_of_backends(self, member: str, entry: AnyMessage, now: float) -> None:
+        """Another member is served where this one reaches nothing: it shall lead (rule 27)."""
+        since = self._blind_since
+        if since is None or member == self.member or now - since <= SILENCE_S_MAX:
+            return
+        if isinstance(entry, Used) or (isinstance(entry, Finish) and entry.outcome is Outcome.COMPLETED):
+            self.step_down("it reaches no backend, and others do", is_blind=True)

@@ -1,0 +1,377 @@
+"""Member: one process of a cluster, put together: it follows, and it leads where it was elected, or alone.
+
+The shell connects a member to sockets and to the store, and calls:
+
+- `tick(now)` whenever something came and at `wakeup(now)`; then it makes the `calls`, sends the `frames`, and carries
+  out the `wishes`, in this order.
+- `target(now)`: the member that it should have a connection to, and `connected`, `lost` and `received` of it. The
+  side that connects is the follower; the side that accepts gives what comes to `accepted` and `received_from`.
+
+The leader's own follower is joined to it by a link without bytes. A member without a leader and without a store leads
+itself, within 1/N of every limit (rule 25).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from gateway.cluster.checkpoints import NewestCheckpoint
+from gateway.cluster.election import Candidate, StoreCall, StoreView
+from gateway.cluster.follower import Follower
+from gateway.cluster.leader import Leader, StepDown, Wish
+from gateway.cluster.promise import PING_S, SILENT_S
+from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
+from policies.scheduler_protocol import SharedSchedulerProtocol
+from policies.types import ALONE, BackendLoad, ReplicaShare, Tenant
+
+COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
+HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand again for so long
+
+
+class Member:
+    """One process: its Follower always, its Candidate where a store elects, its Leader where it leads."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        make_scheduler: Callable[[str], SharedSchedulerProtocol],
+        tenant_of: Callable[[str], Tenant | None],
+        wait_s_max: float,
+        candidate: Candidate | None,
+        now: float,
+    ) -> None:
+        """`candidate` is None where a parent process names the leader (`appoint`)."""
+        self.name = name
+        self.candidate = candidate
+        self.checkpoint = NewestCheckpoint()
+        self.follower = Follower(name, wait_s_max=wait_s_max, checkpoint=self.checkpoint, now=now)
+        self.leader: Leader | None = None
+        self.is_standalone = False
+        """It leads itself alone, because there is neither a store nor a leader (rule 25)."""
+        self.share: ReplicaShare = ALONE
+        """This member's part of every limit while it is alone."""
+        self.elections = 0
+        """How often this member began to lead, for metrics."""
+        self._make_scheduler = make_scheduler
+        self._tenant_of = tenant_of
+        self._divided: dict[str, tuple[Tenant, Tenant]] = {}
+        self._loads: dict[str, dict[str, BackendLoad]] = {}
+        self._wishes: list[Wish] = []
+        self._calls: list[StoreCall] = []
+        self._out: list[tuple[str, Frame]] = []
+        self._connected_to: str | None = None
+        self._counts: deque[tuple[float, frozenset[str]]] = deque()
+        self._stands_again_at = -inf
+        self._appointed: str | None = None
+        self._stranger: str | None = None
+        self._due_at = inf  # when `tick` was due, by the last `wakeup`
+
+    # -- election --------------------------------------------------------------------------------------------
+
+    def appoint(self, leader: str, epoch: Epoch, now: float, *, expected: tuple[str, ...] = ()) -> None:
+        """A parent process names the leader; for workers of one machine, without a store."""
+        self._appointed = leader
+        if leader == self.name and (self.leader is None or self.leader.epoch != epoch):
+            self._lead(epoch, now, expected=expected)
+
+    def target(self, now: float) -> str | None:
+        """The member to have a connection to; None: none, or this one leads."""
+        if self.leader is not None:
+            return None
+        if self._appointed is not None:
+            return self._appointed
+        assert self.candidate is not None, "a store elects where no parent appoints"
+        return self.candidate.leader if self.candidate.leader != self.name else None
+
+    def resign(self, now: float) -> None:
+        """The process is told to stop: it leads no more, and does not stand again."""
+        if self.leader is not None:
+            self.leader.resign(now)
+            self._step_down(now, stops=True)
+        elif self.candidate is not None:
+            self.candidate.stands = False
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this member decides for others, or will when it has gathered what runs."""
+        return self.leader is not None and not self.is_standalone
+
+    # -- the follower's connection ---------------------------------------------------------------------------
+
+    def connected(self, leader: str, now: float) -> None:
+        """The connection to the `target` is there, and both sides have proved themselves."""
+        self._connected_to = leader
+        self.follower.connected(now)
+
+    def lost(self, leader: str, now: float) -> None:
+        """The connection to this leader is gone."""
+        if self._connected_to == leader:
+            self._connected_to = None
+            self.follower.lost(now)
+
+    def received(self, leader: str, frame: Frame, now: float) -> None:
+        """A frame came on the connection to this leader."""
+        if self._connected_to == leader:
+            self.follower.received(frame, now)
+            self._knows(self.follower.epoch)
+            resigns = frame.epoch == self.follower.epoch and any(isinstance(each, Release) for each in frame.messages)
+            if self.candidate is not None and resigns:
+                self.candidate.resigned_by(leader, now)
+
+    def cannot_join(self, leader: str) -> None:
+        """The leader of this name is of another version: while it leads, this member is alone (rule 28)."""
+        self._stranger = leader
+
+    # -- connections of followers ----------------------------------------------------------------------------
+
+    def received_from(self, member: str, frame: Frame, now: float) -> None:
+        """A frame came on a connection that this member accepted."""
+        self._knows(frame.epoch)
+        leader = None if self.is_standalone else self.leader
+        joins = bool(frame.messages) and isinstance(frame.messages[0], Join)
+        if leader is not None and (joins or frame.epoch >= leader.epoch):
+            leader.received(member, frame, now)
+        else:  # that epoch is over: its follower looks elsewhere, or joins anew
+            epoch = 0 if self.candidate is None else self.candidate.epoch
+            epoch = epoch if leader is None else leader.epoch
+            self._out.append((member, Frame(epoch, "", (HigherEpoch(epoch),))))
+
+    def lost_from(self, member: str, now: float, *, is_dead: bool = False) -> None:
+        """A connection that this member accepted is gone; `is_dead`: the process has ended."""
+        if self.leader is not None:
+            self.leader.lost(member, now, is_dead=is_dead)
+
+    # -- the store -------------------------------------------------------------------------------------------
+
+    def calls(self) -> list[StoreCall]:
+        """Calls of the store to make now."""
+        calls, self._calls = self._calls, []
+        return calls
+
+    def answered(self, call: StoreCall, view: StoreView, now: float) -> None:
+        """The store answered."""
+        assert self.candidate is not None, "only a candidate calls a store"
+        self.candidate.answered(call, view, now)
+        self._counts.append((now, frozenset(view.members)))
+
+    def stored(self, body: bytes) -> None:
+        """The checkpoint that the store keeps; read it when the store was connected to, and when elected."""
+        self.checkpoint.told(body)
+
+    # -- facts about backends, from what polls them here --------------------------------------------------
+
+    def load_changed(self, pool: str, loads: tuple[BackendLoad, ...], now: float) -> None:
+        """All backends of a pool, newly measured; without effect on a follower."""
+        self._loads[pool] = {load.backend_id: load for load in loads}
+        if self.leader is not None:
+            self.leader.load_changed(pool, [self._shared(load) for load in loads], now)
+
+    def measured(self, pool: str, load: BackendLoad, now: float) -> None:
+        """One backend, newly measured; without effect on a follower."""
+        self._loads.setdefault(pool, {})[load.backend_id] = load
+        if self.leader is not None:
+            self.leader.measured(pool, self._shared(load), now)
+
+    # -- driving ---------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Take in what has come, and decide what is due."""
+        # Where it was stopped or had no CPU, it has heard no member. A busy one reads between its turns.
+        overslept_s = now - self._due_at if now - self._due_at > PING_S else 0.0
+        self.follower.heard_at = min(now, self.follower.heard_at + overslept_s)
+        if self.candidate is not None:
+            self.candidate.overslept(overslept_s, now)
+            self._campaign(self.candidate, now)
+        self._exchange(now)
+        if self.leader is not None:
+            self.leader.turn(now, overslept_s)
+            self._exchange(now)
+        self.follower.tick(now)
+
+    def frames(self, now: float) -> list[tuple[str, Frame]]:
+        """What is to be sent now, each with the member that it is for."""
+        out, self._out = self._out, []
+        if self.leader is None and self._connected_to is not None:
+            out += [(self._connected_to, frame) for frame in self.follower.frames(now)]
+        return out
+
+    def wishes(self) -> list[Wish]:
+        """What the shell is to do besides."""
+        wishes, self._wishes = self._wishes, []
+        return wishes
+
+    def wakeup(self, now: float) -> float:
+        """When `tick` is due although nothing came."""
+        due = self.follower.due()
+        times = [inf if due is None else due]
+        if self.candidate is not None:
+            times.append(self.candidate.wakeup())
+        if self.leader is not None:
+            times.append(self.leader.wakeup(now))
+        self._due_at = max(now, min(times))
+        return min(times)
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _campaign(self, candidate: Candidate, now: float) -> None:
+        """What the election asks for (rules 1, 4, 25)."""
+        candidate.stands = candidate.stands or self._stands_again_at < now < self._stands_again_at + 1.0
+        call = candidate.call(now)
+        if call is not None:
+            self._calls.append(call)
+        leader = self.leader
+        if candidate.led_epoch:
+            if leader is None or leader.epoch != candidate.led_epoch:
+                self._lead(candidate.led_epoch, now, expected=tuple(candidate.members))
+                if candidate.has_forgotten and self.leader is not None:
+                    self.leader.wait_for_silence()
+            elif leader is not None:
+                leader.renewed(candidate.lease_until)
+                leader.listed(candidate.members)
+            return
+        is_with_others = candidate.is_reached(now) and (candidate.leader is None or candidate.leader != self._stranger)
+        if leader is not None and not self.is_standalone:
+            leader.step_down("the store has another leader")
+            self._step_down(now)
+        elif self.is_standalone:
+            if is_with_others:
+                self._end_standalone(now)
+        elif not is_with_others and not self.follower.may_decide(now) and self._connected_to is None:
+            self._lead_alone(now)
+
+    def _lead(self, epoch: Epoch, now: float, *, expected: tuple[str, ...]) -> None:
+        self._leave_leader(now)
+        self.is_standalone, self.share = False, ALONE
+        self.elections += 1
+        self.leader = self._make_leader(
+            epoch,
+            expected={*expected, self.name},
+            lease_until=inf if self.candidate is None else self.candidate.lease_until,
+            silent_s=SILENT_S,
+            now=now,
+        )
+        self._begin(now)
+
+    def _lead_alone(self, now: float) -> None:
+        """Rule 25: lead itself, with 1/N of every limit, N the most members of the last minute."""
+        self._leave_leader(now)
+        names = self._count(now)
+        self.is_standalone = True
+        self.share = ReplicaShare(len(names), sorted(names).index(self.name))
+        self.leader = self._make_leader(
+            self.follower.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, now=now
+        )
+        self._begin(now)
+
+    def _end_standalone(self, now: float) -> None:
+        """Returning is joining."""
+        self.leader, self.is_standalone, self.share = None, False, ALONE
+        self._divided.clear()
+        self.follower.lost(now)
+
+    def _make_leader(
+        self, epoch: Epoch, *, expected: set[str], lease_until: float, silent_s: float, now: float
+    ) -> Leader:
+        return Leader(
+            epoch,
+            self.name,
+            make_scheduler=self._make_scheduler,
+            tenant_of=self._tenant,
+            expected=expected,
+            checkpoint=self.checkpoint,
+            lease_until=lease_until,
+            silent_s=silent_s,
+            now=now,
+        )
+
+    def _begin(self, now: float) -> None:
+        """Tell the new leader what is known of backends, and join it."""
+        assert self.leader is not None, "just made"
+        for pool, loads in self._loads.items():
+            self.leader.load_changed(pool, [self._shared(load) for load in loads.values()], now)
+        self.follower.connected(now)
+
+    def _leave_leader(self, now: float) -> None:
+        if self._connected_to is not None:
+            self._connected_to = None
+        self.follower.lost(now)
+
+    def _step_down(self, now: float, *, stops: bool = False) -> None:
+        leader, self.leader = self.leader, None
+        assert leader is not None, "it leads"
+        self._out += [(member, frame) for member, frame in leader.frames(now) if member != self.name]
+        self._wishes += leader.wishes()
+        if self.candidate is not None:
+            if stops:
+                call = self.candidate.release(now)
+                self._calls += [] if call is None else [call]
+            self.candidate.resigned()
+            self.candidate.leader = None if self.candidate.leader == self.name else self.candidate.leader
+        self.follower.lost(now)
+
+    def _exchange(self, now: float) -> None:
+        """Carry frames over the link between the own follower and the leader, and see whether that one steps down."""
+        leader = self.leader
+        if leader is None:
+            return
+        for frame in self.follower.frames(now):
+            leader.received(self.name, frame, now)
+        for member, frame in leader.frames(now):
+            if member == self.name:
+                self.follower.received(frame, now)
+            else:
+                self._out.append((member, frame))
+        for wish in leader.wishes():
+            self._wishes.append(wish)
+            if isinstance(wish, StepDown) and self.leader is leader:
+                self._knows(wish.epoch)
+                self._step_down(now)
+                if wish.is_blind and self.candidate is not None:
+                    self.candidate.stands, self._stands_again_at = False, now + HAND_OVER_S
+        reason = self.follower.closes(now)
+        if reason and self.leader is not None:
+            self.follower.connected(now)  # the link is never broken: join again
+
+    def _knows(self, epoch: Epoch) -> None:
+        if self.candidate is not None:
+            self.candidate.knows(epoch)
+
+    def _count(self, now: float) -> frozenset[str]:
+        while self._counts and now - self._counts[0][0] > COUNT_S:
+            self._counts.popleft()
+        return max((names | {self.name} for _, names in self._counts), key=len, default=frozenset({self.name}))
+
+    def _shared(self, load: BackendLoad) -> BackendLoad:
+        """A load as this member alone may use it."""
+        if self.share.replicas == 1:
+            return load
+        return replace(load, share=self.share)
+
+    def _tenant(self, tenant_id: str) -> Tenant | None:
+        """A tenant from the registry, with this member's part of its limits while it is alone."""
+        tenant = self._tenant_of(tenant_id)
+        if tenant is None or self.share.replicas == 1:
+            return tenant
+        known = self._divided.get(tenant_id)
+        if known is None or known[0] is not tenant:
+            known = self._divided[tenant_id] = tenant, divided(tenant, self.share)
+        return known[1]
+
+
+def divided(tenant: Tenant, share: ReplicaShare) -> Tenant:
+    """The tenant with one member's part of its limits."""
+
+    def part(limit: int | None) -> int | None:
+        return None if limit is None else share.of(limit)
+
+    return replace(
+        tenant,
+        in_flight_max=part(tenant.in_flight_max),
+        queued_requests_max=part(tenant.queued_requests_max),
+        queued_bytes_max=part(tenant.queued_bytes_max),
+        requests_per_minute_max=part(tenant.requests_per_minute_max),
+        tokens_per_minute_max=part(tenant.tokens_per_minute_max),
+    )

@@ -1,0 +1,452 @@
+"""PoolOrder: one pool at the leader. It tells the pool's Scheduler what the members say of their requests, and turns
+its decisions into what each member is to do.
+
+A request of every member, the leader's own process among them, is a request of this one Scheduler, under its wire id.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from gateway.cluster.pool_tenants import PoolTenants
+from gateway.cluster.wire import (
+    AnyMessage,
+    Dispatched,
+    Finish,
+    Gone,
+    Has,
+    Keep,
+    NotDelivered,
+    Refused,
+    Return,
+    Spend,
+    Submit,
+    Used,
+    Withdraw,
+    wire_id,
+)
+from policies.scheduler_protocol import SharedSchedulerProtocol
+from policies.types import (
+    NO_USAGE,
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    Reason,
+    Reject,
+    Request,
+    Tenant,
+    Usage,
+    Wait,
+)
+
+TENANT_WAIT_S: Final = 1.0  # rule 7: a registry that hears of a new tenant a moment later than a follower's
+KEPT_MAX: Final = 10_000  # requests of members that went away and may return, and rejections that these missed
+_NAMES: Final = tuple(each.name for each in fields(Request))
+_values: Final = attrgetter(*_NAMES)
+_ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """A member as the pools see it: what it can reach, and which of its requests it has told."""
+
+    member: str
+    unreachable: frozenset[str] = frozenset()
+    is_away: bool = False
+    """Its connection is lost: it is sent nothing, and its queued requests are parked (rule 17)."""
+    highest: int = 0
+    """The highest number of its requests that is known: numbers only grow (rule 6)."""
+    is_known: bool = False
+    """It has told all before, in this leadership: a request above `highest` never arrived."""
+    told: set[str] | None = None
+    """Wire ids that it has told since its Join (rule 18); None: it has told all."""
+
+
+@dataclass(slots=True, eq=False)
+class OrderedRequest:
+    """A request that has not ended."""
+
+    sender: Sender
+    number: int
+    asked: Request  # as it may go anywhere
+    backend_id: str | None = None
+    sent_by: str = ""  # another leadership that sent it there; empty: this one
+    told: Usage = NO_USAGE  # charged so far, while in flight
+    is_withdrawn: bool = False
+    is_parked: bool = False
+    is_traced: bool = False
+    lift: float = 0.0
+    wait: Wait | None = None
+
+
+class _Stranger(NamedTuple):
+    """A request of a tenant that the registry does not know yet."""
+
+    sender: Sender
+    message: Submit
+    came_at: float
+
+
+class PoolOrder:
+    """One pool's Scheduler, shared by all members. Mutable."""
+
+    def __init__(
+        self, name: str, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]
+    ) -> None:
+        """`tenant_of` looks a tenant up in the registry, without waiting."""
+        self.name = name
+        self.scheduler = scheduler
+        self.tenants = PoolTenants(scheduler, tenant_of)
+        self._known: dict[str, OrderedRequest] = {}  # by wire id
+        self._strangers: dict[str, _Stranger] = {}
+        self._given_up: dict[str, Usage] = {}  # what stays charged of requests whose member went away
+        self._refused: dict[str, Refused] = {}  # the last rejections: their members may not have heard them
+        self._backend_ids: frozenset[str] = frozenset()
+        self._untold: dict[str, dict[str, int]] = {}  # by member and backend (rule 11)
+        self._curious: list[str] = []  # traced requests whose wait has no reason yet
+        self._came_at = 0.0  # of the fact that is taken in
+        self._said: list[tuple[Sender, AnyMessage]] = []
+        self._taken: Mapping[type, Callable[..., None]] = {
+            Submit: self._submit,
+            Used: self._used,
+            Finish: self._finish,
+            Return: self._return,
+            NotDelivered: self._not_delivered,
+            Keep: self._keep,
+            Gone: self._gone,
+            Spend: self._spend,
+            Has: self._has,
+        }
+        self.repeated = 0
+        """Submits that were known already, and ignored (rule 6)."""
+
+    # -- facts of members ------------------------------------------------------------------------------------
+
+    def take(self, sender: Sender, message: AnyMessage, came_at: float, now: float) -> None:
+        """Take in one fact of this pool, which came at `came_at`: its ages count from then (rule 24)."""
+        self._came_at = came_at
+        self._taken[type(message)](sender, message, now)
+
+    def _submit(self, sender: Sender, message: Submit, now: float) -> None:
+        id_ = wire_id(sender.member, message.number)
+        if message.number <= sender.highest:  # rule 6
+            self.repeated += 1
+            return
+        sender.highest = message.number
+        if sender.told is not None:
+            sender.told.add(id_)
+        self._ask_admission(sender, id_, message, now)
+
+    def _ask_admission(self, sender: Sender, id_: str, message: Submit, now: float) -> None:
+        if self.tenants.learn(message.request.tenant_id, now):
+            self._enter(sender, id_, message, now, came_at=self._came_at)
+        else:
+            self._strangers[id_] = _Stranger(sender, message, self._came_at)
+
+    def _enter(self, sender: Sender, id_: str, message: Submit, now: float, *, came_at: float) -> None:
+        request = message.request
+        asked = self._named(sender, id_, request, came_at - message.age_s)
+        known = self._known[id_] = OrderedRequest(sender, message.number, asked, is_traced=message.is_traced)
+        before = self.scheduler.counter(request.tenant_id) if message.is_traced else 0.0
+        self.scheduler.submit(self._reachable(known), now)
+        if message.is_traced:
+            known.lift = max(0.0, self.scheduler.counter(request.tenant_id) - before)
+            self._curious.append(id_)
+
+    def _used(self, sender: Sender, message: Used, now: float) -> None:
+        self._progress(sender, message.number, message.usage, now)
+
+    def _progress(self, sender: Sender, number: int, usage: Usage, now: float) -> None:
+        id_ = wire_id(sender.member, number)
+        known = self._known.get(id_)
+        if known is not None and known.backend_id is not None:
+            known.told = usage
+            self.scheduler.tokens(id_, usage, now)
+
+    def _finish(self, sender: Sender, message: Finish, now: float) -> None:
+        if self._forget(id_ := wire_id(sender.member, message.number)):
+            self.scheduler.finished(id_, message.outcome, now, message.timing, message.usage)
+
+    def _gone(self, sender: Sender, message: Gone, now: float) -> None:
+        if self._forget(id_ := wire_id(sender.member, message.number)):
+            self.scheduler.cancel(id_, now)
+
+    def _keep(self, sender: Sender, message: Keep, now: float) -> None:
+        known = self._known.get(id_ := wire_id(sender.member, message.number))
+        if known is not None:
+            known.is_withdrawn = False
+            self.scheduler.kept(id_, now)
+
+    def _spend(self, sender: Sender, message: Spend, now: float) -> None:
+        if self.tenants.learn(message.tenant_id, now):
+            self.scheduler.spent(message.tenant_id, message.usage, now)
+
+    def _return(self, sender: Sender, message: Return, now: float) -> None:
+        hold_s = message.hold_s
+        self._leave_backend(sender, message.number, now, lambda id_: self.scheduler.returned(id_, now, hold_s))
+
+    def _not_delivered(self, sender: Sender, message: NotDelivered, now: float) -> None:
+        self._leave_backend(sender, message.number, now, lambda id_: self.scheduler.undelivered(id_, now))
+
+    def _leave_backend(self, sender: Sender, number: int, now: float, tell: Callable[[str], None]) -> None:
+        """A dispatched request waits again."""
+        id_ = wire_id(sender.member, number)
+        known = self._known.get(id_)
+        if known is None or known.backend_id is None:
+            return
+        known.backend_id, known.is_withdrawn = None, False
+        tell(id_)
+        if sender.is_away:
+            self._park(id_, known, now)
+        elif sender.unreachable:  # what its sender cannot reach may have changed while it ran
+            self._park(id_, known, now)
+            self._resume(id_, known, now)
+
+    def _forget(self, id_: str) -> bool:
+        """Forget a request that has ended; return whether the Scheduler has it."""
+        self._strangers.pop(id_, None)
+        return self._known.pop(id_, None) is not None
+
+    # -- joining (rules 18, 20, 21) --------------------------------------------------------------------------
+
+    def _has(self, sender: Sender, has: Has, now: float) -> None:
+        """A member that joins tells a request that it has."""
+        id_ = wire_id(sender.member, has.number)
+        if sender.told is not None:
+            sender.told.add(id_)
+        has_arrived = has.number <= sender.highest or not (sender.is_known or has.is_new)
+        sender.highest = max(sender.highest, has.number)
+        known = self._known.get(id_)
+        sent = has.backend_id, has.sent_by
+        if known is not None and has.backend_id is not None and sent != (known.backend_id, known.sent_by):
+            # It was taken to wait, or to be elsewhere: what is told counts, and was charged by the leader that sent it.
+            self._give_up(id_, known, now)
+            known = None
+        if known is None:
+            self._has_unknown(sender, id_, has, now, has_arrived=has_arrived)
+            known = self._known.get(id_)
+        elif has.backend_id is None and known.backend_id is not None:  # the Dispatch did not arrive
+            known.backend_id, known.is_withdrawn = None, False
+            self.scheduler.undelivered(id_, now)
+            if sender.is_away:  # until all is told
+                self._park(id_, known, now)
+        if known is None or known.backend_id is None:
+            return
+        if known.is_withdrawn:  # not answered on the connection that is gone; if it is still due, it comes again
+            known.is_withdrawn = False
+            self.scheduler.kept(id_, now)
+        if has.outcome is not None:
+            self._forget(id_)
+            self.scheduler.finished(id_, has.outcome, now, has.timing, has.usage)
+        elif has.usage is not None:
+            self._progress(sender, has.number, has.usage, now)
+
+    def _has_unknown(self, sender: Sender, id_: str, has: Has, now: float, *, has_arrived: bool) -> None:
+        """Another leader's, or one that was given up here, or one whose Submit was lost with its connection."""
+        self._strangers.pop(id_, None)
+        if id_ in self._refused:  # what was decided stays decided
+            self._said.append((sender, self._refused[id_]))
+            return
+        if not has_arrived and has.backend_id is None:  # it asks for admission now
+            self._ask_admission(sender, id_, Submit(has.number, has.request, has.age_s, has.is_traced), now)
+            return
+        charged = self._given_up.pop(id_, has.told)
+        if charged == NO_USAGE and has.backend_id is not None:  # it waited here, and was sent by its member alone
+            charged = has.told
+        if not self.tenants.learn(has.request.tenant_id, now):
+            self._adopt_stranger(has.request.tenant_id, now)
+        asked = self._named(sender, id_, has.request, self._came_at - has.age_s)
+        known = self._known[id_] = OrderedRequest(
+            sender, has.number, asked, has.backend_id, has.sent_by, charged or NO_USAGE
+        )
+        if has.backend_id is None:
+            self.scheduler.readmitted(self._reachable(known), now, charged)
+            if sender.is_away:
+                self._park(id_, known, now)
+        else:
+            self.scheduler.adopted(
+                asked,
+                has.backend_id,
+                known.told,
+                now,
+                output_tokens=has.output_tokens,
+                dispatched_at=self._came_at - has.dispatched_s,
+            )
+
+    def _adopt_stranger(self, tenant_id: str, now: float) -> None:
+        """Its tenant was removed meanwhile: what runs goes on, and the tenant is forgotten with it."""
+        self.scheduler.tenants_changed(changed=[Tenant(tenant_id)], now=now)
+        self.scheduler.tenants_changed(removed=[tenant_id], now=now)
+
+    def told_all(self, sender: Sender, now: float) -> None:
+        """The member has told all that it has: what it has not told is gone; what it has waits again in its place."""
+        for id_, known in self._of(sender):
+            if sender.told is not None and id_ not in sender.told:
+                self._give_up(id_, known, now)
+            else:
+                self._resume(id_, known, now)
+
+    # -- members that go and change --------------------------------------------------------------------------
+
+    def away(self, sender: Sender, now: float) -> None:
+        """The connection is lost: slots and places are held, nothing is dispatched there (rule 17)."""
+        for id_, known in self._of(sender):
+            if known.backend_id is None:
+                self._park(id_, known, now)
+
+    def gone(self, sender: Sender, now: float) -> bool:
+        """The member does not return: its clients have left. If it does return, what was charged is charged once.
+        Returns whether anything ran there: it may run on, so it is external load until a measurement says less.
+        """
+        ran = False
+        for id_, known in self._of(sender):
+            ran |= known.backend_id is not None
+            self._given_up[id_] = self._give_up(id_, known, now)
+        for id_ in [id_ for id_, stranger in self._strangers.items() if stranger.sender is sender]:
+            del self._strangers[id_]
+        self._untold.pop(sender.member, None)
+        _trim(self._given_up)
+        if ran:
+            self.scheduler.taken_over(now)
+        return ran
+
+    def reaches(self, sender: Sender, now: float) -> None:
+        """The backends that the member can reach have changed (rules 8, 27)."""
+        for id_, known in self._of(sender):
+            if known.backend_id is None and not known.is_parked:
+                self._park(id_, known, now)
+                self._resume(id_, known, now)
+
+    def untold(self, sender: Sender, tokens: dict[str, int]) -> None:
+        """What the member's requests hold at backends beyond what was told (rule 11)."""
+        self._untold[sender.member] = tokens
+
+    # -- facts of the leader's own process -------------------------------------------------------------------
+
+    def backends(self, loads: Iterable[BackendLoad]) -> tuple[BackendLoad, ...]:
+        """All backends of the pool, as the Scheduler is to be told."""
+        loads = tuple(self.load(load) for load in loads)
+        self._backend_ids = frozenset(load.backend_id for load in loads)
+        return loads
+
+    def load(self, load: BackendLoad) -> BackendLoad:
+        """A load with what the members hold there untold."""
+        untold = sum(tokens.get(load.backend_id, 0) for tokens in self._untold.values())
+        self._backend_ids |= {load.backend_id}
+        return replace(load, untold_tokens=untold) if untold else load
+
+    # -- decisions -------------------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> list[tuple[Sender, AnyMessage]]:
+        """What is decided now, with the member that carries it out. Where `wakeup` is not later, more remains."""
+        self._meet_strangers(now)
+        for action in self.scheduler.poll(now):
+            known = self._known.get(action.request_id)
+            if known is None:
+                continue  # rejected, and gone before it could be told
+            if isinstance(action, Dispatch):
+                known.backend_id, known.sent_by = action.backend_id, ""
+                known.told = Usage(known.asked.prompt_tokens, action.cached_tokens, 0)
+                self._say(known, self._dispatched(known, action, now))
+            elif isinstance(action, Reject):
+                del self._known[action.request_id]
+                limits = self.scheduler.rate_limits(known.asked.tenant_id, now)
+                refused = Refused(known.number, action.reason, action.retry_after_s, action.limit, limits)
+                self._refused[action.request_id] = refused
+                self._say(known, refused)
+            else:
+                known.is_withdrawn = True
+                self._say(known, Withdraw(known.number))
+        for id_ in self._curious:
+            if (known_ := self._known.get(id_)) is not None and known_.backend_id is None:
+                known_.wait = self.scheduler.waits_for(id_, now)
+        self._curious.clear()
+        _trim(self._refused)
+        said, self._said = self._said, []
+        return said
+
+    def wakeup(self) -> float | None:
+        """When to decide although nothing was told."""
+        meets = (stranger.came_at + TENANT_WAIT_S for stranger in self._strangers.values())
+        times = [at for at in (self.scheduler.next_wakeup(), min(meets, default=None)) if at is not None]
+        return min(times, default=None)
+
+    def _dispatched(self, known: OrderedRequest, action: Dispatch, now: float) -> Dispatched:
+        tenant = self.tenants.get(known.asked.tenant_id)
+        is_limited = tenant is not None and (tenant.requests_per_minute_max or tenant.tokens_per_minute_max)
+        return Dispatched(
+            known.number,
+            action.backend_id,
+            action.quiet_tokens,
+            action.cached_tokens,
+            action.may_be_preempted,
+            action.number,
+            action.output_tokens,
+            self.scheduler.rate_limits(known.asked.tenant_id, now) if is_limited else None,
+            known.lift,
+            known.wait,
+        )
+
+    def _say(self, known: OrderedRequest, message: AnyMessage) -> None:
+        self._said.append((known.sender, message))
+
+    def serves(self, tenant_id: str) -> bool:
+        """Whether any member has a request of this tenant."""
+        return any(known.asked.tenant_id == tenant_id for known in self._known.values())
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _meet_strangers(self, now: float) -> None:
+        """Rule 7: a tenant that the registry does not know is waited for."""
+        for id_, (sender, message, came_at) in list(self._strangers.items()):
+            if self.tenants.learn(message.request.tenant_id, now):
+                del self._strangers[id_]
+                self._enter(sender, id_, message, now, came_at=came_at)
+                if sender.is_away:
+                    self._park(id_, self._known[id_], now)
+            elif now >= came_at + TENANT_WAIT_S:
+                del self._strangers[id_]
+                self._said.append((sender, Refused(message.number, Reason.TENANT_UNKNOWN, 0.0)))
+
+    def _named(self, sender: Sender, id_: str, request: Request, arrived_at: float) -> Request:
+        """The request as this leader knows it."""
+        values = list(_values(request))  # `replace` takes nine times as long, and every request pays for this
+        values[_ID], values[_ARRIVED_AT], values[_SENDER] = id_, arrived_at, sender.member
+        return Request(*values)
+
+    def _reachable(self, known: OrderedRequest) -> Request:
+        """The request with the backends that its sender can reach (rule 8)."""
+        asked, unreachable = known.asked, known.sender.unreachable
+        if not unreachable:
+            return asked
+        may = self._backend_ids if asked.backend_ids is None else asked.backend_ids
+        return replace(asked, backend_ids=may - unreachable) if may & unreachable else asked
+
+    def _park(self, id_: str, known: OrderedRequest, now: float) -> None:
+        if not known.is_parked:
+            known.is_parked = True
+            self.scheduler.parked(id_, now)
+
+    def _resume(self, id_: str, known: OrderedRequest, now: float) -> None:
+        if known.is_parked:
+            known.is_parked = False
+            self.scheduler.readmitted(self._reachable(known), now)
+
+    def _give_up(self, id_: str, known: OrderedRequest, now: float) -> Usage:
+        """End a request whose client has gone with its member; return what stays charged."""
+        del self._known[id_]
+        if known.backend_id is None:
+            self.scheduler.cancel(id_, now)
+            return NO_USAGE
+        self.scheduler.finished(id_, Outcome.CLIENT_DISCONNECTED, now)
+        return known.told
+
+    def _of(self, sender: Sender) -> list[tuple[str, OrderedRequest]]:
+        return [(id_, known) for id_, known in self._known.items() if known.sender is sender]
+
+
+def _trim(kept: dict[str, Any]) -> None:
+    """Forget the oldest of too many."""
+    while len(kept) > KEPT_MAX:
+        del kept[next(iter(kept))]

@@ -1,0 +1,50 @@
+"""PoolTenants: the tenants that any member has used one pool for, as the pool's Scheduler was told of them."""
+
+from collections.abc import Callable, Collection
+
+from policies.scheduler_protocol import SharedSchedulerProtocol
+from policies.types import RateLimits, Tenant
+
+
+class PoolTenants:
+    """Tells the Scheduler of a tenant when a request of it comes, and whenever its settings differ. Mutable."""
+
+    def __init__(self, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]) -> None:
+        """`tenant_of` looks a tenant up in the registry, without waiting."""
+        self._scheduler = scheduler
+        self._tenant_of = tenant_of
+        self._tenants: dict[str, Tenant] = {}
+
+    def learn(self, tenant_id: str, now: float) -> bool:
+        """Look the tenant up and tell what differs; return whether the registry knows it."""
+        tenant = self._tenant_of(tenant_id)
+        if tenant is None:
+            self.forget(tenant_id, now)
+            return False
+        told = self._tenants.get(tenant_id)
+        if told is not tenant and told != tenant:
+            self._tenants[tenant_id] = tenant
+            self._scheduler.tenants_changed(changed=[tenant], now=now)
+        return True
+
+    def changed(self, tenant_id: str, now: float) -> None:
+        """The registry has changed this tenant; its queued requests follow."""
+        if tenant_id in self._tenants:
+            self.learn(tenant_id, now)
+
+    def forget(self, tenant_id: str, now: float) -> None:
+        """Forget a tenant: its queued requests are rejected, what runs goes on."""
+        if self._tenants.pop(tenant_id, None) is not None:
+            self._scheduler.tenants_changed(removed=[tenant_id], now=now)
+
+    def get(self, tenant_id: str) -> Tenant | None:
+        """The tenant, None where the Scheduler was told of none."""
+        return self._tenants.get(tenant_id)
+
+    def all(self) -> Collection[Tenant]:
+        """All tenants that the Scheduler was told of, with their present settings."""
+        return self._tenants.values()
+
+    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
+        """The tenant's limits per minute; without any for a tenant that this pool has not seen."""
+        return self._scheduler.rate_limits(tenant_id, now) if tenant_id in self._tenants else RateLimits()

@@ -1,0 +1,341 @@
+"""Wire: what the processes of one cluster tell each other, and its encoding.
+
+A frame is one message of the transport: facts or actions of one pool, or of no pool (""), said in one epoch, the number
+of a leadership. A connection keeps its frames in order. A follower names its requests by a number, which it never uses
+again; the leader knows a request as `member.number` (`wire_id`). Ages travel instead of times, as clocks differ.
+
+A frame's bytes are msgpack, every message an array that begins with its tag. So fields are only ever added at the end,
+and a change of meaning is a new VERSION: processes of unequal versions do not talk to each other.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
+
+VERSION: Final = 1
+FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
+PART_BYTES: Final = FRAME_BYTES_MAX // 2  # of a body that is sent in parts
+MESSAGES_MAX: Final = 2_000  # of one frame: with requests of the usual size, half a megabyte
+
+Epoch = int
+
+
+class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+    """One thing said."""
+
+
+# -- facts of a follower's requests, in one pool ----------------------------------------------------------------
+
+
+class Submit(WireMessage, frozen=True, tag="s"):
+    """A request arrived `age_s` ago. With `is_traced` its Dispatched or Refused tells its lift and why it waited."""
+
+    number: int
+    request: Request
+    age_s: float = 0.0
+    is_traced: bool = False
+
+
+class Used(WireMessage, frozen=True, tag="p"):
+    """A dispatched request has used this much so far."""
+
+    number: int
+    usage: Usage
+
+
+class Finish(WireMessage, frozen=True, tag="f"):
+    """A dispatched request ended, having used this much; None: as last told."""
+
+    number: int
+    outcome: Outcome
+    usage: Usage | None = None
+    timing: Timing | None = None
+
+
+class Return(WireMessage, frozen=True, tag="r"):
+    """A backend did not take the request, or it was withdrawn in time: it waits again, and the backend is held."""
+
+    number: int
+    hold_s: float = 0.0
+
+
+class Keep(WireMessage, frozen=True, tag="k"):
+    """A Withdraw came too late: the client was sent something (rule 15)."""
+
+    number: int
+
+
+class Gone(WireMessage, frozen=True, tag="g"):
+    """The client left before its follower knew of a dispatch: nothing was sent (rule 14)."""
+
+    number: int
+
+
+class NotDelivered(WireMessage, frozen=True, tag="u"):
+    """A Dispatch named a backend that the follower cannot reach: nothing was sent (rules 8, 16)."""
+
+    number: int
+
+
+class Spend(WireMessage, frozen=True, tag="$"):
+    """A call that was never queued used this much of a tenant's service."""
+
+    tenant_id: str
+    usage: Usage
+
+
+class Untold(WireMessage, frozen=True, tag="h"):
+    """KV tokens that the follower's requests hold at each backend beyond the usage that it has told (rule 11)."""
+
+    tokens: dict[str, int]
+
+
+class Has(WireMessage, frozen=True, tag="+"):
+    """On joining: a request that the follower has (rules 18, 20, 21). Without a `backend_id` it waits.
+
+    `told` is the usage that was charged by what the follower knows: what it last told, or what the Dispatch assumed.
+    `usage` is the present one. `outcome` says how a request ended while there was no leader to tell. One that `is_new`
+    was told to no leader that decided, so none has admitted it. `sent_by` is the leadership whose Dispatch it carries
+    out, empty for the one that is told.
+    """
+
+    number: int
+    request: Request
+    age_s: float
+    backend_id: str | None = None
+    dispatched_s: float = 0.0  # ago
+    output_tokens: float = 0.0
+    told: Usage | None = None
+    usage: Usage | None = None
+    outcome: Outcome | None = None
+    timing: Timing | None = None
+    is_new: bool = False
+    is_traced: bool = False
+    sent_by: str = ""
+
+
+# -- of a member, in no pool -------------------------------------------------------------------------------------
+
+
+class Join(WireMessage, frozen=True, tag="J"):
+    """The first message of a follower: its name, and the newest checkpoint that it holds as (epoch, number)."""
+
+    member: str
+    checkpoint: tuple[Epoch, int] = (0, 0)
+
+
+class ToldAll(WireMessage, frozen=True, tag="A"):
+    """All that the follower has was told since its Join."""
+
+
+class Reach(WireMessage, frozen=True, tag="b"):
+    """The backends that the follower cannot reach; all others it can (rule 8)."""
+
+    unreachable: tuple[str, ...] = ()
+
+
+class Failed(WireMessage, frozen=True, tag="x"):
+    """The follower's call to this backend failed before an answer (rule 27)."""
+
+    backend_id: str
+
+
+class Ping(WireMessage, frozen=True, tag="i"):
+    """Sent at `at` by the follower's clock, which the Pong returns."""
+
+    at: float
+
+
+class Question(WireMessage, frozen=True, tag="?"):
+    """One question of the follower's shell to the leader's; `number` is of this connection."""
+
+    number: int
+    topic: str
+    body: bytes = b""
+
+
+# -- actions and answers of the leader ---------------------------------------------------------------------------
+
+
+class Dispatched(WireMessage, frozen=True, tag="D"):
+    """Send this request to this backend now; fields as in policies.types.Dispatch. `limits` are its tenant's rate
+    limits, `lift` and `wait` for a request that is traced: what its tenant was lifted by, and why it waited.
+    """
+
+    number: int
+    backend_id: str
+    quiet_tokens: float = 0.0
+    cached_tokens: int = 0
+    may_be_preempted: bool = False
+    backend_number: int = 0
+    output_tokens: float = 0.0
+    limits: RateLimits | None = None
+    lift: float = 0.0
+    wait: Wait | None = None
+
+
+class Refused(WireMessage, frozen=True, tag="R"):
+    """Reject this request; fields as in policies.types.Reject, `limits` as in Dispatched."""
+
+    number: int
+    reason: Reason
+    retry_after_s: float
+    limit: LimitKind | None = None
+    limits: RateLimits | None = None
+
+
+class Withdraw(WireMessage, frozen=True, tag="W"):
+    """Preempt this request. Answered by Return, Keep, or nothing once it has ended (rule 15)."""
+
+    number: int
+
+
+class Welcome(WireMessage, frozen=True, tag="w"):
+    """The follower has joined this epoch: what it told was taken in, or will be before anything is decided."""
+
+    leader: str
+
+
+class Pong(WireMessage, frozen=True, tag="o"):
+    """The answer to a Ping: the leader's lease lasts `lease_s` from now (rule 3)."""
+
+    at: float
+    lease_s: float
+
+
+class Release(WireMessage, frozen=True, tag="q"):
+    """The leader stops: its promises end now, and it decides nothing more in this epoch."""
+
+
+class HigherEpoch(WireMessage, frozen=True, tag="^"):
+    """Said to a leader, or to a follower of an old one: this higher epoch is known (rule 1)."""
+
+    epoch: Epoch
+
+
+class Shared(WireMessage, frozen=True, tag="="):
+    """State that the leader's shell tells all followers: told on joining and on every change, before the Dispatch that
+    needs it (catalog of models, kinds and priorities of backends, the name at the plugin).
+    """
+
+    topic: str
+    body: bytes
+
+
+class CheckpointPart(WireMessage, frozen=True, tag="c"):
+    """A part of a checkpoint (checkpoints.py)."""
+
+    epoch: Epoch
+    number: int
+    part: int
+    parts: int
+    body: bytes
+
+
+class WantCheckpoint(WireMessage, frozen=True, tag="C"):
+    """The leader asks a follower for the checkpoint that it holds: none newer is known (rule 19)."""
+
+
+class Answered(WireMessage, frozen=True, tag="!"):
+    """The answer to a Question; None: the leader's shell has none."""
+
+    number: int
+    body: bytes | None = None
+
+
+FollowerMessage = (
+    Submit
+    | Used
+    | Finish
+    | Return
+    | Keep
+    | Gone
+    | NotDelivered
+    | Spend
+    | Untold
+    | Has
+    | Join
+    | ToldAll
+    | Reach
+    | Failed
+    | Ping
+    | Question
+    | CheckpointPart
+    | HigherEpoch
+)
+LeaderMessage = (
+    Dispatched
+    | Refused
+    | Withdraw
+    | Welcome
+    | Pong
+    | Release
+    | HigherEpoch
+    | Shared
+    | CheckpointPart
+    | WantCheckpoint
+    | Answered
+)
+AnyMessage = FollowerMessage | LeaderMessage
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """What one process tells another at once: all of one pool ("": none) and one epoch (rule 5)."""
+
+    epoch: Epoch
+    pool: str
+    messages: tuple[AnyMessage, ...]
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame of this version: the connection is closed."""
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Frame)
+
+
+def encode(frame: Frame) -> Iterator[bytes]:
+    """Yield the frame's bytes: one message of the transport, or several in this order where one would exceed
+    FRAME_BYTES_MAX. Raises FrameError for a single message that does.
+    """
+    body = _ENCODER.encode(frame)
+    if len(body) <= FRAME_BYTES_MAX:
+        yield body
+        return
+    half = len(frame.messages) // 2
+    if not half:
+        raise FrameError(f"one message of {len(body)} bytes")
+    yield from encode(Frame(frame.epoch, frame.pool, frame.messages[:half]))
+    yield from encode(Frame(frame.epoch, frame.pool, frame.messages[half:]))
+
+
+def decode(body: bytes) -> Frame:
+    """Return the frame of one message of the transport. Raises FrameError."""
+    if len(body) > FRAME_BYTES_MAX:
+        raise FrameError(f"a frame of {len(body)} bytes")
+    try:
+        return _DECODER.decode(body)
+    except msgspec.DecodeError as error:  # also ValidationError
+        raise FrameError(str(error)) from error
+
+
+def wire_id(member: str, number: int) -> str:
+    """The id of a follower's request in the leader's Scheduler, never used again (rule 6)."""
+    return f"{member}.{number}"
+
+
+def frames_of(epoch: Epoch, said: Iterable[tuple[str, AnyMessage]]) -> Iterator[Frame]:
+    """Frames of messages in this order, each with its pool: one frame per run of one pool (rule 9)."""
+    pool, run = "", list[AnyMessage]()
+    for of, message in said:
+        if run and (of != pool or len(run) >= MESSAGES_MAX):
+            yield Frame(epoch, pool, tuple(run))
+            run = []
+        pool = of
+        run.append(message)
+    if run:
+        yield Frame(epoch, pool, tuple(run))

@@ -1,0 +1,61 @@
+"""Trusted hops: the address of a client behind proxies, from X-Forwarded-For.
+
+Every proxy appends the address of its own client to the header, so only what trusted proxies have written can be
+believed: reading from the right, the first address that is none of theirs is the client's. Whatever is left of it the
+client may have made up. Without trusted hops, and for a peer that is none, the peer itself is the client. The PROXY
+protocol is not read: it is no HTTP, and gets 400.
+"""
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from multidict import MultiMapping
+
+HEADER = "x-forwarded-for"
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+
+class TrustedHops:
+    """The networks of the proxies whose X-Forwarded-For is believed."""
+
+    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
+        self._networks = tuple(networks)
+
+    def client_address(self, headers: MultiMapping[str], peer: str | None) -> str | None:
+        """The address of the client: the right-most hop that is not trusted; where all are, the left-most. None where
+        the connection has no address. An entry that is no address ends the search: it names no client that a proxy saw.
+        """
+        if not self._networks or not is_within(peer, self._networks) or HEADER not in headers:
+            return peer
+        client = peer
+        for hop in reversed(",".join(headers.getall(HEADER)).split(",")):
+            address = _address(hop.strip())
+            if address is None:
+                break
+            client = str(address)
+            if not is_within(client, self._networks):
+                break
+        return client
+
+
+def is_within(peer: str | None, networks: Networks) -> bool:
+    """Whether this address is in one of the networks; False where it is no address, as that of a unix socket."""
+    address = _address(peer or "")
+    return address is not None and any(address in network for network in networks)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address in "a.b.c.d", "a.b.c.d:port", "::1" or "[::1]:port", None for anything else.
+
+    A listener on all addresses of both families sees IPv4 peers as ::ffff:a.b.c.d.
+    """
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address

@@ -1,0 +1,155 @@
+"""MemoryGuard: refuses work before the process runs out of memory and is killed with all that it serves.
+
+Above REFUSE_RATIO of the limit new bodies are refused (503), above PAUSE_RATIO no connection is accepted. What runs
+goes on: it is small beside the bodies. A body that is being received counts with what it will take when it is whole, so
+that many that arrive together do not pass the mark together.
+
+The limit is configured (`limits.memory_bytes_max`), or that of the process's control group (cgroups(7)), as a container
+has it. It is compared with the resident memory of this process.
+"""
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+REFUSE_RATIO: Final = 0.90
+PAUSE_RATIO: Final = 0.95
+LOOK_S: Final = 0.02  # in which a port of 10 Gbit/s brings 25 MB; to look costs 10 us
+# glibc keeps freed memory where a small block lies behind it. Without this the process would stay above its mark.
+TRIM_S: Final = 1.0
+BODY_COPIES: Final = 2  # of a body that is received: its bytes, and its texts when it has been parsed
+MEMORY: Final = "memory"
+NO_LIMIT_BYTES: Final = 1 << 60  # cgroup v1 writes a number of this size where there is no limit
+
+
+class OutOfMemory(Exception):  # noqa: N818 - a state of the process, not an error
+    """The process may take no further body."""
+
+
+class ExpectedBody:
+    """Memory that one body will take. `expect` before it is allocated."""
+
+    __slots__ = ("_guard", "bytes")
+
+    def __init__(self, guard: "MemoryGuard") -> None:
+        self._guard = guard
+        self.bytes = 0
+
+    def expect(self, body_bytes: int) -> None:
+        """The body will have at least so many bytes. Raises OutOfMemory."""
+        more = BODY_COPIES * body_bytes - self.bytes
+        if more > 0:
+            self._guard.check(more)
+            self._guard.expected_bytes += more
+            self.bytes += more
+
+
+class MemoryGuard:
+    """Guards this process. Without a limit it refuses nothing. `start` it on its loop, `stop` it."""
+
+    def __init__(self, limit_bytes: int | None, *, resident: Callable[[], int] | None = None) -> None:
+        """`resident` returns the resident bytes of the process; the default asks the system."""
+        self.limit_bytes = limit_bytes
+        self.expected_bytes = 0  # what bodies will take that are being received
+        self.refused = 0
+        self._resident = resident or resident_bytes
+        self._used_bytes = self._resident() if limit_bytes is not None else 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._trimmed_at = 0.0
+        self._on_pause: Callable[[str], None] = lambda _reason: None
+        self._on_resume: Callable[[str], None] = lambda _reason: None
+
+    def start(self, *, on_pause: Callable[[str], None], on_resume: Callable[[str], None]) -> None:
+        """Look at the memory from now on. The callbacks may be called again without a change."""
+        self._on_pause, self._on_resume = on_pause, on_resume
+        if self.limit_bytes is not None:
+            self._look(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @contextmanager
+    def body(self) -> Iterator[ExpectedBody]:
+        """A body that is received and parsed within the block. Raises OutOfMemory."""
+        self.check(0)
+        expected = ExpectedBody(self)
+        try:
+            yield expected
+        finally:
+            self.expected_bytes -= expected.bytes
+
+    def check(self, more_bytes: int) -> None:
+        """Raise OutOfMemory if so many bytes more would pass the mark."""
+        if self.limit_bytes is None:
+            return
+        if self._used_bytes + self.expected_bytes + more_bytes > REFUSE_RATIO * self.limit_bytes:
+            self.refused += 1
+            raise OutOfMemory
+
+    def look(self, now: float) -> None:
+        """Measure the memory; `now` is in seconds."""
+        assert self.limit_bytes is not None, "only a limit is looked at"
+        self._used_bytes = self._resident()
+        if self._used_bytes > REFUSE_RATIO * self.limit_bytes and now - self._trimmed_at >= TRIM_S:
+            self._trimmed_at = now
+            trim()
+            self._used_bytes = self._resident()
+        (self._on_pause if self._used_bytes > PAUSE_RATIO * self.limit_bytes else self._on_resume)(MEMORY)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.look(loop.time())
+        self._timer = loop.call_later(LOOK_S, self._look, loop)
+
+
+def resident_bytes() -> int:
+    """The memory that this process holds (proc(5), statm)."""
+    with Path("/proc/self/statm").open("rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def trim() -> None:
+    """Have glibc give back what is free within its heap (malloc_trim(3))."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def memory_limit(
+    configured_bytes: int | None, *, proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """The configured limit, or the lowest of this process's control group and those above it; None without any.
+    `proc` and `root` are where the system tells of groups.
+    """
+    if configured_bytes is not None:
+        return configured_bytes
+    limits = [limit for path in _limit_files(proc, root) if (limit := _read_limit(path)) is not None]
+    return min(limits, default=None)
+
+
+def _limit_files(proc: Path, root: Path) -> Iterator[Path]:
+    with suppress(OSError, ValueError):  # there are none; a line that is not of proc(5)
+        for line in proc.read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers == "":
+                folder, name = root, "memory.max"  # version 2
+            elif "memory" in controllers.split(","):
+                folder, name = root / "memory", "memory.limit_in_bytes"
+            else:
+                continue
+            inside = folder / group.lstrip("/")
+            # In a container the path may be that of the host: its own group is then the root of what it sees.
+            for each in (inside, *inside.parents):
+                if each.is_relative_to(folder):
+                    yield each / name
+
+
+def _read_limit(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() and int(text) < NO_LIMIT_BYTES else None

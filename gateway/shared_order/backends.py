@@ -1,0 +1,268 @@
+"""Backends of processes that share an order: the leader asks them, and tells the others what a call needs to know.
+
+That is whether a backend is available, its models, its kind, and how it is told urgency. A follower asks no backend;
+what its own calls experience it reports to the leader, which decides on the health for all.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from backends.catalog import ModelCard
+from backends.health import Evidence, HealthState
+from backends.kinds import BACKEND_KINDS, GENERIC, GENERIC_WITHOUT_OPTIONS, BackendKind
+from backends.live_backend import LiveBackend
+from backends.plugin_reports import EngineNews, name_at_plugin
+from backends.pool import BackendPool
+from backends.spec import BackendSpec
+from gateway.shared_order.order import SharedOrder
+
+EMBEDDED: Final = "embedded"  # the id of the engine inside a gateway
+TOPIC: Final = "backend/"
+"""Topics of the order that begin so tell of one backend."""
+LOOK_S: Final = 0.25  # between looks for what no callback tells, such as a kind
+FIRST_S_MAX: Final = 3.0  # a follower's start waits so long to be told of its backends
+_KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, GENERIC_WITHOUT_OPTIONS)}
+
+Report = Callable[[str, Evidence, float], None]
+"""Tells the leader of evidence about a backend: of which, what, and how many seconds ago the request was sent."""
+
+
+class BackendNews(msgspec.Struct, frozen=True, array_like=True):
+    """What followers are told of one backend. `url` is where it is, which only changes for the embedded engine."""
+
+    url: str
+    state: HealthState
+    kind: str | None
+    cards: tuple[ModelCard, ...]
+    context_tokens_max: int | None
+    plugin: str | None
+    reads_priority: bool
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
+
+
+@dataclass(slots=True)
+class MemberBackend(LiveBackend):
+    """A backend of one of several processes, which share the gateway's name at the plugin and add their own."""
+
+    member: str = ""
+
+    @property
+    def plugin_name(self) -> str | None:
+        name = LiveBackend.plugin_name.__get__(self)
+        return None if name is None else name_at_plugin(name, self.member)
+
+
+class Announcer:
+    """The leader's side: tells all followers what has changed of the backends. Made on the loop."""
+
+    def __init__(self, order: SharedOrder, backends: BackendPool) -> None:
+        self._order = order
+        self._backends = backends
+        self._told: dict[str, BackendNews] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._looking = asyncio.create_task(self._look(), name="announce backends")
+
+    def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def begin(self) -> None:
+        """A new leader has been told nothing yet."""
+        self._told.clear()
+        self.announce()
+
+    def announce(self, backend_ids: Iterable[str] | None = None) -> None:
+        """Tell of these backends what was not told yet; None: of all."""
+        leader = self._order.leader
+        if leader is None:
+            return
+        for backend_id in self._backends.backend_ids() if backend_ids is None else backend_ids:
+            news = self._news(self._backends[backend_id])
+            if self._told.get(backend_id) != news:  # cards are equal whatever else their entries say
+                self._told[backend_id] = news
+                leader.share(TOPIC + backend_id, _ENCODER.encode(news))
+                self._order.soon()
+
+    async def _look(self) -> None:
+        while True:
+            self.announce()
+            await asyncio.sleep(LOOK_S)
+
+    def _news(self, backend: LiveBackend) -> BackendNews:
+        return BackendNews(
+            backend.spec.url,
+            backend.health.state,
+            None if backend.kind is None else backend.kind.name,
+            backend.cards,
+            backend.sizes.context_tokens_max,
+            None if backend.plugin.engines is None else backend.plugin.gateway,
+            backend.reads_priority,
+        )
+
+
+class SharedBackends(BackendPool):
+    """The backends of a process that leads, and asks them, or follows, and is told of them. The role may change."""
+
+    def __init__(
+        self,
+        specs: Iterable[BackendSpec],
+        *,
+        member: str,
+        is_leading: bool,
+        report: Report,
+        moved: Callable[[BackendSpec], None],
+        lacks: Callable[[frozenset[str]], None],
+        news: dict[str, bytes],
+        **options: Any,
+    ) -> None:
+        """`member` is this process's name, `report` tells the leader of evidence, `moved` is called with the new spec
+        of a backend that is elsewhere now, `lacks` with the backends that the leader tells of and this process does not
+        know. `news` was told until now, by id. `options` as of BackendPool.
+        """
+        self._member = member
+        super().__init__(specs, **options)
+        self._is_leading, self._is_started = is_leading, False
+        self._report, self._moved, self._lacks = report, moved, lacks
+        self._is_told = asyncio.Event()
+        self._news = {backend_id: _DECODER.decode(body) for backend_id, body in news.items()}
+        self.lacked: frozenset[str] = frozenset()
+        """The backends that the leader tells of and this process does not know."""
+        self._homes = {spec.id: spec.url for spec in specs}
+        self._changing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Ask all backends once, or wait for the first news of every backend, FIRST_S_MAX at most."""
+        self._is_started = True
+        if self._is_leading:
+            await super().start()
+            return
+        for backend in list(self._backends.values()):
+            self._take(backend)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_S_MAX):
+                while not self._is_leading and not self._news.keys() >= self._backends.keys():
+                    self._is_told.clear()
+                    await self._is_told.wait()
+
+    async def stop(self) -> None:
+        if self._changing is not None:
+            self._changing.cancel()
+            await asyncio.gather(self._changing, return_exceptions=True)
+        await super().stop()
+
+    def lead(self) -> None:
+        """Ask the backends from now on. What was told of them is what was so a moment ago."""
+        if not self._is_leading:
+            self._is_leading, self._news = True, {}
+            self._is_told.set()
+            self._know_all()
+            for backend in list(self._backends.values()):
+                self._return_home(backend)
+                if backend.health.available:  # until it answers here; then it is measured, too
+                    backend.health.state = HealthState.UNKNOWN
+            self._change(super().start)
+
+    def follow(self) -> None:
+        """Ask no backend from now on."""
+        if self._is_leading:
+            self._is_leading = False
+            self._change(super().stop)
+
+    def _change(self, change: Callable[[], Awaitable[None]]) -> None:
+        before = self._changing if self._is_started else None
+
+        async def run() -> None:
+            if before is not None:
+                await before
+            await change()
+            if not self._is_leading:
+                for backend in list(self._backends.values()):
+                    backend.metrics = backend.metrics.sizes()
+                    backend.step_times.silent()
+                    backend.step_counts.silent()
+                    self._take(backend)
+
+        if self._is_started:
+            self._changing = asyncio.create_task(run(), name="begin or end to ask backends")
+
+    async def forget(self, backend_id: str) -> None:
+        await super().forget(backend_id)
+        self._know_all()
+
+    def add(self, spec: BackendSpec) -> None:
+        super().add(spec)
+        self._homes[spec.id] = spec.url
+        self._take(self._backends[spec.id])
+        self._know_all()
+
+    def told(self, backend_id: str, body: bytes) -> None:
+        """The leader has told this of a backend."""
+        if self._is_leading:
+            return
+        self._news[backend_id] = _DECODER.decode(body)
+        self._is_told.set()
+        backend = self._backends.get(backend_id)
+        if backend is not None:
+            self._take(backend)
+        self._know_all()
+
+    def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
+        if self._is_leading:
+            super().report(backend_id, evidence, sent_at=sent_at, now=now)
+        else:
+            self._report(backend_id, evidence, now - sent_at)
+
+    def _make_backend(self, spec: BackendSpec) -> LiveBackend:
+        made = super()._make_backend(spec)
+        return MemberBackend(made.spec, made.health, made.step_times, member=self._member)
+
+    def _know_all(self) -> None:
+        """Rule 8: say which backends the leader may name and this process cannot reach, as it does not know them."""
+        lacked = frozenset(self._news.keys() - self._backends.keys())
+        if lacked != self.lacked:
+            self.lacked = lacked
+            self._lacks(lacked)
+
+    def _return_home(self, backend: LiveBackend) -> None:
+        home = self._homes.get(backend.spec.id)
+        if home is not None and home != backend.spec.url:
+            backend.spec = replace(backend.spec, url=home)
+            self._moved(backend.spec)
+
+    def _take(self, backend: LiveBackend) -> None:
+        news = self._news.get(backend.spec.id)
+        if news is None or not self._is_started or self._is_leading:
+            return
+        if news.url != backend.spec.url and backend.spec.id == EMBEDDED:  # the leader's own
+            backend.spec = replace(backend.spec, url=news.url)
+            self._moved(backend.spec)
+        backend.health.state = news.state
+        if backend.kind is not GENERIC_WITHOUT_OPTIONS or news.kind is None:
+            backend.kind = _kind(news.kind)
+        backend.cards = news.cards
+        backend.sizes = replace(backend.sizes, context_tokens_max=news.context_tokens_max)
+        backend.plugin.engines = None if news.plugin is None else EngineNews(reads_priority=news.reads_priority)
+        if news.plugin is not None:
+            backend.plugin.gateway = news.plugin
+        backend.load = self._load(backend)
+        self._serves(backend)
+        self._on_load(backend.spec.id)
+
+
+def url_of(body: bytes) -> str:
+    """Where this backend is, by what the leader has told."""
+    return _DECODER.decode(body).url
+
+
+def _kind(name: str | None) -> BackendKind | None:
+    return None if name is None else _KINDS.get(name, GENERIC)

@@ -1,0 +1,443 @@
+"""SharedOrder: drives this process's Member on the event loop: sockets, timers, and the Dispatchers of its pools.
+
+Everything that comes (frames, facts of requests, measurements) is taken in during one turn of the loop, in `_turn`:
+usage is brought up to date, the Member ticks, its frames are sent, and its actions are carried out.
+
+Who leads is said by a parent process, or by a store (`ElectionStore`), which is asked beside the turns: no decision
+waits for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import aiohttp
+from aiohttp import web
+
+from gateway.cluster.election import Candidate, ElectionStore, StoreCall
+from gateway.cluster.hello import HelloError, OtherVersionError
+from gateway.cluster.leader import AskBackends, BackendFailed, CloseMember, Leader, StepDown, StoreCheckpoint, Wish
+from gateway.cluster.member import Member
+from gateway.cluster.view import MemberRole
+from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, Shared, decode, encode
+from gateway.shared_order.place import MemberPlace, open_session
+from gateway.shared_order.roles import Roles
+from gateway.shared_order.transport import OrderConnection, accepting_socket, greet
+from gateway.store.base import StoreUnavailable
+from policies.scheduler_protocol import SharedSchedulerProtocol
+from policies.types import RateLimits, Tenant
+
+if TYPE_CHECKING:
+    from gateway.shared_order.dispatching import SharedDispatcher
+
+RETRY_S: Final = 0.05  # between tries to reach a leader, which may be starting
+LAST_S_MAX: Final = 0.5  # for the last calls and frames when this process stops
+FLUSH_S: Final = 0.005  # between looks whether they were sent
+
+log = logging.getLogger(__name__)
+
+
+class _LeaderAddress(NamedTuple):
+    """A leader to follow. Workers know where theirs listens, and learn its name when they meet."""
+
+    name: str | None
+    address: str
+
+
+class SharedOrder:
+    """One process's part in the order of all. Made and used on its loop; `start` it, `stop` it."""
+
+    def __init__(
+        self,
+        place: MemberPlace,
+        *,
+        make_scheduler: Callable[[str], SharedSchedulerProtocol],
+        tenant_of: Callable[[str], Tenant | None],
+        wait_s_max: float,
+        elections: ElectionStore | None = None,
+    ) -> None:
+        """`make_scheduler` makes the Scheduler of a pool; `tenant_of` looks a tenant up. Without `elections` the place
+        says who leads.
+        """
+        self.place = place
+        self._loop = asyncio.get_running_loop()
+        self._elections = elections
+        self.member = Member(
+            place.name,
+            make_scheduler=make_scheduler,
+            tenant_of=tenant_of,
+            wait_s_max=wait_s_max,
+            candidate=None,  # until it starts
+            now=self._loop.time(),
+        )
+        self.on_shared: Callable[[str, bytes], None] = lambda _topic, _body: None
+        """Called on a follower with every state that the leader tells all: its topic and its body."""
+        self.on_wish: Callable[[Wish], None] = lambda _wish: None
+        """Called on the leader with what it asks of the backends."""
+        self.on_role: Callable[[MemberRole], None] = lambda _role: None
+        """Called when this process's role has changed."""
+        self.ask_limits: Callable[[str, str, Callable[[RateLimits], None]], None] = lambda _pool, _tenant, _then: None
+        """Asks the leader for the limits per minute of a tenant in a pool; calls the last argument with the answer."""
+        self.joined = asyncio.Event()
+        """Set while a leader decides for this process."""
+        self.roles = Roles(place.name)
+        self._dispatchers: dict[str, SharedDispatcher] = {}
+        self._followers: dict[str, OrderConnection] = {}
+        self._upstream: OrderConnection | None = None  # to the leader
+        self._target: _LeaderAddress | None = None  # that is followed, or tried
+        self._following: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Task[None]] = set()
+        self._is_soon = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._complained = self._store_error = ""
+        self._is_started = self._is_stopping = False
+
+    # -- start and stop --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take part from now on: lead, follow, or stand for election. The port listens already."""
+        now, place = self._loop.time(), self.place
+        self._is_started = True
+        if self._elections is not None:
+            self.member.candidate = Candidate(place.name, place.address, now=now)
+            self._read_checkpoint()
+        elif place.is_appointed:
+            self.member.appoint(place.name, place.epoch, now, expected=place.others)
+        self.soon()
+
+    def reconnected(self) -> None:
+        """The store was connected to anew: it may know less than it did."""
+        if self.member.candidate is not None:
+            self.member.candidate.reconnected(self._loop.time())
+            if self._is_started:
+                self._read_checkpoint()
+
+    def resign(self) -> None:
+        """Lead no more, and do not stand again; follow the next leader."""
+        if self.member.candidate is not None:
+            self.roles.because("this process stops")
+            self.member.resign(self._loop.time())
+            self._turn()
+
+    async def stop(self) -> None:
+        """Leave the order: what is in flight here counts as left by its clients."""
+        self._is_stopping = True
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        now = self._loop.time()
+        self.member.resign(now)
+        self._turn()
+        if self._elections is not None and self.member.candidate is not None:
+            with suppress(TimeoutError, StoreUnavailable):
+                async with asyncio.timeout(LAST_S_MAX):
+                    for call in [*self.member.calls(), self.member.candidate.leave(now)]:
+                        await self._elections.call(call)
+        give_up_at = now + LAST_S_MAX  # what is said last, such as that it resigns, is still sent
+        while any(each.unsent(now)[0] for each in self._connections()) and self._loop.time() < give_up_at:  # noqa: ASYNC110
+            await asyncio.sleep(FLUSH_S)
+        for connection in self._connections():
+            connection.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._asking):
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        self._is_started = False  # no turn any more
+
+    # -- what others ask -------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> Leader | None:
+        """The leader, where it is in this process."""
+        return self.member.leader
+
+    @property
+    def leader_name(self) -> str | None:
+        """The member that this process follows; None: there is none, or it leads itself."""
+        return None if self.member.leader is not None else self.member.follower.leader
+
+    def add(self, pool: str, dispatcher: "SharedDispatcher") -> None:
+        """Carry out the actions of this pool with this dispatcher."""
+        self._dispatchers[pool] = dispatcher
+
+    def followers(self) -> list[str]:
+        """The names of the processes that are connected to this one, while it leads."""
+        return list(self._followers) if self.member.is_leading else []
+
+    def died(self, name: str) -> None:
+        """The parent saw this process end (rule 17)."""
+        self.member.lost_from(name, self._loop.time(), is_dead=True)
+        self.soon()
+
+    def soon(self) -> None:
+        """Take a turn in the next turn of the loop."""
+        if not self._is_soon:
+            self._is_soon = True
+            self._loop.call_soon(self._turn_if_due)
+
+    def within(self, seconds: float) -> None:
+        """Take a turn within this time."""
+        self._arm(self._loop.time() + seconds)
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    async def accept(self, request: web.BaseRequest) -> web.WebSocketResponse:
+        """Another process connects, which takes this one for the leader."""
+        websocket = accepting_socket()
+        await websocket.prepare(request)
+        try:
+            name = await greet(websocket, self.place)
+        except (HelloError, TimeoutError) as error:
+            log.warning("a connection of another process was refused: %s", error)
+            await websocket.close()
+            return websocket
+        before = self._followers.get(name)
+        if before is not None:
+            before.close()
+        connection = self._followers[name] = OrderConnection(websocket, name, self._loop.time)
+        log.info("%s follows this process", name)
+        try:
+            await connection.run(lambda body: self._received_from(name, body))
+        except FrameError as error:
+            log.warning("%s is dropped: %s", name, error)
+            connection.close()
+        finally:
+            if self._followers.get(name) is connection:
+                del self._followers[name]
+                self.member.lost_from(name, self._loop.time())
+                self.soon()
+        return websocket
+
+    def _aim(self, now: float) -> None:
+        """Follow the member that is to be followed now, and no other."""
+        target = self._aimed_at(now)
+        if target == self._target or self._is_stopping:
+            return
+        if target is None and self.member.leader is None:
+            return  # the followed member may still be there
+        self._target = target
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        if target is not None:
+            self._following = asyncio.create_task(self._follow(target), name=f"follow {target.name or 'the leader'}")
+
+    def _aimed_at(self, now: float) -> _LeaderAddress | None:
+        place, candidate = self.place, self.member.candidate
+        if candidate is None:
+            assert place.leader_address is not None, "without a store a parent says who leads"
+            return None if place.is_appointed else _LeaderAddress(None, place.leader_address)
+        name = self.member.target(now)
+        address = None if name is None else candidate.members.get(name)
+        return None if name is None or address is None else _LeaderAddress(name, address)
+
+    async def _follow(self, target: _LeaderAddress) -> None:
+        """Connect to this leader, again and again."""
+        session, root = open_session(self.place, target.address)
+        who = target.name or "worker 0"
+        async with session:
+            while True:
+                try:
+                    await self._follow_once(session, root, target)
+                    if not self._complained:
+                        self._complain(f"the connection to {who} has ended")
+                except OtherVersionError as error:
+                    self._complain(str(error))
+                    self.member.cannot_join(who)
+                    self.soon()
+                except (aiohttp.ClientError, OSError, HelloError, FrameError, TimeoutError) as error:
+                    self._complain(f"{who} cannot be followed: {error}")
+                await asyncio.sleep(RETRY_S)
+
+    async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:
+        async with session.ws_connect(f"{root}/order", max_msg_size=FRAME_BYTES_MAX + 1) as websocket:
+            leader = await greet(websocket, self.place)
+            if target.name not in (None, leader):
+                raise HelloError(f"{leader} listens there")
+            now = self._loop.time()
+            if self.member.candidate is None:
+                self.member.appoint(leader, 0, now)
+            connection = self._upstream = OrderConnection(websocket, leader, self._loop.time)
+            self.member.connected(leader, now)
+            self.soon()
+            try:
+                await connection.run(lambda body: self._received(leader, body))
+            finally:
+                connection.close()
+                if self._upstream is connection:
+                    self._upstream = None
+                self.member.lost(leader, self._loop.time())
+                if self.member.leader is None:
+                    self.joined.clear()
+                self.soon()
+
+    def _complain(self, text: str) -> None:
+        if text != self._complained:  # tried again and again, logged once
+            log.warning("%s; requests wait until there is a leader again", text)
+        self._complained = text
+        self.roles.because(text)
+
+    def _received_from(self, name: str, body: bytes) -> None:
+        self.member.received_from(name, decode(body), self._loop.time())
+        self.soon()
+
+    def _received(self, leader: str, body: bytes) -> None:
+        frame = decode(body)
+        self.member.received(leader, frame, self._loop.time())
+        if not frame.pool:
+            self._hear_shared(frame)
+        if not self.joined.is_set() and self.member.follower.is_joined:
+            self._complained = ""
+            self.joined.set()
+        try:
+            self._turn()  # at once: what was decided waits no turn more of a busy loop
+        except Exception as error:  # noqa: BLE001 - as the loop does: the connection is not to blame
+            self._loop.call_exception_handler({"message": "a turn of the order failed", "exception": error})
+
+    def _hear_shared(self, frame: Frame) -> None:
+        for message in frame.messages:
+            if isinstance(message, Shared) and self.member.follower.shared.get(message.topic) == message.body:
+                self.on_shared(message.topic, message.body)
+
+    def _connections(self) -> list[OrderConnection]:
+        return [*self._followers.values(), *([] if self._upstream is None else [self._upstream])]
+
+    # -- the store -------------------------------------------------------------------------------------------
+
+    async def _call(self, elections: ElectionStore, call: StoreCall) -> None:
+        candidate = self.member.candidate
+        assert candidate is not None, "only a candidate calls a store"
+        try:
+            view = await elections.call(call)
+        except StoreUnavailable as error:
+            candidate.failed(call, self._loop.time())
+            self._store_error = str(error)
+            self.roles.because(f"the store that elects does not answer ({error})")
+        else:
+            if self._store_error:
+                self.roles.because(f"the store that elects answers again ({self._store_error})")
+                self._store_error = ""
+            self.member.answered(call, view, self._loop.time())
+            self.place.addresses = candidate.members
+        self.soon()
+
+    def _read_checkpoint(self) -> None:
+        async def read(elections: ElectionStore) -> None:
+            body = await elections.checkpoint()
+            if body is not None:
+                self.member.stored(body)
+
+        if self._elections is not None:
+            self._in_background(read(self._elections))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            with suppress(StoreUnavailable):
+                await work
+
+        task = asyncio.create_task(run())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    # -- turns -----------------------------------------------------------------------------------------------
+
+    def _turn_if_due(self) -> None:
+        if self._is_soon:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._is_soon = False
+        if not self._is_started:
+            return
+        now, member, follower = self._loop.time(), self.member, self.member.follower
+        brings_all = follower.is_usage_due(now)
+        for dispatcher in self._dispatchers.values():
+            dispatcher.report(now, brings_all=brings_all)
+        self._look_at_buffers(now)
+        member.tick(now)
+        if self._elections is not None and not self._is_stopping:
+            for call in member.calls():
+                self._in_background(self._call(self._elections, call))
+        self._send(now)
+        for wish in member.wishes():
+            self._fulfil(wish)
+        if self.roles.look(member):
+            self._role_changed()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.carry_out(now)
+        reason = "" if member.leader is not None else follower.closes(now)
+        if reason and self._upstream is not None:
+            self._complain(f"{self._upstream.peer} is left: {reason}")
+            self._upstream.close()
+        self._aim(now)
+        wakeup_at = member.wakeup(now)
+        if wakeup_at <= now:
+            self.soon()
+        else:
+            self._arm(wakeup_at)
+
+    def _role_changed(self) -> None:
+        if self.member.leader is not None:
+            self.joined.set()
+            if self.member.is_leading:
+                self._read_checkpoint()
+        elif not self.member.follower.is_joined:
+            self.joined.clear()
+        self.on_role(self.roles.role)
+
+    def _send(self, now: float) -> None:
+        up = self._upstream if self.member.leader is None else None
+        for name, frame in self.member.frames(now):
+            connection = up if up is not None and up.peer == name else self._followers.get(name)
+            if connection is not None:
+                for body in encode(frame):
+                    connection.send(body)
+
+    def _look_at_buffers(self, now: float) -> None:
+        """Rule 26: a side that does not read is noticed on either side."""
+        leader = self.member.leader
+        if leader is None:
+            self.member.follower.unsent(*(0, 0.0) if self._upstream is None else self._upstream.unsent(now))
+            return
+        for name, connection in self._followers.items():
+            size, oldest_s = connection.unsent(now)
+            if size:
+                leader.unsent(name, size, oldest_s)
+
+    def _fulfil(self, wish: Wish) -> None:
+        match wish:
+            case CloseMember():
+                connection = self._followers.get(wish.member)
+                if connection is not None:
+                    log.warning("%s is dropped: %s", wish.member, wish.reason)
+                    connection.close()
+            case AskBackends() | BackendFailed():
+                self.on_wish(wish)
+            case StoreCheckpoint():
+                if self._elections is not None and not self.member.is_standalone:
+                    self._in_background(self._elections.put_checkpoint(wish.body))
+            case StepDown():
+                self.roles.because(wish.reason)
+                if self.member.candidate is None and not self._is_stopping:  # no other may lead: gather anew
+                    log.warning("the order begins anew: %s", wish.reason)
+                    for each in self._followers.values():
+                        each.close()
+                    self.start()
+
+    def _arm(self, at: float) -> None:
+        """Take a turn at this time, if none is due earlier."""
+        if self._timer is not None and self._timer_at <= at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, inf
+        self.soon()

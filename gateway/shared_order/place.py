@@ -1,0 +1,54 @@
+"""MemberPlace: what a process is to the others of its order, and the transport by which they reach each other.
+
+An address is `host:port`, or the path of a Unix socket. Replicas meet by TCP, with TLS where it is configured; workers
+of one machine by Unix sockets in a private folder.
+"""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from gateway.cluster.wire import VERSION
+
+
+@dataclass(slots=True)
+class MemberPlace:
+    """One process among those that share an order. Mutable: `address` is known when it listens, and `secret` where
+    nothing configures one when Redis was reached.
+
+    `name` was no other process's before. `listen` is the path of a Unix socket, or host and port; `advertise` is what
+    others connect to, "" for what was bound. `secret` is known to all of them and to no other process. With a
+    `leader_address` a parent process appoints the leader: the process that listens there, in this epoch, and `others`
+    are the members that run already; without one a store elects.
+    """
+
+    name: str
+    secret: bytes
+    listen: str | tuple[str, int]
+    advertise: str = ""
+    leader_address: str | None = None
+    epoch: int = 0
+    others: tuple[str, ...] = ()
+    version: int = VERSION
+    """Of the protocol: processes of unequal ones do not join."""
+    server_tls: ssl.SSLContext | None = None
+    client_tls: ssl.SSLContext | None = None
+    address: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Where the others listen, by name, as the store lists them."""
+
+    @property
+    def is_appointed(self) -> bool:
+        """Whether a parent process has appointed this one to lead."""
+        return self.leader_address is not None and self.leader_address == self.listen
+
+
+def open_session(place: MemberPlace, address: str) -> tuple[aiohttp.ClientSession, str]:
+    """A session to the process at this address, and the root of its URLs. Close the session."""
+    if address.startswith("/"):
+        return aiohttp.ClientSession(connector=aiohttp.UnixConnector(address)), "http://member"
+    if place.client_tls is not None:
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=place.client_tls)), f"https://{address}"
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector()), f"http://{address}"

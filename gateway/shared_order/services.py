@@ -1,0 +1,371 @@
+"""Services between the processes of one order besides the order itself: the state of worker 0, shared counts, views.
+
+Every process answers at its port, to callers that have proved that they know the secret (gateway/cluster/hello.py), on
+connections of their own: a large answer does not hold up the order's frames. A worker that follows has no state file:
+`LeaderStore` is worker 0's store, asked so.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import aiohttp
+import msgspec
+from aiohttp import WSMsgType, web
+
+from gateway.cluster.hello import HelloError
+from gateway.shared_order.place import MemberPlace, open_session
+from gateway.shared_order.transport import CLOSE_S_MAX, accepting_socket, greet
+from gateway.store.base import (
+    AuditEntry,
+    Change,
+    Document,
+    Learnt,
+    News,
+    Store,
+    StoreFull,
+    StoreUnavailable,
+    UsageRow,
+)
+
+ANSWER_S_MAX: Final = 2.0
+BODY_BYTES_MAX: Final = 64 << 20
+STOP_S_MAX: Final = 0.2
+OK, NOT_FOUND, UNAVAILABLE, FULL = 200, 404, 503, 507  # as of HTTP
+
+Service = Callable[[bytes], Awaitable[bytes]]
+
+log = logging.getLogger(__name__)
+
+
+class _Question(msgspec.Struct, array_like=True):
+    number: int
+    service: str
+    body: bytes
+
+
+class _Answer(msgspec.Struct, array_like=True):
+    number: int
+    status: int
+    body: bytes
+
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_QUESTION: Final = msgspec.msgpack.Decoder(_Question)
+_ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
+
+
+class MemberPort:
+    """Where the others reach this process: the order's connections at /order, questions for `services` at /services."""
+
+    def __init__(
+        self, place: MemberPlace, *, order: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+    ) -> None:
+        """`order` answers GET /order, a WebSocket that proves itself."""
+        self._place = place
+        self._order = order
+        self.services: dict[str, Service] = {}
+        self._runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=STOP_S_MAX)
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen, and note the address in the place. Raises OSError."""
+        place = self._place
+        await self._runner.setup()
+        if isinstance(place.listen, str):
+            _remove(place.listen)  # of a worker 0 that was killed
+            await web.UnixSite(self._runner, place.listen).start()
+            place.address = place.listen
+            return
+        host, port = place.listen
+        await web.TCPSite(self._runner, host, port, ssl_context=place.server_tls).start()
+        bound = self._runner.addresses[0][1]
+        named = f"[{host}]" if ":" in host else host
+        place.address = place.advertise or f"{named}:{bound}"
+
+    async def stop(self) -> None:
+        for task in list(self._running):
+            task.cancel()
+        await self._runner.cleanup()
+        if isinstance(self._place.listen, str):
+            _remove(self._place.listen)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/order":
+            return await self._order(request)
+        if request.path == "/services":
+            return await self._serve(request)
+        return web.Response(status=NOT_FOUND)
+
+    async def _serve(self, request: web.BaseRequest) -> web.WebSocketResponse:
+        websocket = accepting_socket(BODY_BYTES_MAX)
+        await websocket.prepare(request)
+        try:
+            await greet(websocket, self._place)
+        except (HelloError, TimeoutError) as error:
+            log.warning("a connection of another process was refused: %s", error)
+            await websocket.close()
+            return websocket
+        async for message in websocket:
+            if message.type is not WSMsgType.BINARY:
+                break
+            task = asyncio.create_task(self._answer(websocket, _QUESTION.decode(message.data)))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return websocket
+
+    async def _answer(self, websocket: web.WebSocketResponse, asked: _Question) -> None:
+        service, status, body = self.services.get(asked.service), OK, b""
+        try:
+            if service is None:
+                status = NOT_FOUND
+            else:
+                body = await service(asked.body)
+        except StoreUnavailable as error:
+            status, body = UNAVAILABLE, str(error).encode()
+        except StoreFull as error:
+            status, body = FULL, str(error).encode()
+        except Exception:
+            log.exception("the service %s has failed", asked.service)
+            status = UNAVAILABLE
+        with suppress(ConnectionError, RuntimeError):  # the asking process is gone
+            await websocket.send_bytes(_pack(_Answer(asked.number, status, body)))
+
+
+class ServiceClient:
+    """Asks another process of the order, on one connection that is opened anew when it was lost. Made on the loop,
+    `close` it.
+    """
+
+    def __init__(self, place: MemberPlace, address: str) -> None:
+        self.address = address
+        self._place = place
+        self._session: aiohttp.ClientSession | None = None
+        self._websocket: aiohttp.ClientWebSocketResponse | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._asked: dict[int, asyncio.Future[_Answer]] = {}
+        self._number = 0
+
+    async def ask(self, service: str, body: bytes = b"") -> bytes:
+        """What the service answers. Raises StoreUnavailable where it does not answer, StoreFull."""
+        self._number += 1
+        number = self._number
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                websocket = await self._connected()
+                await websocket.send_bytes(_pack(_Question(number, service, body)))
+                answer = await answered
+        except (aiohttp.ClientError, HelloError, OSError, TimeoutError) as error:
+            raise StoreUnavailable(f"the process that has it does not answer: {error}") from error
+        finally:
+            del self._asked[number]
+        if answer.status == FULL:
+            raise StoreFull(answer.body.decode(errors="replace"))
+        if answer.status != OK:
+            raise StoreUnavailable(answer.body.decode(errors="replace") or f"status {answer.status}")
+        return bytes(answer.body)
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._websocket is not None:
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S_MAX):
+                    await self._websocket.close()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _connected(self) -> aiohttp.ClientWebSocketResponse:
+        async with self._connecting:
+            if self._websocket is None or self._websocket.closed:
+                if self._session is None:
+                    self._session, self._root = open_session(self._place, self.address)
+                websocket = await self._session.ws_connect(f"{self._root}/services", max_msg_size=BODY_BYTES_MAX)
+                try:
+                    await greet(websocket, self._place)
+                except BaseException:
+                    await websocket.close()
+                    raise
+                self._websocket = websocket
+                self._reading = asyncio.create_task(self._read(websocket), name=f"answers of {self.address}")
+            return self._websocket
+
+    async def _read(self, websocket: aiohttp.ClientWebSocketResponse) -> None:
+        try:
+            async for message in websocket:
+                if message.type is not WSMsgType.BINARY:
+                    break
+                answer = _ANSWER.decode(message.data)
+                asked = self._asked.get(answer.number)
+                if asked is not None and not asked.done():
+                    asked.set_result(answer)
+        finally:
+            if websocket.closed and self._websocket is websocket:
+                self._websocket = None
+            for each in self._asked.values():
+                if not each.done():
+                    each.set_exception(ConnectionResetError("the connection has ended"))
+
+
+class Peers:
+    """The services of the other processes, by name. Made on the loop, `close` it."""
+
+    def __init__(self, place: MemberPlace, leader: Callable[[], str | None]) -> None:
+        """`leader` names the process that leads; None: none, or this one."""
+        self._place = place
+        self._leader = leader
+        self._clients: dict[str, ServiceClient] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def ask_leader(self, service: str, body: bytes = b"") -> bytes:
+        """As `ask`, of the leader."""
+        if self._place.leader_address is not None:
+            return await self._client(self._place.leader_address, self._place.leader_address).ask(service, body)
+        leader = self._leader()
+        if leader is None:
+            raise StoreUnavailable("no process leads now")
+        return await self.ask(leader, service, body)
+
+    async def ask(self, member: str, service: str, body: bytes = b"") -> bytes:
+        """What the service of this member answers. Raises StoreUnavailable, StoreFull."""
+        address = self._place.addresses.get(member)
+        if address is None:
+            raise StoreUnavailable(f"{member} is not there")
+        return await self._client(member, address).ask(service, body)
+
+    def forget(self, member: str) -> None:
+        """Close the connection to a member that has ended."""
+        client = self._clients.pop(member, None)
+        if client is not None:
+            self._close_soon(client)
+
+    async def close(self) -> None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
+        await asyncio.gather(*self._closing)
+
+    def _client(self, member: str, address: str) -> ServiceClient:
+        client = self._clients.get(member)
+        if client is None or client.address != address:
+            if client is not None:
+                self._close_soon(client)
+            client = self._clients[member] = ServiceClient(self._place, address)
+        return client
+
+    def _close_soon(self, client: ServiceClient) -> None:
+        task = asyncio.create_task(client.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        Path(path).unlink()
+
+
+# -- the store -----------------------------------------------------------------------------------------------
+
+
+class _UsageOf(msgspec.Struct, array_like=True):
+    first_day: str
+    last_day: str
+    tenant: str | None
+    writer: str | None
+
+
+_NEWS: Final = msgspec.msgpack.Decoder(News)
+_ROWS: Final = msgspec.msgpack.Decoder(tuple[UsageRow, ...])
+_USAGE_OF: Final = msgspec.msgpack.Decoder(_UsageOf)
+_LEARNT: Final[msgspec.msgpack.Decoder[Learnt | None]] = msgspec.msgpack.Decoder(Learnt | None)
+_INT: Final = msgspec.msgpack.Decoder(int)
+_TEXT: Final = msgspec.msgpack.Decoder(str)
+
+
+def store_services(store: Store) -> dict[str, Service]:
+    """What LeaderStore asks, answered by this store."""
+
+    async def news(body: bytes) -> bytes:
+        return _pack(await store.news(_INT.decode(body)))
+
+    async def put_usage(body: bytes) -> bytes:
+        await store.put_usage(_ROWS.decode(body))
+        return b""
+
+    async def usage(body: bytes) -> bytes:
+        of = _USAGE_OF.decode(body)
+        return _pack(
+            await store.usage(first_day=of.first_day, last_day=of.last_day, tenant=of.tenant, writer=of.writer)
+        )
+
+    async def learnt(body: bytes) -> bytes:
+        return _pack(await store.learnt(_TEXT.decode(body)))
+
+    return {"news": news, "put_usage": put_usage, "usage": usage, "learnt": learnt}
+
+
+class LeaderStore:
+    """Worker 0's store, as a follower uses it: it reads what the admin API has set, and writes its usage."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._is_available = True
+
+    @property
+    def is_available(self) -> bool:
+        return self._is_available
+
+    async def open(self) -> None:
+        """It is open where worker 0 answers."""
+
+    async def close(self) -> None:
+        """It stays open for others."""
+
+    async def news(self, since: int) -> News:
+        return _NEWS.decode(await self._ask("news", since))
+
+    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+        await self._ask("put_usage", tuple(rows))
+
+    async def usage(
+        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+    ) -> tuple[UsageRow, ...]:
+        return _ROWS.decode(await self._ask("usage", _UsageOf(first_day, last_day, tenant, writer)))
+
+    async def learnt(self, name: str) -> Learnt | None:
+        return _LEARNT.decode(await self._ask("learnt", name))
+
+    async def put_learnt(self, learnt: Learnt) -> None:
+        _only_leader()
+
+    async def commit(
+        self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
+    ) -> tuple[Document, ...]:
+        _only_leader()
+
+    async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
+        _only_leader()
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        _only_leader()
+
+    async def _ask(self, service: str, of: Any) -> bytes:
+        try:
+            said = await self._peers.ask_leader(service, _pack(of))
+        except StoreUnavailable:
+            self._is_available = False
+            raise
+        self._is_available = True
+        return said
+
+
+def _only_leader() -> NoReturn:
+    raise StoreUnavailable("only worker 0 writes the state")

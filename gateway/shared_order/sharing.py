@@ -1,0 +1,221 @@
+"""What processes of one order count or remember together besides: budgets, stored responses.
+
+The leader admits to budgets for all. A follower asks it before each call whose tenant or key has one, and tells it with
+the question what it has spent and reserved of them by now, so nothing is admitted twice. All counts are told every
+EXCHANGE_S besides.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Final
+
+import msgspec
+
+from gateway.intake.stored_responses import ID_CHARS_MAX, StoredResponse, StoredResponses
+from gateway.state.budgets import BudgetClaim, Budgets, Overrun, Spent, holder_name
+from gateway.store.base import StoreFull, StoreUnavailable
+
+EXCHANGE_S: Final = 0.25
+GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing more; as rule 17 has it of slots
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+
+
+class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
+    """What one process has spent and reserved, as Budgets.spent_here says: of all holders, or those that its `claims`
+    are for.
+    """
+
+    member: str
+    writer: str
+    is_whole: bool
+    spent: Spent
+    reserved: Mapping[str, int]
+    claims: tuple[BudgetClaim, ...] = ()
+
+
+class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
+    """What all others have: spent by writer, and reserved; of the holders that the report was of. `overruns` answers
+    its claims, one each: None grants it.
+    """
+
+    spent: Mapping[str, Spent]
+    reserved: Mapping[str, int]
+    overruns: tuple[Overrun | None, ...]
+
+
+_REPORT: Final = msgspec.msgpack.Decoder(BudgetReport)
+_SUMS: Final = msgspec.msgpack.Decoder(BudgetSums)
+
+
+class BudgetShares:
+    """The leader's side: the budgets' counts of all processes. Mutable."""
+
+    def __init__(self, budgets: Budgets, writer: str) -> None:
+        self._budgets = budgets
+        self._writer = writer
+        self._spent: dict[str, dict[str, dict[str, int]]] = {}  # by writer, by day, by holder
+        self._reserved: dict[str, Counter[str]] = {}  # by member, by holder
+        self._sum: Counter[str] = Counter()
+        self._told_at: dict[str, float] = {}  # by member
+        budgets.reserved_elsewhere = self._sum
+
+    def told(self, body: bytes, now: float) -> bytes:
+        """A follower's report; the answer is what all others have, and whether its claims are granted."""
+        report = _REPORT.decode(body)
+        self._told_at[report.member] = now
+        for member in [each for each, at in self._told_at.items() if now - at > GONE_S]:
+            self.gone(member)
+        self._budgets.spent_elsewhere(report.writer, report.spent)
+        spent = self._spent.setdefault(report.writer, {})
+        for day, by_holder in report.spent.items():
+            spent.setdefault(day, {}).update(by_holder)
+        if report.is_whole:
+            self._reserve(report.member, dict.fromkeys(self._reserved.get(report.member, ()), 0))
+        self._reserve(report.member, report.reserved)
+        overruns = tuple(self._claimed(report.member, claim) for claim in report.claims)
+        return _pack(self._sums_for(report, overruns))
+
+    def gone(self, member: str) -> None:
+        """A process has ended, and reserves nothing more. What it spent stays."""
+        self._told_at.pop(member, None)
+        self._reserve(member, dict.fromkeys(self._reserved.get(member, ()), 0))
+
+    def _claimed(self, member: str, claim: BudgetClaim) -> Overrun | None:
+        over = self._budgets.spent_by(claim.tenant, claim.key, claim.prompt_tokens)
+        if over is None:
+            names = [holder_name(each) for each in self._budgets.holders(claim.tenant, claim.key)]
+            known = self._reserved[member]
+            self._reserve(member, {name: known[name] + claim.expected_tokens for name in names})
+        return over
+
+    def _reserve(self, member: str, reserved: Mapping[str, int]) -> None:
+        known = self._reserved.setdefault(member, Counter())
+        for name, tokens in reserved.items():
+            self._sum[name] += tokens - known[name]
+            known[name] = tokens
+
+    def _sums_for(self, report: BudgetReport, overruns: tuple[Overrun | None, ...]) -> BudgetSums:
+        named = {holder for claim in report.claims for holder in self._budgets.holders(claim.tenant, claim.key)}
+        spent, reserved = self._budgets.spent_here(None if report.is_whole else named)
+        names = {*self._sum, *reserved} if report.is_whole else set(map(holder_name, named))
+        theirs = self._reserved[report.member]
+        others = {name: self._sum[name] - theirs[name] + reserved.get(name, 0) for name in names}
+        by_writer: dict[str, Spent] = {
+            writer: {day: {name: each[name] for name in names & each.keys()} for day, each in days.items()}
+            for writer, days in self._spent.items()
+            if writer != report.writer
+        }
+        return BudgetSums({self._writer: spent, **by_writer}, others, overruns)
+
+
+class FollowerBudgets:
+    """A follower's side: asks the leader for each call of a budget, and tells it all counts. While this process leads,
+    it decides itself.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        budgets: Budgets,
+        writer: str,
+        *,
+        is_leading: Callable[[], bool],
+        ask: Callable[[str, bytes], Awaitable[bytes]],
+    ) -> None:
+        """`ask` asks the leader's service of this name. Raises StoreUnavailable, StoreFull."""
+        self._member, self._budgets, self._writer = member, budgets, writer
+        self._is_leading, self._ask = is_leading, ask
+        self._waiting: list[tuple[BudgetClaim, asyncio.Future[Overrun | None]]] = []
+        self._is_asked = asyncio.Event()
+        self._told_all_at = -inf
+        budgets.claim_elsewhere = self._claim
+
+    async def run(self) -> None:
+        """Exchange counts, one message at a time so that none overtakes another: at once while calls wait."""
+        while True:
+            waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []
+            self._is_asked.clear()
+            if self._is_leading():
+                _answer(waiting, [None] * len(waiting))
+            else:
+                await self._exchange(waiting)
+            # Calls that were granted reserve here what they claimed, before the next report says what is reserved.
+            await asyncio.sleep(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXCHANGE_S):
+                    await self._is_asked.wait()
+
+    async def _claim(self, claim: BudgetClaim) -> Overrun | None:
+        if self._is_leading():
+            return None
+        answer: asyncio.Future[Overrun | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((claim, answer))
+        self._is_asked.set()
+        return await answer
+
+    async def _exchange(self, waiting: list[tuple[BudgetClaim, "asyncio.Future[Overrun | None]"]]) -> None:
+        budgets, claims = self._budgets, tuple(claim for claim, _ in waiting)
+        now = asyncio.get_running_loop().time()
+        is_whole = now - self._told_all_at >= EXCHANGE_S
+        named = {holder for claim in claims for holder in budgets.holders(claim.tenant, claim.key)}
+        counts = budgets.spent_here(None if is_whole else named)
+        try:
+            body = await self._ask(
+                "budgets", _pack(BudgetReport(self._member, self._writer, is_whole, *counts, claims))
+            )
+        except (StoreUnavailable, StoreFull) as error:
+            for _, answer in waiting:
+                if not answer.done():
+                    answer.set_exception(StoreUnavailable(str(error)))
+            return
+        sums = _SUMS.decode(body)
+        self._told_all_at = now if is_whole else self._told_all_at
+        for writer, spent in sums.spent.items():
+            budgets.spent_elsewhere(writer, spent)
+        budgets.reserved_elsewhere = {**({} if is_whole else budgets.reserved_elsewhere), **sums.reserved}
+        _answer(waiting, sums.overruns)
+
+
+def _answer(
+    waiting: list[tuple[BudgetClaim, "asyncio.Future[Overrun | None]"]], overruns: Sequence[Overrun | None]
+) -> None:
+    for (_, answer), over in zip(waiting, overruns, strict=True):
+        if not answer.done():
+            answer.set_result(over)
+
+
+class SharedResponses(StoredResponses):
+    """Stored responses of all processes: a client may ask for one at any of them."""
+
+    def __init__(self, tell: Callable[[bytes], None], ask: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """`tell` sends what was made here to the others; `ask` asks them for one by its id, b"": none has it."""
+        super().__init__()
+        self._tell, self._ask = tell, ask
+
+    async def fetch(self, response_id: str) -> None:
+        if self.known(response_id) is None and len(response_id) <= ID_CHARS_MAX:
+            with suppress(StoreUnavailable, StoreFull):  # then it is not found
+                body = await self._ask(response_id.encode())
+                if body:
+                    super().made(response_id, _KEPT.decode(body))
+
+    def told(self, response_id: str) -> bytes:
+        """What another process is told of it; b"": it is not known."""
+        kept = self.known(response_id)
+        return b"" if kept is None else _pack(kept)
+
+    def made(self, response_id: str, kept: StoredResponse) -> None:
+        super().made(response_id, kept)
+        self._tell(_pack((response_id, kept)))
+
+    def made_elsewhere(self, body: bytes) -> None:
+        """Another process has told of one."""
+        super().made(*_MADE.decode(body))
+
+
+_KEPT: Final = msgspec.msgpack.Decoder(StoredResponse)
+_MADE: Final = msgspec.msgpack.Decoder(tuple[str, StoredResponse])

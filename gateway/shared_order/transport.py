@@ -1,0 +1,129 @@
+"""Transport: frames of the shared order over WebSockets of aiohttp, on TCP or a Unix socket (place.py).
+
+Each side proves first that it knows the shared secret (gateway/cluster/hello.py). What is to be sent waits in a queue
+of the connection, whose size and age the order is told, so that a side that does not read is noticed (rule 26).
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from typing import Any, Final
+
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
+
+from gateway.cluster.hello import NONCE_BYTES, Handshake, HelloError
+from gateway.cluster.wire import FRAME_BYTES_MAX
+from gateway.shared_order.place import MemberPlace
+
+Socket = web.WebSocketResponse | ClientWebSocketResponse
+
+GREETING_S_MAX: Final = 5.0
+CLOSE_S_MAX: Final = 0.5
+
+
+class OrderConnection:
+    """An open connection to a peer that has proved itself. Made and used on one loop."""
+
+    def __init__(self, websocket: Socket, peer: str, clock: Callable[[], float]) -> None:
+        self.peer = peer
+        self._websocket = websocket
+        self._clock = clock
+        self._queue: deque[tuple[bytes, float]] = deque()
+        self._queued_bytes = 0
+        self._waiting: asyncio.Future[None] | None = None  # the writer waits for something to send
+        self._rest: Awaitable[None] | None = None  # of what is being sent
+        self._sending_since: float | None = None
+        self._sending_bytes = 0
+        self._closing = False
+        self._writer = asyncio.create_task(self._write(), name=f"write to {peer}")
+
+    def send(self, body: bytes) -> None:
+        """Send this after all that was sent before: at once where the peer reads, because a turn of a busy loop is
+        several milliseconds.
+        """
+        if self._waiting is None or self._waiting.done() or self._closing:  # the writer is at work
+            self._queue.append((body, self._clock()))
+            self._queued_bytes += len(body)
+            return
+        sending = self._websocket.send_bytes(body)
+        with suppress(StopIteration, OSError, ConnectionError, RuntimeError):  # it is sent, or the reader notices
+            self._rest = _Rest(sending, sending.send(None))
+            self._sending_since, self._sending_bytes = self._clock(), len(body)
+            self._waiting.set_result(None)
+
+    def unsent(self, now: float) -> tuple[int, float]:
+        """The bytes that the peer's side has not taken, and for how long the oldest of them wait."""
+        since = self._sending_since if self._sending_since is not None else (self._queue[0][1] if self._queue else now)
+        return self._queued_bytes + self._sending_bytes, now - since
+
+    async def run(self, received: Callable[[bytes], None]) -> None:
+        """Give every message to `received` until the connection ends. Raises what `received` raises."""
+        try:
+            async for message in self._websocket:
+                if message.type is not WSMsgType.BINARY:
+                    return
+                received(message.data)
+        finally:
+            self._closing = True
+            self._writer.cancel()
+
+    def close(self) -> None:
+        """Close it at once: what is queued is not sent."""
+        if not self._closing:
+            self._closing = True
+            self._writer.cancel()
+            self._ending = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        with suppress(OSError, TimeoutError, ConnectionError):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self._websocket.close()
+
+    async def _write(self) -> None:
+        with suppress(OSError, ConnectionError, RuntimeError):  # the reading side notices that it is gone
+            while True:
+                while self._queue or self._rest is not None:
+                    if self._rest is None:
+                        body, self._sending_since = self._queue.popleft()
+                        self._queued_bytes -= len(body)
+                        self._sending_bytes = len(body)
+                        self._rest = self._websocket.send_bytes(body)
+                    await self._rest
+                    self._rest, self._sending_since, self._sending_bytes = None, None, 0
+                self._waiting = asyncio.get_running_loop().create_future()
+                await self._waiting
+                self._waiting = None
+
+
+class _Rest:
+    """The rest of a coroutine that was begun without a task, and waits for a future. Await it once."""
+
+    def __init__(self, begun: Coroutine[Any, Any, None], future: Any) -> None:
+        self._begun = begun
+        self._future = future
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield self._future
+        yield from self._begun.__await__()
+
+
+async def greet(websocket: Socket, place: MemberPlace) -> str:
+    """Exchange proofs, and return the peer's name. Raises HelloError, TimeoutError."""
+    handshake = Handshake(place.secret, place.name, secrets.token_bytes(NONCE_BYTES), version=place.version)
+    async with asyncio.timeout(GREETING_S_MAX):
+        await websocket.send_bytes(handshake.hello())
+        while handshake.peer is None:
+            message = await websocket.receive()
+            if message.type is not WSMsgType.BINARY:
+                raise HelloError("the connection ended before a greeting")
+            reply = handshake.received(message.data)
+            if reply is not None:
+                await websocket.send_bytes(reply)
+    return handshake.peer
+
+
+def accepting_socket(bytes_max: int = FRAME_BYTES_MAX) -> web.WebSocketResponse:
+    """A server's side of a connection, with messages of at most so many bytes. Pings are the order's own."""
+    return web.WebSocketResponse(max_msg_size=bytes_max + 1, compress=False, timeout=CLOSE_S_MAX)

@@ -1,0 +1,98 @@
+"""Redis election: the key of the leader, the list of members, and the last checkpoint, in one Redis or Valkey server.
+
+It has two connections of its own: a checkpoint that is written must not delay a renewal.
+"""
+
+import secrets
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, Final
+
+from redis.asyncio import Connection, Redis
+from redis.exceptions import RedisError
+
+from gateway.cluster.election import MEMBER_S, StoreCall, StoreView
+from gateway.cluster.promise import LEASE_S
+from gateway.store.base import StoreUnavailable
+from gateway.store.redis_store import TIMEOUT_S, connections
+
+SECRET_BYTES: Final = 32
+
+
+class RedisElection:
+    """See `ElectionStore`. Made and used on one loop."""
+
+    def __init__(
+        self, url: str, *, prefix: str = "fairlead", timeout_s: float = TIMEOUT_S, options: dict[str, Any] | None = None
+    ) -> None:
+        """Arguments as for RedisStore."""
+        self.on_connected: Callable[[], None] = lambda: None
+        """Called with every new connection: it may lead to a server that knows less."""
+        self._name = f"{{{prefix}}}:cluster-".__add__
+        given = options or {}
+        elects = {"redis_connect_func": self._connected, **given}
+        self._redis = Redis(connection_pool=connections(url, timeout_s=timeout_s, options=elects))
+        self._besides = Redis(connection_pool=connections(url, timeout_s=timeout_s, options=given))
+        script = resources.files("gateway.store").joinpath("data", "elect.lua").read_text(encoding="utf-8")
+        self._script = self._redis.register_script(script)
+        self._secret: str | None = None  # of all members, where only the server knows one
+
+    async def call(self, call: StoreCall) -> StoreView:
+        """Make one call. Raises StoreUnavailable within the timeout."""
+        keys = [self._name(name) for name in ("leader", "epochs", "members")]
+        args = [call.ask.value, call.member, call.address, call.epoch, int(LEASE_S * 1000), int(MEMBER_S * 1000)]
+        try:
+            leader, epoch, counter, *members = await self._script(keys=keys, args=args)
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        listed = {name.decode(): address.decode() for name, address in zip(members[::2], members[1::2], strict=True)}
+        return StoreView(leader.decode() or None, epoch, listed, counter)
+
+    async def put_checkpoint(self, body: bytes) -> None:
+        """Keep this checkpoint in place of the one before, and the members' secret: the server may have lost both.
+        Raises StoreUnavailable.
+        """
+        kept: dict[str, bytes | str] = {self._name("checkpoint"): body}
+        if self._secret is not None:
+            kept[self._name("secret")] = self._secret
+        try:
+            async with self._besides.pipeline(transaction=False) as pipeline:
+                for key, value in kept.items():
+                    pipeline.set(key, value)
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def checkpoint(self) -> bytes | None:
+        """The checkpoint that was kept last. Raises StoreUnavailable."""
+        try:
+            body: Any = await self._besides.get(self._name("checkpoint"))
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        return None if body is None else bytes(body)
+
+    async def shared_secret(self) -> bytes:
+        """A secret of all that use this server and prefix, made by the first that asks. Raises StoreUnavailable."""
+        key = self._name("secret")
+        try:
+            await self._besides.set(key, secrets.token_hex(SECRET_BYTES), nx=True)
+            found: Any = await self._besides.get(key)
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        if found is None:
+            raise StoreUnavailable("Redis: it has forgotten what it was just told")
+        self._secret = found.decode()
+        return bytes.fromhex(self._secret)
+
+    async def close(self) -> None:
+        for redis in (self._redis, self._besides):
+            await redis.aclose()
+            await redis.connection_pool.aclose()
+
+    async def _connected(self, connection: Connection) -> None:
+        await connection.on_connect()
+        self.on_connected()
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"Redis: {error or type(error).__name__}")

@@ -1,0 +1,69 @@
+"""WorkerPlace: what the parent tells a worker at its start."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.shared_order.place import MemberPlace
+
+SOCKET_NAME = "leader"
+"""In the private folder: where worker 0 listens for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """One worker's place among `workers`. Worker 0 leads.
+
+    `name` was no other process's before. `epoch` counts the starts of worker 0. `others` are the names of the workers
+    that run already. `secret` is known to the workers of this parent alone, and `control` is the reading end of a pipe
+    on which the parent names workers that have died; its end says that the parent has.
+    """
+
+    index: int
+    workers: int
+    name: str
+    epoch: int
+    others: tuple[str, ...]
+    secret: bytes
+    folder: Path
+    listening: socket.socket
+    control: int
+
+    @property
+    def is_leading(self) -> bool:
+        return self.index == 0
+
+    @property
+    def counters_file(self) -> Path:
+        """What worker 0 has counted, for the next one."""
+        return self.folder / "counters"
+
+    def place(self) -> MemberPlace:
+        """Its place in the order: it reaches the others by sockets in the private folder, each named as its worker."""
+        leader = str(self.folder / SOCKET_NAME)
+        return MemberPlace(
+            name=self.name,
+            secret=self.secret,
+            listen=leader if self.is_leading else str(self.folder / self.name),
+            leader_address=leader,
+            epoch=self.epoch,
+            others=self.others,
+            addresses=_Sockets(self.folder),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sockets(Mapping[str, str]):
+    """Where each follower listens, by name."""
+
+    folder: Path
+
+    def __getitem__(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.name for path in self.folder.iterdir())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

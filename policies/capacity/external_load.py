@@ -1,0 +1,58 @@
+"""External load: what other clients run at a backend, measured as its counts minus ours.
+
+A request of ours that came or went between a measurement and its arrival looks like external load once; external load
+stays. So the least of the last observations counts.
+"""
+
+from collections import deque
+
+from policies.types import BackendLoad
+
+OBSERVATIONS = 3
+
+
+class ExternalLoad:
+    """The last observations of what is not ours at one backend. Mutable."""
+
+    __slots__ = ("_requests", "_tokens")
+
+    def __init__(self) -> None:
+        self._requests = deque([0], OBSERVATIONS)
+        self._tokens = deque([0.0], OBSERVATIONS)
+
+    def forget(self) -> None:
+        """Drop all observations: the next one counts alone."""
+        self._requests.clear()
+        self._tokens.clear()
+
+    def observe(
+        self,
+        load: BackendLoad,
+        *,
+        sequences: int,
+        held_tokens: float,
+        shared_tokens: float,
+        sequences_limit: int,
+        tokens_limit: float,
+    ) -> None:
+        """Observe what a measurement has beyond our `sequences`, the KV tokens of their own (`held_tokens`) and of
+        shared blocks, and what other replicas may run there: their share of the limits.
+        """
+        if load.requests_running is not None:
+            theirs = load.requests_running + (load.requests_waiting or 0) - sequences
+            theirs -= sequences_limit - load.share.of(sequences_limit)
+            self._requests.append(max(0, theirs))
+        if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
+            theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - shared_tokens
+            theirs_tokens -= load.untold_tokens
+            if load.share.replicas > 1:
+                theirs_tokens -= tokens_limit * (1 - 1 / load.share.replicas)
+            self._tokens.append(max(0.0, theirs_tokens))
+
+    def least(self) -> tuple[int, float]:
+        """Requests and KV tokens that are there in any case."""
+        return min(self._requests, default=0), min(self._tokens, default=0.0)
+
+    def most(self) -> tuple[int, float]:
+        """The most requests and KV tokens of the last observations: one that was just preempted holds less by now."""
+        return max(self._requests, default=0), max(self._tokens, default=0.0)

@@ -1,0 +1,121 @@
+"""Tier reserves: the parts of one backend that only one tier may enter, configured or learnt (reserve.py).
+
+A tier's reserve counts as occupied for all other tiers, as far as the tier does not use it itself. A learnt reserve is
+kept free beside what the tier uses, and is at most the tier's part of the backend by its weight.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, inf
+from types import MappingProxyType
+
+from policies.capacity.reserve import NONE, FloatingReserve, Room
+from policies.reservation import Reservation
+from policies.types import ReserveView
+
+ROUNDING = 1e-9  # 0.07 of 100 slots are 7, although the product is 7.000000000000001
+NO_RESERVES: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class TierUse:
+    """Sequences and KV tokens of one tier at one backend."""
+
+    sequences: int = 0
+    tokens: float = 0.0
+
+
+NOTHING = TierUse()
+
+
+class TierReserves:
+    """The reserves of all tiers at one backend, and what each tier uses there. Mutable."""
+
+    __slots__ = ("_configured", "_entitled", "_learnt", "_ratios", "_sequences_max", "_tokens_max", "has_any", "used")
+
+    def __init__(self, ratios: Mapping[str, float]) -> None:
+        self.used: defaultdict[str, TierUse] = defaultdict(TierUse)
+        """What each tier uses."""
+        self.has_any = False
+        self._ratios, self._entitled = ratios, NO_RESERVES
+        self._configured: dict[str, TierUse] = {}
+        self._learnt: dict[str, FloatingReserve] = {}
+        self._sequences_max, self._tokens_max = 0, 0.0
+
+    def set_tiers(self, ratios: Mapping[str, float], entitled: Mapping[str, float]) -> None:
+        """Set the configured reserve of each tier, as a part of the backend, and the part that each is `entitled` to by
+        its weight. `sized` has to follow.
+        """
+        self._ratios, self._entitled = ratios, entitled
+        self._learnt = {tier_id: each for tier_id, each in self._learnt.items() if tier_id in entitled}
+
+    def sized(self, sequences: int, tokens: float, *, sequences_max: int, tokens_max: float) -> None:
+        """Set the size of the backend: what may run there, and what of it may be ours beside external load."""
+        self._sequences_max, self._tokens_max = sequences_max, tokens_max
+        self._configured = {
+            tier_id: TierUse(ceil(ratio * sequences - ROUNDING), ratio * tokens)
+            for tier_id, ratio in self._ratios.items()
+        }
+        self.has_any = bool(self._configured or self._learnt)
+
+    def kept_for_others(self, tier_id: str, now: float) -> TierUse:
+        """The unused part of the other tiers' reserves."""
+        kept = TierUse()
+        for other_id, reserve in self._configured.items():
+            if other_id != tier_id:
+                used = self.used[other_id]
+                kept.sequences += max(0, reserve.sequences - used.sequences)
+                kept.tokens += max(0.0, reserve.tokens - used.tokens)
+        for other_id in self._learnt:
+            if other_id != tier_id:
+                used, reserve = self.used[other_id], self._configured.get(other_id, NOTHING)
+                free = self._free(other_id, now)
+                kept.sequences += max(0, free.sequences - max(0, reserve.sequences - used.sequences))
+                kept.tokens += max(0.0, free.tokens - max(0.0, reserve.tokens - used.tokens))
+        return kept
+
+    def own_room(self, tier_id: str, now: float) -> Room:
+        """What is free of the tier's own reserve; negative where the tier uses more than that."""
+        used, reserve = self.used[tier_id], self._configured.get(tier_id, NOTHING)
+        sequences, tokens = reserve.sequences - used.sequences, reserve.tokens - used.tokens
+        free = self._free(tier_id, now)
+        return Room(max(sequences, free.sequences), max(tokens, free.tokens))
+
+    def came(self, reservation: Reservation, now: float) -> None:
+        """Learn what the tier needs free: a request came that could not have waited for a slot to come free."""
+        learnt = self._learnt.get(reservation.tier_id)
+        if learnt is None:
+            learnt = self._learnt[reservation.tier_id] = FloatingReserve()
+        learnt.came(reservation.sequences, reservation.tokens, now)
+        self.has_any = True
+
+    def ended(self, reservation: Reservation, *, is_roomy: bool) -> None:
+        """Record what any request frees. `is_roomy`: less than half of the backend is in use."""
+        for learnt in self._learnt.values():
+            learnt.ended(reservation.sequences, reservation.tokens, is_roomy=is_roomy)
+
+    def needs(self, tier_id: str, now: float) -> Room:
+        """The learnt reserve of the tier: what has to be free here for its next arrival."""
+        learnt = self._learnt.get(tier_id)
+        return NONE if learnt is None else learnt.needed(now)
+
+    def views(self, now: float) -> dict[str, ReserveView]:
+        """The reserve of each tier: the configured one, or the learnt one where that is larger."""
+        held = {}
+        for tier_id in self._configured.keys() | self._learnt.keys():
+            configured = self._configured.get(tier_id, NOTHING)
+            learnt = self._bounded(self.needs(tier_id, now), tier_id)
+            tokens = max(learnt.tokens, 0.0 if configured.tokens == inf else configured.tokens)
+            held[tier_id] = ReserveView(max(configured.sequences, learnt.sequences), round(tokens))
+        return held
+
+    def _free(self, tier_id: str, now: float) -> Room:
+        """What the tier's learnt reserve still holds free."""
+        learnt = self._learnt.get(tier_id)
+        return NONE if learnt is None else self._bounded(learnt.free(now), tier_id)
+
+    def _bounded(self, room: Room, tier_id: str) -> Room:
+        """The room, bounded by the tier's part of the backend by its weight."""
+        part = self._entitled.get(tier_id, 1.0)
+        return Room(min(room.sequences, int(part * self._sequences_max)), min(room.tokens, part * self._tokens_max))

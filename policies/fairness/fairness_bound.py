@@ -1,0 +1,32 @@
+"""FairnessBound: how far the service of two tenants may differ under one policy (bounds.py says what is bounded)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessBound:
+    """One policy's bounds, in multiples of U + K. `ahead` names the policy's parameter that is K; None: K = 0.
+
+    VTC's accounts move when a request is refunded (its prompt was estimated too long, or its backend failed), and U
+    includes that. Deficits were refilled meanwhile and keep the refill. A bound then grows by all that can be refunded
+    at once (`plus_refunds`), or holds only until a refund (`until_refund`).
+    """
+
+    ahead: str | None = None
+    both_wait: float = 2.0
+    one_waits: float = 4.0
+    until_sent: float = 2.0
+    plus_refunds: bool = False
+    until_refund: bool = False
+
+    @property
+    def formula(self) -> str:
+        """`both_wait` as a formula to read, such as "2 (U + K)"."""
+        return f"{self.both_wait:g} {'U' if self.ahead is None else '(U + K)'}"
+
+    def ahead_service(self, parameters: Mapping[str, object]) -> float:
+        """K under these parameters of the policy."""
+        ahead = 0.0 if self.ahead is None else parameters[self.ahead]
+        assert isinstance(ahead, int | float), self.ahead
+        return float(ahead)

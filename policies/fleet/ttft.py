@@ -1,0 +1,105 @@
+"""TTFT by backend: when a request would get its first token at each backend, if it is sent as soon as there is room.
+
+It counts what is in flight there by the backend's step-time model, and what is sent before the request. Which requests
+those are is the forecaster's question (policies/slo/ttft_forecast.py).
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from policies.capacity.backend import BackendCapacity
+from policies.envelope import due_no_later
+from policies.fleet.fleet import Fleet
+from policies.types import Request
+
+
+class TtftForecast(NamedTuple):
+    """The forecast TTFT of a request at one backend, in seconds from now."""
+
+    ttft_s: float
+    backend_id: str
+
+
+class WorkAhead(NamedTuple):
+    """What is sent to a backend before a request that waits: sequences, and their prompt and output tokens."""
+
+    sequences: float
+    tokens: float
+
+
+class TtftByBackend:
+    """Forecasts of the TTFT at each backend of a fleet. Reads the fleet and keeps nothing."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def forecasts(
+        self,
+        request: Request,
+        now: float,
+        *,
+        output_tokens: float,
+        ahead: WorkAhead | None = None,
+        among: Collection[str] | None = None,
+    ) -> list[TtftForecast]:
+        """The forecast TTFT of the request, sent as soon as there is a slot for it, at each eligible backend (or each
+        `among` these) that serves, in order of backend id. Backends without a sure step-time model are left out. It
+        counts what is in flight and, where there is no room now, what goes `ahead` of the request at each backend.
+        `output_tokens` is the request's predicted output.
+        """
+        self._fleet.clock.now = now
+        due_at, found = due_no_later(request), []
+        for capacity in self._serving(request, now, among):
+            slot_in_s = _slot_in_s(capacity, request, output_tokens, ahead)
+            ttft_s = capacity.ttft_s(self._prefill_tokens(request, capacity.id), due_at=due_at)
+            if ttft_s is not None:
+                found.append(TtftForecast(max(slot_in_s, 0.0) + ttft_s, capacity.id))
+        return sorted(found, key=lambda forecast: forecast.backend_id)
+
+    def least_s(self, request: Request, now: float, among: Collection[str] | None = None) -> float | None:
+        """Seconds until the first token at the best serving backend (or `among` these) if no other prompt were ahead
+        there; None where one of them has no sure step-time model, or there is none.
+        """
+        least: list[float] = []
+        for capacity in self._serving(request, now, among):
+            if capacity.work.model is None or not capacity.work.is_sure:
+                return None
+            least.append(capacity.work.prefill_s(self._prefill_tokens(request, capacity.id)))
+        return min(least, default=None)
+
+    def mean_output_tokens(self) -> float:
+        """The mean predicted output of the sequences that run; 0 when nothing runs."""
+        running = [capacity.work for capacity in self._fleet.backends.values() if capacity.work.sequences]
+        return sum(work.output_tokens for work in running) / max(1, sum(work.sequences for work in running))
+
+    def serving_count(self, request: Request, now: float) -> int:
+        """The number of eligible backends that serve."""
+        return len(self._fleet.serving(request, now))
+
+    def _serving(self, request: Request, now: float, among: Collection[str] | None) -> list[BackendCapacity]:
+        fleet = self._fleet
+        if among is None:
+            return fleet.serving(request, now)
+        return [fleet.backends[each] for each in among if fleet.serves(each, now)]
+
+    def _prefill_tokens(self, request: Request, backend_id: str) -> int:
+        """Tokens of the prompt that this backend would have to compute."""
+        cached = self._fleet.cached_tokens
+        return max(1, request.prompt_tokens - (cached(request, backend_id) if cached is not None else 0))
+
+
+def _slot_in_s(capacity: BackendCapacity, request: Request, output_tokens: float, ahead: WorkAhead | None) -> float:
+    """Seconds until there are slots and memory for the request and for what is `ahead`, if requests end at their mean
+    rate. With anything `ahead` there is no room now, whatever the counts say. 0 without a step-time model.
+    """
+    if capacity.work.model is None or not capacity.sequences:
+        return 0.0
+    sequences: float = request.choices
+    tokens = request.prompt_tokens + output_tokens
+    if ahead is not None:
+        sequences, tokens = sequences + ahead.sequences, tokens + ahead.tokens
+    slots_short = sequences if ahead is not None else capacity.sequences + sequences - capacity.sequences_max
+    tokens_short = capacity.tokens_held_max + tokens - capacity.tokens_max
+    ends = max(slots_short, tokens_short / max(1.0, capacity.tokens / capacity.sequences))
+    # As many end in the time of one answer as run.
+    return max(0.0, ends) * capacity.work.decode_s * capacity.work.mean_output_tokens / capacity.sequences

@@ -1,0 +1,45 @@
+"""Arrangement: the fair queues that the present policies make of a pool, and what those policies read.
+
+All parts of a Scheduler share this one object, so that a switch of policies (policy_switch.py) replaces the queues for
+all of them at once.
+"""
+
+from collections.abc import Collection
+
+from policies.fleet.fleet import Fleet
+from policies.placement import ArrivalPlacement, LeastReserved, Placement
+from policies.pool.slot_fitting import SlotFitting
+from policies.queueing.fair_queues import FairQueues, PresentQueues, QueueFactory
+from policies.queues import PoolQueues
+
+
+class Arrangement(PresentQueues):
+    """The fair queues of a pool. Mutable."""
+
+    def __init__(
+        self,
+        placement: Placement | ArrivalPlacement,
+        factory: QueueFactory,
+        *,
+        queues: PoolQueues,
+        slot_fitting: SlotFitting,
+        fleet: Fleet,
+    ) -> None:
+        self.factory = factory
+        self._queues = queues
+        self._slot_fitting = slot_fitting
+        self._fleet = fleet
+        super().__init__(self.arrange(placement))
+
+    def arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> FairQueues:
+        """Make the queues of this placement, and tell it which requests (`running`) are already dispatched. The pool
+        goes on with its present queues until these are put in their place.
+        """
+        self.placement = placement
+        # Where a request waits for one backend, there is no backend to choose any more.
+        self._slot_fitting.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
+        order = self.factory.make_order()  # an instance to read its flags from
+        self.reads_counters = order.reads_counters
+        self.needs_every_token = order.reads_counters or self._fleet.reads_progress
+        self._slot_fitting.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
+        return self.factory.fair_queues(placement, self._queues, running)

@@ -1,0 +1,158 @@
+"""Handover: requests that come from another scheduler of the same pool, or wait outside of the queue.
+
+Where several processes share one order, one of them schedules for all. The process that schedules may change, and so
+may the connections of the others, while requests wait and run. What they wait and run for is told again:
+
+- A request that runs is adopted: it takes its slot, limit or not, and what it has used counts as charged.
+- A request that waited is readmitted: it was admitted once, so no rule of admission is asked again. What it was charged
+  for an earlier dispatch stays prepaid.
+- A request whose process is away is parked: it keeps what it prepaid and its age, but it is not in the queue, so it
+  neither blocks its tenant's other requests nor earns its tenant credit, as at an in-flight limit.
+
+What runs at a backend beyond the adopted requests is external load, which only a measurement shows. So a backend is
+sent nothing until it was measured after the handover, and that one measurement sets its external load.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from policies.accounts.ledger import Charge, InFlight, Ledger
+from policies.fleet.fleet import Fleet
+from policies.pool.accounting import Accounting
+from policies.pool.admission import PoolAdmission
+from policies.pool.slot_fitting import SlotFitting
+from policies.pool.tenants import Tenants
+from policies.queueing.fair_queue import FairQueue
+from policies.queues import PoolQueues
+from policies.reservation import Reservation
+from policies.types import Request, Usage
+
+
+@dataclass(slots=True)
+class Handover:
+    """Takes in and sets aside the requests of one pool. Mutable."""
+
+    queues: PoolQueues
+    ledger: Ledger
+    fleet: Fleet
+    slot_fitting: SlotFitting
+    tenants: Tenants
+    accounting: Accounting
+    admission: PoolAdmission
+    parked: dict[str, Request] = field(default_factory=dict)
+    """Requests that wait outside of the queue, by id."""
+
+    def adopt(
+        self, request: Request, backend_id: str, usage: Usage, *, output_tokens: float, dispatched_at: float, now: float
+    ) -> InFlight:
+        """Take over a request that runs. Its reservation has room for `output_tokens`; 0: as predicted here."""
+        tier_id = self.tenants.tier_id(request.tenant_id)
+        sized = max(output_tokens or self.slot_fitting.sizing.predict(request), float(usage.output_tokens))
+        capacity, reservation = self.fleet.adopt(request, tier_id, backend_id, usage, output_tokens=sized, now=now)
+        self.accounting.present.fair_queues.backends_changed()
+        entry = InFlight(
+            request,
+            backend_id,
+            reservation,
+            self.slot_fitting.prediction.predict(request),
+            sized,
+            usage,
+            dispatched_at=dispatched_at,
+            utilisation=capacity.sequences / capacity.sequences_limit,
+            speed=capacity.speed,
+            first_token_at=now if usage.output_tokens else None,
+        )
+        fair_queue = self.accounting.present.fair_queues.at(backend_id)
+        fair_queue.opened(entry, self.ledger.adopted(entry))
+        self.tenants.dispatched(request.tenant_id, fair_queue)
+        self.slot_fitting.assume_cached(request, backend_id)
+        if usage.output_tokens:
+            self.fleet.took(entry)
+        return entry
+
+    def park(self, request_id: str, now: float) -> None:
+        """Take a waiting request out of the queue, with what it prepaid."""
+        request = self.queues.remove(request_id)
+        if request is None:
+            return
+        self.parked[request_id] = request
+        fair_queues = self.accounting.present.fair_queues
+        fair_queue = fair_queues.leave(request, sent=False)
+        fair_queue.first.pop(request_id, None)
+        entry = self.ledger.prepaid(request_id)
+        if entry is None:
+            fair_queue.dropped(request, now)
+        else:  # what it may still cost is expected again at its next dispatch
+            fair_queue.charged(request.tenant_id, Charge(0.0, -entry.outstanding))
+            entry.outstanding = 0.0
+            fair_queue.ended(replace(entry, service=0.0), now)
+        self.tenants.queue_changed(request.tenant_id, fair_queue)
+
+    def readmit(self, request: Request, prepaid: Usage | None, now: float) -> FairQueue:
+        """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's.
+        `prepaid` is the usage that it was charged for by another scheduler; None: nothing, or it was parked here.
+        """
+        self.parked.pop(request.id, None)
+        self._prepay(request, prepaid)
+        self.queues.append(request, self.admission.queue_timeout.ends_at(request), by_arrival=True)
+        self.admission.outage.queued(request, now)
+        fair_queue = self._place(request, now)
+        fair_queue.queued(request, now)
+        self.tenants.queue_changed(request.tenant_id, fair_queue)
+        return fair_queue
+
+    def end_parked(self, request_id: str, now: float) -> bool:
+        """End a parked request for good: what it prepaid is refunded. Returns whether it was parked."""
+        request = self.parked.pop(request_id, None)
+        if request is None:
+            return False
+        self.admission.admission_rules.settled(request_id, 0, now)
+        entry = self.ledger.prepaid(request_id)
+        if entry is not None:
+            refund = self.ledger.refunded(entry)
+            if request.tenant_id in self.tenants.states:
+                self._home(entry)[0].charged(request.tenant_id, refund)
+            else:
+                self.ledger.forget(request.tenant_id)
+        return True
+
+    def refuse(self, request: Request, prepaid: Usage | None, now: float) -> None:
+        """A request that would be readmitted may not wait any more: what it prepaid is refunded."""
+        self.parked[request.id] = request
+        self._prepay(request, prepaid)
+        self.end_parked(request.id, now)
+
+    def parked_of(self, tenant_ids: Collection[str]) -> list[Request]:
+        """The parked requests of these tenants."""
+        return [request for request in self.parked.values() if request.tenant_id in tenant_ids]
+
+    def _prepay(self, request: Request, prepaid: Usage | None) -> None:
+        if prepaid is not None and self.ledger.prepaid(request.id) is None:
+            self.ledger.prepay(InFlight(request, "", NOTHING_RESERVED, 0.0, 0.0, prepaid))
+
+    def _place(self, request: Request, now: float) -> FairQueue:
+        """Enter a queue. A prepaid request was chosen before: it precedes any new choice, where it was charged."""
+        fair_queues, entry = self.accounting.present.fair_queues, self.ledger.prepaid(request.id)
+        if entry is None:
+            return fair_queues.enter(request, now)
+        entry.request = request
+        is_there = self._home(entry)[1]
+        if is_there and entry.backend_id:
+            fair_queue = fair_queues.enter_again(entry)
+        else:
+            fair_queue = fair_queues.enter(request, now)
+            if not is_there:  # the account that it was charged in went with its backend
+                fair_queue.charged(request.tenant_id, Charge(entry.service, 0.0))
+            entry.backend_id = fair_queue.backend_id or entry.backend_id
+        fair_queue.first[request.id] = None
+        return fair_queue
+
+    def _home(self, entry: InFlight) -> tuple[FairQueue, bool]:
+        """The queue that a prepaid entry is charged in, and whether it is still there; else any."""
+        for fair_queue in self.accounting.present.fair_queues.all():
+            if fair_queue.backend_id in (None, entry.backend_id):
+                return fair_queue, True
+        return next(iter(self.accounting.present.fair_queues.all())), not entry.backend_id
+
+
+NOTHING_RESERVED = Reservation("", 1, 0)

@@ -1,0 +1,120 @@
+"""Parts of a Scheduler: makes them, each with the others that it needs. scheduler.py says what a setting means."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from policies.accounts.cost import Price
+from policies.accounts.ledger import Ledger
+from policies.admission import Admission, AdmissionRules, BoundedQueues, Feasibility, RateLimiter
+from policies.capacity.prefix_index import PrefixIndex
+from policies.fairness import Fairness
+from policies.fleet.fleet import Fleet
+from policies.fleet.ttft import TtftByBackend
+from policies.placement import ArrivalPlacement, Placement
+from policies.pool.accounting import Accounting
+from policies.pool.admission import PoolAdmission
+from policies.pool.arrangement import Arrangement
+from policies.pool.handover import Handover
+from policies.pool.outage import Outage
+from policies.pool.preemption import Preemption
+from policies.pool.slot_fitting import SlotFitting
+from policies.pool.tenants import Tenants
+from policies.prediction import Prediction
+from policies.queueing.fair_queue import QueuedTenant
+from policies.queueing.fair_queues import QueueFactory
+from policies.queues import PoolQueues
+from policies.slo.attainment import AttainmentCounts
+from policies.slo.queue_timeout import QueueTimeout
+from policies.slo.shedding import Shedding
+from policies.slo.ttft_forecast import Forecaster
+from policies.types import Tenant, Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerParts:
+    """The parts of one Scheduler, in the order in which they depend on each other."""
+
+    tiers: dict[str, Tier]
+    queues: PoolQueues
+    fleet: Fleet
+    prefixes: PrefixIndex
+    slot_fitting: SlotFitting
+    ledger: Ledger
+    arrangement: Arrangement
+    forecaster: Forecaster
+    admission_rules: AdmissionRules
+    accounting: Accounting
+    attainment: AttainmentCounts
+    tenants: Tenants
+    preemption: Preemption
+    shedding: Shedding
+    outage: Outage
+    admission: PoolAdmission
+    handover: Handover
+
+
+def make_parts(
+    *,
+    tenants: Iterable[Tenant],
+    tiers: Iterable[Tier],
+    fleet: Fleet,
+    fairness: Callable[[], Fairness],
+    price: Price,
+    prediction: Prediction,
+    sizing: Prediction,
+    placement: Placement | ArrivalPlacement,
+    admission: Sequence[Admission] | None,
+    share_ratio_max: float,
+    wait_s_max: float,
+    backend_wait_s_max: float,
+    preempt_service: float | None,
+) -> SchedulerParts:
+    """The parts of a Scheduler with these settings; `admission` None: bounded queues and limits per minute."""
+    tier_by_id, states = {tier.id: tier for tier in tiers}, {tenant.id: QueuedTenant(tenant) for tenant in tenants}
+    noted = set[str]()
+    queues, prefixes, ledger, attainment = PoolQueues(), PrefixIndex(), Ledger(price), AttainmentCounts()
+    slot_fitting = SlotFitting(fleet, prefixes, prediction=prediction, sizing=sizing)
+    slot_fitting.set_tiers(tier_by_id.values())
+    factory = QueueFactory(
+        make_order=fairness,
+        tiers=tier_by_id,
+        tenants=states,
+        fleet=fleet,
+        prefixes=prefixes,
+        price=price,
+        share_ratio_max=share_ratio_max,
+        output_tokens=sizing.predict,
+        noted=noted,
+    )
+    arrangement = Arrangement(placement, factory, queues=queues, slot_fitting=slot_fitting, fleet=fleet)
+    forecaster = Forecaster(queues, TtftByBackend(fleet), price, sizing.predict, arrangement)
+    rules = (BoundedQueues(), RateLimiter(sizing.predict)) if admission is None else admission
+    feasible = Feasibility(tiers=tier_by_id, ttft_s=forecaster.ttft_s, is_hopeless=forecaster.is_hopeless)
+    admission_rules = AdmissionRules((*rules, feasible), queues)
+    accounting = Accounting(ledger, arrangement)
+    pool_tenants = Tenants(
+        states, tier_by_id, queues, arrangement, accounting, slot_fitting, admission_rules, attainment, noted
+    )
+    preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster)
+    shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.rank, noted)
+    outage, queue_timeout = Outage(backend_wait_s_max), QueueTimeout(wait_s_max, pool_tenants.tier)
+    pool_admission = PoolAdmission(pool_tenants, fleet, admission_rules, shedding, queue_timeout, attainment, outage)
+    return SchedulerParts(
+        tiers=tier_by_id,
+        queues=queues,
+        fleet=fleet,
+        prefixes=prefixes,
+        slot_fitting=slot_fitting,
+        ledger=ledger,
+        arrangement=arrangement,
+        forecaster=forecaster,
+        admission_rules=admission_rules,
+        accounting=accounting,
+        attainment=attainment,
+        tenants=pool_tenants,
+        preemption=preemption,
+        shedding=shedding,
+        outage=outage,
+        admission=pool_admission,
+        handover=Handover(queues, ledger, fleet, slot_fitting, pool_tenants, accounting, pool_admission),
+    )

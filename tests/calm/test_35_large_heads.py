@@ -1,0 +1,48 @@
+"""Heads that are too large are refused at once, and leave nothing in memory."""
+
+import os
+import time
+
+import pytest
+from gateway_rig import CHAT, assert_untouched, call, gateway, http, scripted, wire
+
+from tests.calm.rig import MIB, percentile, rss_bytes
+
+LINE = 8192
+CASES = {
+    "a long line": (http(call(), "X-A: " + "a" * (LINE + 1)), {400, 431}),
+    "a long name": (http(call(), "X" * (LINE + 1) + ": a"), {400, 431}),
+    "129 headers": (http(call(), *(f"X-{number}: 1" for number in range(129))), {400, 431}),
+    "more than 64 KiB together": (http(call(), *(f"X-{number}: " + "a" * 8000 for number in range(9))), {431}),
+    "a long URI": (http(call(), path=f"{CHAT}?{'a' * (LINE + 1)}"), {400, 414, 431}),
+}
+RUNS = 40
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_large_head_is_refused_and_closed(name, figure):
+    data, statuses = CASES[name]
+    async with scripted() as backend, gateway(backend, limits={"header_bytes_max": LINE}) as rig:
+        times = []
+        for number in range(RUNS):
+            async with wire(rig) as connection:
+                began = time.perf_counter()
+                connection.send(data)
+                reply = await connection.reply()
+                times.append((time.perf_counter() - began) * 1000)
+                assert reply.status in statuses
+                assert await connection.at_end()
+            if number == 9:
+                before = rss_bytes(os.getpid())
+        grown = max(0, rss_bytes(os.getpid()) - before) / MIB
+        figure(35, f"answer to {name}, median", percentile(times, 0.5), "ms", target="<= 10")
+        assert percentile(times, 0.5) < 100
+        assert grown < 8
+        assert_untouched(rig, backend)
+
+
+async def test_64_kib_of_headers_are_served():
+    async with scripted() as backend, gateway(backend) as rig, wire(rig) as connection:
+        connection.send(http(call(), *(f"X-{number}: " + "a" * 7_900 for number in range(8))))
+        assert (await connection.reply()).status == 200
+        assert len(backend.calls) == 1

@@ -1,0 +1,196 @@
+"""What may break beside replicas that share one order, each as a coroutine that breaks it and waits until it is over.
+
+`EVENTS` says of each what the table of failures allows (docs/results/replicas.md): whose calls may fail, for how long
+nothing may be answered, and whether a backend may have more than its limit.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from failures_rig import REPLICAS, SLOTS, Cluster, Figures, Load
+from network import Network
+from redis_server import RedisServer, slow_proxy
+
+from gateway.cluster.promise import SILENT_S
+
+FROZEN_S = SILENT_S + 1.5  # longer than the lease, its margin, and the silence that is noticed
+LONG_S = 10.0
+SLOW_S = 0.1  # each way
+DOWN_S = 3.0
+
+OF_ANOTHER_VERSION = """
+from gateway.cluster.hello import Handshake
+Handshake.__init__.__kwdefaults__["version"] += 1
+from gateway.cli import main
+main()
+"""
+
+Break = Callable[[Cluster, Load, int, float], Awaitable[set[int]]]
+"""Breaks something, given the leader's number and how long it lasts, and returns the replicas whose calls may fail."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """`gap_s`: the longest time without an answer, None: no limit is given. `over`: how many more than its limit a
+    backend may have.
+    """
+
+    act: Break
+    gap_s: float | None
+    over: int = 0
+    seconds: float = 0.0
+    redis_delay_s: float | None = None
+    has_network: bool = False  # each replica in a network namespace of its own
+
+
+async def kill_leader(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
+    await cluster.kill(leader)
+    await load.served(set(cluster.numbers) - {leader})
+    await cluster.start(leader)
+    await load.served()
+    return {leader}
+
+
+async def kill_follower(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
+    return await kill_leader(cluster, load, other(cluster, leader), _seconds)
+
+
+async def terminate_leader(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
+    await cluster.terminate(leader)
+    await load.served(set(cluster.numbers) - {leader})
+    await cluster.start(leader)
+    await load.served()
+    return set()
+
+
+async def terminate_follower(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
+    return await terminate_leader(cluster, load, other(cluster, leader), _seconds)
+
+
+async def freeze_leader(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    cluster.send(leader, signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    await load.served(set(cluster.numbers) - {leader})
+    cluster.send(leader, signal.SIGCONT)
+    await load.served()
+    return {leader}  # what waited there without a leader for longer than it may
+
+
+async def freeze_follower(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    return await freeze_leader(cluster, load, other(cluster, leader), seconds)
+
+
+async def freeze_redis(cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
+    cluster.server.freeze()
+    await asyncio.sleep(seconds)
+    await load.served()
+    cluster.server.thaw()
+    await cluster.led()
+    await load.served()
+    return set()
+
+
+async def kill_redis(cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
+    cluster.server.kill()
+    await asyncio.sleep(seconds)
+    await load.served()
+    cluster.server.start()
+    await cluster.led()
+    await load.served()
+    return set()
+
+
+async def empty_redis(cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
+    cluster.server.restart_empty()
+    await asyncio.sleep(seconds)  # the leader of before goes on for a while
+    await load.served()
+    await cluster.led()
+    await load.served()
+    return set()
+
+
+async def nothing(_cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
+    await asyncio.sleep(seconds)
+    await load.served()
+    return set()
+
+
+async def roll(cluster: Cluster, load: Load, _leader: int, _seconds: float) -> set[int]:
+    for number in cluster.numbers:
+        await cluster.terminate(number)
+        await cluster.start(number)
+        await load.served()
+    return set()
+
+
+async def mix_versions(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    """One replica is of another version, as in the middle of a rollout."""
+    number = other(cluster, leader)
+    await cluster.terminate(number)
+    cluster.options[number] = {"program": OF_ANOTHER_VERSION}
+    await cluster.start(number)
+    load.among = set(cluster.numbers) - {number}
+    await cluster.led(load.among)
+    await asyncio.sleep(seconds)
+    await load.served()
+    return set()
+
+
+async def cut_follower(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    """A follower and the leader reach each other no more; both reach Redis, the backends and the third."""
+    assert cluster.network is not None, "replicas have namespaces of their own"
+    number = other(cluster, leader)
+    cluster.network.cut(number, leader)
+    await asyncio.sleep(seconds)
+    await load.served(set(cluster.numbers) - {number})
+    cluster.network.heal(number, leader)
+    await cluster.led()
+    await load.served()
+    return {number}  # what waited there without a leader for longer than it may
+
+
+def other(cluster: Cluster, number: int) -> int:
+    return (number + 1) % len(cluster.numbers)
+
+
+EVENTS: dict[str, Event] = {
+    "the leader is killed": Event(kill_leader, 4.0),
+    "a follower is killed": Event(kill_follower, 4.0),
+    "the leader is told to stop": Event(terminate_leader, 0.5),
+    "a follower is told to stop": Event(terminate_follower, 0.5),
+    "the leader is frozen": Event(freeze_leader, 4.0, seconds=FROZEN_S),
+    "a follower is frozen": Event(freeze_follower, 4.0, seconds=FROZEN_S),
+    "the leader is frozen for 10 s": Event(freeze_leader, 4.0, seconds=LONG_S),
+    "a follower is frozen for 10 s": Event(freeze_follower, 4.0, seconds=LONG_S),
+    # A member that is alone keeps what it runs, and others may already use their parts of the same backend.
+    "Redis is frozen": Event(freeze_redis, 4.0, over=SLOTS - 1, seconds=DOWN_S),
+    "Redis is killed": Event(kill_redis, 4.0, over=SLOTS - 1, seconds=DOWN_S),
+    "Redis is emptied": Event(empty_redis, 4.0, seconds=2 * SILENT_S + 1.0),
+    "Redis is slow by 200 ms": Event(nothing, 4.0, seconds=2.0, redis_delay_s=SLOW_S),
+    "a follower cannot reach the leader": Event(cut_follower, 4.0, seconds=DOWN_S, has_network=True),
+    "all are restarted in turn": Event(roll, 4.0),
+    "one is of another version": Event(mix_versions, 4.0, seconds=DOWN_S),
+}
+
+
+async def run(name: str, folder: Path, **settings: Any) -> tuple[Figures, set[int]]:
+    """Break it under load; what there was, and the replicas whose calls may fail."""
+    event = EVENTS[name]
+    async with contextlib.AsyncExitStack() as stack:
+        network = stack.enter_context(Network(REPLICAS)) if event.has_network else None
+        bound = () if network is None else ("--bind", f"127.0.0.1 {network.host}", "--protected-mode", "no")
+        server = stack.enter_context(RedisServer(folder, *bound))
+        redis_url = server.url if network is None else server.url.replace("127.0.0.1", network.host)
+        if event.redis_delay_s is not None:
+            port = await stack.enter_async_context(slow_proxy(server.port, event.redis_delay_s))
+            redis_url = f"redis://127.0.0.1:{port}/0"
+        settings["state"] = {"redis": {"url": redis_url, "timeout_ms": 1000}}
+        cluster = await stack.enter_async_context(Cluster(folder, server, network=network, **settings))
+        load = await stack.enter_async_context(Load(cluster))
+        may_fail = await event.act(cluster, load, await cluster.led(), event.seconds)
+        return await load.end(), may_fail

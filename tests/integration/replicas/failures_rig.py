@@ -1,0 +1,368 @@
+"""Replicas under load while something breaks: what their clients were answered, and what ran at the backends.
+
+    async with Cluster(folder, server) as cluster, Load(cluster) as load:
+        ... break something ...
+    load.figures()
+
+Clients behave as behind a balancer: they call a replica that is ready, each call on a connection of its own.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+from gateway_process import Process, serving
+from gateway_rig import CHAT, FAST, PATIENCE_S, call, running
+from network import Network
+from redis_server import RedisServer
+
+from backends.engine.server import EngineOptions, EngineServer
+
+SECRET = "0123456789abcdef0123456789abcdef"
+SLOTS = 4  # of each backend
+BACKENDS = 2
+REPLICAS = 3
+TENANTS = 3
+CLIENTS = 4  # of each replica: more than there are slots, so some always wait
+SPEED = 0.3  # of the engines: a step takes about 3 ms, so answers are frequent
+WHOLE_TOKENS, STREAM_TOKENS = 6, 40
+READY_S = 0.05  # between looks at /readyz, as a balancer does
+PROMPT_PRICE, OUTPUT_PRICE = 1, 2
+CHARGES_S = 0.15  # between looks at what was charged; of one that is killed the last is so old
+AT_ONCE_S = 0.002  # between looks at what runs at the backends
+SHUTDOWN = {"lame_duck_s": 0.6, "drain_s": 10.0}
+
+
+class Cluster:
+    """Replicas by number, before engines in this process, which share a Redis."""
+
+    def __init__(
+        self,
+        folder: Path,
+        server: RedisServer,
+        *,
+        count: int = REPLICAS,
+        network: Network | None = None,
+        speed: float = SPEED,
+        options: dict[int, dict[str, Any]] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`network`: has a namespace for each replica. `options`: how single replicas are started, as `serving` has
+        them; the present ones count.
+        """
+        self.numbers = range(count)
+        self.server = server
+        self.backends: list[Any] = []
+        self.processes: dict[int, Process] = {}
+        self.options = options or {}
+        self.network = network
+        self._folder, self._speed = folder, speed
+        self._host = "127.0.0.1" if network is None else network.host
+        self._stack = contextlib.AsyncExitStack()
+        self._running: dict[int, contextlib.AsyncExitStack] = {}
+        self._settings = {
+            "auth": {"secret": SECRET, "trusted_proxies": ["0.0.0.0/0"], "tenant_from": "key"},
+            "state": {"redis": {"url": server.url}},
+            "shutdown": SHUTDOWN,
+            **settings,
+        }
+
+    async def __aenter__(self) -> Self:
+        try:
+            for _ in range(BACKENDS):
+                options = {**FAST, "speed": self._speed, "requests_running_max": SLOTS}
+                self.backends.append(await self._stack.enter_async_context(listening_at(self._host, options)))
+            await asyncio.gather(*(self.start(number) for number in self.numbers))
+            await self.led()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(stack.aclose() for stack in self._running.values()))
+        await self._stack.aclose()
+
+    async def start(self, number: int) -> None:
+        """Start this replica, for the first time or again, and wait until it serves."""
+        folder = self._folder / f"replica{number}"
+        folder.mkdir(exist_ok=True)
+        options = dict(self.options.get(number, {}))
+        settings = dict(self._settings)
+        if self.network is not None:
+            address = self.network.address(number)
+            settings["listen"] = {"host": address, "port": 0}
+            settings["admin"] = {"enabled": True, "host": address, "port": 0, "key_file": str(folder / "admin-key")}
+            options["runner"] = self.network.runner(number)
+        entries = [
+            {"name": f"b{each}", "url": backend.url, "requests_running_max": SLOTS}
+            for each, backend in enumerate(self.backends)
+        ]
+        stack = contextlib.AsyncExitStack()
+        self.processes[number] = await stack.enter_async_context(
+            serving(folder, *entries, settings=settings, **options)
+        )
+        self._running[number] = stack
+
+    async def terminate(self, number: int) -> str:
+        """End this replica as its operator does; what it said on stderr."""
+        process = self.processes[number]
+        said = await process.end(signal.SIGTERM)
+        assert process._process.returncode == 0, said
+        await self._running.pop(number).aclose()
+        return said
+
+    async def kill(self, number: int) -> None:
+        self.send(number, signal.SIGKILL)
+        await self._running.pop(number).aclose()
+
+    def send(self, number: int, signal_number: int) -> None:
+        os.kill(self.processes[number]._process.pid, signal_number)
+
+    def url(self, number: int) -> str | None:
+        """Where this replica serves; None: it does not run."""
+        return self.processes[number]._url if number in self._running else None
+
+    async def value(self, number: int, name: str) -> float | None:
+        """The value of a family without labels; None: this replica does not answer, or has none."""
+        try:
+            async with asyncio.timeout(1.0):
+                _, text = await self.processes[number].admin("GET", "/metrics")
+        except (aiohttp.ClientError, OSError, TimeoutError, RuntimeError):
+            return None
+        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+        return None if found is None else float(found[1])
+
+    async def leader(self, among: Any = None) -> int | None:
+        """The replica that leads; None: none, or they do not agree."""
+        numbers = [each for each in (self.numbers if among is None else among) if each in self._running]
+        leads = [await self.value(number, "fairlead_cluster_leader") for number in numbers]
+        epochs = {await self.value(number, "fairlead_cluster_epoch") for number in numbers}
+        cut_off = [await self.value(number, "fairlead_replicas_cut_off") for number in numbers]
+        agree = leads.count(1) == 1 and len(epochs) == 1 and not any(cut_off)
+        return numbers[leads.index(1)] if agree else None
+
+    async def led(self, among: Any = None) -> int:
+        """The replica that leads, once they all agree."""
+        async with asyncio.timeout(2 * PATIENCE_S):
+            while (leader := await self.leader(among)) is None:  # noqa: ASYNC110 - they are processes
+                await asyncio.sleep(0.05)
+        return leader
+
+    async def services(self, number: int) -> dict[str, float]:
+        """What each tenant was charged by this replica while it led, or was alone."""
+        try:
+            async with asyncio.timeout(1.0):
+                return await self.processes[number].metric("fairlead_tenant_service_total")
+        except (aiohttp.ClientError, OSError, TimeoutError, RuntimeError):  # its session was closed
+            return {}
+
+
+@contextlib.asynccontextmanager
+async def listening_at(host: str, options: dict[str, Any]):
+    """An EngineServer there; `url` is where it listens."""
+    server = EngineServer(EngineOptions(**options))
+    server.url = await server.start(host)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@dataclass(frozen=True)
+class Call:
+    """`cost` is what its tenant is charged for it; `status` 0: its connection was lost, or its stream broke off."""
+
+    replica: int
+    tenant: str
+    ended_at: float
+    status: int
+    cost: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What clients had while something broke. `gap_s`: the longest time in which no call was answered anywhere."""
+
+    answered: int
+    failed: dict[int, int]  # by replica
+    most: dict[str, int]  # ever in flight, by backend
+    gap_s: float
+    forgotten_s: float  # what was delivered and not charged, in seconds of all service
+    twice: float  # what was charged and not delivered, in calls
+
+    def __str__(self) -> str:
+        failed = sum(self.failed.values())
+        most = max(self.most.values())
+        return (
+            f"{self.answered} answered, {failed} failed, at most {most} of {SLOTS} in flight at a backend, "
+            f"no answer for at most {self.gap_s:.2f} s, {self.forgotten_s:.2f} s of charges forgotten"
+        )
+
+
+@dataclass
+class Load:
+    """Clients of all replicas that call again and again. Each tenant calls several, so none leaves with a replica."""
+
+    cluster: Cluster
+    calls: list[Call] = field(default_factory=list)
+    charged: float = 0.0
+    among: Iterable[int] | None = None  # the replicas that agree at the end; None: all
+    most: Counter[str] = field(default_factory=Counter)
+    ready: dict[int, bool] = field(default_factory=lambda: defaultdict(bool))
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _asking: list[asyncio.Task[None]] = field(default_factory=list)
+    _since: float = 0.0
+    is_ending: bool = False
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60))
+        looks = [self._look_at_backends()]
+        looks += [look(number) for number in self.cluster.numbers for look in (self._look_at, self._look_at_charges)]
+        self._asking = [asyncio.create_task(each) for each in self.make_clients()]
+        self._tasks = [*(asyncio.create_task(each) for each in looks), *self._asking]
+        try:
+            await self.served(self.entered)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        self._since = time.monotonic()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        done = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+        broken = [each for each in done if each is not None and not isinstance(each, asyncio.CancelledError)]
+        assert not broken, broken
+
+    async def served(self, replicas: Any = None, calls: int = 12) -> None:
+        """Wait until so many more calls were answered at each of these replicas."""
+        numbers = list(self.cluster.numbers if replicas is None else replicas)
+        before = len(self.calls)
+        async with asyncio.timeout(3 * PATIENCE_S):
+            while True:
+                counts = Counter(each.replica for each in self.calls[before:] if each.status == 200)
+                if all(counts[number] >= calls for number in numbers):
+                    return
+                await asyncio.sleep(0.02)
+
+    async def end(self) -> Figures:
+        """Let what runs come to its end, and say what there was."""
+        self.is_ending = True
+        await self.cluster.led(self.among)
+        await asyncio.gather(*self._asking)
+        async with asyncio.timeout(PATIENCE_S):
+            while any(map(running, self.cluster.backends)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        charged = -1.0
+        async with asyncio.timeout(PATIENCE_S):
+            while charged != self.charged:  # what followers have told is taken in
+                charged = self.charged
+                await asyncio.sleep(0.7)
+        return self._figures(charged)
+
+    def _figures(self, charged: float) -> Figures:
+        ended = sorted(each.ended_at for each in self.calls if each.status == 200)
+        gaps = [after - before for before, after in pairwise(ended) if after > self._since]
+        failed = Counter(each.replica for each in self.calls if each.status != 200)
+        delivered = sum(each.cost for each in self.calls)
+        per_s = delivered / (ended[-1] - ended[0])
+        return Figures(
+            len(ended),
+            dict(failed),
+            dict(self.most),
+            max(gaps),
+            max(0.0, delivered - charged) / per_s,
+            max(0.0, charged - delivered) / (14 * PROMPT_PRICE + STREAM_TOKENS * OUTPUT_PRICE),
+        )
+
+    async def _look_at_charges(self, number: int) -> None:
+        """Sum what this replica charges. Its counters begin anew with each leadership."""
+        before: dict[str, float] = {}
+        while True:
+            now = await self.cluster.services(number) if self.cluster.url(number) is not None else {}
+            self.charged += sum(
+                value - (before.get(of, 0.0) if value >= before.get(of, 0.0) else 0.0) for of, value in now.items()
+            )
+            before = now or before
+            await asyncio.sleep(CHARGES_S)
+
+    async def _look_at_backends(self) -> None:
+        while True:
+            for number, backend in enumerate(self.cluster.backends):
+                self.most[f"b{number}"] = max(self.most[f"b{number}"], running(backend))
+            await asyncio.sleep(AT_ONCE_S)
+
+    async def _look_at(self, number: int) -> None:
+        """Whether this replica is ready, as a balancer knows it."""
+        while True:
+            url, is_ready = self.cluster.url(number), False
+            if url is not None:
+                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                    async with asyncio.timeout(0.5), self._session.get(url + "/readyz") as answer:
+                        is_ready = answer.status == 200
+            self.ready[number] = is_ready
+            await asyncio.sleep(READY_S)
+
+    @property
+    def entered(self) -> Iterable[int]:
+        """The replicas that clients call at first."""
+        return self.cluster.numbers
+
+    def make_clients(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            self._ask(number, f"t{(number + each) % TENANTS}", is_stream=each % 2 == 0)
+            for number in self.cluster.numbers
+            for each in range(CLIENTS)
+        ]
+
+    async def _ask(self, number: int, tenant: str, *, is_stream: bool) -> None:
+        fields: dict[str, Any] = {"max_tokens": WHOLE_TOKENS}
+        if is_stream:
+            fields = {"max_tokens": STREAM_TOKENS, "stream": True, "stream_options": {"include_usage": True}}
+        while not self.is_ending:
+            if self.ready[number]:
+                await self.call(number, tenant, **fields)
+            else:
+                await asyncio.sleep(READY_S)
+
+    async def call(self, number: int, tenant: str, **fields: Any) -> None:
+        """One call at this replica, which is noted."""
+        url = self.cluster.url(number)
+        if url is None:
+            return
+        status, cost = await self._call(url, tenant, fields)
+        self.calls.append(Call(number, tenant, time.monotonic(), status, cost))
+        if status != 200:
+            await asyncio.sleep(READY_S)
+
+    async def _call(self, url: str, tenant: str, fields: dict[str, Any]) -> tuple[int, int]:
+        headers = {"X-Tenant-Id": tenant, "Authorization": f"Bearer {tenant}", "Content-Type": "application/json"}
+        try:
+            async with self._session.post(url + CHAT, data=json.dumps(call(**fields)), headers=headers) as answer:
+                body = await answer.read()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return 0, 0
+        if answer.status != 200:
+            return answer.status, 0
+        if "stream" in fields:
+            events = body.split(b"\n\n")
+            if events[-2:] != [b"data: [DONE]", b""]:
+                return 0, 0
+            body = events[-3].removeprefix(b"data: ")
+        usage = json.loads(body)["usage"]
+        return 200, usage["prompt_tokens"] * PROMPT_PRICE + usage["completion_tokens"] * OUTPUT_PRICE

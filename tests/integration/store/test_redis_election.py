@@ -1,0 +1,120 @@
+"""The election in a real Redis: one key that lives as long as its lease, epochs that only grow, the list of members."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from redis_server import RedisServer
+
+from gateway.cluster.election import MEMBER_S, Ask, StoreCall, StoreView
+from gateway.cluster.promise import LEASE_S
+from gateway.store.base import StoreUnavailable
+from gateway.store.redis_election import RedisElection
+
+
+@pytest.fixture
+def server(tmp_path):
+    with RedisServer(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def elections(server):
+    async with AsyncExitStack() as stack:
+
+        def make(**options):
+            made = RedisElection(server.url, **options)
+            stack.push_async_callback(made.close)
+            return made
+
+        yield make
+
+
+def call(ask, member, epoch=0):
+    return StoreCall(ask, member, f"{member}:1", epoch, 1, 0.0)
+
+
+async def test_one_acquires_the_others_see_it_and_nobody_renews_or_releases_for_another(elections):
+    one, two = elections(), elections()
+    assert await one.call(call(Ask.LOOK, "one")) == StoreView(None, 0, {"one": "one:1"}, 0)
+    assert await one.call(call(Ask.ACQUIRE, "one")) == StoreView("one", 1, {"one": "one:1"}, 0)
+    both = {"one": "one:1", "two": "two:1"}
+    assert await two.call(call(Ask.ACQUIRE, "two")) == StoreView("one", 1, both, 1)
+    assert await two.call(call(Ask.RENEW, "two", 1)) == StoreView("one", 1, both, 1)
+    assert (await one.call(call(Ask.RELEASE, "one", 7))).leader == "one", "of another epoch"
+    assert await one.call(call(Ask.RELEASE, "one", 1)) == StoreView(None, 0, {"two": "two:1"}, 1)
+    assert await two.call(call(Ask.ACQUIRE, "two")) == StoreView("two", 2, {"two": "two:1"}, 1)
+
+
+async def test_an_epoch_is_above_all_that_are_known_also_where_the_server_has_forgotten(elections, server):
+    one = elections()
+    assert (await one.call(call(Ask.ACQUIRE, "one", 41))).epoch == 42
+    server.restart_empty()
+    with pytest.raises(StoreUnavailable):  # the connection is gone; the next is another
+        await one.call(call(Ask.RENEW, "one", 42))
+    assert await one.call(call(Ask.RENEW, "one", 42)) == StoreView(None, 0, {"one": "one:1"}, 0)
+    found = await one.call(call(Ask.ACQUIRE, "one", 42))
+    assert (found.leader, found.epoch, found.counter) == ("one", 43, 0)
+
+
+async def test_a_lease_ends_unless_it_is_renewed_and_a_member_is_listed_for_a_while(elections):
+    one, two = elections(), elections()
+    await two.call(call(Ask.LOOK, "gone"))
+    await one.call(call(Ask.ACQUIRE, "one"))
+    await asyncio.sleep(LEASE_S * 0.6)
+    assert (await one.call(call(Ask.RENEW, "one", 1))).leader == "one"
+    await asyncio.sleep(LEASE_S * 0.6)
+    found = await two.call(call(Ask.LOOK, "two"))
+    assert (found.leader, found.members.keys()) == ("one", {"one", "two", "gone"})
+    await asyncio.sleep(MEMBER_S - LEASE_S * 1.2 + 0.2)
+    assert (await two.call(call(Ask.LOOK, "two"))).members.keys() == {"one", "two"}
+    await asyncio.sleep(LEASE_S * 0.6)
+    assert (await two.call(call(Ask.ACQUIRE, "two"))).leader == "two"
+
+
+async def test_a_member_that_did_not_hear_that_it_acquired_has_a_whole_lease_by_its_next_call(elections):
+    one = elections()
+    await one.call(call(Ask.ACQUIRE, "one"))
+    await asyncio.sleep(LEASE_S * 0.6)
+    assert (await one.call(call(Ask.ACQUIRE, "one"))).epoch == 1
+    await asyncio.sleep(LEASE_S * 0.6)
+    assert (await one.call(call(Ask.LOOK, "two"))).leader == "one"
+
+
+async def test_each_new_connection_is_told_and_two_prefixes_are_two_clusters(elections, server):
+    one, other = elections(), elections(prefix="other")
+    connected = []
+    one.on_connected = lambda: connected.append(1)
+    await one.call(call(Ask.ACQUIRE, "one"))
+    await one.call(call(Ask.RENEW, "one", 1))
+    assert connected == [1]
+    assert (await other.call(call(Ask.ACQUIRE, "two"))).leader == "two"
+    server.restart_empty()
+    with pytest.raises(StoreUnavailable):
+        await one.call(call(Ask.LOOK, "one"))
+    await one.call(call(Ask.LOOK, "one"))
+    assert connected == [1, 1]
+
+
+async def test_a_frozen_server_is_no_answer_within_the_timeout(elections, server):
+    one = elections(timeout_s=0.2)
+    await one.call(call(Ask.LOOK, "one"))
+    server.freeze()
+    try:
+        with pytest.raises(StoreUnavailable):
+            async with asyncio.timeout(5):
+                await one.call(call(Ask.LOOK, "one"))
+    finally:
+        server.thaw()
+
+
+async def test_a_server_that_was_emptied_is_told_the_secret_of_the_members_again(elections, server):
+    leader = elections()
+    secret = await leader.shared_secret()
+    server.restart_empty()
+    with pytest.raises(StoreUnavailable):
+        await leader.put_checkpoint(b"newest")
+    await leader.put_checkpoint(b"newest")
+    newcomer = elections()
+    assert await newcomer.shared_secret() == secret, "another secret would keep it out"
+    assert await newcomer.checkpoint() == b"newest"

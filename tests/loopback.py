@@ -1,0 +1,205 @@
+"""LoopbackScheduler: a Scheduler that another process leads, without a network.
+
+Requests enter at a follower; what it says reaches the leader with the next question, through the same bytes as between
+processes. So a suite that drives a Scheduler can drive a shared one (tests/unit/policies/conftest.py).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Unpack
+
+from gateway.cluster.follower import Follower
+from gateway.cluster.leader import Leader
+from gateway.cluster.wire import Frame, decode, encode, wire_id
+from policies.forwarding import ForwardingFacts
+from policies.scheduler import Scheduler
+from policies.scheduler_protocol import PolicyChoices, TenantChanges
+from policies.types import (
+    DEFAULT_TIER,
+    Action,
+    BackendLoad,
+    Outcome,
+    RateLimits,
+    Request,
+    Snapshot,
+    Tenant,
+    Tier,
+    Timing,
+    Usage,
+    Wait,
+)
+
+POOL = "pool"
+LEADER, FOLLOWER = "m1", "m2"
+
+
+class LoopbackScheduler(ForwardingFacts):
+    """Has the interface of a Scheduler for the clients of a follower. What it is told of usage the leader hears at
+    once, so that charges are exact at every question.
+    """
+
+    def __init__(
+        self, *, tenants: Iterable[Tenant] = (), tiers: Iterable[Tier] = (DEFAULT_TIER,), **options: Any
+    ) -> None:
+        self._registry = {tenant.id: tenant for tenant in tenants}
+        self.led = Scheduler(tenants=self._registry.values(), tiers=tiers, **options)
+        self._leader = Leader(
+            1,
+            LEADER,
+            make_scheduler=lambda _: self.led,
+            tenant_of=self._registry.get,
+            expected=(LEADER, FOLLOWER),
+            now=0.0,
+        )
+        wait_s_max = options.get("wait_s_max", 300.0)
+        self._followers = {name: Follower(name, wait_s_max=wait_s_max) for name in (LEADER, FOLLOWER)}
+        self._follower = self._followers[FOLLOWER]
+        super().__init__(self._follower)
+        self._now = 0.0
+        for follower in self._followers.values():
+            follower.connected(0.0)
+        self._exchange(0.0)
+
+    # -- facts of requests ---------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now: float) -> None:
+        self._pass_to(now)
+        self._follower.submit(POOL, request, now)
+        self._take_in(now)
+
+    def tokens(self, request_id: str, usage: Usage, now: float) -> None:
+        self._pass_to(now)
+        super().tokens(request_id, usage, now)
+        own = self._follower.own(request_id)
+        if own is not None and own.dispatch is not None:
+            self._follower._tell(own, now)  # instead of when rule 11 says so
+        self._take_in(now)
+
+    def finished(
+        self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
+    ) -> None:
+        self._pass_to(now)
+        super().finished(request_id, outcome, now, timing, usage)
+        self._take_in(now)
+
+    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+        self._pass_to(now)
+        super().returned(request_id, now, hold_s)
+        self._take_in(now)
+
+    def kept(self, request_id: str, now: float) -> None:
+        self._pass_to(now)
+        super().kept(request_id, now)
+        self._take_in(now)
+
+    def cancel(self, request_id: str, now: float) -> None:
+        self._pass_to(now)
+        super().cancel(request_id, now)
+        self._take_in(now)
+
+    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
+        self._pass_to(now)
+        self._follower.spent(POOL, tenant_id, usage, now)
+        self._take_in(now)
+
+    # -- facts of the leader's process ---------------------------------------------------------------------------
+
+    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
+        self._pass_to(now)
+        self._leader.load_changed(POOL, loads, now)
+        self._take_in(now)
+
+    def measured(self, load: BackendLoad, now: float) -> None:
+        self._pass_to(now)
+        self._leader.measured(POOL, load, now)
+        self._take_in(now)
+
+    def tenants_changed(self, *, now: float, **changes: Unpack[TenantChanges]) -> None:
+        self._pass_to(now)
+        for tenant in changes.get("changed", ()):
+            self._registry[tenant.id] = tenant
+        for tenant_id in changes.get("removed", ()):
+            self._registry.pop(tenant_id, None)
+        self._leader.tenants_changed(POOL, now=now, **changes)
+        self._take_in(now)
+
+    def policy_changed(self, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
+        self._pass_to(now)
+        self._leader.policy_changed(POOL, now=now, **choices)
+        self._take_in(now)
+
+    # -- decisions -----------------------------------------------------------------------------------------------
+
+    def poll(self, now: float) -> list[Action]:
+        self._pass_to(now)
+        self._exchange(now)
+        return self._follower.poll(POOL, now)
+
+    def next_wakeup(self) -> float | None:
+        """The Scheduler's own; a member's is earlier, to keep its connection."""
+        return self.led.next_wakeup()
+
+    # -- views ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
+        return self.led.snapshot(now, tenant_ids)
+
+    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
+        return self.led.rate_limits(tenant_id, now)
+
+    def counter(self, tenant_id: str) -> float:
+        return self.led.counter(tenant_id)
+
+    def waits_for(self, request_id: str, now: float) -> Wait | None:
+        own = self._follower.own(request_id)
+        return None if own is None else self.led.waits_for(wire_id(FOLLOWER, own.number), now)
+
+    def prefilled(self, request_id: str, now: float) -> Usage | None:
+        own = self._follower.own(request_id)
+        return None if own is None else self.led.prefilled(wire_id(FOLLOWER, own.number), now)
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _pass_to(self, now: float) -> None:
+        """Time passes. All of it slept, so that no process takes another for silent, and promises are renewed."""
+        if now > self._now:
+            slept_s, self._now = now - self._now, now
+            for name, follower in self._followers.items():
+                for frame in follower.frames(now):
+                    self._carry(name, frame, now)
+            self._leader._notice_silence(now, slept_s)
+            self._answer(now)
+
+    def _say(self, now: float) -> None:
+        """What the follower was told reaches the leader's inbox."""
+        for name, follower in self._followers.items():
+            for frame in follower.frames(now):
+                self._carry(name, frame, now)
+
+    def _take_in(self, now: float) -> None:
+        """The leader takes in what it is told, and decides nothing before the next poll."""
+        self._say(now)
+        leader = self._leader
+        if leader.is_deciding:
+            while leader._inbox:
+                for source, (pool, entry, came_at) in leader._inbox.turn():
+                    leader._take(source, pool, entry, came_at, now)
+
+    def _exchange(self, now: float) -> None:
+        """All say what they have to say, until all is said and decided."""
+        while True:
+            self._say(now)
+            self._leader._has_news = True
+            self._leader.turn(now)
+            if not self._answer(now):
+                break
+
+    def _answer(self, now: float) -> bool:
+        frames = self._leader.frames(now)
+        for name, frame in frames:
+            for body in encode(frame):
+                self._followers[name].received(decode(body), now)
+        return bool(frames)
+
+    def _carry(self, name: str, frame: Frame, now: float) -> None:
+        for body in encode(frame):
+            self._leader.received(name, decode(body), now)

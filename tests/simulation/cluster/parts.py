@@ -1,0 +1,112 @@
+"""What a simulated cluster stands on: clocks that run apart, an election store, backends that serve."""
+
+from dataclasses import dataclass, field
+
+from gateway.cluster.election import MEMBER_S, Ask, StoreCall, StoreView
+from gateway.cluster.promise import LEASE_S
+from policies.types import BackendLoad, Usage
+
+TOKEN_S = 0.02  # one output token
+PROMPT_TOKEN_S = 0.0005
+KV_TOKENS = 4_000
+
+
+@dataclass(frozen=True)
+class SkewedClock:
+    """A process's own clock: it began at another time, and runs up to 1 % fast or slow."""
+
+    offset: float
+    rate: float
+
+    def of(self, at: float) -> float:
+        return self.offset + at * self.rate
+
+    def when(self, local: float) -> float:
+        return (local - self.offset) / self.rate
+
+
+@dataclass
+class Store:
+    """The election store: one key, a counter, the members, a checkpoint. It may be away, and it may forget."""
+
+    leader: str | None = None
+    epoch: int = 0
+    expires_at: float = 0.0
+    counter: int = 0
+    members: dict[str, tuple[float, str]] = field(default_factory=dict)
+    checkpoint: bytes = b""
+    is_away: bool = False
+
+    def forget(self, *, all_of_it: bool) -> None:
+        self.leader = None
+        if all_of_it:
+            self.epoch, self.counter, self.members, self.checkpoint = 0, 0, {}, b""
+
+    def answer(self, call: StoreCall, now: float) -> StoreView:
+        if self.leader is not None and now >= self.expires_at:
+            self.leader = None
+        self.members[call.member] = now + MEMBER_S, call.address
+        before, is_own = self.counter, (self.leader, self.epoch) == (call.member, call.epoch)
+        if call.ask is Ask.ACQUIRE and self.leader is None:
+            self.epoch = self.counter = max(self.counter, call.epoch) + 1
+            self.leader, self.expires_at = call.member, now + LEASE_S
+        elif call.ask is Ask.RENEW and is_own:
+            self.expires_at = now + LEASE_S
+        elif call.ask is Ask.RELEASE:
+            self.members.pop(call.member)
+            if is_own:
+                self.leader = None
+        self.members = {name: each for name, each in self.members.items() if each[0] > now}
+        listed = {name: address for name, (_, address) in self.members.items()}
+        return StoreView(self.leader, self.epoch if self.leader else 0, listed, before)
+
+
+@dataclass
+class Run:
+    """A request that a backend serves."""
+
+    node: str
+    request_id: str
+    prompt_tokens: int
+    output_tokens: int
+    began_at: float
+    is_aborted: bool = False
+
+    @property
+    def first_at(self) -> float:
+        return self.began_at + self.prompt_tokens * PROMPT_TOKEN_S + TOKEN_S
+
+    @property
+    def ends_at(self) -> float:
+        return self.first_at + (self.output_tokens - 1) * TOKEN_S
+
+    def usage(self, now: float) -> Usage | None:
+        """What it has used by now; None before its first token."""
+        if now < self.first_at - 1e-9:
+            return None
+        done = 1 + int((now - self.first_at) / TOKEN_S + 1e-6)
+        return Usage(self.prompt_tokens, 0, min(done, self.output_tokens))
+
+
+@dataclass
+class Backend:
+    """An engine with so many slots; what it is sent beyond them is a violation, which a judge notices."""
+
+    backend_id: str
+    slots: int
+    running: dict[tuple[str, str], Run] = field(default_factory=dict)
+
+    def load(self, now: float, measured_at: float) -> BackendLoad:
+        used = sum(
+            run.prompt_tokens + (usage.output_tokens if (usage := run.usage(now)) else 0)
+            for run in self.running.values()
+        )
+        return BackendLoad(
+            self.backend_id,
+            kv_tokens_max=KV_TOKENS,
+            requests_running_max=self.slots,
+            requests_running=len(self.running),
+            requests_waiting=0,
+            kv_used_ratio=used / KV_TOKENS,
+            measured_at=measured_at,
+        )

@@ -1,0 +1,103 @@
+"""Who may try to lead: what a candidate asks of the store, and what it makes of the answers."""
+
+import pytest
+
+from gateway.cluster.election import Ask, Candidate, StoreView
+from gateway.cluster.promise import LEASE_MARGIN_S, LEASE_S, SILENT_S, Promise
+
+
+def elected(now=SILENT_S, *, counter=0, known=0):
+    candidate = Candidate("m1", now=0.0)
+    candidate.knows(known)
+    call = candidate.call(now)
+    epoch = max(counter, known) + 1
+    candidate.answered(call, StoreView("m1", epoch, {"m1": "a", "m2": "b"}, counter), now + 0.01)
+    return candidate
+
+
+def test_after_a_new_connection_a_member_looks_until_every_lease_has_ended():
+    candidate = Candidate("m1", now=0.0)
+    assert candidate.call(0.0).ask is Ask.LOOK
+    assert elected().led_epoch == 1
+
+
+def test_a_lease_counts_from_before_its_renewal_was_sent_less_a_margin():
+    candidate = elected()
+    assert candidate.lease_until == SILENT_S + LEASE_S - LEASE_MARGIN_S
+    call = candidate.call(SILENT_S + 0.5)
+    assert (call.ask, call.epoch) == (Ask.RENEW, 1)
+    candidate.answered(call, StoreView("m1", 1, {}, 1), SILENT_S + 0.9)
+    assert candidate.lease_until == pytest.approx(SILENT_S + 0.5 + LEASE_S - LEASE_MARGIN_S)
+
+
+def test_an_answer_that_comes_too_late_renews_nothing():
+    candidate = elected()
+    call = candidate.call(SILENT_S + 0.5)
+    candidate.call(SILENT_S + 1.6)  # it counts as failed
+    candidate.answered(call, StoreView("m1", 1, {}, 1), SILENT_S + 1.7)
+    assert candidate.lease_until == SILENT_S + LEASE_S - LEASE_MARGIN_S
+
+
+def test_a_member_whose_key_is_gone_leads_no_more():
+    candidate = elected()
+    candidate.answered(candidate.call(SILENT_S + 0.5), StoreView("m2", 2, {}, 2), SILENT_S + 0.6)
+    assert (candidate.led_epoch, candidate.leader, candidate.epoch) == (0, "m2", 2)
+
+
+def test_a_store_that_knows_less_than_a_member_has_forgotten():
+    assert not elected(counter=3, known=3).has_forgotten
+    candidate = elected(counter=0, known=3)
+    assert candidate.has_forgotten
+    assert candidate.led_epoch == 4
+
+
+def test_members_of_the_last_list_are_kept_though_the_store_forgets_them():
+    candidate = elected()
+    candidate.answered(candidate.call(SILENT_S + 0.5), StoreView("m1", 1, {"m1": "a"}, 1), SILENT_S + 0.6)
+    assert candidate.members == {"m1": "a", "m2": "b"}
+    candidate.answered(candidate.call(3 * SILENT_S), StoreView("m1", 1, {"m1": "a"}, 1), 3 * SILENT_S)
+    assert candidate.members == {"m1": "a"}
+
+
+def test_a_leader_that_stops_gives_its_key_back_and_stands_no_more():
+    candidate = elected()
+    call = candidate.release(SILENT_S + 0.2)
+    assert (call.ask, call.epoch) == (Ask.RELEASE, 1)
+    candidate.answered(call, StoreView(None, 0, {}, 1), SILENT_S + 0.3)
+    assert candidate.call(10.0).ask is Ask.LOOK
+
+
+def test_a_promise_is_shorter_than_the_lease_by_more_than_two_clocks_differ():
+    promise = Promise()
+    promise.ponged(10.0, 1.0)
+    assert promise.holds(10.97)
+    assert not promise.holds(10.98)
+    promise.release()
+    assert not promise.holds(10.0)
+
+
+def test_a_member_that_did_not_run_hears_the_store_before_it_takes_it_for_gone():
+    candidate = Candidate("m1", now=0.0)
+    first = candidate.call(0.0)
+    candidate.answered(first, StoreView(None, 0, {"m1": ""}), 0.0)
+    assert not candidate.is_reached(3.0)
+    candidate.overslept(3.0, 3.0)
+    assert candidate.is_reached(3.0)
+    assert not candidate.is_reached(5.0)
+
+
+def test_when_a_leader_resigns_the_others_ask_at_once_and_begin_without_it():
+    candidate = Candidate("m2", now=-10.0)
+    listed = {"m1": "a", "m2": "b"}
+    candidate.answered(candidate.call(0.0), StoreView("m1", 1, listed), 0.0)
+    assert candidate.call(0.1) is None
+    candidate.resigned_by("m1", 0.1)
+    asked = candidate.call(0.1)
+    assert asked.ask is Ask.LOOK
+    assert "m1" not in candidate.members
+    candidate.answered(asked, StoreView("m1", 1, {"m2": "b"}, 1), 0.11)  # its key is there for a moment more
+    asked = candidate.call(0.2)
+    assert asked is not None, "it asks often until the key is free"
+    candidate.answered(asked, StoreView(None, 0, {"m2": "b"}, 1), 0.21)
+    assert candidate.call(0.21).ask is Ask.ACQUIRE
+    assert candidate.members == {"m2": "b"}

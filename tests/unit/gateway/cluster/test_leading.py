@@ -1,0 +1,271 @@
+"""A leader and its followers, joined without a network: what each rule makes them say."""
+
+import pytest
+
+from backends.simulation.recording import SharedRecorder, replay
+from gateway.cluster.follower import Follower
+from gateway.cluster.leader import AnswerQuestion, AskBackends, BackendFailed, CloseMember, Leader, StepDown
+from gateway.cluster.member import Member
+from gateway.cluster.wire import Dispatched, Frame, Has, Pong, Question, Shared, Welcome, decode, encode
+from policies.scheduler import Scheduler
+from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Tenant, Usage
+
+GPU = BackendLoad("gpu", requests_running_max=2, requests_running=0, measured_at=1.0)
+
+
+class Cluster:
+    """One leader, followers m1 and m2, one pool, one backend; everything said arrives at once."""
+
+    def __init__(self, *, names=("m1", "m2")):
+        self.now = 0.0
+        self.tenants = {"A": Tenant("A"), "B": Tenant("B", weight=4.0)}
+        self.entries = []
+        self.leader = Leader(
+            1, "m1", make_scheduler=self.make, tenant_of=self.tenants.get, expected=names, now=self.now
+        )
+        self.followers = {name: Follower(name, wait_s_max=10.0) for name in names}
+        for follower in self.followers.values():
+            follower.connected(self.now)
+        self.exchange()
+        self.now = 1.0
+        self.leader.load_changed("p", [GPU], self.now)
+        self.exchange()
+
+    def make(self, _pool):
+        return SharedRecorder(Scheduler(wait_s_max=10.0), self.entries.append)
+
+    def exchange(self):
+        for _ in range(6):
+            for name, follower in self.followers.items():
+                for frame in follower.frames(self.now):
+                    for body in encode(frame):
+                        self.leader.received(name, decode(body), self.now)
+            self.leader.turn(self.now)
+            for name, frame in self.leader.frames(self.now):
+                self.followers[name].received(frame, self.now)
+
+    def later(self, seconds):
+        for _ in range(round(seconds / 0.25)):
+            self.now += 0.25
+            self.exchange()
+
+    def submit(self, name, request_id, tenant_id="A"):
+        request = Request(request_id, tenant_id, "m", self.now, 10, 20)
+        self.followers[name].submit("p", request, self.now)
+
+    def actions(self, name):
+        self.exchange()
+        return self.followers[name].poll("p", self.now)
+
+    def wishes(self, kind):
+        return [wish for wish in self.leader.wishes() if isinstance(wish, kind)]
+
+
+def test_requests_of_all_members_are_one_queue_and_the_recording_replays():
+    cluster = Cluster()
+    for name, request_id in (("m1", "x"), ("m2", "x"), ("m2", "y")):  # ids are each member's own
+        cluster.submit(name, request_id)
+    (one,), (other,) = cluster.actions("m1"), cluster.actions("m2")
+    assert (one.request_id, one.backend_id, other.request_id) == ("x", "gpu", "x")
+    cluster.followers["m1"].finished("x", Outcome.COMPLETED, cluster.now, None, Usage(10, 0, 5))
+    assert [action.request_id for action in cluster.actions("m2")] == ["y"]
+    assert list(replay(cluster.entries, Scheduler(wait_s_max=10.0))) == []
+
+
+def test_a_tenant_that_the_registry_does_not_know_yet_is_waited_for():
+    cluster = Cluster()
+    cluster.submit("m2", "r", "new")
+    cluster.submit("m2", "s", "unknown")
+    assert cluster.actions("m2") == []
+    cluster.tenants["new"] = Tenant("new")
+    cluster.later(0.25)
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
+    cluster.later(1.0)
+    assert cluster.actions("m2") == [Reject("s", Reason.TENANT_UNKNOWN, 0.0)]
+
+
+def test_one_followers_failed_call_closes_the_backend_for_it_and_asks_and_two_agree():
+    cluster = Cluster()
+    cluster.wishes(object)
+    cluster.followers["m2"].failed("gpu", cluster.now)
+    cluster.exchange()
+    assert cluster.wishes(AskBackends | BackendFailed) == [AskBackends(("gpu",))]
+    cluster.submit("m1", "r")
+    assert [type(action) for action in cluster.actions("m1")] == [Dispatch]
+    cluster.followers["m1"].failed("gpu", cluster.now)
+    cluster.exchange()
+    assert cluster.wishes(BackendFailed) == [BackendFailed("gpu")]
+
+
+def test_a_member_that_does_not_read_is_dropped_and_one_whose_leader_does_not_read_refuses():
+    cluster = Cluster()
+    cluster.leader.unsent("m2", 9 << 20, 0.1)
+    assert cluster.wishes(CloseMember) == [CloseMember("m2", "it does not read")]
+    follower = cluster.followers["m2"]
+    follower.unsent(0, 1.5)
+    cluster.submit("m2", "r")
+    assert cluster.actions("m2") == [Reject("r", Reason.QUEUE_FULL, 1.0)]
+
+
+def test_a_leader_that_stops_releases_its_promises_and_decides_no_more():
+    cluster = Cluster()
+    assert cluster.followers["m2"].may_decide(cluster.now)
+    cluster.leader.resign(cluster.now)
+    cluster.exchange()
+    assert not cluster.followers["m2"].may_decide(cluster.now)
+    assert cluster.followers["m2"].closes(cluster.now) == "the leader resigns"
+    assert cluster.followers["m2"].checkpoint.order[0] == 1
+
+
+def test_a_leader_whose_lease_has_ended_sends_nothing():
+    cluster = Cluster()
+    cluster.submit("m2", "r")
+    cluster.leader.lease_until = cluster.now
+    assert cluster.actions("m2") == []
+    assert cluster.wishes(StepDown) == [StepDown("its lease has ended")]
+
+
+def test_a_frame_of_another_epoch_is_dropped_and_a_higher_one_ends_a_leadership():
+    cluster = Cluster()
+    follower = cluster.followers["m2"]
+    follower.received(Frame(7, "", (Shared("catalog", b"x"),)), cluster.now)
+    assert (follower.shared, follower.dropped["epoch"]) == ({}, 1)
+    cluster.leader.received("m2", Frame(7, "", ()), cluster.now)
+    assert cluster.wishes(StepDown) == [StepDown("a higher epoch is known", 7)]
+
+
+def test_shared_state_reaches_who_is_there_and_who_joins_later_and_questions_are_answered():
+    cluster = Cluster()
+    cluster.leader.share("catalog", b"models")
+    cluster.exchange()
+    assert cluster.followers["m2"].shared == {"catalog": b"models"}
+    late = cluster.followers["m3"] = Follower("m3", wait_s_max=10.0)
+    late.connected(cluster.now)
+    cluster.exchange()
+    assert late.shared == {"catalog": b"models"}
+    cluster.leader.received("m3", Frame(1, "", (Question(5, "kept response", b"id"),)), cluster.now)
+    assert cluster.wishes(AnswerQuestion) == [AnswerQuestion("m3", 5, "kept response", b"id")]
+    cluster.leader.answer("m3", 5, b"yes")
+    cluster.exchange()
+    assert [answer.body for answer in late.answers] == [b"yes"]
+
+
+@pytest.mark.parametrize(("is_dead", "seconds"), [(True, 0.0), (False, 1.25)])
+def test_the_slots_of_a_lost_member_are_free_at_once_by_its_parents_word_or_after_a_while(is_dead, seconds):
+    cluster = Cluster()
+    for request_id in ("a", "b"):
+        cluster.submit("m2", request_id)
+    assert len(cluster.actions("m2")) == 2
+    cluster.submit("m1", "c")
+    assert cluster.actions("m1") == []
+    del cluster.followers["m2"]
+    cluster.leader.lost("m2", cluster.now, is_dead=is_dead)
+    cluster.later(seconds)
+    cluster.leader.load_changed("p", [BackendLoad("gpu", requests_running_max=2, requests_running=0)], cluster.now)
+    assert [type(action) for action in cluster.actions("m1")] == [Dispatch]
+
+
+def test_a_request_that_only_a_gathering_leader_was_told_of_asks_the_next_one_for_admission():
+    """The one that gathered may have gone before it admitted anything."""
+    follower = Follower("m2", wait_s_max=10.0)
+    follower.connected(0.0)
+    follower.received(Frame(1, "", (Welcome("m1"),)), 0.0)
+    follower.submit("p", Request("early", "A", "m", 0.0, 10, 20), 0.0)
+    assert [each.is_new for each in told_on_joining(follower)] == [True]
+    follower.received(Frame(2, "", (Pong(0.0, 2.0),)), 0.0)  # now a leader decides
+    follower.submit("p", Request("late", "A", "m", 0.0, 10, 20), 0.0)
+    assert [each.is_new for each in told_on_joining(follower)] == [False, False]
+
+
+def told_on_joining(follower):
+    follower.lost(0.0)
+    follower.connected(0.0)
+    follower.received(Frame(2, "", (Welcome("m3"),)), 0.0)
+    return [message for frame in follower.frames(0.0) for message in frame.messages if isinstance(message, Has)]
+
+
+def test_a_limit_per_minute_holds_for_requests_that_waited_while_leaders_changed():
+    cluster = Cluster()
+    cluster.tenants["A"] = Tenant("A", requests_per_minute_max=1)
+    follower = cluster.followers["m3"] = Follower("m3", wait_s_max=10.0)
+    for request_id in ("x", "y"):  # no leader is there
+        cluster.submit("m3", request_id)
+    follower.connected(cluster.now)
+    ends = {action.request_id: getattr(action, "reason", "dispatched") for action in cluster.actions("m3")}
+    assert ends == {"x": "dispatched", "y": Reason.RATE_LIMITED}
+
+
+def test_a_follower_whose_leader_was_elected_again_is_told_at_once_and_joins_anew():
+    member = Member(
+        "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, wait_s_max=10.0, candidate=None, now=0.0
+    )
+    follower = Follower("m2", wait_s_max=10.0)
+    for epoch in (1, 2):
+        member.appoint("m1", epoch, 0.0, expected=("m1", "m2"))
+        member.tick(0.0)
+        if epoch == 1:
+            follower.connected(0.0)
+        for _ in range(3):
+            for frame in follower.frames(0.0):
+                member.received_from("m2", frame, 0.0)
+            member.tick(0.0)
+            for to, frame in member.frames(0.0):
+                if to == "m2":
+                    follower.received(frame, 0.0)
+        follower.submit("p", Request(f"r{epoch}", "A", "m", 0.0, 10, 20), 0.0)
+    for frame in follower.frames(0.0):
+        member.received_from("m2", frame, 0.0)
+    for to, frame in member.frames(0.0):
+        assert to == "m2"
+        follower.received(frame, 0.0)
+    assert follower.closes(0.0) == "it leads no more"
+
+
+def test_a_dispatch_that_another_leader_made_is_not_mistaken_for_the_own_one_that_crossed_it():
+    """A member that was frozen drops its leader's Dispatch, and meanwhile leads itself, at the same backend."""
+    cluster = Cluster()
+    follower = cluster.followers["m2"]
+    cluster.submit("m2", "r")
+    (known,) = cluster.actions("m2")
+    own = follower.own("r")
+    own.sent_by, own.usage, own.told = "m2@1", Usage(10, 0, 7), Usage(10, 0, 7)  # charged there
+    follower.lost(cluster.now)
+    follower.connected(cluster.now)
+    cluster.exchange()
+    service = cluster.leader.pools["p"].scheduler.snapshot(cluster.now).tenants["A"].service
+    assert (known.backend_id, service) == ("gpu", 10), "its 7 tokens are not charged again"
+    follower.tokens("r", Usage(10, 0, 8), cluster.now)
+    follower.finished("r", Outcome.COMPLETED, cluster.now, None, Usage(10, 0, 9))
+    cluster.exchange()
+    assert cluster.leader.pools["p"].scheduler.snapshot(cluster.now).tenants["A"].service == 10 + 2 * 2
+
+
+def test_what_a_gathering_leader_was_told_of_an_end_counts_as_charged():
+    """It may have decided, and gone, before its first Pong arrived."""
+    follower = Follower("m2", wait_s_max=10.0)
+    follower.connected(0.0)
+    follower.received(Frame(1, "", (Welcome("m1"), Pong(0.0, 2.0))), 0.0)
+    follower.submit("p", Request("r", "A", "m", 0.0, 10, 20), 0.0)
+    follower.received(Frame(1, "p", (Dispatched(1, "gpu"),)), 0.0)
+    follower.tokens("r", Usage(10, 0, 1), 0.0)
+    follower.lost(0.0)
+    follower.connected(0.0)
+    follower.received(Frame(2, "", (Welcome("m3"),)), 0.0)
+    follower.finished("r", Outcome.COMPLETED, 0.0, None, Usage(10, 0, 9))
+    (has,) = told_on_joining(follower)
+    assert (has.outcome, has.told, has.usage) == (Outcome.COMPLETED, Usage(10, 0, 9), Usage(10, 0, 9))
+
+
+def test_a_leader_takes_in_what_its_own_process_has_before_it_decides():
+    """Else its first Pong ends what that process keeps for a leader: ends that nothing has charged yet."""
+    leader = Leader(1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, silent_s=0.0, now=0.0)
+    follower = Follower("m1", wait_s_max=10.0)
+    follower.connected(0.0)
+    for _ in range(4):
+        leader.turn(0.0)
+        assert leader.is_deciding <= follower.is_joined, "it has told nothing yet"
+        for frame in follower.frames(0.0):
+            leader.received("m1", frame, 0.0)
+        for _, frame in leader.frames(0.0):
+            follower.received(frame, 0.0)
+    assert leader.is_deciding

@@ -1,0 +1,149 @@
+"""What the processes of a cluster tell each other, as bytes."""
+
+import pytest
+
+from gateway.cluster.checkpoints import (
+    ClusterCheckpoint,
+    NewestCheckpoint,
+    PoolCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    parts_of,
+)
+from gateway.cluster.hello import Handshake, HelloError
+from gateway.cluster.inbox import TAKEN_MAX, Inbox
+from gateway.cluster.wire import (
+    FRAME_BYTES_MAX,
+    Dispatched,
+    Finish,
+    Frame,
+    FrameError,
+    Has,
+    Ping,
+    Refused,
+    Submit,
+    Used,
+    decode,
+    encode,
+    frames_of,
+)
+from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
+from policies.admission.rate_window import Booked, MinuteCheckpoint
+from policies.types import (
+    LimitKind,
+    Outcome,
+    RateLimit,
+    RateLimits,
+    Reason,
+    Request,
+    SloEnvelope,
+    Timing,
+    Usage,
+    Wait,
+)
+
+REQUEST = Request(
+    "r", "A", "m", 12.5, 10, 20,
+    prefix=(2**62, -5), prefix_block_tokens=16.0, envelope=SloEnvelope(1.0, None), backend_ids=frozenset({"x", "y"}),
+)  # fmt: skip
+
+
+def test_every_message_comes_out_as_it_went_in():
+    messages = (
+        Submit(1, REQUEST, 0.5, is_traced=True),
+        Used(1, Usage(10, 0, 3)),
+        Finish(1, Outcome.COMPLETED, Usage(10, 0, 3), Timing(0.1, None, None, 3, 3)),
+        Has(2, REQUEST, 1.0, "gpu", 0.5, 20.0, Usage(10, 0, 1), Usage(10, 0, 3), Outcome.CLIENT_DISCONNECTED, None),
+        Dispatched(1, "gpu", 8.0, 5, True, 3, 20.0, RateLimits(RateLimit(5, 2, 1.0)), 4.0, Wait.NO_ROOM),
+        Refused(1, Reason.RATE_LIMITED, 2.0, LimitKind.REQUESTS),
+    )
+    (body,) = encode(Frame(7, "pool", messages))
+    assert decode(body) == Frame(7, "pool", messages)
+
+
+def test_a_frame_that_would_be_too_large_becomes_several_in_order():
+    messages = tuple(Used(number, Usage(1, 2, 3)) for number in range(200_000))
+    bodies = list(encode(Frame(1, "p", messages)))
+    assert max(map(len, bodies)) <= FRAME_BYTES_MAX
+    assert [each for body in bodies for each in decode(body).messages] == list(messages)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"x" * (FRAME_BYTES_MAX + 1), b"\x93\x01\xa0\x91\x92\xa1z\x01"])
+def test_bytes_that_are_no_frame_are_refused(body):
+    with pytest.raises(FrameError):
+        decode(body)
+
+
+def test_messages_of_a_tick_keep_their_order_over_pools():
+    said = [("a", Used(1, Usage(1, 0, 1))), ("a", Used(2, Usage(1, 0, 1))), ("", Ping(1.0)), ("a", Ping(2.0))]
+    assert [(frame.pool, len(frame.messages)) for frame in frames_of(3, said)] == [("a", 2), ("", 1), ("a", 1)]
+
+
+def shake(one, other):
+    """Carry the messages of both until neither says more."""
+    queue = [(other, one.hello()), (one, other.hello())]
+    while queue:
+        to, body = queue.pop(0)
+        answer = to.received(body)
+        if answer is not None:
+            queue.append((one if to is other else other, answer))
+
+
+def hands(secret=b"s", **version):
+    return Handshake(b"s", "m1", b"1" * 16), Handshake(secret, "m2", b"2" * 16, **version)
+
+
+def test_two_that_know_the_secret_know_each_other():
+    one, other = hands()
+    shake(one, other)
+    assert (one.peer, other.peer) == ("m2", "m1")
+
+
+@pytest.mark.parametrize("pair", [{"secret": b"other"}, {"version": 2}])
+def test_another_secret_or_version_is_refused(pair):
+    one, other = hands(**pair)
+    with pytest.raises(HelloError):
+        shake(one, other)
+    assert one.peer is None
+
+
+def test_a_proof_sent_back_to_its_maker_proves_nothing():
+    one = Handshake(b"s", "m1", b"1" * 16)
+    mirror = Handshake(b"unknown", "m2", b"2" * 16)
+    proof = one.received(mirror.hello())
+    with pytest.raises(HelloError):
+        one.received(proof)
+
+
+def test_the_newest_checkpoint_counts_from_any_source_and_in_parts():
+    def checkpoint(epoch, number):
+        windows = {"A": MinuteCheckpoint((Booked(1.0, 2),), ())}
+        service = {"": QueueCheckpoint(1.0, {"default": TierCheckpoint(1.0, 0.5, {"A": 3.0})})}
+        return ClusterCheckpoint(epoch, number, {"p": PoolCheckpoint(service, windows)}, b"x" * 1_200_000)
+
+    newest = NewestCheckpoint()
+    for epoch, number in ((2, 1), (1, 9)):
+        body = encode_checkpoint(checkpoint(epoch, number))
+        parts = parts_of(epoch, number, body)
+        assert len(parts) == 3
+        for part in parts:
+            newest.part("leader", part)
+    newest.told(b"damaged")
+    assert newest.order == (2, 1)
+    assert decode_checkpoint(newest.body) == checkpoint(2, 1) == newest.read()
+
+
+def test_one_source_that_floods_leaves_room_for_others_and_nothing_passes_a_barrier():
+    inbox = Inbox()
+    for number in range(TAKEN_MAX + 50):
+        inbox.add("flood", number)
+    inbox.add("other", "a")
+    inbox.add("", "load", is_barrier=True)
+    inbox.add("other", "b")
+    turns = [list(inbox.turn()), list(inbox.turn())]
+    assert turns[0] == [("flood", number) for number in range(TAKEN_MAX)] + [("other", "a")]
+    assert turns[1] == [("flood", number) for number in range(TAKEN_MAX, TAKEN_MAX + 50)] + [
+        ("", "load"),
+        ("other", "b"),
+    ]
+    assert not len(inbox)

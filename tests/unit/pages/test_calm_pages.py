@@ -1,0 +1,59 @@
+"""Every one of the 64 checks names tests that exist, and docs/security.md says what the table of checks says."""
+
+import ast
+import re
+
+import pytest
+
+from tests.calm.table import BEGIN, FIGURES_PAGE, PROMISES_PAGE, ROOT, covers, figures_page, read_table, with_promises
+
+CHECKS = read_table()
+
+
+def test_there_are_64_checks_in_order():
+    assert [check.number for check in CHECKS] == list(range(1, 65))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.number)
+def test_every_test_of_a_check_exists(check):
+    assert check.tests or check.open
+    for test in check.tests:
+        path, _, name = test.partition("::")
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert name in names if name else any(each.startswith("test_") for each in names), test
+
+
+def test_every_file_of_the_checks_is_named_after_one_and_listed_there():
+    listed = {test.partition("::")[0]: check.number for check in CHECKS for test in check.tests}
+    for path in (ROOT / "tests/calm").glob("test_*.py"):
+        number = re.fullmatch(r"test_(\d\d)_[a-z0-9_]+\.py", path.name)
+        assert number, path
+        assert listed[str(path.relative_to(ROOT))] == int(number[1])
+
+
+def test_the_page_of_promises_is_that_of_the_table():
+    page = PROMISES_PAGE.read_text(encoding="utf-8")
+    assert BEGIN in page
+    assert page == with_promises(page, CHECKS), "make calm-page"
+
+
+def test_the_page_of_figures_has_every_check():
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", FIGURES_PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [(str(check.number), check.target) for check in CHECKS], "make test-calm calm-page"
+
+
+def test_figures_and_outcomes_are_shown_at_their_check():
+    check = next(check for check in CHECKS if check.tests)
+    outcomes = {check.tests[0]: "passed", f"{check.tests[0]}[case]": "failed", f"{check.tests[0]}_other": "failed"}
+    told = {"number": check.number, "name": "ratio", "value": 0.98765, "unit": "", "target": ">= 0.9", "test": "t"}
+    run = {"day": "today", "commit": "abc", "machine": "2 cores", "outcomes": outcomes, "figures": [told]}
+    page = figures_page([check], run)
+    assert "ratio **0.988** (target >= 0.9)" in page
+    assert "1 of 2 pass" in page
+
+
+def test_a_file_covers_its_tests_and_a_test_its_cases():
+    assert covers("tests/a.py", "tests/a.py::test_b[c]")
+    assert covers("tests/a.py::test_b", "tests/a.py::test_b[c]")
+    assert not covers("tests/a.py::test_b", "tests/a.py::test_bc")
