@@ -29,6 +29,7 @@ VALUES = (
     "policies.scheduler_protocol",
     "policies.forwarding",
     "policies.fairness.bounds",
+    "policies.fairness.fair_shares",
     "policies.fairness.fairness_bound",
 )
 VALUES += (
