@@ -47,7 +47,7 @@ test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM, but for
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 900 -m long
 
 test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
 	$(BIN)/python -m tests.calm $(ONLY)
@@ -66,7 +66,7 @@ test-mutants: $(STAMP)  ## break the scheduler on purpose, mechanism by mechanis
 
 test-vllm: $(STAMP) $(NODE)  ## the suite against a real vLLM for CPU, installed into .vllm on the first run
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
-	$(BIN)/python -m pytest tests/conformance/wire tests/vllm
+	$(BIN)/python -m pytest --timeout 900 tests/conformance/wire tests/vllm
 
 test-k8s: $(STAMP)  ## the chart and discovery against a real kube-apiserver, built in build/k8s on the first run
 	tests/k8s/install.sh build/k8s
