@@ -154,6 +154,11 @@ class Gateway:
         self._handlers.memory.start(on_pause=self._listener.pause, on_resume=self._listener.resume)
         return await self._listener.start()  # last, so that a gateway that answers /readyz answers at every port
 
+    def page_link(self) -> str | None:
+        """The address of the page with a new one-time link; None without an admin port."""
+        token = None if self._management is None else self._management.make_link()
+        return None if token is None else f"{self.admin_url}/#once={token}"
+
     async def _metrics_page(self) -> web.Response:
         return await self.metrics.page()
 
@@ -417,7 +422,9 @@ def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway)
     models = [card.id for card in gateway.backends.catalog.models()]
     key_for = next(iter(config.tenants), "TENANT") if config.auth.mode == "keys" else None
     sys.stderr.write(greeting(url, models, key_for=key_for, config_file=config_file))
-    if admin is not None:
+    if config.is_trial:
+        sys.stderr.write(f"page: {gateway.page_link()} (opens once, within ten minutes)\n")
+    elif admin is not None:
         sys.stderr.write(f"{admin} Try it: fairlead admin state\n")
     if gateway.metrics_url is not None:
         sys.stderr.write(f"Metrics are at {gateway.metrics_url}, for every client that can reach that port.\n")

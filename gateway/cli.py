@@ -73,19 +73,22 @@ def serve(
 ) -> None:
     """Serve the API, until SIGTERM or Ctrl-C.
 
-    With no configured backend an embedded engine answers, and with no configuration at all every API key is
-    its own tenant: good for trying out. Any setting can come from the environment:
-    FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max, and overrides the file.
+    With no configured backend an embedded engine answers. With no configuration at all every API key is its own
+    tenant, and the admin port opens on this machine, by a link that is printed: good for trying out.
+    Any setting can come from the environment: FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max, and overrides the
+    file.
     """
     settings = _load(config)
     listen = settings.listen.model_copy(
         update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
     )
+    settings = settings.model_copy(update={"listen": listen})
     from gateway.app import serve as run  # noqa: PLC0415
+    from gateway.config.trial import made_trial  # noqa: PLC0415
     from gateway.store.base import StateFileError, StoreUnavailable  # noqa: PLC0415
 
     try:
-        run(settings.model_copy(update={"listen": listen}), config)
+        run(made_trial(settings) if config is None else settings, config)
     except (
         OSError,
         ValueError,

@@ -5,6 +5,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
 from gateway.config.scheduling import PoolSettings, Scheduling
+from gateway.config.trial import admin_ports
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
 from gateway.scheduling.pools import Pools
@@ -36,7 +38,7 @@ from gateway.store.base import Store, StoreUnavailable
 from policies.types import Tier
 
 if TYPE_CHECKING:  # loaded only where the admin port is on
-    from gateway.admin.port import AdminPort
+    from gateway.admin.port import AdminPort, Parts
     from gateway.admin.routes import Caller
     from gateway.admin.server import AskLeader
     from gateway.identity.tokens import Tokens
@@ -208,7 +210,7 @@ class Management:
         if not admin.enabled or not self._has_state:
             return None
         # Here, because these and what verifies tokens take a sixth of the time of a start.
-        from gateway.admin.port import AdminPort, Parts  # noqa: PLC0415
+        from gateway.admin.port import Parts  # noqa: PLC0415
         from gateway.admin.sign_in import caller_of  # noqa: PLC0415
         from gateway.identity.tokens import Tokens  # noqa: PLC0415
 
@@ -230,10 +232,37 @@ class Management:
         )
         self._tokens = Tokens(self._config.jwt.admin, caller_of)
         await self._tokens.start()
-        self._port = AdminPort(
-            admin, parts, secret=secret, tokens=self._tokens, render_metrics=render_metrics, ask_leader=self.ask_leader
+        *others, last = admin_ports(self._config)
+        for port in others:
+            with suppress(OSError):
+                return await self._open_port(port, parts, secret, render_metrics)
+        return await self._open_port(last, parts, secret, render_metrics)
+
+    async def _open_port(
+        self, port: int, parts: "Parts", secret: bytes, render_metrics: Callable[[], Awaitable[web.Response]] | None
+    ) -> str:
+        from gateway.admin.port import AdminPort  # noqa: PLC0415
+
+        opened = AdminPort(
+            self._config.admin.model_copy(update={"port": port}),
+            parts,
+            secret=secret,
+            tokens=self._tokens,
+            render_metrics=render_metrics,
+            ask_leader=self.ask_leader,
+            has_first_key=not self._config.is_trial,
         )
-        return await self._port.start()
+        try:
+            url = await opened.start()
+        except OSError:
+            await opened.stop()
+            raise
+        self._port = opened
+        return url
+
+    def make_link(self) -> str | None:
+        """The token of a new one-time link, for the role admin; None where the admin port is not open."""
+        return None if self._port is None else self._port.make_link()
 
     async def answer_peer(self, target: str) -> bytes:
         """The live view at this path and query, as JSON, for a process that follows this one. Raises

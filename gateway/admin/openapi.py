@@ -105,11 +105,15 @@ def _operation(route: Route) -> Schema:
     operation: Schema = {
         "operationId": _operation_id(route),
         "summary": route.summary,
-        "description": f"For the role {route.role.name.lower()} and above.",
+        "description": "For callers that have not signed in."
+        if route.role is None
+        else f"For the role {route.role.name.lower()} and above.",
         "parameters": [*_path_parameters(route), *_query_parameters(route.query), *_header_parameters(route)],
         "responses": {str(status): _answer(route, status) for status in _statuses(route)}
         | {str(status): _refusal(status, route) for status in _refusals(route)},
     }
+    if route.role is None:
+        operation["security"] = []
     if route.body is not None:
         content = {"application/json": {"schema": _ref(route.body)}}
         operation["requestBody"] = {"required": True, "content": content}
@@ -203,7 +207,7 @@ def _headers(route: Route) -> Iterable[tuple[str, str, Schema]]:
     if route.creates:
         text = "*: only if there is none yet. Or the ETag of a version that is not to be replaced."
         yield "If-None-Match", text, {"type": "string"}
-    if route.method == "POST":
+    if route.method == "POST" and route.role is not None:
         text = "Sent again with the same key within 24 hours it is done once; another request by that key is 422."
         yield HEADER, text, {"type": "string", "pattern": KEY_PATTERN}
 

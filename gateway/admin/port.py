@@ -8,6 +8,7 @@ from aiohttp import web
 
 from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
+from gateway.admin.one_time_links import OneTimeLinks
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import tenants
@@ -15,6 +16,7 @@ from gateway.admin.resources.backends import BackendRoutes
 from gateway.admin.resources.keys import KeyRoutes
 from gateway.admin.resources.live import LiveRoutes
 from gateway.admin.resources.pools import PoolRoutes
+from gateway.admin.resources.sessions import SessionRoutes
 from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
@@ -65,18 +67,22 @@ class AdminPort:
         tokens: Tokens[AdminIssuer, Caller] | None = None,
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
         ask_leader: AskLeader | None = None,
+        has_first_key: bool = True,
     ) -> None:
-        """`secret` is the HMAC secret of API keys; `ask_leader` is for the live views of several processes. Raises
-        ValueError where the first key cannot be read or created.
+        """`secret` is the HMAC secret of API keys; `ask_leader` is for the live views of several processes. Without
+        `has_first_key` a one-time link is the way in. Raises ValueError where the first key cannot be read or created.
         """
         self._registry = parts.registry
         self._ring: KeyRing[Caller] = KeyRing(secret)
-        key = first_key(config.key_file)
-        self._ring.put(FIRST_KEY, self._ring.hmac_hex(key), Caller(FIRST_KEY, Role.ADMIN))
+        if has_first_key:
+            key = first_key(config.key_file)
+            self._ring.put(FIRST_KEY, self._ring.hmac_hex(key), Caller(FIRST_KEY, Role.ADMIN))
+        self._links = OneTimeLinks(self._ring, secret)
         self._keys_changed(frozenset(("keys", entry.name) for entry in parts.registry.entries("keys")))
         self._unsubscribe = parts.registry.subscribe(self._keys_changed)
-        table = RouteTable(routes(parts, self._ring.hmac_hex))
         sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock, tokens=tokens)
+        sessions = SessionRoutes(links=self._links, sign_in=sign_in)
+        table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
         self._server = AdminServer(table, sign_in, pages, ask_leader)
         self._listener = Listener(
@@ -86,6 +92,10 @@ class AdminPort:
     async def start(self) -> str:
         """Listen; return the URL. Raises OSError where the port is in use."""
         return await self._listener.start()
+
+    def make_link(self) -> str:
+        """The token of a new one-time link for the role admin."""
+        return self._links.make(Role.ADMIN)
 
     async def answer_peer(self, target: str) -> bytes:
         """As AdminServer.answer_peer."""
@@ -107,7 +117,7 @@ class AdminPort:
                 self._ring.put(name, key.hmac, Caller(name, ROLES[key.role]), expires_at_s=expires_at_s)
 
 
-def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
+def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes) -> list[Route]:
     """All routes, including the one that serves the OpenAPI document of them."""
     registry = parts.registry
     found = [
@@ -128,6 +138,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str]) -> list[Route]:
             clock=parts.clock,
             cluster_view=parts.cluster_view,
         ).routes(),
+        *sessions.routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]
 

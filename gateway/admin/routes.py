@@ -54,6 +54,7 @@ class AdminRequest:
     body: Any
     if_match: str | None
     if_none_match: str | None
+    peer: str | None = None  # the client's address
 
     @property
     def id(self) -> str:
@@ -71,11 +72,13 @@ class AdminAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method at one path below ROOT. `conflicts`: why the route can return 409, None where it cannot."""
+    """One method at one path below ROOT. `role` None: for callers that have not signed in. `conflicts`: why the route
+    can return 409, None where it cannot.
+    """
 
     method: str
     path: str
-    role: Role
+    role: Role | None
     summary: str
     run: Callable[[AdminRequest], Awaitable[AdminAnswer]]
     answer: type[BaseModel] | None = None

@@ -38,6 +38,7 @@ HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
 }
 JSON = "application/json"
+NOT_SIGNED_IN = Caller("", Role.VIEWER)
 
 _KEY = re.compile(KEY_PATTERN)
 
@@ -95,17 +96,22 @@ class AdminServer(web.Server):
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
+        found = self._table.find(request.rel_url.raw_path)
+        open_to_all = None if found is None else found[0].get(request.method)
+        if found is not None and open_to_all is not None and open_to_all.role is None:
+            asked = await _asked(request, open_to_all, found[1], NOT_SIGNED_IN)
+            return to_response(open_to_all, await run(open_to_all, asked))
         caller = self._sign_in.caller(request.headers, request.remote)
         page = self._pages.get(request.path)
         if page is not None and request.method == hdrs.METH_GET:
             return await page()
-        found = self._table.find(request.rel_url.raw_path)
         if found is None:
             raise AdminProblem(404, "there is no such path")
         methods, path = found
         route = methods.get(request.method)
         if route is None:
             raise AdminProblem(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
+        assert route.role is not None, "answered above"
         if caller.role < route.role:
             raise AdminProblem(403, f"this is for the role {route.role.name.lower()}")
         asked = await _asked(request, route, path, caller)
@@ -170,7 +176,7 @@ async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str]
     if_match, if_none_match = (
         request.headers.get(name) if route.versioned else None for name in (hdrs.IF_MATCH, hdrs.IF_NONE_MATCH)
     )
-    return AdminRequest(caller, path, query, body, if_match, if_none_match)
+    return AdminRequest(caller, path, query, body, if_match, if_none_match, request.remote)
 
 
 def _query(given: str, model: type[Query] | None) -> Query:

@@ -57,12 +57,15 @@ class SignIn:
             return caller
         if is_tenants:
             raise AdminProblem(403, "this key is for the data port: the admin port has keys of its own")
+        raise self.refusal(peer, "no valid key was given: send it as 'Authorization: Bearer KEY'")
+
+    def refusal(self, peer: str | None, detail: str) -> AdminProblem:
+        """The problem of a failure to sign in from this address: 401, or 429 after too many."""
         wait_s = self._failures.failed(peer, self._clock())
         if wait_s is not None:
             retry = {"retry-after": str(max(1, ceil(wait_s)))}
-            raise AdminProblem(429, "too many requests with wrong keys came from your address", headers=retry)
-        challenge = {"www-authenticate": "Bearer"}
-        raise AdminProblem(401, "no valid key was given: send it as 'Authorization: Bearer KEY'", headers=challenge)
+            return AdminProblem(429, "too many requests with wrong keys came from your address", headers=retry)
+        return AdminProblem(401, detail, headers={"www-authenticate": "Bearer"})
 
 
 def caller_of(issuer: AdminIssuer, claims: Mapping[str, Any]) -> Caller | None:

@@ -104,6 +104,7 @@ class Config(BaseSettings):
     cluster: ClusterSection = ClusterSection()
 
     _folder: Path = PrivateAttr(default=Path())
+    _is_trial: bool = PrivateAttr(default=False)
 
     @classmethod
     def settings_customise_sources(
@@ -138,6 +139,11 @@ class Config(BaseSettings):
     def folder(self) -> Path:
         """The base of relative paths, also of those set by the admin API."""
         return self._folder
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the gateway is tried out (trial.py): its admin port has no first key and takes any free port."""
+        return self._is_trial
 
     @property
     def keeps_state(self) -> bool:

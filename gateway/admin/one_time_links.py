@@ -1,0 +1,55 @@
+"""One-time links: whoever opens one signs in once, within ten minutes of its making, and gets a key that expires.
+
+The token is in the fragment of the page's address, which no browser sends to a server or writes into a log there. Only
+HMACs of tokens and keys are kept, in this process alone.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.admin.routes import Caller, Role
+from gateway.config.key_file import new_key
+from gateway.identity.key_ring import KeyRing
+
+LINK_S: Final = 600.0  # as long as the links by which services sign in by mail are commonly valid
+KEY_S: Final = 12 * 3600.0  # a working day
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A key of this role, until `expires_at_s` (seconds since 1970)."""
+
+    key: str
+    role: Role
+    expires_at_s: float
+
+
+class OneTimeLinks:
+    """The links that are open. Mutable."""
+
+    def __init__(self, admin_keys: KeyRing[Caller], secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
+        """A sign-in puts its key into `admin_keys`. `clock`: seconds since 1970."""
+        self._admin_keys = admin_keys
+        self._links: KeyRing[Caller] = KeyRing(secret, clock=clock)
+        self._clock = clock
+        self._made = 0
+
+    def make(self, role: Role) -> str:
+        """The token of a new link."""
+        self._made += 1
+        token, name = new_key(), f"one-time-link-{self._made}"
+        expires_at_s = self._clock() + LINK_S
+        self._links.put(name, self._links.hmac_hex(token), Caller(name, role), expires_at_s=expires_at_s)
+        return token
+
+    def open(self, token: str) -> Session | None:
+        """The session of this token, which no one gets again; None: it is unknown, was opened before, or expired."""
+        caller = self._links.find(token)
+        if caller is None:
+            return None
+        self._links.drop(caller.name)
+        key, expires_at_s = new_key(), self._clock() + KEY_S
+        self._admin_keys.put(caller.name, self._admin_keys.hmac_hex(key), caller, expires_at_s=expires_at_s)
+        return Session(key, caller.role, expires_at_s)

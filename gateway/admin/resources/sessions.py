@@ -1,0 +1,68 @@
+"""Sign-in routes: a one-time link becomes a key, and a caller learns its name and its role."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from gateway.admin.models import Fields
+from gateway.admin.one_time_links import OneTimeLinks
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.admin.sign_in import SignIn
+from gateway.config.key_file import FIRST_KEY_CHARS_MAX
+from gateway.state.resource_kinds import Role as RoleName
+
+ROLE_NAMES: dict[Role, RoleName] = {Role.VIEWER: "viewer", Role.OPERATOR: "operator", Role.ADMIN: "admin"}
+
+
+class OneTimeToken(Fields):
+    """`once` is the token of a one-time link: what follows #once= in the page's address."""
+
+    once: Annotated[str, Field(min_length=1, max_length=FIRST_KEY_CHARS_MAX)]
+
+
+class SessionResource(Fields):
+    """`expires_at`: seconds since 1970."""
+
+    key: str
+    role: RoleName
+    expires_at: int
+
+
+class CallerResource(Fields):
+    """`name`: the caller's name in the audit log."""
+
+    name: str
+    role: RoleName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRoutes:
+    """Routes that sign in."""
+
+    links: OneTimeLinks
+    sign_in: SignIn
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="POST", path="/sign-in", role=None,
+            summary="Sign in by a one-time link. It works once, within ten minutes, and returns a key that expires.",
+            run=self.open, body=OneTimeToken, answer=SessionResource,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path="/me", role=Role.VIEWER, summary="The caller's name and role.",
+            run=self.me, answer=CallerResource,
+        )  # fmt: skip
+
+    async def open(self, asked: AdminRequest) -> AdminAnswer:
+        session = self.links.open(asked.body.once)
+        if session is None:
+            raise self.sign_in.refusal(
+                asked.peer, "this link was opened before, is older than ten minutes, or is of another start"
+            )
+        role = ROLE_NAMES[session.role]
+        return AdminAnswer(SessionResource(key=session.key, role=role, expires_at=int(session.expires_at_s)))
+
+    async def me(self, asked: AdminRequest) -> AdminAnswer:
+        return AdminAnswer(CallerResource(name=asked.caller.name, role=ROLE_NAMES[asked.caller.role]))

@@ -1,0 +1,43 @@
+"""A gateway that is tried out: without a configuration its admin port opens on this machine, with nothing written.
+
+Its first key is in no file and its state in memory: a one-time link signs in, and all is gone when the process ends.
+"""
+
+import secrets
+from typing import Final
+
+from pydantic import SecretStr
+
+from gateway.config.admin import Admin
+from gateway.config.config import Config
+from gateway.config.key_file import SECRET_BYTES
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+# With one of these set, the gateway is meant to serve others: its admin port is what its configuration says.
+DECIDING: Final = ("admin", "auth", "jwt", "state", "cluster", "workers")
+NEXT_PORTS: Final = 10  # of gateways that are tried out beside each other
+
+
+def made_trial(config: Config) -> Config:
+    """The configuration with an admin port, where it comes from no file and leaves that open; else as it is.
+
+    A log in JSON is for programs, which open no links; and a page on this machine helps no one elsewhere.
+    """
+    is_open = all(getattr(config, name) == Config.model_fields[name].default for name in DECIDING)
+    if not is_open or config.log.format == "json" or config.listen.host not in LOOPBACK:
+        return config
+    auth = config.auth
+    if auth.secret_bytes() is None:
+        auth = auth.model_copy(update={"secret": SecretStr(secrets.token_urlsafe(SECRET_BYTES))})
+    trial = config.model_copy(update={"admin": Admin(enabled=True), "auth": auth})
+    trial._is_trial = True  # noqa: SLF001 - set here alone
+    return trial
+
+
+def admin_ports(config: Config) -> tuple[int, ...]:
+    """The ports to try for the admin port, in this order: the configured one alone, unless the gateway is tried out."""
+    first = config.admin.port
+    if not config.is_trial:
+        return (first,)
+    # The data port is opened after the admin port, and keeps its number.
+    return (*(port for port in range(first, first + NEXT_PORTS) if port != config.listen.port), 0)
