@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin test test-long test-calm test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale lock clean
+.PHONY: help run chart plugin web test test-long test-web test-calm test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale lock clean
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -43,11 +43,17 @@ $(NODE): tests/clients/node/package-lock.json
 	  --prefer-offline --fetch-retries=0 \
 	  || echo "npm could not install the clients for Node: their tests are left out" >&2; fi
 
+web: $(STAMP)  ## fetch the packages of the page that vendored.toml pins, from npm
+	$(BIN)/python vendor_web.py
+
 test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
 	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 900 -m long
+
+test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root); PICTURES=1 writes docs/images
+	tests/web/chromium.sh && PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/web
 
 test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
 	$(BIN)/python -m tests.calm $(ONLY)

@@ -34,6 +34,7 @@ from gateway.state.budgets import Budgets
 from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
 from gateway.store.base import Store
+from gateway.web.files import StaticFiles
 
 FIRST_KEY = "key-file"  # its caller's name in the audit log
 STOP_S_MAX = 1.0
@@ -84,7 +85,7 @@ class AdminPort:
         sessions = SessionRoutes(links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
-        self._server = AdminServer(table, sign_in, pages, ask_leader)
+        self._server = AdminServer(table, sign_in, pages, ask_leader, StaticFiles())
         self._listener = Listener(
             self._server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0
         )

@@ -25,6 +25,7 @@ from gateway.admin.routes import ROOT, AdminAnswer, AdminRequest, Caller, Query,
 from gateway.admin.sign_in import SignIn
 from gateway.ports.error_connection import ErrorConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
+from gateway.web.files import StaticFiles
 
 BODY_BYTES_MAX = 64 << 10
 BODY_TIMEOUT_S = 10.0
@@ -53,7 +54,9 @@ Page = Callable[[], Awaitable[web.Response]]
 
 
 class AdminServer(web.Server):
-    """Serves the route table, and `pages` (text for programs, such as metrics) to every caller that is signed in."""
+    """Serves the route table, and `pages` (text for programs, such as metrics) to every caller that is signed in; the
+    `files` of the page to all, because nothing in them is secret.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class AdminServer(web.Server):
         sign_in: SignIn,
         pages: Mapping[str, Page] | None = None,
         ask_leader: AskLeader | None = None,
+        files: StaticFiles | None = None,
     ) -> None:
         super().__init__(
             self._handle,
@@ -75,6 +79,7 @@ class AdminServer(web.Server):
         self._sign_in = sign_in
         self._pages = pages or {}
         self._ask_leader = ask_leader
+        self._files = files
         self._repeats = Repeats(time.monotonic)
 
     def __call__(self) -> RequestHandler:
@@ -96,6 +101,9 @@ class AdminServer(web.Server):
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
+        file = None if self._files is None else self._files.find(request)
+        if file is not None:
+            return file
         found = self._table.find(request.rel_url.raw_path)
         open_to_all = None if found is None else found[0].get(request.method)
         if found is not None and open_to_all is not None and open_to_all.role is None:

@@ -63,7 +63,7 @@ FOLDERS = {
     "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
     "gateway": (
         "cluster", "store", "api", "config", "identity", "ports", "scheduling", "observability", "simulate", "http",
-        "state", "calibrate", "intake", "bench", "forwarding", "handlers", "admin", "shared_order", "workers",
+        "state", "calibrate", "intake", "bench", "forwarding", "handlers", "web", "admin", "shared_order", "workers",
     ),
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70

@@ -1,0 +1,97 @@
+// The page: its head, and the view that the address names.
+
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { live } from "./live.js";
+import { onSession, resume, session, signOut } from "./session.js";
+import { html, link, Notices, useLive, useRoute } from "./ui.js";
+import { Now } from "./views/now.js";
+import { SignIn } from "./views/sign-in.js";
+
+const THEME = "fairlead.theme";
+const THEMES = { auto: "light dark", light: "light", dark: "dark" };
+const VIEWS = [["now", "Now"]];
+
+function Shell() {
+  const [, again] = useState(0);
+  useEffect(() => {
+    const forget = onSession(() => again((n) => n + 1));
+    resume();
+    return forget;
+  }, []);
+  const isIn = session.caller !== null;
+  useEffect(() => {
+    if (isIn) live.start();
+    return () => live.stop();
+  }, [isIn]);
+  if (!isIn) return session.isBusy ? html`<main id="main" class="sign-in" aria-busy="true"><p class="dim">Signing in…</p></main>` : html`<${SignIn} />`;
+  return html`<${Signed} />`;
+}
+
+function Signed() {
+  const { parts, query } = useRoute();
+  const view = parts[0] || "now";
+  useEffect(() => {
+    document.title = `${parts[1] || (VIEWS.find(([id]) => id === view) || ["", view])[1]} – fairlead`;
+  });
+  return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
+    <${Head} view=${view} />
+    <main id="main" tabindex="-1"><${View} key=${parts.join("/")} view=${view} parts=${parts} query=${query} /></main>
+    <${Notices} />`;
+}
+
+function View({ view, parts }) {
+  switch (view) {
+    case "now":
+      return html`<${Now} pool=${parts[1]} />`;
+    default:
+      return html`<p>There is no such view. <a href=${link("now")}>See what is now.</a></p>`;
+  }
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
+}
+
+function Head({ view }) {
+  const { document: state } = live;
+  useLive();
+  return html`<header class="head">
+    <a class="brand" href=${link("now")}>fairlead</a>
+    <nav aria-label="Views">${VIEWS.map(([id, label]) => html`<a key=${id} href=${link(id)} aria-current=${view === id ? "page" : undefined}>${label}</a>`)}</nav>
+    <${Stream} />
+    <span class="where dim">${state?.gateway ? `${state.gateway.name} · ${state.gateway.role} · ${state.gateway.version}` : ""}</span>
+    <${Theme} />
+    <span class="caller"><span title="Your role">${session.caller.name} (${session.caller.role})</span>
+      <button class="quiet" onClick=${() => signOut()}>Sign out</button></span>
+  </header>`;
+}
+
+/** Whether what is shown is of now; a button stops it, so that it can be read. */
+function Stream() {
+  const text = live.isPaused ? "paused" : live.status;
+  return html`<span class=${`stream ${live.isPaused ? "paused" : live.status}`}>
+    <span role="status" title=${live.error || ""}>${text}</span>
+    <button class="quiet" aria-pressed=${live.isPaused} onClick=${() => live.setPaused(!live.isPaused)}>${live.isPaused ? "Go on" : "Pause"}</button>
+  </span>`;
+}
+
+function Theme() {
+  const [theme, setTheme] = useState(document.documentElement.dataset.theme || "auto");
+  const choose = (event) => {
+    setTheme(event.target.value);
+    applyTheme(event.target.value);
+    localStorage.setItem(THEME, event.target.value);
+  };
+  return html`<label class="theme"><span class="only-read">Colours</span>
+    <select value=${theme} onChange=${choose}>${Object.keys(THEMES).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>`;
+}
+
+function applyTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  document.documentElement.style.colorScheme = THEMES[theme] || THEMES.auto;
+}
+
+applyTheme(localStorage.getItem(THEME) in THEMES ? localStorage.getItem(THEME) : "auto");
+render(html`<${Shell} />`, document.getElementById("app"));

@@ -1,0 +1,74 @@
+// Who is signed in. The key is in memory and in this tab's sessionStorage; there is no cookie, so a request from another
+// page carries no key.
+
+import { Problem, get, post, useKey } from "./api.js";
+
+const STORED = "fairlead.key";
+const ROLES = { viewer: 1, operator: 2, admin: 3 };
+
+export const session = { caller: null, error: null, isBusy: true };
+const listeners = new Set();
+
+export const onSession = (listener) => {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+};
+
+function changed(values) {
+  Object.assign(session, values);
+  for (const each of listeners) each();
+}
+
+/** Whether the caller may do what this role may. */
+export const may = (role) => session.caller !== null && ROLES[session.caller.role] >= ROLES[role];
+
+/** Sign in by a key or token. Tells what is wrong in `session.error`. */
+export async function signIn(key) {
+  changed({ isBusy: true, error: null });
+  const given = key.trim();
+  if (!/^[\x21-\x7e]+$/.test(given)) {
+    changed({ isBusy: false, error: "A key has letters, digits and signs of ASCII, without spaces." });
+    return;
+  }
+  useKey(given);
+  try {
+    const { body } = await get("/me");
+    sessionStorage.setItem(STORED, given);
+    useKey(given, () => signOut("The gateway does not know this key any more. Sign in again."));
+    changed({ caller: body, isBusy: false });
+  } catch (error) {
+    useKey(null);
+    if (error.status === 401 || error.status === 403) sessionStorage.removeItem(STORED);
+    changed({ caller: null, isBusy: false, error: refusal(error) });
+  }
+}
+
+export function signOut(error = null) {
+  sessionStorage.removeItem(STORED);
+  useKey(null);
+  changed({ caller: null, error, isBusy: false });
+}
+
+/** At the start: by the one-time link of the address, else by the key that this tab had. */
+export async function resume() {
+  const once = /^#once=(.+)$/.exec(location.hash);
+  if (once !== null) {
+    history.replaceState(null, "", location.pathname); // the link is used up: it stays in no history
+    try {
+      const { body } = await post("/sign-in", { once: decodeURIComponent(once[1]) });
+      await signIn(body.key);
+    } catch (error) {
+      changed({ isBusy: false, error: error.status === 0 ? error.message : "This link was used, or is too old. Sign in by a key." });
+    }
+    return;
+  }
+  const stored = sessionStorage.getItem(STORED);
+  if (stored === null) changed({ isBusy: false });
+  else await signIn(stored);
+}
+
+function refusal(error) {
+  if (!(error instanceof Problem)) return String(error);
+  if (error.status === 401) return "The gateway does not know this key.";
+  return error.message;
+}

@@ -1,0 +1,80 @@
+// Numbers and reasons as words. A value that is not there is "–".
+
+export const NONE = "–";
+
+const COUNT = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
+
+export const count = (value) => (value == null ? NONE : COUNT.format(value));
+
+export function percent(ratio) {
+  if (ratio == null) return NONE;
+  const value = 100 * ratio;
+  if (value > 0 && value < 0.1) return "<0.1 %";
+  return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} %`;
+}
+
+export function decimal(value) {
+  if (value == null) return NONE;
+  if (Number.isInteger(value)) return count(value);
+  const size = Math.abs(value);
+  return size >= 100 ? count(value) : value.toFixed(size >= 10 ? 1 : size >= 0.1 ? 2 : 3);
+}
+
+export function short(value) {
+  if (value == null) return NONE;
+  if (value >= 1e9) return `${(value / 1e9).toFixed(1)} G`;
+  if (value >= 1e6) return `${(value / 1e6).toFixed(1)} M`;
+  if (value >= 1e4) return `${(value / 1e3).toFixed(0)} k`;
+  return value >= 100 || Number.isInteger(value) ? count(value) : value.toFixed(1);
+}
+
+export function seconds(value) {
+  if (value == null) return NONE;
+  if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
+  if (value < 0.9995) return `${(value * 1000).toFixed(0)} ms`;
+  if (value < 9.95) return `${value.toFixed(1)} s`;
+  if (value < 120) return `${value.toFixed(0)} s`;
+  if (value < 7200) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+  if (value < 172800) return `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`;
+  return `${(value / 86400).toFixed(0)} days`;
+}
+
+export function time(unixS) {
+  if (unixS == null) return NONE;
+  return new Date(unixS * 1000).toLocaleString("sv-SE");
+}
+
+export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+
+export function listed(names, most = 3) {
+  const shown = names.slice(0, most);
+  if (names.length > most) return `${shown.join(", ")} and ${names.length - most} more`;
+  if (shown.length < 2) return shown.join("");
+  return `${shown.slice(0, -1).join(", ")} and ${shown.at(-1)}`;
+}
+
+const plain = (word) => String(word).replaceAll("_", " ");
+
+/** Why a backend takes no more now (policies/types.py, Binding). */
+const BOUNDS = {
+  slots: "all its slots are taken",
+  kv: "its KV memory is full",
+  steps: "one more request would make its steps longer than its limit",
+  prompts: "it has prompts to read for longer than a step",
+  held: "it has just rejected a request, and gets none for a moment",
+  unhealthy: "it is not available",
+  draining: "it is being drained",
+};
+
+/** Why a request waits, in a table's cell (policies/types.py, Wait). */
+const WAITS = {
+  no_backend: "no backend is available",
+  backends_held: "backends rejected a request just now",
+  tenant_limit: "its own limit in flight",
+  own_queue: "its own older requests",
+  no_room: "no backend has room",
+};
+
+export const bound = (reason) => (reason == null ? "takes more" : BOUNDS[reason] || plain(reason));
+export const wait = (reason) => (reason == null ? NONE : WAITS[reason] || plain(reason));
+export const refusal = plain;
