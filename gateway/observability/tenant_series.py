@@ -83,10 +83,13 @@ class TenantSeries:
         self._rescale(now)
 
     def _exchange(self) -> None:
-        """Replace the shown tenants that receive least by the hidden ones that receive most."""
+        """Replace the shown tenants that receive least by the hidden ones that receive most. Those that this look has
+        missed have no traffic yet, and wait for the next one.
+        """
         traffic = self._traffic
         rising = nlargest(CHANGES_MAX, self._rising, key=lambda each: (traffic[each], each))
-        falling = nsmallest(CHANGES_MAX, self._shown, key=lambda each: (traffic[each], each)) if rising else []
+        seen = self._shown - self._missing if rising else ()
+        falling = nsmallest(CHANGES_MAX, seen, key=lambda each: (traffic[each], each))
         for up, down in zip(rising, falling, strict=False):
             if traffic[up] <= AHEAD_RATIO * traffic[down]:
                 return

@@ -185,8 +185,7 @@ class Tenants:
         if state.removed and not state.in_flight and not self.queues.of(tenant.id).requests:
             del self.states[tenant.id]
             self._forget(tenant)
-            if self._leaving_tiers:
-                self._forget_tiers()
+            self._forget_tiers()
 
     def _forget(self, tenant: Tenant) -> None:
         """Forget the tenant in all parts."""
@@ -199,7 +198,9 @@ class Tenants:
         self.attainment.forget(tenant.id)
 
     def _forget_tiers(self) -> None:
-        """Forget removed tiers that have no tenants any more."""
+        """Forget removed tiers that have no tenants any more. Looks at all tenants only where a tier was removed."""
+        if not self._leaving_tiers:
+            return
         for tier_id in self._leaving_tiers - {state.tenant.tier_id for state in self.states.values()}:
             self._leaving_tiers.discard(tier_id)
             del self.tiers[tier_id]

@@ -9,7 +9,6 @@ used, by the loss that a quantile minimises (Koenker and Bassett, 1978).
 """
 
 from bisect import bisect_left, insort
-from collections import deque
 from math import ceil
 
 from policies.prediction.base import clamp_prediction
@@ -94,7 +93,7 @@ class OutputWindow:
 
     def __init__(self, outputs_max: int) -> None:
         self.outputs_max = outputs_max
-        self._arrived: deque[float] = deque()
+        self._arrived: list[float] = []  # a deque takes 0.7 KB from the start, of each tenant
         self._sorted: list[float] = []
 
     def __len__(self) -> int:
@@ -102,7 +101,7 @@ class OutputWindow:
 
     def add(self, output: float) -> None:
         if len(self._arrived) == self.outputs_max:
-            oldest = self._arrived.popleft()
+            oldest = self._arrived.pop(0)
             del self._sorted[bisect_left(self._sorted, oldest)]
         self._arrived.append(output)
         insort(self._sorted, output)

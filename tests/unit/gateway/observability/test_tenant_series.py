@@ -44,6 +44,14 @@ def test_a_tenant_that_came_during_a_look_is_given_another():
     assert gone == ["new"]
 
 
+def test_a_tenant_that_came_during_a_look_gives_its_place_to_no_other():
+    shown, gone = series(1)
+    shown.label("new", is_known=True)
+    look(shown, 1.0, {"hidden": 5.0})
+    assert gone == []
+    assert shown.shows("new")
+
+
 def test_a_tenant_with_clearly_more_traffic_takes_the_place_of_the_one_with_the_least():
     shown, gone = series(2)
     look(shown, 1.0, {"a": 10.0, "b": 20.0})
