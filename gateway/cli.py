@@ -12,6 +12,7 @@ from gateway.bench.cli import bench
 from gateway.calibrate.cli import calibrate
 from gateway.options import ConfigOption
 from gateway.simulate.cli import app as simulate_app
+from gateway.top.cli import top
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ app.add_typer(simulate_app, name="simulate")
 app.add_typer(admin_app, name="admin")
 app.command()(calibrate)
 app.command()(bench)
+app.command()(top)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.client import AdminClient, AdminReply, UnreachableError
+from gateway.admin.target import find_admin
 from gateway.options import ConfigOption
 
 PAGE_ROWS = 1000  # per request
@@ -267,19 +268,10 @@ def _ask(
 
 
 def _client(target: _Target) -> AdminClient:
-    from gateway.config import ConfigError, load_config  # noqa: PLC0415
-
     try:
-        admin = load_config(target.config, check_files=False).admin
-    except ConfigError as error:
+        return find_admin(target.config, url=target.url, key_file=target.key_file).connect()
+    except UnreachableError as error:
         _fail(str(error))
-    key_file = target.key_file or admin.key_file
-    try:
-        key = key_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        _fail(f"the key cannot be read from {key_file}: {error}")
-    host = f"[{admin.host}]" if ":" in admin.host else admin.host
-    return AdminClient(target.url or f"http://{host}:{admin.port}", key)
 
 
 def _fields(given: list[str]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Client of the admin API: one request, one response, with the standard library alone."""
+"""Client of the admin API, with the standard library alone: one request and its response, or a stream of events."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ NO_HEADERS: Mapping[str, str | None] = {}
 
 
 class UnreachableError(Exception):
-    """No admin port answers at this URL."""
+    """No admin port answers at this URL, or where it is or the key to it cannot be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,52 @@ class AdminClient:
         except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
 
-    def _connection(self) -> HTTPConnection:
+    def events(self, path: str, *, silence_s_max: float) -> Generator[tuple[str, Any]]:
+        """Names and JSON data of a stream of server-sent events, until the gateway ends it.
+
+        Raises UnreachableError, also for a status other than 200 and where nothing comes for `silence_s_max` seconds.
+        """
+        try:
+            connection = self._connection(silence_s_max)
+            try:
+                sent = {"Authorization": f"Bearer {self._key}", "Accept": "text/event-stream"}
+                connection.request("GET", self._url.path.rstrip("/") + ROOT + path, None, sent)
+                response = connection.getresponse()
+                if response.status != HTTPStatus.OK:
+                    why = _detail(response.read(ANSWER_BYTES_MAX))
+                    raise UnreachableError(f"{self._url.geturl()} answers {response.status}: {why}")
+                yield from _events(iter(lambda: response.readline(ANSWER_BYTES_MAX), b""))
+            finally:
+                connection.close()
+        except (OSError, HTTPException, ValueError) as error:
+            raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
+
+    def _connection(self, timeout_s: float = TIMEOUT_S) -> HTTPConnection:
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError("the URL must be like http://host:port")
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        return kind(self._url.hostname, self._url.port, timeout=TIMEOUT_S)
+        return kind(self._url.hostname, self._url.port, timeout=timeout_s)
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+    """Server-sent events (WHATWG HTML, 9.2) of lines. Comments, ids and an event that is cut off give nothing."""
+    name, data = "message", b""
+    for line in lines:
+        field, _, value = line.rstrip(b"\r\n").partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"event":
+            name = value.decode()
+        elif field == b"data":
+            data += value
+        elif not field and not value:
+            if data:
+                yield name, json.loads(data)
+            name, data = "message", b""
+
+
+def _detail(body: bytes) -> str:
+    """What a problem document says; the start of any other body."""
+    try:
+        return str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")

@@ -18,6 +18,7 @@ from typing import Any
 
 from gateway.config.problems import ConfigProblem
 from gateway.state.entries import Declared, Entry, View
+from gateway.state.merge_patch import merged
 from gateway.state.referential_checks import disagreements
 from gateway.state.resource_kinds import RESOURCE_KINDS, body_to_json, read_body
 from gateway.store.base import AuditEntry, Change, Document, Store, StoreUnavailable, VersionConflict
@@ -297,17 +298,3 @@ def _is_meant(etag: str | None, entry: Entry | None) -> bool:
     if etag == ANY_THERE:
         return entry is not None
     return etag is None or etag == (NOT_THERE if entry is None else entry.etag)
-
-
-def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of an RFC 7396 JSON Merge Patch on an object."""
-    result = dict(body)
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        elif isinstance(value, Mapping):
-            before = result.get(name)
-            result[name] = merged(before if isinstance(before, Mapping) else {}, value)
-        else:
-            result[name] = value
-    return result

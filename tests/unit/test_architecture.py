@@ -64,6 +64,7 @@ FOLDERS = {
     "gateway": (
         "cluster", "store", "api", "config", "identity", "ports", "scheduling", "observability", "simulate", "http",
         "state", "calibrate", "intake", "bench", "forwarding", "handlers", "web", "admin", "shared_order", "workers",
+        "top",
     ),
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70

@@ -16,6 +16,7 @@ from gateway.admin.models import Page, ResourceList
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.state.entries import Entry
+from gateway.state.merge_patch import merged
 from gateway.state.registry import (
     ANY_THERE,
     NOT_THERE,
@@ -26,7 +27,6 @@ from gateway.state.registry import (
     NotFound,
     Registry,
     RegistryError,
-    merged,
 )
 from gateway.state.resource_kinds import read_body
 

@@ -18,7 +18,8 @@ from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answ
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
 from gateway.state.entries import Entry
-from gateway.state.registry import NOT_THERE, Edit, Registry, merged
+from gateway.state.merge_patch import merged
+from gateway.state.registry import NOT_THERE, Edit, Registry
 from gateway.state.resource_kinds import ApiKey
 
 KIND = "keys"

@@ -48,9 +48,19 @@ def test_the_version_is_that_of_the_distribution():
 def test_help_does_not_load_the_server():
     code = (
         "import sys; from gateway.cli import app; "
-        "sys.exit(bool({'aiohttp', 'pydantic', 'tiktoken', 'orjson'} & set(sys.modules)))"
+        "sys.exit(bool({'aiohttp', 'pydantic', 'tiktoken', 'orjson', 'curses'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_watching_a_remote_gateway_loads_neither_the_server_nor_a_configuration():
+    code = (
+        "import sys; from pathlib import Path; import gateway.cli, gateway.top.terminal; "
+        "from gateway.admin.target import find_admin; find_admin(None, url='http://gateway', key_file=Path('key')); "
+        "sys.exit(', '.join({'aiohttp', 'pydantic', 'orjson', 'rich', 'yaml'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert result.stderr.strip() == ""
 
 
 def test_a_start_loads_only_what_is_on():

@@ -1,0 +1,10 @@
+"""`fairlead top`: tenants, tiers, backends and the queue of a running gateway, in a terminal.
+
+    feed.py       threads that read the admin API: the live stream, and requests while a view shows them
+    controls.py   what the operator has chosen by keys: view, order, filter, pause
+    columns.py    what each view shows of a row; cells.py makes text of it
+    picture.py    lines of a screen, from the document and the choices: no terminal, no clock
+    terminal.py   curses: keys in, lines out
+
+None of it is imported by another command. Why curses: docs/decisions/0006-curses-for-top.md.
+"""

@@ -1,0 +1,84 @@
+"""The command `fairlead top`. It imports what it needs when it runs, so that --help is quick."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from gateway.options import ConfigOption
+
+if TYPE_CHECKING:
+    from gateway.admin.target import AdminTarget
+
+INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
+
+
+def top(
+    config: ConfigOption = None,
+    url: Annotated[str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081.")] = None,
+    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print the present state, and leave.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --once: print JSON; that is what is printed if not to a terminal.")
+    ] = False,
+) -> None:
+    """Watch tenants, tiers, backends and the queue of a running gateway. ? shows the keys.
+
+    The admin port and the key to it come from the configuration (admin.host, admin.port, admin.key_file), or from
+    --url and --key-file. A viewer's key is enough.
+    """
+    from gateway.admin.client import UnreachableError  # noqa: PLC0415
+    from gateway.admin.target import find_admin  # noqa: PLC0415
+
+    try:
+        target = find_admin(config, url=url, key_file=key_file)
+        if once or as_json:
+            _print_once(_first_document(target), as_json=as_json)
+        else:
+            _watch(target)
+    except UnreachableError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _watch(target: "AdminTarget") -> None:
+    from gateway.top.feed import LiveFeed  # noqa: PLC0415
+
+    try:
+        from gateway.top.terminal import TerminalError, watch  # noqa: PLC0415
+    except ImportError as error:
+        _fail(f"this Python has no curses ({error}); for scripts: fairlead top --once --json")
+    try:
+        watch(LiveFeed(target.connect))
+    except TerminalError as error:
+        _fail(str(error))
+
+
+def _first_document(target: "AdminTarget") -> Any:
+    from gateway.top.feed import SILENCE_S_MAX  # noqa: PLC0415
+
+    events = target.connect().events("/live", silence_s_max=SILENCE_S_MAX)
+    document = next((data for event, data in events if event == "state"), None)
+    events.close()
+    if document is None:
+        _fail("the gateway has closed the connection without a state")
+    return document
+
+
+def _print_once(document: Any, *, as_json: bool) -> None:
+    if as_json or not sys.stdout.isatty():
+        typer.echo(json.dumps(document, indent=2))
+        return
+    from gateway.top.picture import listing  # noqa: PLC0415
+
+    typer.echo(listing(document, width=shutil.get_terminal_size().columns))
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,202 @@
+"""Which columns each view has, and how its rows are ordered and filtered.
+
+A row is an object of the live document (gateway/live) or of `/admin/v1/requests`, with its `id`. A field that a gateway
+does not send is an empty cell, so that a client of one version shows gateways of another.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from gateway.top.cells import EMPTY, count, printable, seconds, share
+
+LiveRow = Mapping[str, Any]
+WINDOWS = ("10 s", "1 min", "15 min")  # of `share` and `due`, in the document's order
+
+
+class TopView(StrEnum):
+    TENANTS = "tenants"
+    TIERS = "tiers"
+    BACKENDS = "backends"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a view. `width` is in columns of the terminal; `value` orders the rows, None comes last.
+
+    `rank`: on a narrow terminal the columns of the highest rank are left out first.
+    """
+
+    title: str
+    width: int
+    value: Callable[[LiveRow], Any]
+    text: Callable[[LiveRow], str]
+    rank: int
+    right: bool = True
+    is_ascending: bool = False
+
+
+def columns_of_view(view: TopView, window: int) -> Sequence[Column]:
+    """`window` is the index in WINDOWS that shares are shown for."""
+    return _COLUMNS[view](window)
+
+
+def ordered(rows: Iterable[LiveRow], column: Column, *, descending: bool) -> list[LiveRow]:
+    """Rows by the column, then by id, so that equal rows keep their place from second to second."""
+    found: list[tuple[Any, str, LiveRow]] = []
+    empty: list[tuple[Any, str, LiveRow]] = []
+    for row in rows:
+        value = column.value(row)
+        (empty if value is None else found).append((value, str(row.get("id", "")), row))
+    found.sort(key=lambda each: each[1])
+    found.sort(key=lambda each: each[0], reverse=descending)
+    return [row for _, _, row in found] + [row for _, _, row in sorted(empty, key=lambda each: each[1])]
+
+
+def is_match(row: LiveRow, needle: str) -> bool:
+    """Whether a text of the row contains the needle, in lower case."""
+    return any(needle in value.lower() for value in row.values() if isinstance(value, str))
+
+
+def rows_of(document: Mapping[str, Any], view: TopView, pool: str) -> list[LiveRow]:
+    """Rows of a pool in the live document, for all views but the queue."""
+    things = document.get("pools", {}).get(pool, {}).get(view.value, {})
+    return [{"id": name, **thing} for name, thing in things.items()]
+
+
+def _field(row: LiveRow, name: str) -> Any:
+    """The value of a field; with a dot, that of one inside."""
+    found: Any = row
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _name(title: str, name: str, width: int, rank: int) -> Column:
+    def value(row: LiveRow) -> str | None:
+        return None if (found := _field(row, name)) is None else str(found)
+
+    return Column(title, width, value, lambda row: printable(value(row) or EMPTY), rank, right=False, is_ascending=True)
+
+
+def _number(title: str, name: str, width: int, rank: int, shown: Callable[[float | None], str] = count) -> Column:
+    return Column(title, width, lambda row: _field(row, name), lambda row: shown(_field(row, name)), rank)
+
+
+def _at(row: LiveRow, name: str, index: int) -> float | None:
+    values = row.get(name)
+    return values[index] if isinstance(values, list) and index < len(values) else None
+
+
+def _of_list(title: str, name: str, index: int, rank: int, shown: Callable[[float | None], str]) -> Column:
+    """A column of one value in a list, as the share of one window or one percentile."""
+    value = partial(_at, name=name, index=index)
+    return Column(title, 7, value, lambda row: shown(value(row)), rank)
+
+
+def _shares(window: int) -> tuple[Column, Column]:
+    return _of_list("SHARE", "share", window, 1, share), _of_list("DUE", "due", window, 2, share)
+
+
+def _pair(title: str, first: str, second: str, width: int, rank: int) -> Column:
+    """`in use/limit`, ordered by the part in use."""
+
+    def value(row: LiveRow) -> float | None:
+        used, limit = row.get(first), row.get(second)
+        return used / limit if used is not None and limit else used
+
+    def text(row: LiveRow) -> str:
+        return f"{count(row.get(first))}/{count(row.get(second))}"
+
+    return Column(title, width, value, text, rank)
+
+
+def _tenants(window: int) -> Sequence[Column]:
+    return (
+        _name("TENANT", "id", 20, 0),
+        _name("TIER", "tier", 12, 9),
+        _number("WEIGHT", "weight", 6, 8),
+        _number("QUEUED", "queued", 6, 3),
+        _number("RUN", "in_flight", 5, 4),
+        _number("WAIT", "oldest_wait_s", 7, 5, seconds),
+        *_shares(window),
+        _number("TOKENS/S", "output_tokens_per_s", 8, 6),
+        _of_list("TTFT50", "ttft_s", 0, 13, seconds),
+        _of_list("TTFT99", "ttft_s", 1, 10, seconds),
+        _of_list("TPOT50", "tpot_s", 0, 14, seconds),
+        _of_list("TPOT99", "tpot_s", 1, 12, seconds),
+        _number("SLO", "attainment_ratio", 6, 11, share),
+        _number("CACHED", "cached_ratio", 6, 15, share),
+        _number("REFUSED", "refused", 7, 7),
+        _name("WAITS FOR", "waits", 16, 6),
+    )
+
+
+def _tiers(window: int) -> Sequence[Column]:
+    return (
+        _name("TIER", "id", 20, 0),
+        _number("WEIGHT", "weight", 6, 5),
+        _number("QUEUED", "queued", 6, 3),
+        _number("RUN", "in_flight", 5, 4),
+        *_shares(window),
+        _number("GAP", "gap", 8, 6),
+        _number("BOUND", "bound", 8, 6),
+        _number("JAIN", "jain", 6, 7, lambda value: EMPTY if value is None else f"{value:.3f}"),
+    )
+
+
+def _state(row: LiveRow) -> str:
+    if not row.get("available"):
+        return "away"
+    return "draining" if row.get("draining") else "ready"
+
+
+def _backends(_window: int) -> Sequence[Column]:
+    return (
+        _name("BACKEND", "id", 20, 0),
+        Column("STATE", 8, _state, _state, 1, right=False, is_ascending=True),
+        _name("BOUND BY", "bound_by", 9, 2),
+        _pair("REQUESTS", "in_flight", "requests_limit", 11, 3),
+        _pair("KV TOKENS", "tokens", "tokens_limit", 14, 4),
+        _number("QUEUED", "queued_there", 6, 7),
+        _number("EXT REQ", "external_requests", 7, 8),
+        _number("EXT TOK", "external_tokens", 8, 9),
+        _number("STEP", "step_s", 7, 5, seconds),
+        _number("MEASURED", "step_measured_s", 8, 6, seconds),
+        _name("TROUBLE", "trouble", 16, 3),
+    )
+
+
+def _queue(_window: int) -> Sequence[Column]:
+    return (
+        _name("REQUEST", "id", 20, 0),
+        _name("TENANT", "tenant", 16, 1),
+        _name("STATE", "state", 7, 3),
+        _number("AGE", "age_s", 7, 2, seconds),
+        _number("QUEUE", "phases.queue_s", 7, 7, seconds),
+        _number("PREFILL", "phases.prefill_s", 7, 8, seconds),
+        _number("DECODE", "phases.decode_s", 7, 9, seconds),
+        _number("PROMPT", "prompt_tokens", 7, 6),
+        _pair("OUTPUT", "output_tokens", "output_tokens_max", 11, 6),
+        _number("SLACK", "slack_s", 7, 10, seconds),
+        _number("STARTS", "waits.start_s", 7, 5, seconds),
+        _name("BACKEND", "backend", 12, 5),
+        _name("WHY IT WAITS", "waits.text", 24, 4),
+    )
+
+
+_COLUMNS: Mapping[TopView, Callable[[int], Sequence[Column]]] = {
+    TopView.TENANTS: _tenants,
+    TopView.TIERS: _tiers,
+    TopView.BACKENDS: _backends,
+    TopView.QUEUE: _queue,
+}
+SORTED_FIRST: Mapping[TopView, str] = {
+    TopView.TENANTS: "SHARE",
+    TopView.TIERS: "SHARE",
+    TopView.BACKENDS: "REQUESTS",
+    TopView.QUEUE: "AGE",
+}
