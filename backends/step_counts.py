@@ -29,6 +29,13 @@ class StepCounts:
         """Whether the backend counts steps, as far as the last scrape showed."""
         return bool(self._at)
 
+    @property
+    def token_s(self) -> float | None:
+        """Seconds for a token of one sequence between the last two scrapes; None while nothing runs, or none is
+        counted.
+        """
+        return None if self._is_idle else self._token_s
+
     def scraped(self, metrics: EngineMetrics, *, at: float) -> None:
         """Take in one scrape, made at this time."""
         before, self._before = self._before, metrics

@@ -14,7 +14,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
@@ -34,10 +35,15 @@ from gateway.admin.management import Management, Running
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import LOOK_S, Reloading
+from gateway.config.scheduling import Scheduling
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.decode_pace import DecodePace
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
+from gateway.live.document import Sources
+from gateway.live.ended import EndedView
+from gateway.live.live import Live
+from gateway.live.merge_patch import Document
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
 from gateway.observability.instruments import (
@@ -103,6 +109,8 @@ class Gateway:
         self.metrics_url: str | None = None
         self._listener: Listener | None = None
         self._descriptors = Descriptors()
+        self.live: Live | None = None
+        """None without an admin port."""
         self._tracing: Tracing | None = None
         self._reloading: Reloading | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
@@ -122,8 +130,13 @@ class Gateway:
         self.pools.watch(self.backends)
         self._backend_clients = {spec.id: self._make_backend_client(spec) for spec in specs}
         self._tracing = _make_tracing(config)
+        if config.admin.enabled:
+            self.live = Live(self.backends.catalog.pool_of_model)
         self.metrics = self._make_metrics()
         meters: list[CallObserver] = [self.metrics.calls]
+        if self.live is not None:
+            meters.append(self.live.ended)
+            self.live.connect(self.metrics.look, self._live_sources)
         budgets = None
         if self._management is not None and config.keeps_state:
             budgets = self._management.budgets
@@ -141,6 +154,7 @@ class Gateway:
                     self._backend_clients,
                     make_backend_client=self._make_backend_client,
                     tiers=self._tiers,
+                    live=self.live,
                 )
             )
         await self._assembled()
@@ -190,6 +204,8 @@ class Gateway:
     async def stop(self) -> None:
         """Stop at once: queued calls are rejected, running streams end with an error event. Release all resources."""
         self._descriptors.stop()
+        if self.live is not None:
+            await self.live.stop()
         if self._management is not None:
             await self._management.stop()
         if self._listener is not None:
@@ -207,10 +223,12 @@ class Gateway:
             await self._management.close()
         if self._engine is not None:
             await self._engine.stop()
-        if self._access_log is not None:
-            self._access_log.close()
-        if self._trace_log is not None:
-            self._trace_log.close()
+        await self._close_logs()
+
+    async def _close_logs(self) -> None:
+        for written in (self._access_log, self._trace_log):
+            if written is not None:
+                written.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
@@ -267,13 +285,56 @@ class Gateway:
         return BackendClient(self._make_upstream(spec), spec.headers, pace=pace)
 
     def _make_metrics(self) -> Metrics:
-        scheduling_of = self._config.scheduling_of if self._management is None else self._management.scheduling_of
         return Metrics(
-            self.pools.dispatchers,
-            scheduling_of=scheduling_of,
+            self._led_dispatchers,
+            scheduling_of=self._scheduling_of,
             lost=self._lost,
             tenants_max=self._config.metrics.tenants_max,
+            watch=None if self.live is None else self.live.record,
         )
+
+    def _led_dispatchers(self) -> Mapping[str, Dispatcher]:
+        """The dispatchers whose Schedulers run in this process."""
+        return self.pools.dispatchers()
+
+    def _scheduling_of(self, pool: str) -> Scheduling:
+        return (self._config if self._management is None else self._management).scheduling_of(pool)
+
+    def _live_sources(self, ended: EndedView) -> Sources:
+        return Sources(
+            gateway=self._live_gateway,
+            cluster=self._live_cluster,
+            policy_of=lambda pool: self._scheduling_of(pool).fairness.policy,
+            tiers=self._tiers,
+            backends=self.backends,
+            pace_of=self._measured_pace,
+            ended=ended,
+            wall_clock=time.time,
+        )
+
+    def _live_gateway(self) -> Document:
+        """What the live document says of this process."""
+        assert self._management is not None, "with an admin port"
+        view = self._management.cluster_view()
+        return {
+            "name": view.name,
+            "version": metadata.version("fairlead"),
+            "role": view.role,
+            "embedded_engine": self._engine is not None,
+            "demo": False,
+        }
+
+    def _live_cluster(self) -> Document:
+        assert self._management is not None, "with an admin port"
+        return self._management.cluster_view().document()
+
+    def _measured_pace(self, backend_id: str) -> float | None:
+        """Seconds for a token of one sequence at a backend, as it counts its steps, or as answers came."""
+        client = self._backend_clients.get(backend_id)
+        if backend_id not in self.backends.states() or client is None:
+            return None
+        counts = self.backends[backend_id].step_counts
+        return counts.token_s if counts.is_counting else client.pace.token_s
 
     def _lost(self) -> dict[Family, Values]:
         """Counters that other parts hold: lost log lines and spans, clients that were cut, replicas."""
@@ -294,8 +355,7 @@ class Gateway:
 
     def _make_scheduler(self, pool: str) -> Scheduler:
         config = self._config
-        scheduling = config.scheduling_of(pool) if self._management is None else self._management.scheduling_of(pool)
-        return make_scheduler(scheduling, tiers=config.policy_tiers(), queue=config.queue)
+        return make_scheduler(self._scheduling_of(pool), tiers=config.policy_tiers(), queue=config.queue)
 
     async def _embedded_engine(self) -> BackendSpec:
         engine = self._config.engine

@@ -8,7 +8,7 @@ the backends and writes what is learnt; a follower is told.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -34,11 +34,11 @@ from gateway.observability.instruments import (
     Family,
     Values,
 )
-from gateway.observability.metrics import Metrics
 from gateway.observability.telemetry import Telemetry
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.shared_order.backends import TOPIC, Announcer, SharedBackends
 from gateway.shared_order.dispatching import SharedDispatcher
+from gateway.shared_order.live import share_live
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.services import LeaderStore, MemberPort, Peers
@@ -129,6 +129,8 @@ class MemberGateway(Gateway):
         if self._management is not None:
             self._management.cluster_view = self.cluster_view
             self._management.ask_leader = self._ask_leader_for_view
+        if self.live is not None:
+            self._port.services |= share_live(self.live, self.order, self.peers)
         self._announcer = Announcer(self.order, self.backends)
         self._announcer.start()
         if self._config.keeps_state:
@@ -172,15 +174,9 @@ class MemberGateway(Gateway):
             **self._backend_options(),
         )
 
-    def _make_metrics(self) -> Metrics:
-        """Of its calls; what the Schedulers know the leader alone tells."""
-        scheduling_of = self._config.scheduling_of if self._management is None else self._management.scheduling_of
-        return Metrics(
-            lambda: {} if self.order.leader is None else self.pools.dispatchers(),
-            scheduling_of=scheduling_of,
-            lost=self._lost,
-            tenants_max=self._config.metrics.tenants_max,
-        )
+    def _led_dispatchers(self) -> Mapping[str, Dispatcher]:
+        """None at a follower: what the Schedulers know the leader alone tells."""
+        return {} if self.order.leader is None else super()._led_dispatchers()
 
     def _make_handlers(self, telemetry: Telemetry, budgets: Budgets | None, **shared: Any) -> RequestHandlers:
         shared |= {"responses": self._responses, "secret": self._place.secret, "is_ready": self._is_ready}

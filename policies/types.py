@@ -338,6 +338,9 @@ class TenantView:
 
     `waiting_spell` numbers the uninterrupted spells in which the tenant had a request waiting that its limits let it
     send. The same number at two instants, other than 0, means that it waited throughout; 0: it does not wait.
+
+    `used` are the tokens that it was charged for since start, prompts from their dispatch on. `oldest_at` is when the
+    first request of its queue arrived, and `waits` why that one waits; None: nothing is queued.
     """
 
     queued_requests: int
@@ -350,6 +353,9 @@ class TenantView:
     waiting_spell: int = 0
     slack_s_min: float | None = None
     attainment: Attainment = Attainment()
+    used: Usage = NO_USAGE
+    oldest_at: float | None = None
+    waits: Wait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,12 +402,30 @@ class ReserveView:
     tokens: int
 
 
+class Binding(StrEnum):
+    """What keeps one more request out of a backend: the first in this order that holds."""
+
+    UNHEALTHY = "unhealthy"
+    """It is not available."""
+    HELD = "held"
+    """It has just rejected a request, or was not measured yet by a new leader, and gets none for a moment."""
+    SLOTS = "slots"
+    """All sequences that it can run do."""
+    STEPS = "steps"
+    """Its limit: the step with one more would take too long, or more at once have only made answers slower."""
+    KV = "kv"
+    """It has no KV tokens for a request of the mean size of those that run there."""
+    PROMPTS = "prompts"
+    """The prompts that it owes keep it busy for longer than a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackendView:
     """One backend in a snapshot: our load and external load against its limits. `step_time` is the step-time model,
     certain or not. `steps` is None where no limit uses that model. `sequences_max` is the number of sequences that the
     concurrency limit allows, whatever the number of slots (None: the limit is not a number). `is_sized` is true where
     the backend's slots or memory are known; otherwise `requests_limit` is assumed, or learnt from its answers.
+    `bound_by` None: it has room for one more.
     """
 
     available: bool
@@ -416,6 +440,7 @@ class BackendView:
     sequences_max: float | None = None
     is_sized: bool = True
     reserves: Mapping[str, ReserveView] = field(default_factory=dict)  # by tier
+    bound_by: Binding | None = None
 
 
 @dataclass(frozen=True, slots=True)

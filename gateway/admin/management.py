@@ -24,6 +24,7 @@ from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.trial import admin_ports
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
+from gateway.live.live import Live
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import BUDGETED, BudgetLimits, Budgets, limits_of
 from gateway.state.checkpoint import Checkpoint
@@ -56,6 +57,7 @@ class Running:
     backend_clients: MutableMapping[str, BackendClient]
     make_backend_client: Callable[[BackendSpec], BackendClient]
     tiers: MutableMapping[str, Tier]
+    live: Live | None  # None without an admin port
 
 
 class Management:
@@ -218,6 +220,7 @@ class Management:
         assert self._reconciler is not None, "begun before it serves"
         secret = auth.secret_bytes()
         assert secret is not None, "made when it was opened"
+        assert self._running.live is not None, "with an admin port"
         parts = Parts(
             registry=self.registry,
             store=self._store,
@@ -229,6 +232,7 @@ class Management:
             tenant_keys=self._running.handlers.keys,
             clock=asyncio.get_running_loop().time,
             cluster_view=self.cluster_view,
+            live=self._running.live,
         )
         self._tokens = Tokens(self._config.jwt.admin, caller_of)
         await self._tokens.start()

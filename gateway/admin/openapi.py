@@ -157,7 +157,9 @@ def _statuses(route: Route) -> tuple[int, ...]:
 def _answer(route: Route, status: int) -> Schema:
     if route.answer is None:
         return {"description": "It is done."}
-    content = {"application/json": {"schema": _ref(route.answer)}}
+    content: Schema = {"application/json": {"schema": _ref(route.answer)}}
+    if route.stream is not None:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
     answer: Schema = {"description": "What is there now.", "content": content}
     headers: Schema = {}
     if route.versioned:

@@ -15,6 +15,7 @@ from gateway.admin.resources import tenants
 from gateway.admin.resources.backends import BackendRoutes
 from gateway.admin.resources.keys import KeyRoutes
 from gateway.admin.resources.live import LiveRoutes
+from gateway.admin.resources.live_page import LivePageRoutes
 from gateway.admin.resources.pools import PoolRoutes
 from gateway.admin.resources.sessions import SessionRoutes
 from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
@@ -28,6 +29,7 @@ from gateway.config.key_file import first_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.tokens import Tokens
+from gateway.live.live import Live
 from gateway.ports.listener import Listener
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
@@ -54,6 +56,7 @@ class Parts:
     tenant_keys: KeyRing[Identity] | None
     clock: Callable[[], float]
     cluster_view: Callable[[], ClusterView]
+    live: Live
 
 
 class AdminPort:
@@ -139,6 +142,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
             clock=parts.clock,
             cluster_view=parts.cluster_view,
         ).routes(),
+        *LivePageRoutes(live=parts.live).routes(),
         *sessions.routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]

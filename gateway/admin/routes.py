@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any
 from urllib.parse import quote, unquote
 
+from aiohttp import web
 from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
 
 ROOT = "/admin/v1"
@@ -63,11 +64,18 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
-    """A response. `body` None is 204; `location`, below ROOT, is the path of what was created, which is 201."""
+    """A response. `encoded` is the body as JSON already; without it and a `body` it is 204. `location`, below ROOT, is
+    the path of what was created, which is 201.
+    """
 
     body: BaseModel | None = None
+    encoded: bytes | None = None
     etag: str | None = None
     location: str | None = None
+
+
+Stream = Callable[[web.BaseRequest, Callable[[], bool]], Awaitable[web.StreamResponse]]
+"""Answers a request as a stream. It asks again and again whether the caller's credential is still valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +89,7 @@ class Route:
     role: Role | None
     summary: str
     run: Callable[[AdminRequest], Awaitable[AdminAnswer]]
+    stream: Stream | None = None  # the same as server-sent events, for a caller that accepts these
     answer: type[BaseModel] | None = None
     status: int = 200
     body: type[BaseModel] | None = None

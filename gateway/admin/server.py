@@ -39,6 +39,7 @@ HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
 }
 JSON = "application/json"
+EVENTS = "text/event-stream"
 NOT_SIGNED_IN = Caller("", Role.VIEWER)
 
 _KEY = re.compile(KEY_PATTERN)
@@ -90,9 +91,10 @@ class AdminServer(web.Server):
         is_ours = is_failure(status, error)
         return to_problem(AdminProblem(500, "the gateway failed") if is_ours else AdminProblem(400, "this is not HTTP"))
 
-    async def _handle(self, request: web.BaseRequest) -> web.Response:
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            response = await self._answer(request)
+            file = None if self._files is None else self._files.find(request)
+            response = await self._answer(request) if file is None else file
         except AdminProblem as problem:
             response = to_problem(problem)
         response.headers.setdefault(hdrs.SERVER, HEADERS[hdrs.SERVER])  # a page has its own headers
@@ -100,10 +102,7 @@ class AdminServer(web.Server):
             response.force_close()
         return response
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        file = None if self._files is None else self._files.find(request)
-        if file is not None:
-            return file
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         found = self._table.find(request.rel_url.raw_path)
         open_to_all = None if found is None else found[0].get(request.method)
         if found is not None and open_to_all is not None and open_to_all.role is None:
@@ -123,6 +122,8 @@ class AdminServer(web.Server):
         if caller.role < route.role:
             raise AdminProblem(403, f"this is for the role {route.role.name.lower()}")
         asked = await _asked(request, route, path, caller)
+        if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
+            return await route.stream(request, lambda: self._is_allowed(request, route))
         if route.live and self._ask_leader is not None:
             told = await self._ask(request.rel_url.raw_path_qs)
             if told is not None:
@@ -130,10 +131,21 @@ class AdminServer(web.Server):
         key = request.headers.get(HEADER) if route.method == hdrs.METH_POST else None
         if key is None:
             return to_response(route, await run(route, asked))
+        return to_response(route, await self._run_once(request, key, route, asked))
+
+    async def _run_once(self, request: web.BaseRequest, key: str, route: Route, asked: AdminRequest) -> AdminAnswer:
         if not _KEY.fullmatch(key):
             raise field_problem(f"header.{HEADER}", "must be 1 to 255 visible characters of ASCII")
         once = (request.rel_url.raw_path, asked.body.model_dump_json(exclude_unset=True).encode())
-        return to_response(route, await self._repeats.once(caller.name, key, once, lambda: run(route, asked)))
+        return await self._repeats.once(asked.caller.name, key, once, lambda: run(route, asked))
+
+    def _is_allowed(self, request: web.BaseRequest, route: Route) -> bool:
+        """Whether the caller may still use the route."""
+        try:
+            caller = self._sign_in.caller(request.headers, request.remote)
+        except AdminProblem:
+            return False
+        return route.role is None or caller.role >= route.role
 
     async def _ask(self, target: str) -> bytes | None:
         assert self._ask_leader is not None, "checked"
@@ -156,8 +168,7 @@ class AdminServer(web.Server):
             reply = await run(route, AdminRequest(Caller("a peer", Role.VIEWER), found[1], query, None, None, None))
         except AdminProblem as problem:
             raise StoreUnavailable(str(problem)) from problem
-        assert reply.body is not None, "a view is something"
-        return reply.body.model_dump_json(warnings=False).encode()
+        return _json(reply)
 
 
 async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
@@ -242,12 +253,18 @@ def to_response(route: Route, reply: AdminAnswer) -> web.Response:
         headers[hdrs.ETAG] = f'"{reply.etag}"'
     if reply.location is not None:
         headers[hdrs.LOCATION] = ROOT + reply.location
-    if reply.body is None:
+    if reply.body is None and reply.encoded is None:
         return web.Response(status=204, headers=headers)
     headers[hdrs.CONTENT_TYPE] = JSON
+    return web.Response(status=route.status if reply.location is None else 201, body=_json(reply), headers=headers)
+
+
+def _json(reply: AdminAnswer) -> bytes:
+    if reply.encoded is not None:
+        return reply.encoded
+    assert reply.body is not None, "there is an answer"
     # Values that the file declares may exceed the API's bounds: they are shown without a warning.
-    body = reply.body.model_dump_json(warnings=False).encode()
-    return web.Response(status=route.status if reply.location is None else 201, body=body, headers=headers)
+    return reply.body.model_dump_json(warnings=False).encode()
 
 
 def to_problem(problem: AdminProblem) -> web.Response:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class MemberRole(StrEnum):
@@ -37,6 +38,22 @@ class ClusterView:
     elections: int
     round_trip_s: float | None
     members: tuple[ClusterMember, ...]
+
+    def document(self) -> dict[str, Any]:
+        """As GET /cluster answers (gateway/admin/live_models.py)."""
+        return {
+            "name": self.name,
+            "role": str(self.role),
+            "leader": self.leader,
+            "epoch": self.epoch,
+            "standalone": self.is_standalone,
+            "elections": self.elections,
+            "round_trip_s": self.round_trip_s,
+            "members": [
+                {"name": each.name, "role": str(each.role), "address": each.address or None, "since": each.since_s}
+                for each in self.members
+            ],
+        }
 
 
 def lone_view(name: str, since_s: float) -> ClusterView:

@@ -36,6 +36,11 @@ class DecodePace:
         self._first_s = _PaceAverage(0.0)
         self._token_s = _PaceAverage(TOKEN_S_AT_FIRST)
 
+    @property
+    def token_s(self) -> float | None:
+        """The average time per token of a sequence in seconds; None before the first answer."""
+        return self._token_s.value if self._token_s.observations else None
+
     def streamed(self, *, tokens: float, first_s: float, duration_s: float) -> None:
         """Observe a completed stream, with its first token after `first_s` and its last after `duration_s`."""
         self._first_s.observe(first_s)

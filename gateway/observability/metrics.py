@@ -22,7 +22,7 @@ from gateway.observability.call_counts import CallMeter
 from gateway.observability.instruments import FAMILIES, Family, Histograms, Values
 from gateway.observability.loop_lag import LoopLag
 from gateway.observability.metrics_port import MetricsPort, Page
-from gateway.observability.scheduler_metrics import SchedulerMetrics
+from gateway.observability.scheduler_metrics import LookWatch, SchedulerMetrics
 from gateway.scheduling.dispatcher import Dispatcher
 
 AGE_S_MAX: Final = 0.5  # of a look at the schedulers that a second scrape reuses
@@ -41,12 +41,17 @@ class Metrics:
         scheduling_of: Callable[[str], Scheduling],
         lost: Callable[[], Mapping[Family, Values]],
         tenants_max: int,
+        watch: LookWatch | None = None,
     ) -> None:
-        """`scheduling_of` returns the present scheduling of a pool; `lost` further counters, which other parts hold."""
+        """`scheduling_of` returns the present scheduling of a pool; `lost` further counters, which other parts hold.
+        `watch` takes in what is read from the schedulers.
+        """
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
-        self._scheduler_metrics = SchedulerMetrics(dispatchers, series=self.calls.series, scheduling_of=scheduling_of)
+        self._scheduler_metrics = SchedulerMetrics(
+            dispatchers, series=self.calls.series, scheduling_of=scheduling_of, watch=watch
+        )
         self._lost = lost
         self._lag = LoopLag(self._histograms.loop_lag.of())
         self._writing = asyncio.Lock()
@@ -60,6 +65,10 @@ class Metrics:
     def schedulers_replaced(self) -> None:
         """The pools have other Schedulers now, which count from zero."""
         self._scheduler_metrics.replaced()
+
+    async def look(self, age_s_max: float) -> None:
+        """Look at the schedulers, unless the latest look is younger than `age_s_max` seconds."""
+        await self._scheduler_metrics.look(age_s_max)
 
     async def serve(self, host: str, port: int, page: Page | None = None) -> str:
         """Open a port for the page alone, without a key; return its URL. `page`: one of several processes. Raises

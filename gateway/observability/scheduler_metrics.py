@@ -8,17 +8,17 @@ time. None of it is on the path of a call.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from gateway.config.scheduling import Scheduling
 from gateway.observability import instruments as to
 from gateway.observability.histograms import Labels
 from gateway.observability.instruments import Family, Values
 from gateway.observability.limit_log import LimitLog, binds
-from gateway.observability.service_gap import WINDOWS_S, Evenness, GapBound, ServiceGap, TenantService
+from gateway.observability.service_gap import WINDOWS_S, GapBound, ServiceGap, TenantService
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.fairness.bounds import BOUNDS
@@ -31,6 +31,40 @@ NOTHING: Final = Attainment()
 BY_TENANT: Final = (to.TENANT_SERVICE, *to.TENANT_SLO)  # the counters with a tenant label
 
 Of = tuple[str, str]  # a pool and one of its tenants
+
+
+class TierGap(NamedTuple):
+    """The service gap of one tier, in service over weight, the bound that the policy guarantees for it (None: none),
+    and Jain's index (None: nothing was received).
+    """
+
+    gap: float
+    bound: float | None
+    jain_index: float | None
+
+
+class PoolWatch(Protocol):
+    """Takes in a look at one pool, besides the metrics."""
+
+    def saw(self, tenants: Sequence[Tenant], views: Mapping[str, TenantView]) -> None:
+        """A slice of the pool's tenants; a tenant that is gone has no view."""
+        ...
+
+    def ended(self, snapshot: Snapshot, gaps: Mapping[str, TierGap]) -> None:
+        """All tenants were seen; `snapshot` has none of them, `gaps` are by tier."""
+        ...
+
+
+class LookWatch(Protocol):
+    """Takes in looks at all pools, besides the metrics."""
+
+    def look(self, pool: str, now: float) -> PoolWatch | None:
+        """A look at this pool begins at `now`, in seconds; None: it is not of interest."""
+        ...
+
+    def replaced(self) -> None:
+        """The Schedulers are other ones, which count from zero."""
+        ...
 
 
 @dataclass(slots=True)
@@ -51,8 +85,10 @@ class SchedulerMetrics:
         *,
         series: TenantSeries,
         scheduling_of: Callable[[str], Scheduling],
+        watch: LookWatch | None = None,
     ) -> None:
-        """`scheduling_of` returns the present scheduling of a pool."""
+        """`scheduling_of` returns the present scheduling of a pool. `watch` takes in what the looks find."""
+        self._watch = watch
         self._dispatchers = dispatchers
         self._series = series
         self._scheduling_of = scheduling_of
@@ -69,12 +105,14 @@ class SchedulerMetrics:
         """The Schedulers are other ones, which count from zero."""
         self._last = _Look()
         self._generation += 1
+        if self._watch is not None:
+            self._watch.replaced()
 
     async def run(self) -> None:
         """Look at all pools repeatedly, until cancelled."""
         while True:
             began = time.process_time()
-            await self.look()
+            await self.look(INTERVAL_S / 2)  # a viewer of the live page may just have looked
             await asyncio.sleep(max(INTERVAL_S, (time.process_time() - began) / TIME_RATIO_MAX))
 
     async def look(self, age_s_max: float = 0.0) -> None:
@@ -102,6 +140,7 @@ class SchedulerMetrics:
             _see_limit((pool, backend_id), backend, snapshot, seen)
             self._limits.see(pool, backend_id, backend, queued_requests=snapshot.queued_requests, now=snapshot.now)
             _see_steps((pool, backend_id), backend, seen)
+        watch = None if self._watch is None else self._watch.look(pool, snapshot.now)
         standings: dict[str, TenantService] = {}
         for tenants in _slices(dispatcher.tenants()):
             views = dispatcher.tenant_views([tenant.id for tenant in tenants])
@@ -112,9 +151,15 @@ class SchedulerMetrics:
                         tenant.tier_id, tenant.weight, view.service, view.waiting_spell
                     )
                     self._see_tenant((pool, tenant.id), view, look)
+            if watch is not None:
+                watch.saw(tenants, views)
             await asyncio.sleep(0)
         seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
-        self._see_gap(pool, snapshot, standings, seen)
+        gaps = self._see_gaps(pool, snapshot, standings)
+        for tier_id, gap in gaps.items():
+            _see_gap((pool, tier_id), gap, seen)
+        if watch is not None:
+            watch.ended(snapshot, gaps)
 
     def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
         pool, tenant_id = of
@@ -150,20 +195,22 @@ class SchedulerMetrics:
         by = self._charged[family]
         by[labels] = by.get(labels, 0) + amount
 
-    def _see_gap(
-        self, pool: str, snapshot: Snapshot, standings: Mapping[str, TenantService], seen: Mapping[Family, Values]
-    ) -> None:
+    def _see_gaps(self, pool: str, snapshot: Snapshot, standings: Mapping[str, TenantService]) -> dict[str, TierGap]:
+        """The gap of each tier in which tenants have waited side by side."""
         scheduling = self._scheduling_of(pool)
         known = self._gaps.get(pool)
         if known is None or known[0] != scheduling:  # the bound holds only between changes
             known = self._gaps[pool] = (scheduling, ServiceGap(WINDOWS_S))
         promise = gap_bound_of(scheduling)
+        gaps = {}
         for tier_id, evenness in known[1].observe(snapshot.now, standings).items():
-            _see_evenness((pool, tier_id), evenness, seen)
+            bound = None
             if promise is not None:
                 waiting = [each for each in standings.values() if each.tier_id == tier_id and each.waiting_spell]
                 weight_min = min((each.weight for each in waiting), default=1.0)
-                seen[to.POOL_GAP_BOUND][pool, tier_id] = promise.gap_max(snapshot.service_in_flight_max, weight_min)
+                bound = promise.gap_max(snapshot.service_in_flight_max, weight_min)
+            gaps[tier_id] = TierGap(evenness.gap, bound, evenness.jain_index)
+        return gaps
 
     def _forget_hidden(self) -> None:
         """Drop the counters of tenants that are gone, or have lost their series."""
@@ -236,7 +283,9 @@ def _see_steps(labels: Labels, view: BackendView, seen: Mapping[Family, Values])
             seen[to.BACKEND_LIMIT_STEP][labels] = steps.step_s_max
 
 
-def _see_evenness(labels: Labels, evenness: Evenness, seen: Mapping[Family, Values]) -> None:
-    seen[to.POOL_GAP][labels] = evenness.gap
-    if evenness.jain_index is not None:
-        seen[to.POOL_JAIN][labels] = evenness.jain_index
+def _see_gap(labels: Labels, tier: TierGap, seen: Mapping[Family, Values]) -> None:
+    seen[to.POOL_GAP][labels] = tier.gap
+    if tier.bound is not None:
+        seen[to.POOL_GAP_BOUND][labels] = tier.bound
+    if tier.jain_index is not None:
+        seen[to.POOL_JAIN][labels] = tier.jain_index

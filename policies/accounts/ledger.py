@@ -7,13 +7,14 @@ zero when the request ends. A request that its backend rejects goes back to the 
 prepaid, and its next dispatch costs nothing more.
 """
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from policies.accounts.cost import Price
 from policies.reservation import Reservation
-from policies.types import Request, Usage
+from policies.types import NO_USAGE, Request, Usage
 
 
 class Charge(NamedTuple):
@@ -44,17 +45,40 @@ class InFlight:
     is_preempted: bool = False  # a preemption was requested and is not answered yet
     is_prepaid: bool = False  # it was dispatched before and returned
     service: float = 0.0  # charged so far
+    counted: Usage = NO_USAGE  # of `usage`, what is in its tenant's sum
     outstanding: float = 0.0  # price of the predicted output still to come
 
 
 @dataclass(slots=True)
+class Served:
+    """What a tenant was served since start: service units (not over weight), and the tokens that they are the price
+    of.
+    """
+
+    service: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, service: float, usage: Usage, before: Usage = NO_USAGE) -> None:
+        """Add the service, and the tokens by which `usage` exceeds `before`."""
+        self.service += service
+        self.prompt_tokens += usage[0] - before[0]
+        self.cached_tokens += usage[1] - before[1]
+        self.output_tokens += usage[2] - before[2]
+
+
+NOTHING_SERVED: Final = Served()
+
+
+@dataclass(slots=True)
 class Ledger:
-    """All entries of one pool, and what its tenants were charged since start, in service units (not over weight)."""
+    """All entries of one pool, and what its tenants were served since start."""
 
     price: Price
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     _at: dict[str, dict[str, InFlight]] = field(default_factory=dict)  # the same entries by backend
-    _services: dict[str, float] = field(default_factory=dict)
+    _served: defaultdict[str, Served] = field(default_factory=lambda: defaultdict(Served))
     _prepaid: dict[str, InFlight] = field(default_factory=dict)  # waiting requests that were dispatched before
 
     def at(self, backend_id: str) -> Collection[InFlight]:
@@ -64,7 +88,11 @@ class Ledger:
 
     def service(self, tenant_id: str) -> float:
         """Service charged to the tenant since start."""
-        return self._services.get(tenant_id, 0.0)
+        return self.served(tenant_id).service
+
+    def served(self, tenant_id: str) -> Served:
+        """What the tenant was served since start, to read only."""
+        return self._served.get(tenant_id) or NOTHING_SERVED
 
     def opened(self, entry: InFlight) -> Charge:
         """The request was dispatched: charge its prompt and expect its output. The prompt is charged before prefill,
@@ -79,16 +107,17 @@ class Ledger:
         before = self._prepaid.pop(request_id, None)
         if before is not None:
             entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding
+            entry.counted = before.counted
         return self.charge(entry, entry.usage)
 
     def adopted(self, entry: InFlight) -> Charge:
         """The request runs, dispatched and charged by another scheduler: only its further output is new."""
-        entry.is_prepaid, entry.service = True, self.price.service(*entry.usage)
+        entry.is_prepaid, entry.service, entry.counted = True, self.price.service(*entry.usage), entry.usage
         return self.opened(entry)
 
     def prepay(self, entry: InFlight) -> None:
         """A waiting request was charged for this usage by another scheduler."""
-        entry.service = self.price.service(*entry.usage)
+        entry.service, entry.counted = self.price.service(*entry.usage), entry.usage
         self._prepaid[entry.request.id] = entry
 
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
@@ -100,7 +129,8 @@ class Ledger:
         outstanding = price(prompt, cached, expected) - service if expected > output else 0.0
         charge = Charge(service - entry.service, outstanding - entry.outstanding)
         entry.usage, entry.service, entry.outstanding = usage, service, outstanding
-        self._add(entry.request.tenant_id, charge.service)
+        self._served[entry.request.tenant_id].add(charge.service, usage, entry.counted)
+        entry.counted = usage
         return charge
 
     def closed(self, entry: InFlight, *, is_served: bool) -> Charge:
@@ -125,11 +155,11 @@ class Ledger:
     def spent(self, tenant_id: str, usage: Usage) -> Charge:
         """Charge a call that was never in flight here."""
         charge = Charge(self.price.service(*usage), 0.0)
-        self._add(tenant_id, charge.service)
+        self._served[tenant_id].add(charge.service, usage)
         return charge
 
     def forget(self, tenant_id: str) -> None:
-        self._services.pop(tenant_id, None)
+        self._served.pop(tenant_id, None)
 
     def _ended(self, entry: InFlight) -> None:
         """Remove the entry from those in flight."""
@@ -143,8 +173,7 @@ class Ledger:
     def _written_off(self, entry: InFlight, service: float) -> Charge:
         charge = Charge(-service, -entry.outstanding)
         entry.service, entry.outstanding = entry.service - service, 0.0
-        self._add(entry.request.tenant_id, -service)
+        if service:
+            self._served[entry.request.tenant_id].add(-service, NO_USAGE, entry.counted)
+            entry.counted = NO_USAGE
         return charge
-
-    def _add(self, tenant_id: str, service: float) -> None:
-        self._services[tenant_id] = self._services.get(tenant_id, 0.0) + service

@@ -28,7 +28,7 @@ from policies.limit.latency_by_batch import TimedAnswer
 from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s
 from policies.limit.steps_view import steps_view
 from policies.reservation import Reservation
-from policies.types import BackendLoad, BackendView, Request
+from policies.types import BackendLoad, BackendView, Binding, Request
 
 SERVED_WINDOW = 50  # requests that the service rate is averaged over: two or three fillings of a small engine
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs, where none is configured or learnt
@@ -402,7 +402,25 @@ class BackendCapacity:
             sequences_max=None if (learnt := self._limit.sequences_max(self.work)) == inf else learnt,
             is_sized=self.is_sized,
             reserves=self._reserves.views(self._clock.now),
+            bound_by=self._binding(),
         )
+
+    def _binding(self) -> Binding | None:
+        """What keeps one more request of the mean size of those that run here out; None: nothing does."""
+        now = self._clock.now
+        if not self.load.available:
+            return Binding.UNHEALTHY
+        if self.awaits_measurement or now < self.held_until:
+            return Binding.HELD
+        if not self.sequences:
+            return None  # an idle backend always takes one
+        if self.sequences >= self.sequences_max:
+            return Binding.SLOTS
+        if self._limit.is_full(self.work):
+            return Binding.STEPS
+        if self.tokens_held_max + self.tokens / self.requests > self.tokens_max:
+            return Binding.KV
+        return Binding.PROMPTS if self._reads_time and now < self.work.busy_until else None
 
     def _set_limits(self) -> None:
         load = self.load

@@ -7,6 +7,7 @@ from math import inf
 from policies.accounts.ledger import Ledger
 from policies.fleet.fleet import Fleet
 from policies.pool.tenants import Tenants
+from policies.pool.wait_reasons import first_waits_for
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
 from policies.slo.slack_view import slacks
@@ -37,11 +38,12 @@ def take_snapshot(
         attainment={tier_id: attainment.of_tier(tier_id) for tier_id in tier_ids},
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
     )
+    waits = first_waits_for(tenants.states, fleet, now)
     if tenant_ids is not None:
-        views = tenants.views(ledger, tenant_ids, slacks_s={}, attainment=attainment.of_tenant)
+        views = tenants.views(ledger, tenant_ids, slacks_s={}, attainment=attainment.of_tenant, waits=waits)
         return replace(overview, tenants=views)
     left = slacks(queues.waiting(), ledger.in_flight.values(), tier_id=tenants.tier_id, now=now)
-    views = tenants.views(ledger, None, slacks_s=left.tenants, attainment=attainment.of_tenant)
+    views = tenants.views(ledger, None, slacks_s=left.tenants, attainment=attainment.of_tenant, waits=waits)
     members: dict[str, list[TenantView]] = {tier_id: [] for tier_id in tier_ids}
     for tenant_id, view in views.items():
         members[tenants.tier_id(tenant_id)].append(view)

@@ -15,7 +15,7 @@ from policies.queueing.fair_queue import FairQueue, QueuedTenant
 from policies.queueing.fair_queues import PresentQueues
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
-from policies.types import Attainment, Request, Tenant, TenantView, Tier
+from policies.types import Attainment, Request, Tenant, TenantView, Tier, Usage, Wait
 
 
 @dataclass(slots=True)
@@ -138,8 +138,11 @@ class Tenants:
         *,
         slacks_s: Mapping[str, float],
         attainment: Callable[[str], Attainment],
+        waits: Callable[[Request], Wait],
     ) -> dict[str, TenantView]:
-        """The views of these tenants (None: all); counters are sums over all queues."""
+        """The views of these tenants (None: all); counters are sums over all queues. `waits` says why a request that
+        is the first of its tenant's queue waits.
+        """
         fair_queues = self.present.fair_queues.all()
         views = {}
         for tenant_id in self.states if tenant_ids is None else tenant_ids:
@@ -147,18 +150,23 @@ class Tenants:
             if state is None:
                 continue
             queue = self.queues.of(tenant_id)
+            first = next(iter(queue.requests.values()), None)
+            served = ledger.served(tenant_id)
             records = [fair_queue.order.service_record(state.tenant) for fair_queue in fair_queues]
             views[tenant_id] = TenantView(
                 queued_requests=len(queue.requests),
                 queued_bytes=queue.body_bytes,
                 in_flight_requests=state.in_flight,
                 in_flight_tokens=sum(fair_queue.use(tenant_id).tokens for fair_queue in fair_queues),
-                service=ledger.service(tenant_id),
+                service=served.service,
                 counter=sum(record.counter for record in records),
                 rank=sum(record.rank for record in records),
                 waiting_spell=state.spells if any(fair_queue.competes(tenant_id) for fair_queue in fair_queues) else 0,
                 slack_s_min=slacks_s.get(tenant_id),
                 attainment=attainment(tenant_id),
+                used=Usage(served.prompt_tokens, served.cached_tokens, served.output_tokens),
+                oldest_at=None if first is None else first.arrived_at,
+                waits=None if first is None else waits(first),
             )
         return views
 

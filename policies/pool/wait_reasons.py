@@ -4,7 +4,7 @@ A poll decides all that can be decided, so after it every waiting request has a 
 its tenant's own limit, its tenant's older requests, or no room for the next request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from policies.fleet.fleet import Fleet
 from policies.queueing.fair_queue import QueuedTenant
@@ -16,13 +16,37 @@ def waits_for(
     request: Request, queues: PoolQueues, tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float
 ) -> Wait:
     """The first member of Wait that holds for a queued request."""
-    there = fleet.available(request)
-    if not there:
-        return Wait.NO_BACKEND
-    if not any(fleet.is_open(each.id, now) for each in there):
-        return Wait.BACKENDS_HELD
+    reason = _backends_wait(request, fleet, now)
+    if reason is not None:
+        return reason
     if not tenants[request.tenant_id].may_send:
         return Wait.TENANT_LIMIT
     if next(iter(queues.of(request.tenant_id).requests)) != request.id:
         return Wait.OWN_QUEUE
     return Wait.NO_ROOM
+
+
+def first_waits_for(tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float) -> Callable[[Request], Wait]:
+    """As `waits_for`, for many requests that are each the first of their tenant's queue: most may go to all backends,
+    which are looked at once.
+    """
+    reasons: dict[frozenset[str] | None, Wait | None] = {}
+
+    def waits(request: Request) -> Wait:
+        ids = request.backend_ids
+        if ids not in reasons:
+            reasons[ids] = _backends_wait(request, fleet, now)
+        reason = reasons[ids]
+        if reason is not None:
+            return reason
+        return Wait.NO_ROOM if tenants[request.tenant_id].may_send else Wait.TENANT_LIMIT
+
+    return waits
+
+
+def _backends_wait(request: Request, fleet: Fleet, now: float) -> Wait | None:
+    """The reason that lies in its backends; None: one of them is there and open."""
+    there = fleet.available(request)
+    if not there:
+        return Wait.NO_BACKEND
+    return None if any(fleet.is_open(each.id, now) for each in there) else Wait.BACKENDS_HELD

@@ -63,8 +63,8 @@ FOLDERS = {
     "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
     "gateway": (
         "cluster", "store", "api", "config", "identity", "ports", "scheduling", "observability", "simulate", "http",
-        "state", "calibrate", "intake", "bench", "forwarding", "handlers", "web", "admin", "shared_order", "workers",
-        "top",
+        "state", "calibrate", "intake", "bench", "forwarding", "live", "handlers", "web", "admin", "shared_order",
+        "workers", "top",
     ),
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70

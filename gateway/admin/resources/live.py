@@ -145,19 +145,7 @@ class LiveRoutes:
         return AdminAnswer(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
     async def cluster(self, _asked: AdminRequest) -> AdminAnswer:
-        view = self.cluster_view()
-        members = [
-            live_models.ClusterMemberResource(
-                name=member.name, role=member.role, address=member.address or None, since=member.since_s
-            )
-            for member in view.members
-        ]
-        return AdminAnswer(
-            live_models.ClusterResource(
-                name=view.name, role=view.role, leader=view.leader, epoch=view.epoch, standalone=view.is_standalone,
-                elections=view.elections, round_trip_s=view.round_trip_s, members=members,
-            )
-        )  # fmt: skip
+        return AdminAnswer(live_models.ClusterResource.model_validate(self.cluster_view().document()))
 
     async def _measure(self, pool: str, names: list[str]) -> set[str]:
         """Start to measure tenants without a rate and return them, after FIRST_LOOK_S if any of them has requests in

@@ -23,7 +23,7 @@ from gateway.observability import scheduler_metrics as checkpoint
 from gateway.observability.call_counts import MODELS_MAX
 from gateway.observability.instruments import FAMILIES
 from gateway.observability.telemetry import CallTrace
-from policies.types import Outcome, Request, SloEnvelope, Tenant, Timing, Usage
+from policies.types import NO_USAGE, Outcome, Request, SloEnvelope, Tenant, Timing, Usage
 
 STALL_S_MAX = 0.005
 
@@ -260,7 +260,7 @@ async def test_service_that_was_given_back_makes_no_counter_fall():
         dispatcher.spent(Tenant("a"), Usage(100, 0, 0))
         name, about = "fairlead_tenant_service_total", {"pool": MODEL, "tenant": "a"}
         assert of(await read(rig), name, **about) == 100
-        dispatcher._scheduler._ledger._add("a", -60)
+        dispatcher._scheduler._ledger._served["a"].add(-60, NO_USAGE)
         assert of(await read(rig), name, **about) == 100
         dispatcher.spent(Tenant("a"), Usage(70, 0, 0))
         assert of(await read(rig), name, **about) == 110

@@ -1,0 +1,243 @@
+"""EndedCalls: what is known of calls only when they have ended: latencies by tenant, and refusals by reason.
+
+It is one more meter of the telemetry, beside those of metrics and usage, and is asked once a call. Latencies are kept
+for 15 to 20 minutes, refusals for 60 to 70 seconds.
+
+Each process counts the calls of its own clients. The leader, which makes the live document, asks the others for what
+has changed since it asked last (`changes`, `EndedElsewhere`), and only while there is a viewer.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from gateway.live.recent_counts import RecentCounts, bucket_of, quantiles, summed
+from gateway.observability.call_counts import REFUSED, outcome_of
+from gateway.observability.telemetry import CallTrace
+from policies.types import Outcome
+
+LATENCY_PART_S: Final = 300.0
+LATENCY_PARTS: Final = 4  # the present one, and those of the 15 minutes before
+REFUSAL_PART_S: Final = 10.0
+REFUSAL_PARTS: Final = 7  # the present one, and those of the minute before
+ROWS_MAX: Final = 5000  # tenants, of all pools together: some megabytes. Of any further one nothing is kept.
+QUANTILES: Final = (0.5, 0.99)
+
+Of = tuple[str, str]  # a pool and one of its tenants
+Quantiles = tuple[float, ...]
+Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in seconds
+
+
+class EndedRow(NamedTuple):
+    """One tenant in one pool: TTFT and TPOT by bucket, and how many of its calls were refused."""
+
+    pool: str
+    tenant: str
+    ttft: dict[int, int]
+    tpot: dict[int, int]
+    refused: int
+
+
+class EndedChanges(NamedTuple):
+    """What has changed of one process's calls since `since`: refusals by pool and reason, all of them, and the rows of
+    tenants that have changed. The next question is for what changes after `upto`.
+    """
+
+    since: int
+    upto: int
+    refused: dict[str, dict[str, int]]
+    rows: list[EndedRow]
+
+
+class EndedView(Protocol):
+    """What the live document shows of calls that ended."""
+
+    def refused(self, pool: str) -> Mapping[str, int]:
+        """How many calls of this pool were refused in the last minute, by reason."""
+        ...
+
+    def refused_of(self, pool: str, tenant_id: str) -> int:
+        """How many calls of this tenant were."""
+        ...
+
+    def latencies(self, pool: str, tenant_id: str) -> Latencies:
+        """The tenant's median and 99th percentile of the last 15 minutes."""
+        ...
+
+
+class _EndedOfTenant:
+    """One tenant in one pool. Mutable."""
+
+    __slots__ = ("changed_at", "refused", "shown", "tpot", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft: RecentCounts[int] = RecentCounts(LATENCY_PARTS)
+        self.tpot: RecentCounts[int] = RecentCounts(LATENCY_PARTS)
+        self.refused: RecentCounts[None] = RecentCounts(REFUSAL_PARTS)
+        self.changed_at = 0
+        self.shown: Latencies | None = None  # None: to be computed
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ttft.counts or self.tpot.counts or self.refused.counts)
+
+
+class EndedCalls:
+    """The calls of one process that ended lately. Mutable; used on one loop."""
+
+    def __init__(self, pool_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`pool_of` returns the pool of a model; `clock` seconds."""
+        self._pool_of = pool_of
+        self._clock = clock
+        self._rows: dict[Of, _EndedOfTenant] = {}
+        self._refused: dict[str, RecentCounts[str]] = {}  # by pool
+        # A process that takes the place of another of its name goes on from a higher number.
+        self._changes = self._begun = time.time_ns() // 1000
+        self._part = -1  # of refusals, in which all rows were last expired
+
+    def ended(self, trace: CallTrace) -> None:
+        """A call has ended. One that found no pool belongs to none, and is not counted."""
+        if trace.tier_id is None or trace.tenant_id is None:
+            return
+        outcome, first_s, usage = outcome_of(trace), trace.first_token_s, trace.usage
+        is_timed = trace.stream and first_s is not None and usage is not None
+        if not is_timed and outcome != REFUSED:
+            return
+        pool = self._pool_of(trace.model or "")
+        row = None if pool is None else self._row((pool, trace.tenant_id))
+        if pool is None or row is None:
+            return
+        now, ended_s = self._clock(), time.perf_counter()
+        if outcome == REFUSED:
+            part = int(now / REFUSAL_PART_S)
+            row.refused.count(None, part)
+            refused = self._refused.get(pool)
+            if refused is None:
+                refused = self._refused[pool] = RecentCounts(REFUSAL_PARTS)
+            refused.count(str(trace.reason or ""), part)
+        if is_timed:
+            assert first_s is not None and usage is not None, "checked"  # noqa: PT018
+            part = int(now / LATENCY_PART_S)
+            row.ttft.count(bucket_of(first_s - trace.started_s), part)
+            if usage.output_tokens > 1 and outcome == Outcome.COMPLETED:
+                row.tpot.count(bucket_of((ended_s - first_s) / (usage.output_tokens - 1)), part)
+            row.shown = None
+        self._changed(row)
+
+    # -- EndedView -------------------------------------------------------------------------------------------
+
+    def refused(self, pool: str) -> Mapping[str, int]:
+        self._expire()
+        found = self._refused.get(pool)
+        return {} if found is None else dict(found.counts)
+
+    def refused_of(self, pool: str, tenant_id: str) -> int:
+        row = self._rows.get((pool, tenant_id))
+        return 0 if row is None else row.refused.counts.get(None, 0)
+
+    def latencies(self, pool: str, tenant_id: str) -> Latencies:
+        row = self._rows.get((pool, tenant_id))
+        if row is None:
+            return None, None
+        if row.shown is None:
+            row.shown = quantiles(row.ttft.counts, QUANTILES), quantiles(row.tpot.counts, QUANTILES)
+        return row.shown
+
+    # -- for the leader --------------------------------------------------------------------------------------
+
+    def row(self, pool: str, tenant_id: str) -> EndedRow:
+        """What is counted of this tenant."""
+        row = self._rows.get((pool, tenant_id)) or _EndedOfTenant()
+        return EndedRow(pool, tenant_id, row.ttft.counts, row.tpot.counts, row.refused.counts.get(None, 0))
+
+    def changes(self, since: int) -> EndedChanges:
+        """What has changed since then; all that there is where `since` is not a number of this process."""
+        self._expire()
+        if since < self._begun:
+            since = 0
+        rows = [self.row(*of) for of, row in self._rows.items() if row.changed_at > since]
+        return EndedChanges(
+            since, self._changes, {pool: dict(each.counts) for pool, each in self._refused.items()}, rows
+        )
+
+    def _row(self, of: Of) -> _EndedOfTenant | None:
+        row = self._rows.get(of)
+        if row is None:
+            self._expire()
+            if len(self._rows) >= ROWS_MAX:
+                return None
+            row = self._rows[of] = _EndedOfTenant()
+        return row
+
+    def _changed(self, row: _EndedOfTenant) -> None:
+        self._changes += 1
+        row.changed_at = self._changes
+
+    def _expire(self) -> None:
+        """Drop what is too old, once in a part. A row that was empty then already goes."""
+        now = self._clock()
+        part = int(now / REFUSAL_PART_S)
+        if part == self._part:
+            return
+        self._part = part
+        for refused in self._refused.values():
+            refused.expire(part)
+        latency_part = int(now / LATENCY_PART_S)
+        self._rows = {of: row for of, row in self._rows.items() if not row.is_empty}
+        for row in self._rows.values():
+            is_shorter = row.ttft.expire(latency_part) | row.tpot.expire(latency_part)
+            if is_shorter | row.refused.expire(part):
+                row.shown = None
+                self._changed(row)
+
+
+class EndedElsewhere:
+    """The calls of this process and those that others told of. Mutable: an EndedView of all."""
+
+    def __init__(self, own: EndedCalls) -> None:
+        self._own = own
+        self._upto: dict[str, int] = {}  # by member
+        self._rows: dict[str, dict[Of, EndedRow]] = {}
+        self._refused: dict[str, dict[str, dict[str, int]]] = {}
+
+    def since(self, member: str) -> int:
+        """From where on this member is to be asked."""
+        return self._upto.get(member, 0)
+
+    def told(self, member: str, changes: EndedChanges) -> None:
+        """What has changed at this member."""
+        rows = self._rows.setdefault(member, {})
+        if not changes.since:  # all that it has: it may be another process of that name
+            rows.clear()
+        for row in changes.rows:
+            of = row.pool, row.tenant
+            if row.ttft or row.tpot or row.refused:
+                rows[of] = row
+            else:
+                rows.pop(of, None)
+        self._upto[member], self._refused[member] = changes.upto, changes.refused
+
+    def retain(self, members: list[str]) -> None:
+        """Forget all other members: what their clients got is not known any more."""
+        for member in self._upto.keys() - set(members):
+            del self._upto[member], self._rows[member], self._refused[member]
+
+    def refused(self, pool: str) -> Mapping[str, int]:
+        return summed([self._own.refused(pool), *(each.get(pool, {}) for each in self._refused.values())])
+
+    def refused_of(self, pool: str, tenant_id: str) -> int:
+        return self._own.refused_of(pool, tenant_id) + sum(row.refused for row in self._of(pool, tenant_id))
+
+    def latencies(self, pool: str, tenant_id: str) -> Latencies:
+        rows = list(self._of(pool, tenant_id))
+        if not rows:
+            return self._own.latencies(pool, tenant_id)
+        rows.append(self._own.row(pool, tenant_id))
+        ttft, tpot = summed(row.ttft for row in rows), summed(row.tpot for row in rows)
+        return quantiles(ttft, QUANTILES), quantiles(tpot, QUANTILES)
+
+    def _of(self, pool: str, tenant_id: str) -> Iterator[EndedRow]:
+        for rows in self._rows.values():
+            row = rows.get((pool, tenant_id))
+            if row is not None:
+                yield row

@@ -1,0 +1,114 @@
+"""Live: the parts of one process that make the live document, and stream it.
+
+The process that leads makes the document; it knows every tenant's service, queue and limits. What is known only where a
+call ends, latencies and refusals, it asks of the others. A process that follows asks the leader for the document, and
+streams it to its own viewers.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+import orjson
+
+from gateway.live.document import LiveDocument, Sources
+from gateway.live.ended import EndedCalls, EndedChanges, EndedElsewhere
+from gateway.live.feed import LiveViewers
+from gateway.live.merge_patch import Document
+from gateway.live.record import LiveRecord
+from gateway.store.base import StoreUnavailable
+
+LOOK_AGE_S_MAX: Final = 0.5  # of a look at the schedulers that a document is made of
+MADE_AGE_S_MAX: Final = 0.5  # of a document that another process, or a second reader, gets again
+TELL_S_MAX: Final = 0.3  # for another process to tell of its calls: later is for the next document
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_SINCE: Final = msgspec.msgpack.Decoder(int)
+_CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
+
+Look = Callable[[float], Awaitable[None]]
+
+
+async def _leads() -> bytes | None:
+    return None
+
+
+async def _none_tells(_member: str, _body: bytes) -> bytes:
+    raise StoreUnavailable("there is no other process")
+
+
+class Live:
+    """Made on the loop before the parts that it observes: `record` watches the metrics' looks, `ended` is a meter of
+    calls. `connect` it when all are there; `stop` it.
+    """
+
+    def __init__(self, pool_of: Callable[[str], str | None]) -> None:
+        """`pool_of` returns the pool of a model."""
+        self.record = LiveRecord()
+        self.ended = EndedCalls(pool_of)
+        self.feed = LiveViewers(self.document)
+        self.others: Callable[[], Sequence[str]] = list
+        """The names of the processes that follow this one."""
+        self.ask_other: Callable[[str, bytes], Awaitable[bytes]] = _none_tells
+        """Asks one of them, what `tell` answers there. Raises StoreUnavailable."""
+        self.ask_leader: Callable[[], Awaitable[bytes | None]] = _leads
+        """The leader's answer of `encoded`; None where this process leads. Raises StoreUnavailable."""
+        self._elsewhere = EndedElsewhere(self.ended)
+        self._making = asyncio.Lock()
+        self._made: Document | None = None
+        self._made_at = 0.0
+        self._look: Look
+        self._sources: Sources
+        self._maker: LiveDocument
+
+    def connect(self, look: Look, make_sources: Callable[[EndedElsewhere], Sources]) -> None:
+        """`look` has the metrics look at the schedulers, unless their latest look is younger than so many seconds."""
+        self._look = look
+        self._sources = make_sources(self._elsewhere)
+        self._maker = LiveDocument(self.record, self._sources)
+
+    async def stop(self) -> None:
+        await self.feed.stop()
+
+    async def document(self) -> Document:
+        """The present document: the leader's, with `gateway` and `cluster` as this process knows them. Raises
+        StoreUnavailable where no leader answers.
+        """
+        told = await self.ask_leader()
+        if told is None:
+            return await self._own()
+        document: Document = orjson.loads(told)
+        return document | {"gateway": self._sources.gateway(), "cluster": self._sources.cluster()}
+
+    async def encoded(self) -> bytes:
+        """The document of this process, which leads, as JSON for one that follows."""
+        return orjson.dumps(await self._own())
+
+    async def tell(self, body: bytes) -> bytes:
+        """What the leader asks: how the calls of this process ended since its last question."""
+        return _pack(self.ended.changes(_SINCE.decode(body)))
+
+    async def _own(self) -> Document:
+        loop = asyncio.get_running_loop()
+        async with self._making:
+            if self._made is not None and loop.time() - self._made_at < MADE_AGE_S_MAX:
+                return self._made
+            was_wanted = self.record.want(loop.time())
+            await self._look(LOOK_AGE_S_MAX if was_wanted else 0.0)
+            await self._ask_others()
+            self._made, self._made_at = await self._maker.make(), loop.time()
+            return self._made
+
+    async def _ask_others(self) -> None:
+        names = list(self.others())
+        self._elsewhere.retain(names)
+        await asyncio.gather(*(self._ask_other(name) for name in names))
+
+    async def _ask_other(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(TELL_S_MAX):
+                body = await self.ask_other(name, _pack(self._elsewhere.since(name)))
+            self._elsewhere.told(name, _CHANGES.decode(body))
+        except (StoreUnavailable, TimeoutError, msgspec.MsgspecError):
+            return  # its calls are shown as it told of them last
