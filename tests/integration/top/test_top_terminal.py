@@ -72,13 +72,22 @@ async def test_rows_are_sorted_filtered_paused_and_opened_by_keys(tmp_path):
             await shown.shows("filter: modEST", without="cached_ratio")
             shown.press(ESC)
             await shown.shows("greedy")
-            shown.press("p")
-            await shown.shows("PAUSED")
-            await stand_in.patch({"pools": {"default": {"tenants": {"late": tenant()}}}})
             shown.press("?")
-            await shown.shows("the next pool", without="late")
-            shown.press("x", "p")
-            await shown.shows("late", without="PAUSED")
+            await shown.shows("the next pool")
+            shown.press("x")
+            await shown.shows("greedy", without="the next pool")
+
+
+async def test_in_a_pause_the_screen_stands_still_and_the_connection_goes_on(tmp_path):
+    async with live_stand_in(two_tenants()) as stand_in, terminal(*at(stand_in, tmp_path)) as shown:
+        await shown.shows("modest")
+        shown.press("p")
+        await shown.shows("PAUSED")
+        stand_in.document = document({"late": tenant()})
+        await stand_in.drop()
+        await shown.shows("PAUSED", "the connection is back", "modest", without="late")
+        shown.press("p")
+        await shown.shows("late", without="PAUSED")
 
 
 async def test_a_patch_changes_what_is_shown_and_removes_what_is_gone(tmp_path):
