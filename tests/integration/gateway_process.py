@@ -35,6 +35,10 @@ class Process:
         return self._url
 
     @property
+    def admin_url(self) -> str:
+        return self._admin_url
+
+    @property
     def session(self) -> aiohttp.ClientSession:
         return self._session
 
