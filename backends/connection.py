@@ -153,6 +153,11 @@ class HttpExchange:
         if self._connection is not None:
             self._connection.resume()
 
+    def fail(self, error: BaseException) -> None:
+        """Abort the connection, and have whoever reads the response get this error, unless it is complete."""
+        if self._connection is not None:
+            self._connection.fail(error)
+
     def release(self) -> None:
         """Return the connection to the pool if the response ended cleanly, else abort it. Idempotent."""
         connection, self._connection = self._connection, None
@@ -290,7 +295,7 @@ class Connection(asyncio.Protocol):
         self._exchange = self._sink = None
         self._pieces.clear()
         if not self._complete or not self._reusable or self.is_closing():
-            self._fail(self._closed("released"))
+            self.fail(self._closed("released"))
             return
         self.resume()  # back-pressure may have paused it, and in the pool nothing resumes it
         self._owner.give_back(self)
@@ -308,7 +313,7 @@ class Connection(asyncio.Protocol):
         if self._heard or self._complete or self._paused:
             self._heard, self._silent_since = False, now
         elif now - self._silent_since >= silence_s_max:
-            self._fail(UpstreamSilent(f"nothing for {silence_s_max:g} s"))
+            self.fail(UpstreamSilent(f"nothing for {silence_s_max:g} s"))
 
     # Called by asyncio.
 
@@ -322,7 +327,7 @@ class Connection(asyncio.Protocol):
         try:
             parse(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(UpstreamProtocolError(f"not HTTP: {error}"))
+            self.fail(UpstreamProtocolError(f"not HTTP: {error}"))
         if sink is None:
             self._wait_for_sink(len(data))
         elif pieces := self._pieces:
@@ -331,14 +336,14 @@ class Connection(asyncio.Protocol):
             except Exception as error:  # noqa: BLE001 - raised again where the body is awaited
                 if self._exchange is not None:
                     self._exchange.failure = error
-                self._fail(error)
+                self.fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_received and not self._framed and exc is None and self._error is None:
             self._complete = True  # RFC 9112 6.3: without length or chunks, the close ends the body
             self._wake(None)
         else:
-            self._fail(self._closed(str(exc) if exc else "closed by the backend"))
+            self.fail(self._closed(str(exc) if exc else "closed by the backend"))
         self._owner.lost(self)
         self.lost.set_result(None)
 
@@ -399,13 +404,13 @@ class Connection(asyncio.Protocol):
     def _wait_for_sink(self, received: int) -> None:
         self._bytes_received += received
         if not self._head_received and self._bytes_received > HEAD_BYTES_MAX:
-            self._fail(UpstreamProtocolError(f"a response head of more than {HEAD_BYTES_MAX} bytes"))
+            self.fail(UpstreamProtocolError(f"a response head of more than {HEAD_BYTES_MAX} bytes"))
         elif self._bytes_received > HELD_BYTES_MAX:
             self.pause()
         if self._pieces:
             self._wake(None)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Close the connection, and fail the exchange unless it is complete."""
         self._reusable = False
         if not self._complete and self._error is None:

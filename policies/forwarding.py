@@ -1,6 +1,6 @@
 """Forwarding scheduler: passes every call on to another one. A wrapper inherits it and overrides what it watches."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
@@ -15,6 +15,7 @@ from policies.types import (
     Timing,
     Usage,
     Wait,
+    WaitView,
 )
 
 
@@ -90,6 +91,9 @@ class ForwardingScheduler(ForwardingFacts):
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:
         return self._scheduler.waits_for(request_id, now)
+
+    def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
+        return self._scheduler.wait_views(request_ids, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
         return self._scheduler.prefilled(request_id, now)

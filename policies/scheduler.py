@@ -6,7 +6,7 @@
     decisions  poll(now) -> [Dispatch | Reject | Preempt]
     time       next_wakeup() -> when poll has something to decide although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now),
-               prefilled(request_id, now), checkpoint(), windows(now)
+               wait_views(request_ids, now), prefilled(request_id, now), checkpoint(), windows(now)
 
 The scheduler never waits, reads a clock, calls back or logs. The asyncio dispatcher, a simulation under a virtual clock
 and a replay of recorded facts therefore run this same object, and the same facts give the same actions.
@@ -17,7 +17,7 @@ room. One poll decides all that can be decided at an instant, up to a bound on i
 backends for them. Where more remains, `next_wakeup` asks for another poll at the same instant.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -37,6 +37,7 @@ from policies.pool.policy_switch import choose_policy, predictors, rearrange, re
 from policies.pool.scheduler_parts import make_parts
 from policies.pool.snapshot import take_snapshot
 from policies.pool.wait_reasons import waits_for
+from policies.pool.wait_views import wait_views
 from policies.prediction import Prediction, TenantQuantile
 from policies.queueing.fair_queue import FairQueue
 from policies.queueing.share_cap import SHARE_RATIO_MAX
@@ -57,6 +58,7 @@ from policies.types import (
     Timing,
     Usage,
     Wait,
+    WaitView,
 )
 
 WAIT_S_MAX = 300.0
@@ -467,6 +469,21 @@ class Scheduler:
         if request_id not in self._queues:
             return None
         return waits_for(self._queues.get(request_id), self._queues, self._tenants.states, self._fleet, now)
+
+    def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
+        """Why those of these requests that are queued wait, whose turn it is, and when they will probably be sent, as
+        of the last poll. Takes longer for each than `waits_for`.
+        """
+        requests = [self._queues.get(each) for each in request_ids if each in self._queues]
+        return wait_views(
+            requests,
+            now,
+            queues=self._queues,
+            tenants=self._tenants.states,
+            fair_queues=self._arrangement.fair_queues,
+            fleet=self._fleet,
+            forecaster=self._forecaster,
+        )
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
         """How much of its prompt the backend has probably computed for a dispatched request: all of it where too little

@@ -1,6 +1,6 @@
 """Scheduler protocols: the interface of a Scheduler, for substitutes and wrappers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypedDict, Unpack
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
@@ -18,6 +18,7 @@ from policies.types import (
     Timing,
     Usage,
     Wait,
+    WaitView,
 )
 
 
@@ -75,6 +76,7 @@ class SchedulerProtocol(RequestFacts, Protocol):
     def checkpoint(self) -> ServiceCheckpoint: ...
     def counter(self, tenant_id: str) -> float: ...
     def waits_for(self, request_id: str, now: float) -> Wait | None: ...
+    def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]: ...
     def prefilled(self, request_id: str, now: float) -> Usage | None: ...
 
 

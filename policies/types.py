@@ -215,6 +215,7 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "slo_unreachable"
     SHED = "shed"
     DRAINING = "draining"
+    CANCELLED = "cancelled"  # by an operator, whether it was queued or running
 
 
 class LimitKind(StrEnum):
@@ -311,6 +312,17 @@ class Wait(StrEnum):
     """An older request of its tenant is next."""
     NO_ROOM = "no_room"
     """No backend has room for the next request, which is this one or one of a tenant that has received less."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    """Why a request is queued. `ahead` is the tenant whose turn it is in its queue; None: its own, or its place in the
+    order is not why it waits. `start_s` is the predicted time until it is sent, in seconds; None: there is no forecast.
+    """
+
+    reason: Wait
+    ahead: str | None = None
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

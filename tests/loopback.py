@@ -4,7 +4,7 @@ Requests enter at a follower; what it says reaches the leader with the next ques
 processes. So a suite that drives a Scheduler can drive a shared one (tests/unit/policies/conftest.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from gateway.cluster.follower import Follower
@@ -26,6 +26,7 @@ from policies.types import (
     Timing,
     Usage,
     Wait,
+    WaitView,
 )
 
 POOL = "pool"
@@ -152,6 +153,12 @@ class LoopbackScheduler(ForwardingFacts):
     def waits_for(self, request_id: str, now: float) -> Wait | None:
         own = self._follower.own(request_id)
         return None if own is None else self.led.waits_for(wire_id(FOLLOWER, own.number), now)
+
+    def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
+        owns = {each: own for each in request_ids if (own := self._follower.own(each)) is not None}
+        found = self.led.wait_views([wire_id(FOLLOWER, own.number) for own in owns.values()], now)
+        wire_ids = {each: wire_id(FOLLOWER, own.number) for each, own in owns.items()}
+        return {each: found[id_] for each, id_ in wire_ids.items() if id_ in found}
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
         own = self._follower.own(request_id)

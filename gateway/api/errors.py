@@ -131,6 +131,14 @@ PROBLEM_OF_REASON: Final[Mapping[Reason, ReasonProblem]] = {
     Reason.DRAINING: ReasonProblem(
         503, "overloaded_error", "service_unavailable", "The gateway is shutting down.", "rejected-shutting-down"
     ),
+    # A status that no client library retries, as the operator does not want the call. llm-d has no value for it.
+    Reason.CANCELLED: ReasonProblem(
+        403,
+        "permission_error",
+        "cancelled",
+        "An operator of the gateway has cancelled this call.",
+        "rejected-cancelled",
+    ),
 }
 
 INVALID_API_KEY: Final = Problem(

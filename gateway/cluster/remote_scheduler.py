@@ -5,7 +5,7 @@ tenants and policies are the leader's own: they take effect where this process l
 views: what only the leader knows is empty here, and its shell asks the leader instead.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
 from gateway.cluster.member import Member
@@ -21,6 +21,7 @@ from policies.types import (
     TenantView,
     Usage,
     Wait,
+    WaitView,
 )
 
 
@@ -113,6 +114,10 @@ class RemoteScheduler(ForwardingFacts):
     def waits_for(self, request_id: str, now: float) -> Wait | None:
         """None: why a request waited comes with its Dispatch."""
         return None
+
+    def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
+        """None: the leader's process knows."""
+        return {}
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
         """All of the prompt, as a Scheduler answers where too little is known of a backend's steps."""

@@ -39,6 +39,7 @@ from policies.types import (
     Timing,
     Usage,
     Wait,
+    WaitView,
 )
 
 T = TypeVar("T")
@@ -178,6 +179,30 @@ class Dispatcher:
         """The present state of the tenant's limits per minute, with its latest request counted."""
         self._know(tenant)
         return self._scheduler.rate_limits(tenant.id, self.now())
+
+    def wait_views(self, request_ids: Iterable[str]) -> Mapping[str, WaitView]:
+        """Why those of these requests that are queued wait, by the ids of the Scheduler that decides."""
+        return self._scheduler.wait_views(request_ids, self.now())
+
+    def cancel(self, request_id: str) -> bool:
+        """End a queued or running request, whose handler gets Rejected. Returns False where no such request is here."""
+        lease = self._leases.get(request_id)
+        if lease is None:
+            return False
+        if not self._reject_queued(request_id):
+            lease.cancel()
+        return True
+
+    def _reject_queued(self, request_id: str) -> bool:
+        """Reject a request that is queued; return whether it was."""
+        decided = self._waiting.get(request_id)
+        if decided is None or decided.done():
+            return False
+        del self._waiting[request_id]
+        self._scheduler.cancel(request_id, self.now())
+        decided.set_exception(Rejected(Reason.CANCELLED, 0.0))
+        self._pump_soon()
+        return True
 
     def close(self) -> None:
         """Stop deciding. Queued requests are rejected, and so are later ones, and those that return to the queue."""
@@ -354,8 +379,8 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_is_too_late", "_sender", "_trued_up",
-        "backend_id", "is_preempted", "may_be_preempted", "number", "outcome",
+        "_dispatcher", "_is_cancelled", "_is_too_late", "_sender", "_trued_up",
+        "backend_id", "cut", "holder", "is_preempted", "may_be_preempted", "number", "outcome",
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
@@ -365,6 +390,11 @@ class Lease:
         self._trued_up = False
         self._sender: asyncio.Task[object] | None = None  # set while sending can be cancelled for a preemption
         self._is_too_late = False  # for a preemption of this dispatch
+        self._is_cancelled = False
+        self.holder: asyncio.Task[object] | None = None
+        """The task that works on the request now."""
+        self.cut: Callable[[], None] | None = None
+        """Ends a stream that the client has been sent a part of; None: there is none."""
         self.request = request
         self.may_be_preempted = False
         self.is_preempted = False
@@ -379,6 +409,7 @@ class Lease:
 
     async def __aenter__(self) -> Self:
         self._dispatcher.opened(self)
+        self.holder = asyncio.current_task()
         try:
             self._given(await self._dispatcher.submit(self.request, self.watch))
         except BaseException:
@@ -397,6 +428,23 @@ class Lease:
         if not self._trued_up:  # no usage was reported, so nothing is charged
             self._dispatcher.tokens(self.request.id, NO_USAGE)
         self._dispatcher.finished(self.request.id, self.outcome, self.timing)
+
+    def cancel(self) -> None:
+        """End the request, which is not queued. Its stream ends with an error event; if the client has been sent
+        nothing, its holder is cancelled, and `raise_if_cancelled` says why. Idempotent.
+        """
+        if self._is_cancelled:
+            return
+        self._is_cancelled = True
+        if self.cut is not None:
+            self.cut()
+        elif self.holder is not None:
+            self.holder.cancel()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise Rejected where the holder's CancelledError, which was caught, comes from `cancel` alone."""
+        if self._is_cancelled and self.holder is not None and self.holder.uncancel() == 0:
+            raise Rejected(Reason.CANCELLED, 0.0) from None
 
     def usage_passed(self) -> Usage | None:
         """What has passed by now; None: nothing is known of it."""

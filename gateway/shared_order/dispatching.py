@@ -4,7 +4,7 @@
 worker leads.
 """
 
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar, Final, Unpack
 
@@ -14,7 +14,7 @@ from gateway.scheduling.dispatcher import Dispatcher, QueueWatch
 from gateway.shared_order.order import SharedOrder
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.scheduler_protocol import SharedSchedulerProtocol, TenantChanges
-from policies.types import Dispatch, Outcome, RateLimits, Request, Snapshot, Tenant, Timing, Usage
+from policies.types import Dispatch, Outcome, RateLimits, Request, Snapshot, Tenant, Timing, Usage, WaitView
 
 LIMITS_S: Final = 0.25
 PREFILL_ALPHA: Final = 0.1
@@ -63,6 +63,10 @@ class SharedScheduler(RemoteScheduler):
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """Of all workers at the leader; elsewhere the counts of this worker's requests."""
         return super().snapshot(now, tenant_ids) if self.led is None else self.led.snapshot(now, tenant_ids)
+
+    def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
+        """Of all members' requests at the leader, by wire id; nothing elsewhere."""
+        return {} if self.led is None else self.led.wait_views(request_ids, now)
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
         leader = self._order.leader

@@ -56,6 +56,15 @@ class TtftByBackend:
                 found.append(TtftForecast(max(slot_in_s, 0.0) + ttft_s, capacity.id))
         return sorted(found, key=lambda forecast: forecast.backend_id)
 
+    def slot_s(
+        self, request: Request, *, output_tokens: float, ahead: WorkAhead, among: Collection[str]
+    ) -> float | None:
+        """Seconds until the first of these backends has a slot for a request that has no room now, with what goes
+        `ahead` of it; None where none of them is known any more.
+        """
+        known = [self._fleet.backends[each] for each in among if each in self._fleet.backends]
+        return min((_slot_in_s(each, request, output_tokens, ahead) for each in known), default=None)
+
     def least_s(self, request: Request, now: float, among: Collection[str] | None = None) -> float | None:
         """Seconds until the first token at the best serving backend (or `among` these) if no other prompt were ahead
         there; None where one of them has no sure step-time model, or there is none.

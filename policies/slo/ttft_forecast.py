@@ -81,6 +81,21 @@ class Forecaster:
         output_tokens = self.output_tokens(request)
         return self._forecast_s(request, now, output_tokens, self._scanned(request, now, output_tokens), NEXT)
 
+    def survey(self, request: Request, now: float) -> BackendScan:
+        """A scan for `start_s` of requests for the same backends. It is not kept, so a view changes no decision."""
+        return self._scan_all(request, now, self.output_tokens(request))
+
+    def start_s(self, request: Request, tenant: Tenant, before: tuple[int, int], scan: BackendScan) -> float | None:
+        """Seconds from now until a queued request is sent; None where some backend has no sure step-time model.
+        `before`: the number of requests that its tenant has queued before it, and their prompt tokens.
+        """
+        if not scan.backend_ids:
+            return None
+        output_tokens = self.output_tokens(request)
+        own_tokens = before[1] + before[0] * output_tokens
+        ahead = self._work_ahead(request, tenant, own_tokens, output_tokens, scan)
+        return self.backends.slot_s(request, output_tokens=output_tokens, ahead=ahead, among=scan.backend_ids)
+
     def is_hopeless(self, request: Request, due_at: float, now: float) -> bool:
         """Whether no backend could give the first token by `due_at`, even with no other prompt ahead of it."""
         left_s = due_at - now
@@ -96,14 +111,17 @@ class Forecaster:
         """The scan of all backends that are eligible for the request: the cached one while it is valid."""
         if now < self._scan.until and request.backend_ids is None:
             return self._scan
+        scan = self._scan_all(request, now, output_tokens)
+        if request.backend_ids is None:
+            self._scan = scan
+        return scan
+
+    def _scan_all(self, request: Request, now: float, output_tokens: float) -> BackendScan:
         serving = self.backends.serving_count(request, now)
         forecasts = self.backends.forecasts(request, now, output_tokens=output_tokens)
         best = sorted(forecasts)[:PROMISING_MAX] if len(forecasts) == serving else []
         backend_ids = tuple(forecast.backend_id for forecast in best)
-        scan = BackendScan(now + SCAN_S, backend_ids, max(1, serving), self.backends.mean_output_tokens())
-        if request.backend_ids is None:
-            self._scan = scan
-        return scan
+        return BackendScan(now + SCAN_S, backend_ids, max(1, serving), self.backends.mean_output_tokens())
 
     def _forecast_s(
         self, request: Request, now: float, output_tokens: float, scan: BackendScan, ahead: WorkAhead | None
@@ -117,11 +135,17 @@ class Forecaster:
 
     def _ahead(self, request: Request, tenant: Tenant, output_tokens: float, scan: BackendScan) -> WorkAhead | None:
         """What is sent to each backend before the request; None where nothing of its tier is stuck in the queue."""
-        queues, waiting = self.queues, len(self.queues)
-        if tenant.tier_id not in self._stuck_tiers or not waiting:
+        if tenant.tier_id not in self._stuck_tiers or not self.queues:
             return None
-        queue = queues.of(tenant.id)
+        queue = self.queues.of(tenant.id)
         own_tokens = queue.prompt_tokens + len(queue.requests) * output_tokens
+        return self._work_ahead(request, tenant, own_tokens, output_tokens, scan)
+
+    def _work_ahead(
+        self, request: Request, tenant: Tenant, own_tokens: float, output_tokens: float, scan: BackendScan
+    ) -> WorkAhead:
+        """What is sent to each backend before a request that waits behind `own_tokens` of its tenant."""
+        queues, waiting = self.queues, len(self.queues)
         leads = [
             (fair_queue.lead_service(tenant), number, fair_queue)
             for number, fair_queue in enumerate(self.present.fair_queues.all())

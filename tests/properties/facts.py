@@ -149,6 +149,9 @@ class Facts(RuleBasedStateMachine):
             return
         self.accounts.compare(self.scheduler.snapshot(self.now))
         assert wakeup is not None or self.scheduler.snapshot(self.now).queued_requests == 0, "what waits has a deadline"
+        # The replay does without these views: it decides the same if they change nothing.
+        waiting = {accounts.request.id for accounts in self.waiting()} - self.accounts.parked
+        assert self.scheduler.wait_views(waiting, self.now).keys() == waiting
 
     # -- what holds ------------------------------------------------------------------------------------------
 

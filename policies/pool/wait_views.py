@@ -1,0 +1,68 @@
+"""Wait views: why requests are queued, whose turn it is, and when they will probably be sent. For people; no decision
+reads them, and making them changes none.
+
+The predicted start is that of the TTFT forecast (policies/slo/ttft_forecast.py): what waits before the request is
+estimated as a fluid, and slots become free at the mean rate of what runs.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from policies.fleet.fleet import Fleet
+from policies.pool.wait_reasons import waits_for
+from policies.queueing.fair_queue import FairQueue, QueuedTenant
+from policies.queueing.fair_queues import FairQueues
+from policies.queues import PoolQueues
+from policies.slo.ttft_forecast import BackendScan, Forecaster
+from policies.types import Request, Wait, WaitView
+
+IN_ORDER = frozenset({Wait.OWN_QUEUE, Wait.NO_ROOM})
+"""Reasons by which the order of requests says when the request is sent."""
+
+
+def wait_views(
+    requests: Collection[Request],
+    now: float,
+    *,
+    queues: PoolQueues,
+    tenants: Mapping[str, QueuedTenant],
+    fair_queues: FairQueues,
+    fleet: Fleet,
+    forecaster: Forecaster,
+) -> dict[str, WaitView]:
+    """The view of each of these queued requests, by id."""
+    turns = [(fair_queue, _next_tenant(fair_queue, queues)) for fair_queue in fair_queues.all()]
+    before = _before_each(requests, queues)
+    scans: dict[frozenset[str] | None, BackendScan] = {}
+    views = {}
+    for request in requests:
+        reason = waits_for(request, queues, tenants, fleet, now)
+        if reason not in IN_ORDER:
+            views[request.id] = WaitView(reason)
+            continue
+        scan = scans.get(request.backend_ids)
+        if scan is None:
+            scan = scans[request.backend_ids] = forecaster.survey(request, now)
+        tenant = tenants[request.tenant_id].tenant
+        start_s = forecaster.start_s(request, tenant, before[request.id], scan)
+        turn = next((turn for queue, turn in turns if request.id in queue.queues.of(tenant.id).requests), None)
+        views[request.id] = WaitView(reason, None if turn == request.tenant_id else turn, start_s)
+    return views
+
+
+def _next_tenant(fair_queue: FairQueue, queues: PoolQueues) -> str | None:
+    """The tenant whose turn it is; None where no tenant may send."""
+    for request_id in fair_queue.first:  # these precede any new choice
+        return queues.get(request_id).tenant_id
+    found = fair_queue.next((), ())
+    return None if found is None else found[1].tenant_id
+
+
+def _before_each(requests: Iterable[Request], queues: PoolQueues) -> dict[str, tuple[int, int]]:
+    """How many requests the tenant of each request has queued before it, and the tokens of their prompts."""
+    before: dict[str, tuple[int, int]] = {}
+    for tenant_id in {request.tenant_id for request in requests}:
+        prompt_tokens = 0
+        for number, each in enumerate(queues.of(tenant_id).requests.values()):
+            before[each.id] = number, prompt_tokens
+            prompt_tokens += each.prompt_tokens
+    return before
