@@ -13,6 +13,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -64,6 +65,7 @@ from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.state.assembly import make_store
 from gateway.state.budgets import Budgets
+from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
 from policies.scheduler_protocol import SchedulerProtocol
@@ -141,9 +143,13 @@ class Gateway:
         if self._management is not None and config.keeps_state:
             budgets = self._management.budgets
             meters += [self._management.usage, budgets]  # usage is counted before its reservation ends
+        ended = EndedRequests(self._process_name(), self.backends.catalog.pool_of_model)
+        if config.admin.enabled:
+            meters.append(ended)
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
         self._handlers = self._make_handlers(telemetry, budgets)
+        self.requests = AllRequests(OwnRequests(self._process_name(), self.pools, self._handlers.active, ended))
         self._listener = self._make_listener()
         if self._management is not None:
             self._management.begin(
@@ -155,6 +161,7 @@ class Gateway:
                     make_backend_client=self._make_backend_client,
                     tiers=self._tiers,
                     live=self.live,
+                    requests=self.requests,
                 )
             )
         await self._assembled()
@@ -231,6 +238,10 @@ class Gateway:
                 written.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+
+    def _process_name(self) -> str:
+        """The name of this process among those of its gateway."""
+        return self._config.cluster.name or socket.gethostname()
 
     def _make_access_log(self) -> AccessLog:
         return AccessLog(str(self._config.access_log.path))

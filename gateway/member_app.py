@@ -41,6 +41,7 @@ from gateway.shared_order.dispatching import SharedDispatcher
 from gateway.shared_order.live import share_live
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
+from gateway.shared_order.requests import share_requests
 from gateway.shared_order.services import LeaderStore, MemberPort, Peers
 from gateway.shared_order.sharing import BudgetShares, FollowerBudgets, SharedResponses
 from gateway.state.budgets import Budgets
@@ -131,6 +132,7 @@ class MemberGateway(Gateway):
             self._management.ask_leader = self._ask_leader_for_view
         if self.live is not None:
             self._port.services |= share_live(self.live, self.order, self.peers)
+        self._port.services |= share_requests(self.requests, self.cluster_view, self.order, self.peers)
         self._announcer = Announcer(self.order, self.backends)
         self._announcer.start()
         if self._config.keeps_state:
@@ -145,6 +147,9 @@ class MemberGateway(Gateway):
             self._in_background(budgets.run())
         if self.order.roles.role is not MemberRole.LEADERLESS:
             self._role_changed(self.order.roles.role)
+
+    def _process_name(self) -> str:
+        return self._place.name
 
     def _make_dispatcher(self, pool: str) -> Dispatcher:
         return SharedDispatcher(self.order, pool)

@@ -39,8 +39,24 @@ class ResourceName(StrEnum):
     POOLS = "pools"
 
 
+class AuditedName(StrEnum):
+    TENANTS = "tenants"
+    TIERS = "tiers"
+    KEYS = "keys"
+    BACKENDS = "backends"
+    POOLS = "pools"
+    REQUESTS = "requests"
+
+
+class ListedState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
 KindArgument = Annotated[ResourceName, typer.Argument(help="What sort of thing.", show_default=False)]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)]
+RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="Its x-request-id.", show_default=False)]
 FieldsArgument = Annotated[
     list[str], typer.Argument(metavar="NAME=VALUE...", help="Its fields, like weight=2.", show_default=False)
 ]
@@ -185,6 +201,32 @@ def state(
 
 
 @app.command()
+def requests(
+    context: typer.Context,
+    *,
+    state: Annotated[ListedState | None, typer.Option(help="Default: queued and running.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
+    pool: Annotated[str | None, typer.Option(help="In this pool alone.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many.")] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """Print requests, the longest first, and why they wait; those that have ended, the newest first."""
+    _print_list(context, "/requests", {"state": state, "tenant": tenant, "pool": pool}, limit=limit, as_json=as_json)
+
+
+@app.command()
+def request(context: typer.Context, id_: RequestArgument, as_json: JsonOption = False) -> None:  # noqa: FBT002
+    """Print one request, by its x-request-id, also one of the last 10,000 that ended."""
+    _print(_ask(context, "GET", f"/requests/{quote(id_, safe='')}").body, as_json=as_json)
+
+
+@app.command()
+def cancel(context: typer.Context, id_: RequestArgument) -> None:
+    """Cancel a request that is queued or runs. Its client gets an error."""
+    _ask(context, "DELETE", f"/requests/{quote(id_, safe='')}")
+
+
+@app.command()
 def cluster(context: typer.Context, as_json: JsonOption = False) -> None:  # noqa: FBT002
     """Print which processes share one order, and which of them leads, as the one that is asked sees it."""
     _print(_ask(context, "GET", "/cluster").body, as_json=as_json)
@@ -206,7 +248,7 @@ def usage(
 def audit(
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
-    kind: Annotated[ResourceName | None, typer.Option(help="Of this sort alone.")] = None,
+    kind: Annotated[AuditedName | None, typer.Option(help="Of this sort alone.")] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print who changed what, and at which replica; the newest first."""

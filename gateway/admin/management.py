@@ -35,6 +35,7 @@ from gateway.state.learning import Learning
 from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
 from gateway.state.usage import UsageBook
+from gateway.steering.requests import AllRequests
 from gateway.store.base import Store, StoreUnavailable
 from policies.types import Tier
 
@@ -58,6 +59,7 @@ class Running:
     make_backend_client: Callable[[BackendSpec], BackendClient]
     tiers: MutableMapping[str, Tier]
     live: Live | None  # None without an admin port
+    requests: AllRequests
 
 
 class Management:
@@ -233,6 +235,7 @@ class Management:
             clock=asyncio.get_running_loop().time,
             cluster_view=self.cluster_view,
             live=self._running.live,
+            requests=self._running.requests,
         )
         self._tokens = Tokens(self._config.jwt.admin, caller_of)
         await self._tokens.start()

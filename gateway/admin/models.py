@@ -227,7 +227,7 @@ class AuditPage(Query):
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
-    kind: Literal["tenants", "tiers", "keys", "backends", "pools"] | None = None
+    kind: Literal["tenants", "tiers", "keys", "backends", "pools", "requests"] | None = None
 
 
 class ResourceList(Fields):

@@ -17,6 +17,7 @@ from gateway.admin.resources.keys import KeyRoutes
 from gateway.admin.resources.live import LiveRoutes
 from gateway.admin.resources.live_page import LivePageRoutes
 from gateway.admin.resources.pools import PoolRoutes
+from gateway.admin.resources.requests import RequestRoutes
 from gateway.admin.resources.sessions import SessionRoutes
 from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
@@ -35,6 +36,7 @@ from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
 from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
+from gateway.steering.requests import AllRequests
 from gateway.store.base import Store
 from gateway.web.files import StaticFiles
 
@@ -57,6 +59,7 @@ class Parts:
     clock: Callable[[], float]
     cluster_view: Callable[[], ClusterView]
     live: Live
+    requests: AllRequests
 
 
 class AdminPort:
@@ -144,6 +147,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         ).routes(),
         *LivePageRoutes(live=parts.live).routes(),
         *sessions.routes(),
+        *RequestRoutes(registry=registry, requests=parts.requests).routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-TIMES = frozenset({"at", "created_at", "expires_at", "renewed_at", "since"})
+TIMES = frozenset({"arrived_at", "at", "created_at", "ended_at", "expires_at", "renewed_at", "since"})
 FIRST = ("id", "origin")
 EMPTY = "-"
 DIGITS = 6

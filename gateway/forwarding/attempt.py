@@ -9,19 +9,21 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
 from backends.health import Evidence
 from backends.live_backend import LiveBackend
-from backends.meters import ANSWERS
+from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamCall, StreamMeter
 from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
+from gateway.api.errors import Api, error_object, problem_of
 from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
-from gateway.forwarding.relay import RelayResult, read_whole, relay_body, relay_stream
+from gateway.forwarding.relay import CallCancelled, RelayResult, read_whole, relay_body, relay_stream
 from gateway.forwarding.retry_after import retry_after_s
 from gateway.forwarding.settlement import Settlement
 from gateway.forwarding.stream_usage import asks_for_more, body_for, usage_of_client
@@ -32,11 +34,12 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, nothing
 from policies.slo.engine_priority import engine_priority
 from policies.slo.timeliness import Timeliness
-from policies.types import Outcome, Tier
+from policies.types import Outcome, Reason, Tier
 
 BUSY_HOLD_S = 0.25  # a busy backend gets no call for about the time of a few of its steps
 UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure triggers has its result
 ANSWER_BYTES_MAX = 256 << 20
+APIS = {AnswerKind.MESSAGES: Api.ANTHROPIC, AnswerKind.COHERE: Api.COHERE}  # whose streams have errors of their own
 OPTIONS_MARK = b"stream_options"  # in the error of a server that does not support it
 
 
@@ -205,6 +208,7 @@ class Attempt:
         settlement, uncounted = self._settlement, list[str]()
         meter = self._meter = self._make_meter(uncounted)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
+        self._lease.cut = partial(exchange.fail, _cancelled(self._call.parsed.answer))
         try:
             result = await relay_stream(
                 request,
@@ -220,6 +224,8 @@ class Attempt:
             self._lease.passed = nothing
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
         self._trace.reason = result.failure
+        if result.failure == Reason.CANCELLED:
+            result = result._replace(outcome=Outcome.CLIENT_DISCONNECTED)
         if result.outcome is Outcome.CLIENT_DISCONNECTED:
             await self._client_disconnected()
             return result
@@ -273,6 +279,13 @@ class Attempt:
         rejected = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body
         if rejected and asks_for_more(self._call.parsed, kind):
             raise OptionsRejected
+
+
+def _cancelled(answer: AnswerKind) -> CallCancelled:
+    """What ends a stream that an operator cancels, in the format of its API."""
+    api = APIS.get(answer, Api.OPENAI)
+    problem = problem_of(Reason.CANCELLED, 0.0)
+    return CallCancelled(problem.message, error_object(problem, api))
 
 
 def is_event_stream(exchange: HttpExchange) -> bool:

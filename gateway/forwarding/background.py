@@ -27,7 +27,7 @@ from gateway.http.whole_response import WholeResponse
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
-from policies.types import Outcome
+from policies.types import Outcome, Reason
 
 POLL_S: Final = 1.0
 FAILURES_MAX: Final = 5  # consecutive failed polls: then the response counts as failed by its backend
@@ -58,6 +58,7 @@ class Background:
         self._backend_clients = backend_clients
         self._names = names
         self._ended = ended
+        self._active = generation.active
         self._poll_s = poll_s
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -73,7 +74,14 @@ class Background:
             trace.queued_s = time.perf_counter()
             if trace.spans is not None:
                 trace.spans.queued()
-            lease = await held.enter_async_context(call.dispatcher.lease(call.request, call.tenant, trace.spans))
+            lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
+            self._active.begun(call.dispatcher, lease, trace)
+            held.callback(self._active.ended, call.request.id)
+            try:
+                await held.enter_async_context(lease)
+            except asyncio.CancelledError:
+                lease.raise_if_cancelled()
+                raise
             begun = asyncio.create_task(self._begun(held.pop_all(), request, call, lease, trace))
         self._keep(begun)
         # When a client disconnects now, the backend may be at work already.
@@ -95,8 +103,13 @@ class Background:
     async def _begun(
         self, held: AsyncExitStack, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace
     ) -> web.StreamResponse:
+        lease.holder = asyncio.current_task()
         async with held:
-            result = await self._generation.send(request, call, lease, trace)
+            try:
+                result = await self._generation.send(request, call, lease, trace)
+            except asyncio.CancelledError:
+                lease.raise_if_cancelled()
+                raise
             lease.outcome = result.outcome
             response_id = await _running_id(result.response)
             if response_id is None:  # it is already complete
@@ -107,10 +120,14 @@ class Background:
         return result.response
 
     async def _to_its_end(self, held: AsyncExitStack, response: "_Running") -> None:
+        response.lease.holder = asyncio.current_task()
+        self._active.begun(response.call.dispatcher, response.lease, response.trace)
         async with held:
             try:
                 await self._followed(response)
             except asyncio.CancelledError:
+                if response.lease.is_cancelled:
+                    response.trace.reason = Reason.CANCELLED
                 await self._abandoned(response)
                 raise
             finally:

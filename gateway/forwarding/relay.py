@@ -16,7 +16,7 @@ the last bytes holds no slot.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
@@ -30,7 +30,7 @@ from gateway.http.event_stream import begin_stream
 from gateway.http.slow_client import WAITING_BYTES_MAX
 from gateway.http.whole_response import WholeResponse
 from policies.slo.timeliness import Timeliness
-from policies.types import Outcome, Usage
+from policies.types import Outcome, Reason, Usage
 
 CLIENT_BUFFER_BYTES_MAX = WAITING_BYTES_MAX  # over it, aiohttp's drain() waits
 
@@ -40,6 +40,15 @@ _PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-langu
 OnUsage = Callable[[Usage], float]
 """Hears the cumulative usage; returns how many output tokens there have to be before it wants to hear again. It
 always hears of the first report and of the last."""
+
+
+class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
+    """An operator has cancelled the call, whose stream has begun. `error`: the error object of the API."""
+
+    def __init__(self, message: str, error: Mapping[str, Any]) -> None:
+        super().__init__(Reason.CANCELLED)
+        self.message = message
+        self.error = error
 
 
 class RelayResult(NamedTuple):
@@ -201,21 +210,22 @@ class _StreamRelay:
 
     async def run(self) -> str | None:
         """Relay to the end. Returns what the backend did wrong, if anything."""
-        reason, left = "the stream ended without saying so", True
+        reason, left, cancelled = "the stream ended without saying so", True, None
         try:
             await self._exchange.stream(self._on_body)
             left = False
         except (UpstreamError, EventTooLongError) as error:
             reason, left = str(error), self.is_disconnected
+            cancelled = error if isinstance(error, CallCancelled) else None
         finally:
             self._report()
             if self._drain is not None:
                 self._drain.cancel()
                 if left:
                     self._on_unread(asyncio.get_running_loop().time() - self._paused_at)
-        return None if self.is_disconnected else self._end(reason)
+        return None if self.is_disconnected else self._end(reason, cancelled)
 
-    def _end(self, reason: str) -> str | None:
+    def _end(self, reason: str, cancelled: CallCancelled | None) -> str | None:
         """Write what the meter held back, and an error event where the stream is incomplete. Return what failed."""
         meter = self._meter
         if rest := meter.finish():
@@ -229,7 +239,10 @@ class _StreamRelay:
             return "refused by the backend in its stream"
         if meter.error:
             return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
-        self._write(meter.cut("The connection to the backend was lost before the answer was complete."))
+        if cancelled is not None:
+            self._write(meter.cut(cancelled.message, cancelled.error))
+        else:
+            self._write(meter.cut("The connection to the backend was lost before the answer was complete."))
         return reason
 
     def _on_body(self, data: bytes) -> None:

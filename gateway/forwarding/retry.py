@@ -5,6 +5,7 @@ call returns to the head of its tenant's queue and waits for the next backend. F
 and the call ends in exactly one outcome.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,6 +16,7 @@ from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
+from gateway.forwarding.active_calls import ActiveCalls
 from gateway.forwarding.attempt import Attempt, AttemptContext, BackendRejected, OptionsRejected
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import RelayResult
@@ -46,6 +48,7 @@ class Generation:
         stream stays silent before its head, and between comments; None: the head comes with the first event.
         """
         self._context = context
+        self.active = ActiveCalls()
         self._backends = backends
         self._backend_clients = backend_clients
         self._tiers = tiers
@@ -68,11 +71,16 @@ class Generation:
             headers = partial(self._context.answer_headers.of, trace)
             request[HEARTBEAT] = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
         lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
+        self.active.begun(call.dispatcher, lease, trace)
         try:
             async with lease:
                 result = await self.send(request, call, lease, trace)
                 lease.outcome = result.outcome
+        except asyncio.CancelledError:
+            lease.raise_if_cancelled()
+            raise
         finally:
+            self.active.ended(call.request.id)
             if lease.backend_id:  # otherwise it ended in the queue
                 trace.over(lease.outcome)
         return result.response

@@ -106,6 +106,7 @@ class RequestHandlers:
             heartbeat_s=config.queue.heartbeat_s,
             on_answer=self._made,
         )
+        self.active = self._generation.active
         self._background = Background(
             request_admission=request_admission,
             generation=self._generation,

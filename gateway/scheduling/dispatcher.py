@@ -186,18 +186,12 @@ class Dispatcher:
 
     def cancel(self, request_id: str) -> bool:
         """End a queued or running request, whose handler gets Rejected. Returns False where no such request is here."""
-        lease = self._leases.get(request_id)
+        lease, decided = self._leases.get(request_id), self._waiting.get(request_id)
         if lease is None:
             return False
-        if not self._reject_queued(request_id):
-            lease.cancel()
-        return True
-
-    def _reject_queued(self, request_id: str) -> bool:
-        """Reject a request that is queued; return whether it was."""
-        decided = self._waiting.get(request_id)
         if decided is None or decided.done():
-            return False
+            lease.cancel()
+            return True
         del self._waiting[request_id]
         self._scheduler.cancel(request_id, self.now())
         decided.set_exception(Rejected(Reason.CANCELLED, 0.0))
@@ -379,8 +373,8 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_is_cancelled", "_is_too_late", "_sender", "_trued_up",
-        "backend_id", "cut", "holder", "is_preempted", "may_be_preempted", "number", "outcome",
+        "_dispatcher", "_is_too_late", "_sender", "_trued_up",
+        "backend_id", "cut", "holder", "is_cancelled", "is_preempted", "may_be_preempted", "number", "outcome",
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
@@ -390,7 +384,7 @@ class Lease:
         self._trued_up = False
         self._sender: asyncio.Task[object] | None = None  # set while sending can be cancelled for a preemption
         self._is_too_late = False  # for a preemption of this dispatch
-        self._is_cancelled = False
+        self.is_cancelled = False  # by an operator
         self.holder: asyncio.Task[object] | None = None
         """The task that works on the request now."""
         self.cut: Callable[[], None] | None = None
@@ -413,14 +407,14 @@ class Lease:
         try:
             self._given(await self._dispatcher.submit(self.request, self.watch))
         except BaseException:
-            self._dispatcher.closed(self)
+            self._closed()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._dispatcher.closed(self)
+        self._closed()
         if not self.backend_id:
             return  # it had returned to the queue and ended there
         if error is not None:
@@ -433,17 +427,18 @@ class Lease:
         """End the request, which is not queued. Its stream ends with an error event; if the client has been sent
         nothing, its holder is cancelled, and `raise_if_cancelled` says why. Idempotent.
         """
-        if self._is_cancelled:
+        if self.is_cancelled:
             return
-        self._is_cancelled = True
+        self.is_cancelled = True
         if self.cut is not None:
             self.cut()
         elif self.holder is not None:
             self.holder.cancel()
 
     def raise_if_cancelled(self) -> None:
-        """Raise Rejected where the holder's CancelledError, which was caught, comes from `cancel` alone."""
-        if self._is_cancelled and self.holder is not None and self.holder.uncancel() == 0:
+        """Raise Rejected where the CancelledError that this task has caught comes from `cancel` alone."""
+        holder = asyncio.current_task()
+        if self.is_cancelled and holder is not None and holder.uncancel() == 0:
             raise Rejected(Reason.CANCELLED, 0.0) from None
 
     def usage_passed(self) -> Usage | None:
@@ -506,6 +501,10 @@ class Lease:
         """The backend did not take the request, or it was preempted: wait for the next backend. Raises Rejected."""
         self.backend_id, self._trued_up = "", False
         self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch))
+
+    def _closed(self) -> None:
+        self._dispatcher.closed(self)
+        self.holder = self.cut = None  # a task that holds its lease would be a reference cycle
 
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens

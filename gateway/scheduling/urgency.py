@@ -49,7 +49,7 @@ async def urgency_of(dispatcher: Dispatcher, tier_ids: list[str]) -> Urgency:
     while part := list(islice(rest, SLICE_LEASES)):
         now = dispatcher.now()
         for lease in part:
-            slack = _slack_s(lease, now)
+            slack = slack_s(lease, now)
             _count(found, lease, tier_of.get(lease.request.tenant_id), slack)
             if slack < inf:
                 slacks.append((slack, lease.request.id, lease))
@@ -73,7 +73,7 @@ def _count(found: Urgency, lease: Lease, tier_id: str | None, slack: float) -> N
         found.tenants[tenant_id] = min(found.tenants.get(tenant_id, inf), slack)
 
 
-def _slack_s(lease: Lease, now: float) -> float:
+def slack_s(lease: Lease, now: float) -> float:
     """Seconds until the next token is due; infinite without an SLO envelope."""
     if lease.request.envelope is None:
         return inf

@@ -66,6 +66,8 @@ class Invalid(RegistryError):  # noqa: N818
         self.problems = tuple(problems)
 
 
+REQUESTS = "requests"
+"""The kind by which the audit log names requests. They are no documents: there is nothing to read back."""
 NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: the entry must not exist, or must exist
 
 
@@ -204,6 +206,11 @@ class Registry:
                 self._take(documents)
                 return [self.get(edit.kind, edit.name) for edit in edits]
         raise StoreUnavailable("the same entries are being changed by too many at once")
+
+    async def note_cancelled(self, request_id: str, *, actor: str) -> None:
+        """Write into the audit log that this request is cancelled. Raises StoreUnavailable, StoreFull."""
+        change = Change(REQUESTS, request_id, None)
+        await self._store.commit([change], actor=actor, at_s=self._clock(), replica=self._replica)
 
     # -- audit log, refresh --------------------------------------------------------------------------------
 

@@ -169,9 +169,9 @@ def oldest_day(newest: str) -> str:
 
 def action_of(before: Body | None, after: Body | None) -> str:
     """The name of a change in the audit log."""
-    if before is None:
-        return "create"
-    return "delete" if after is None else "update"
+    if after is None:
+        return "delete"
+    return "create" if before is None else "update"
 
 
 class Store(Protocol):

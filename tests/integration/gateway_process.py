@@ -60,6 +60,15 @@ class Process:
             text = await answer.text()
             return answer.status, json.loads(text) if "json" in answer.content_type else text
 
+    async def requests(self, count: int, query: str = "") -> list[Any]:
+        """The requests that the admin port lists, once there are so many and no process is missing."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                status, found = await self.admin("GET", f"/admin/v1/requests{query}")
+                if status == 200 and len(found["items"]) == count and not found["missing"]:
+                    return found["items"]
+                await asyncio.sleep(0.05)
+
     async def metric(self, name: str) -> dict[str, float]:
         """The values of a family, by its labels as text."""
         _, text = await self.admin("GET", "/metrics")

@@ -63,13 +63,17 @@ FOLDERS = {
     "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
     "gateway": (
         "cluster", "store", "api", "config", "identity", "ports", "scheduling", "observability", "simulate", "http",
-        "state", "calibrate", "intake", "bench", "forwarding", "live", "handlers", "web", "admin", "shared_order",
-        "workers", "top",
+        "state", "calibrate", "intake", "bench", "forwarding", "live", "handlers", "web", "steering", "admin",
+        "shared_order", "workers", "top",
     ),
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70
 METHODS_MAX = 37  # of a class: a class with more answers more than one question
-METHODS_MAX_OF = {"Scheduler": 44, "Follower": 42}  # 27 are the facts, decisions and views of a Scheduler
+METHODS_MAX_OF = {
+    "Scheduler": 44,
+    "Follower": 42,
+    "Dispatcher": 39,
+}  # 27 are the facts, decisions and views of a Scheduler
 
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")

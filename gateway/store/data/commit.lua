@@ -56,7 +56,7 @@ for at = FIRST, #ARGV, WIDTH do
   local action = before[at] == '' and 'create' or 'update'
   if after == '' then
     redis.call('ZADD', deleted, revision, name)
-    action = before[at] == '' and 'create' or 'delete'
+    action = 'delete'
   end
   redis.call('ZADD', audit, revision, '{"revision":' .. text .. ',"action":"' .. action .. '",' .. ARGV[5] .. ',' ..
     ARGV[at + 1] .. ',"before":' .. json(before[at]) .. ',"after":' .. json(after) .. '}')

@@ -128,7 +128,6 @@ OF_OTHER_CLIENTS = {
     ("POST", "/sign-in"),  # the page, with a one-time link
     ("GET", "/me"),  # the page
     ("GET", "/live"),  # `fairlead top`
-    ("GET", "/requests"),  # `fairlead top`
 }
 
 
@@ -161,6 +160,9 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     await shell("set", "pools", "tiny", "fairness.policy=vtc")
     await shell("state")
     await shell("state", "--tenants", "--pool", "tiny")
+    await shell("requests", "--state", "ended", "--tenant", "x", "--pool", "tiny")
+    for command in ("request", "cancel"):
+        await shell(command, "never", exit_code=1)
     await shell("cluster")
     if "/admin/v1/state/budgets" in document["paths"]:
         await shell("state", "--budgets")

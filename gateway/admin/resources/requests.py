@@ -1,0 +1,118 @@
+"""Request routes: the requests that wait, run and have ended, why each waits, and the end of one by an operator."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.admin.problems import AdminProblem
+from gateway.admin.request_models import PhasesResource, RequestList, RequestPage, RequestResource, WaitResource
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.state.registry import REQUESTS, Registry
+from gateway.steering.requests import AllRequests, Cancelling, FoundRequests, Place, RequestQuery, RequestRow, State
+from policies.types import Wait, WaitView
+
+LIVING_FIRST: Final[tuple[State | None, ...]] = (None, "ended")
+SENTENCES: Final = {
+    Wait.NO_BACKEND: "No backend that can serve it is available.",
+    Wait.BACKENDS_HELD: "The backends that can serve it have just rejected a request, and get none for a moment.",
+    Wait.TENANT_LIMIT: "Its tenant is at its limit of requests in flight.",
+    Wait.OWN_QUEUE: "An older request of its tenant goes first.",
+    Wait.NO_ROOM: "It is its turn, but no backend has room for it yet.",
+}
+OF_OTHERS: Final = {
+    Wait.OWN_QUEUE: "An older request of its tenant goes first, and it is the turn of {ahead}.",
+    Wait.NO_ROOM: "No backend has room, and it is the turn of {ahead}.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRoutes:
+    """Routes of single requests."""
+
+    registry: Registry
+    requests: AllRequests
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="GET", path=f"/{REQUESTS}", role=Role.VIEWER,
+            summary="The requests that are queued and run, the longest first; or those that ended, the newest first.",
+            run=self.listed, query=RequestPage, answer=RequestList,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path=f"/{REQUESTS}/{{id}}", role=Role.VIEWER,
+            summary="One request, by its x-request-id. The last 10,000 that ended are kept.",
+            run=self.read, answer=RequestResource,
+        )  # fmt: skip
+        yield Route(
+            method="DELETE", path=f"/{REQUESTS}/{{id}}", role=Role.OPERATOR,
+            summary="Cancel a request: it leaves its queue, or its backend's connection is closed. Its client gets an "
+            "error.",
+            run=self.cancel, status=204, conflicts="It has ended.",
+        )  # fmt: skip
+
+    async def listed(self, asked: AdminRequest) -> AdminAnswer:
+        query: RequestPage = asked.query
+        found = await self.requests.find(
+            RequestQuery(
+                state=query.state,
+                tenant=query.tenant,
+                pool=query.pool,
+                after=None if query.cursor is None else _place(query.cursor),
+                limit=query.limit + 1,
+            )
+        )
+        shown = found.rows[: query.limit]
+        more = len(found.rows) > len(shown)
+        items = [_shown(row, found.waits.get(row.scheduler_id)) for row in shown]
+        cursor = _cursor(shown[-1].place) if more else None
+        return AdminAnswer(RequestList.model_construct(items=items, next_cursor=cursor, missing=found.missing))
+
+    async def read(self, asked: AdminRequest) -> AdminAnswer:
+        found = await self._find(asked.id)
+        row = found.rows[0]
+        return AdminAnswer(_shown(row, found.waits.get(row.scheduler_id)))
+
+    async def cancel(self, asked: AdminRequest) -> AdminAnswer:
+        """Cancel a request. It is in the audit log before: what cannot be written there is not done."""
+        found = await self._find(asked.id)
+        if found.rows[0].state == "ended":
+            raise AdminProblem(409, "this request has ended")
+        await self.registry.note_cancelled(asked.id, actor=asked.caller.name)
+        if await self.requests.cancel(asked.id) is not Cancelling.DONE:
+            raise AdminProblem(409, "this request has ended")
+        return AdminAnswer()
+
+    async def _find(self, request_id: str) -> FoundRequests:
+        """The request of this id: one that lives, or else the one that ended last."""
+        for state in LIVING_FIRST:
+            found = await self.requests.find(RequestQuery(state=state, id=request_id, limit=1))
+            if found.rows:
+                return found
+        if found.missing:
+            raise AdminProblem(503, f"it is not found, but {len(found.missing)} processes do not answer")
+        raise AdminProblem(404, "there is no such request, or it ended long ago")
+
+
+def _place(cursor: str) -> Place:
+    time_s, _, request_id = cursor.partition(" ")
+    return float(time_s), request_id
+
+
+def _cursor(place: Place) -> str:
+    return f"{place[0]:.9f} {place[1]}"
+
+
+def _shown(row: RequestRow, waits: WaitView | None) -> RequestResource:
+    phases = PhasesResource.model_construct(queue_s=row.queue_s, prefill_s=row.prefill_s, decode_s=row.decode_s)
+    return RequestResource.model_construct(
+        phases=phases,
+        waits=None if waits is None else _reason(waits),
+        **{name: getattr(row, name) for name in RequestResource.model_fields if name not in ("phases", "waits")},
+    )
+
+
+def _reason(waits: WaitView) -> WaitResource:
+    text = SENTENCES[waits.reason]
+    if waits.ahead is not None:
+        text = OF_OTHERS[waits.reason].format(ahead=waits.ahead)
+    return WaitResource.model_construct(reason=waits.reason, text=text, ahead=waits.ahead, start_s=waits.start_s)

@@ -1,0 +1,34 @@
+"""ActiveCalls: the calls of this process that wait in a queue or run, with what is known of each so far."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Dispatcher, Lease
+
+
+class ActiveCall(NamedTuple):
+    """One call: the pool that it is in, its hold there, and its facts."""
+
+    dispatcher: Dispatcher
+    lease: Lease
+    trace: CallTrace
+
+
+class ActiveCalls:
+    """The calls that have not ended, by the id of their request. Mutable."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, ActiveCall] = {}
+
+    def begun(self, dispatcher: Dispatcher, lease: Lease, trace: CallTrace) -> None:
+        self._calls[lease.request.id] = ActiveCall(dispatcher, lease, trace)
+
+    def ended(self, request_id: str) -> None:
+        self._calls.pop(request_id, None)
+
+    def find(self, request_id: str) -> ActiveCall | None:
+        return self._calls.get(request_id)
+
+    def all(self) -> Collection[ActiveCall]:
+        return self._calls.values()

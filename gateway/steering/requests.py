@@ -1,0 +1,343 @@
+"""The requests of a gateway, one by one: those that wait and run, and the last that ended; and the end of one of them.
+
+Each process knows those that it accepted (`OwnRequests`), and asks the others for theirs (`AllRequests`). The one that
+leads knows why queued ones wait. Nothing is kept of a call that is not in its access log anyhow; there is no text.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import nsmallest
+from itertools import islice
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from gateway.forwarding.active_calls import ActiveCall, ActiveCalls
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.pools import Pools
+from gateway.scheduling.urgency import slack_s
+from gateway.store.base import StoreFull, StoreUnavailable
+from policies.types import Reason, WaitView
+
+ENDED_MAX: Final = 10_000  # rows of half a kilobyte, in each process
+VIEWS_AT_ONCE: Final = 100  # of waits, between turns of the event loop: some milliseconds
+SERVICE, CANCEL_SERVICE, WAITS_SERVICE = "requests", "cancel", "waits"
+
+State = Literal["queued", "running", "ended"]
+Place = tuple[float, str]
+"""Where a row stands in a list: lists go up by time and id. Times of ended ones are negative, the newest first."""
+
+
+class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
+    """One request. Times are seconds, `arrived_at` and `ended_at` since 1970. `scheduler_id` is its id at the Scheduler
+    that decides.
+    """
+
+    id: str
+    pool: str | None
+    tenant: str
+    model: str | None
+    endpoint: str
+    state: State
+    backend: str | None
+    arrived_at: float
+    age_s: float
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_max: int | None
+    process: str
+    slack_s: float | None = None
+    outcome: str | None = None
+    status: int | None = None
+    ended_at: float | None = None
+    scheduler_id: str = ""
+
+    @property
+    def place(self) -> Place:
+        return (self.arrived_at if self.ended_at is None else -self.ended_at, self.id)
+
+
+class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Which rows: of this state (None: queued and running), tenant, pool and id, after this place; at most `limit`."""
+
+    state: State | None = None
+    tenant: str | None = None
+    pool: str | None = None
+    id: str | None = None
+    after: Place | None = None
+    limit: int = 100
+
+
+class Cancelling(StrEnum):
+    """What became of a wish to cancel a request."""
+
+    DONE = "done"
+    ENDED = "ended"  # before
+    UNKNOWN = "unknown"
+
+
+class EndedRequests:
+    """The last ENDED_MAX requests that ended here. Mutable; a CallObserver."""
+
+    def __init__(self, process: str, pool_of: Callable[[str], str | None], *, rows_max: int = ENDED_MAX) -> None:
+        """`pool_of` finds the pool of a model."""
+        self._process = process
+        self._pool_of = pool_of
+        self._rows_max = rows_max
+        self._rows: deque[RequestRow] = deque()
+        self._newest: dict[str, RequestRow] = {}  # by id, which clients may use again
+
+    def ended(self, trace: CallTrace) -> None:
+        """A call has ended. Those of unknown callers and models are left out."""
+        if trace.tenant_id is None or not trace.is_routed:
+            return
+        row = self._row(trace, trace.tenant_id)
+        if len(self._rows) == self._rows_max:
+            oldest = self._rows.popleft()
+            if self._newest.get(oldest.id) is oldest:
+                del self._newest[oldest.id]
+        self._rows.append(row)
+        self._newest[row.id] = row
+
+    def find(self, request_id: str) -> RequestRow | None:
+        """The one that ended last with this id."""
+        return self._newest.get(request_id)
+
+    def newest_first(self) -> Iterator[RequestRow]:
+        return reversed(self._rows)
+
+    def _row(self, trace: CallTrace, tenant_id: str) -> RequestRow:
+        now_s, usage, request = time.perf_counter(), trace.usage, trace.request
+        is_cancelled = trace.reason == Reason.CANCELLED
+        phases = _phases(trace, now_s, is_dispatched=trace.dispatched_s is not None)
+        return RequestRow(
+            id=trace.request_id,
+            pool=None if trace.model is None else self._pool_of(trace.model),
+            tenant=tenant_id,
+            model=trace.model,
+            endpoint=trace.endpoint,
+            state="ended",
+            backend=trace.backend_id,
+            arrived_at=trace.arrived_at,
+            age_s=now_s - trace.started_s,
+            queue_s=phases.queue_s,
+            prefill_s=phases.prefill_s,
+            decode_s=phases.decode_s,
+            prompt_tokens=usage.prompt_tokens if usage else request.prompt_tokens if request else 0,
+            output_tokens=usage.output_tokens if usage else 0,
+            output_tokens_max=request.output_tokens_max if request else None,
+            process=self._process,
+            outcome=trace.reason if is_cancelled else trace.outcome or trace.reason,
+            status=trace.status,
+            ended_at=time.time(),
+        )
+
+
+class OwnRequests:
+    """The requests that this process accepted."""
+
+    def __init__(self, process: str, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:
+        self.scheduler_id: Callable[[str], str] = lambda request_id: request_id
+        """The id of a request at the Scheduler that decides, which may be in another process."""
+        self._process = process
+        self._pools = pools
+        self._active = active
+        self._ended = ended
+
+    def rows(self, query: RequestQuery) -> list[RequestRow]:
+        """The rows of this process, in the order of their places."""
+        if query.state == "ended":
+            return list(islice(self._ended_rows(query), query.limit))
+        pools = {id(dispatcher): pool for pool, dispatcher in self._pools.dispatchers().items()}
+        wanted = [
+            (call.trace.arrived_at, request_id, call)
+            for call in self._active.all()
+            if _is_meant(call, request_id := call.lease.request.id, pools.get(id(call.dispatcher)), query)
+        ]
+        shown = nsmallest(query.limit, wanted)
+        return [self._row(call, pools.get(id(call.dispatcher))) for _, _, call in shown]
+
+    def cancel(self, request_id: str) -> Cancelling:
+        """Cancel the request of this id, where it has not ended."""
+        call = self._active.find(request_id)
+        if call is not None and call.dispatcher.cancel(request_id):
+            return Cancelling.DONE
+        return Cancelling.UNKNOWN if self._ended.find(request_id) is None else Cancelling.ENDED
+
+    async def waits(self, queued: Mapping[str, Sequence[str]]) -> dict[str, WaitView]:
+        """Why requests wait, by their ids at the Scheduler; these are given by pool. Where this process leads."""
+        waits: dict[str, WaitView] = {}
+        for pool, ids in queued.items():
+            for start in range(0, len(ids), VIEWS_AT_ONCE):
+                dispatcher = self._pools.dispatchers().get(pool)
+                waits |= {} if dispatcher is None else dispatcher.wait_views(ids[start : start + VIEWS_AT_ONCE])
+                await asyncio.sleep(0)
+        return waits
+
+    def services(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
+        """What other processes ask, by name."""
+        return {SERVICE: self._answer, CANCEL_SERVICE: self._answer_cancel, WAITS_SERVICE: self._answer_waits}
+
+    async def _answer(self, body: bytes) -> bytes:
+        return _pack(self.rows(_QUERY.decode(body)))
+
+    async def _answer_cancel(self, body: bytes) -> bytes:
+        return self.cancel(body.decode()).encode()
+
+    async def _answer_waits(self, body: bytes) -> bytes:
+        return _pack(await self.waits(_QUEUED.decode(body)))
+
+    def _ended_rows(self, query: RequestQuery) -> Iterator[RequestRow]:
+        found = self._ended.newest_first()
+        if query.id is not None:
+            one = self._ended.find(query.id)
+            found = iter(() if one is None else (one,))
+        for row in found:
+            is_after = query.after is None or row.place > query.after
+            if is_after and query.tenant in (None, row.tenant) and query.pool in (None, row.pool):
+                yield row
+
+    def _row(self, call: ActiveCall, pool: str | None) -> RequestRow:
+        lease, trace, now_s = call.lease, call.trace, time.perf_counter()
+        request, usage = lease.request, lease.usage_passed() or trace.usage
+        slack = slack_s(lease, call.dispatcher.now())
+        phases = _phases(trace, now_s, is_dispatched=bool(lease.backend_id))
+        return RequestRow(
+            id=request.id,
+            pool=pool,
+            tenant=request.tenant_id,
+            model=request.model,
+            endpoint=request.endpoint,
+            state="running" if lease.backend_id else "queued",
+            backend=lease.backend_id or None,
+            arrived_at=trace.arrived_at,
+            age_s=now_s - trace.started_s,
+            queue_s=phases.queue_s,
+            prefill_s=phases.prefill_s,
+            decode_s=phases.decode_s,
+            prompt_tokens=(usage.prompt_tokens if usage else 0) or request.prompt_tokens,
+            output_tokens=usage.output_tokens if usage else 0,
+            output_tokens_max=request.output_tokens_max,
+            process=self._process,
+            slack_s=slack if slack < float("inf") else None,
+            scheduler_id=self.scheduler_id(request.id),
+        )
+
+
+class FoundRequests(NamedTuple):
+    """Rows of all processes, why the queued ones among them wait (by id at the Scheduler), and the processes that did
+    not answer.
+    """
+
+    rows: list[RequestRow]
+    waits: Mapping[str, WaitView]
+    missing: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The other processes of the gateway. `ask` asks a service of one of them, `ask_leader` of the one that leads; they
+    raise StoreUnavailable where it does not answer.
+    """
+
+    names: Callable[[], Sequence[str]]
+    ask: Callable[[str, str, bytes], Awaitable[bytes]]
+    ask_leader: Callable[[str, bytes], Awaitable[bytes]]
+    is_leading: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class AllRequests:
+    """The requests of all processes. `others` None: there are none."""
+
+    own: OwnRequests
+    others: Others | None = None
+
+    async def find(self, query: RequestQuery) -> FoundRequests:
+        """The rows that are asked for. Without a leader that answers it is not known why they wait."""
+        answers, missing = await self._ask_others(SERVICE, _pack(query))
+        rows = self.own.rows(query)
+        for answer in answers:
+            rows += _ROWS.decode(answer)
+        rows = nsmallest(query.limit, rows, key=lambda row: row.place)
+        return FoundRequests(rows, await self._waits(rows), missing)
+
+    async def cancel(self, request_id: str) -> Cancelling:
+        """Cancel the request of this id, wherever it is."""
+        found = self.own.cancel(request_id)
+        if found is Cancelling.DONE:
+            return found
+        answers, _ = await self._ask_others(CANCEL_SERVICE, request_id.encode())
+        all_found = {found, *(Cancelling(answer.decode()) for answer in answers)}
+        return next(each for each in Cancelling if each in all_found)
+
+    async def _waits(self, rows: Sequence[RequestRow]) -> dict[str, WaitView]:
+        queued: dict[str, list[str]] = {}
+        for row in rows:
+            if row.state == "queued" and row.pool is not None:
+                queued.setdefault(row.pool, []).append(row.scheduler_id)
+        if self.others is None or self.others.is_leading() or not queued:
+            return await self.own.waits(queued)
+        with suppress(StoreUnavailable, StoreFull):
+            return _WAITS.decode(await self.others.ask_leader(WAITS_SERVICE, _pack(queued)))
+        return {}
+
+    async def _ask_others(self, service: str, body: bytes) -> tuple[list[bytes], list[str]]:
+        others = self.others
+        if others is None:
+            return [], []
+        names = list(others.names())
+
+        async def answer_of(name: str) -> bytes | None:
+            try:
+                return await others.ask(name, service, body)
+            except (StoreUnavailable, StoreFull):
+                return None
+
+        answers = await asyncio.gather(*map(answer_of, names))
+        missing = [name for name, answer in zip(names, answers, strict=True) if answer is None]
+        return [answer for answer in answers if answer is not None], missing
+
+
+class Phases(NamedTuple):
+    """What a request has spent its time on, in seconds; None: it has not come so far."""
+
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+
+
+def _phases(trace: CallTrace, now_s: float, *, is_dispatched: bool) -> Phases:
+    """Seconds in the queue, from its dispatch to its first token, and since then: as far as it has come. An answer that
+    is not streamed has its first token at its end.
+    """
+    queued_s, sent_s, first_s = trace.queued_s, trace.dispatched_s if is_dispatched else None, trace.first_token_s
+    queue_s = None if queued_s is None else (now_s if sent_s is None else sent_s) - queued_s
+    prefill_s = None if sent_s is None else (now_s if first_s is None else first_s) - sent_s
+    decode_s = None if sent_s is None or first_s is None else now_s - first_s
+    return Phases(queue_s, prefill_s, decode_s)
+
+
+def _is_meant(call: ActiveCall, request_id: str, pool: str | None, query: RequestQuery) -> bool:
+    return (
+        query.state in (None, "running" if call.lease.backend_id else "queued")
+        and query.id in (None, request_id)
+        and query.tenant in (None, call.lease.request.tenant_id)
+        and query.pool in (None, pool)
+        and (query.after is None or (call.trace.arrived_at, request_id) > query.after)
+    )
+
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_QUERY: Final = msgspec.msgpack.Decoder(RequestQuery)
+_QUEUED: Final = msgspec.msgpack.Decoder(dict[str, list[str]])
+_WAITS: Final = msgspec.msgpack.Decoder(dict[str, WaitView])
+_ROWS: Final = msgspec.msgpack.Decoder(list[RequestRow])
