@@ -6,11 +6,14 @@ import { live } from "./live.js";
 import { onSession, resume, session, signOut } from "./session.js";
 import { html, link, Notices, useLive, useRoute } from "./ui.js";
 import { Now } from "./views/now.js";
+import { OneRequest, Requests } from "./views/requests.js";
 import { SignIn } from "./views/sign-in.js";
+import { Tenant } from "./views/tenant.js";
+import { WhatIf } from "./views/what-if.js";
 
 const THEME = "fairlead.theme";
 const THEMES = { auto: "light dark", light: "light", dark: "dark" };
-const VIEWS = [["now", "Now"]];
+const VIEWS = [["now", "Now"], ["requests", "Requests"], ["what-if", "What if"]];
 
 function Shell() {
   const [, again] = useState(0);
@@ -40,10 +43,18 @@ function Signed() {
     <${Notices} />`;
 }
 
-function View({ view, parts }) {
+function View({ view, parts, query }) {
   switch (view) {
     case "now":
       return html`<${Now} pool=${parts[1]} />`;
+    case "tenant":
+      return html`<${Tenant} id=${parts[1] || ""} />`;
+    case "requests":
+      return html`<${Requests} query=${query} />`;
+    case "request":
+      return html`<${OneRequest} id=${parts[1] || ""} />`;
+    case "what-if":
+      return html`<${WhatIf} />`;
     default:
       return html`<p>There is no such view. <a href=${link("now")}>See what is now.</a></p>`;
   }

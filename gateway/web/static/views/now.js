@@ -1,6 +1,7 @@
 // Now: what every tier and tenant gets beside what it is due, what waits, and what each backend is limited by.
 
 import { useState } from "preact/hooks";
+import { FirstUse } from "./first-use.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
 import { bound, count, decimal, listed, NONE, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
@@ -13,6 +14,7 @@ export function Now({ pool: chosen }) {
   const names = Object.keys(state.pools || {}).sort();
   const name = names.includes(chosen) ? chosen : names[0];
   return html`
+    <${FirstUse} gateway=${state.gateway} />
     <${Cluster} cluster=${state.cluster} />
     ${names.length > 1 ? html`<${Pools} pools=${state.pools} names=${names} chosen=${name} />` : null}
     ${name === undefined ? html`<p>There is no pool: no backend is known.</p>` : html`<${Pool} key=${name} name=${name} pool=${state.pools[name]} />`}`;
@@ -178,7 +180,7 @@ function tenantColumns(rows) {
 function health(each) {
   if (!each.available) return html`<span class="bad">not available</span>${each.trouble ? html` <span class="dim">${each.trouble}</span>` : null}`;
   if (each.draining) return html`<span class="warn">draining</span>`;
-  return each.trouble ? html`<span class="warn">${each.trouble}</span>` : html`<span class="ok">healthy</span>`;
+  return html`<span class="ok">healthy</span>`;
 }
 
 function Backends({ backends }) {

@@ -1,0 +1,157 @@
+// A tenant's settings: each is edited where it stands. What a change does is said before it is made, and it can be undone.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { patch, path, post, put, remove } from "../api.js";
+import { may } from "../session.js";
+import { attempt, html, notify } from "../ui.js";
+import { count, decimal, NONE, percent } from "../words.js";
+
+const FIELDS = [
+  { name: "tier", label: "Tier", kind: "tier", shares: true },
+  { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", shares: true },
+  { name: "envelope.ttft_ms", label: "Target of TTFT", unit: "ms", step: "any", none: "its tier's" },
+  { name: "envelope.tpot_ms", label: "Target of TPOT", unit: "ms", step: "any", none: "its tier's" },
+  { name: "in_flight_max", label: "Requests running at once", used: (now) => `${count(sum(now, "in_flight"))} run now.` },
+  { name: "requests_per_minute_max", label: "Requests per minute" },
+  { name: "tokens_per_minute_max", label: "Tokens per minute" },
+  { name: "tokens_per_day_max", label: "Tokens per day" },
+  { name: "tokens_per_month_max", label: "Tokens per month" },
+  { name: "queued_requests_max", label: "Requests queued", none: "the gateway's", used: (now) => `${count(sum(now, "queued"))} are queued now.` },
+  { name: "queued_bytes_max", label: "Bytes queued", unit: "bytes", none: "the gateway's" },
+];
+const ORIGINS = { declared: "from the configuration file", admin: "made here", overridden: "changed here; the file says otherwise" };
+const PREVIEW_MS = 200; // after the last key
+
+const sum = (rows, name) => rows.reduce((total, each) => total + (each[name] || 0), 0);
+const valueOf = (fields, name) => name.split(".").reduce((inner, part) => inner?.[part], fields) ?? null;
+const nested = (name, value) => name.split(".").reduceRight((inner, part) => ({ [part]: inner }), value);
+
+export function Settings({ id, settings, now, again }) {
+  const [edited, setEdited] = useState(null);
+  return html`<h2>Settings <small class="dim">${settings.isStored ? ORIGINS[settings.origin] : "none of its own: these are the defaults"}</small></h2>
+    <dl class="settings">${FIELDS.map((field) => html`<${Setting} key=${field.name} id=${id} field=${field} settings=${settings} now=${now}
+      isEdited=${edited === field.name} edit=${() => setEdited(field.name)} close=${() => setEdited(null)} again=${again} />`)}</dl>`;
+}
+
+function shown(field, value) {
+  if (value === null) return html`<span class="dim">${field.none || "no limit"}</span>`;
+  return `${typeof value === "number" ? decimal(value) : value}${field.unit ? ` ${field.unit}` : ""}`;
+}
+
+function Setting({ id, field, settings, now, isEdited, edit, close, again }) {
+  const value = valueOf(settings.fields, field.name);
+  const button = useRef(null);
+  const wasEdited = useRef(false);
+  useEffect(() => {
+    if (wasEdited.current && !isEdited) button.current?.focus();
+    wasEdited.current = isEdited;
+  }, [isEdited]);
+  return html`<div class=${isEdited ? "setting edited" : "setting"} data-field=${field.name}>
+    <dt>${field.label}</dt>
+    <dd>${isEdited
+      ? html`<${Editor} id=${id} field=${field} value=${value} settings=${settings} now=${now} close=${close} again=${again} />`
+      : html`<span>${shown(field, value)}</span>${may("operator")
+          ? html` <button ref=${button} class="quiet" aria-label=${`Edit ${field.label.toLowerCase()}`} onClick=${edit}>Edit</button>`
+          : null}`}</dd>
+  </div>`;
+}
+
+function Editor({ id, field, value, settings, now, close, again }) {
+  const [draft, setDraft] = useState(value === null ? "" : String(value));
+  const [isBusy, setBusy] = useState(false);
+  const input = useRef(null);
+  useEffect(() => input.current.focus(), []);
+  const wanted = field.kind === "tier" ? draft : draft.trim() === "" ? null : Number(draft);
+  const isChanged = wanted !== value;
+  const isValid = field.kind === "tier" || (draft.trim() === "" ? value !== null && field.name !== "weight" : Number.isFinite(wanted) && wanted > 0);
+  const submit = async (event) => {
+    event.preventDefault();
+    if (!isChanged || !isValid) return close();
+    setBusy(true);
+    const isDone = await attempt(() => change(id, field, wanted, settings, again));
+    setBusy(false);
+    if (isDone) close();
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") close();
+  };
+  const label = field.label;
+  return html`<form class="editor" onSubmit=${submit} onKeyDown=${onKeyDown}>
+    ${field.kind === "tier"
+      ? html`<select ref=${input} aria-label=${label} value=${draft} onChange=${(event) => setDraft(event.target.value)}>
+          ${settings.tiers.map((each) => html`<option key=${each.id} value=${each.id}>${each.id} (weight ${decimal(each.weight)})</option>`)}</select>`
+      : html`<input ref=${input} type="number" aria-label=${label} value=${draft} min=${field.min ?? (field.step ? 0 : 1)} max=${field.max}
+          step=${field.step || 1} placeholder=${field.name === "weight" ? "" : field.none || "no limit"} onInput=${(event) => setDraft(event.target.value)} />`}
+    ${field.unit || ""}
+    <button class="primary" disabled=${isBusy || !isChanged || !isValid}>Save</button>
+    <button type="button" onClick=${close}>Cancel</button>
+    <div class="effect" aria-live="polite">${field.shares
+      ? html`<${Effect} id=${id} field=${field} wanted=${isValid && isChanged ? wanted : null} />`
+      : html`<p class="dim">This changes no tenant's due share. ${field.used?.(now) || ""}</p>`}</div>
+  </form>`;
+}
+
+/** What each tenant gets by its weight, now and then. */
+function Effect({ id, field, wanted }) {
+  const [effect, setEffect] = useState(null);
+  useEffect(() => {
+    setEffect(null);
+    if (wanted === null) return undefined;
+    let isGone = false;
+    const timer = setTimeout(async () => {
+      try {
+        const { body } = await post("/preview", { tenants: { [id]: { [field.name]: wanted } } });
+        if (!isGone) setEffect({ pools: poolsOf(body) });
+      } catch (error) {
+        if (!isGone) setEffect({ error });
+      }
+    }, PREVIEW_MS);
+    return () => {
+      isGone = true;
+      clearTimeout(timer);
+    };
+  }, [id, field.name, wanted]);
+  if (wanted === null) return html`<p class="dim">What a change will do is said here before it is made.</p>`;
+  if (effect === null) return html`<p class="dim">Looking ahead…</p>`;
+  if (effect.error) return html`<p class="bad">${effect.error.message}</p>`;
+  if (effect.pools.length === 0) return html`<p class="dim">No pool serves it now, so no share changes.</p>`;
+  return effect.pools.map(([pool, tenants]) => html`<${PoolEffect} key=${pool} id=${id} pool=${pool} tenants=${tenants} />`);
+}
+
+const poolsOf = (body) => Object.entries(body.pools || body).map(([pool, each]) => [pool, each.tenants || each]);
+
+const OTHERS = 4; // those that gain or lose most
+
+function PoolEffect({ id, pool, tenants }) {
+  const own = tenants[id];
+  const others = Object.entries(tenants)
+    .filter(([name, each]) => name !== id && Math.abs(each.share_then - each.share_now) >= 0.0005)
+    .sort(([, a], [, b]) => Math.abs(b.share_then - b.share_now) - Math.abs(a.share_then - a.share_now));
+  return html`<p><strong>${own ? `Share of ${pool}: ${percent(own.share_now)} now, ${percent(own.share_then)} then.` : `Nothing in ${pool}.`}</strong></p>
+    ${others.length > 0
+      ? html`<p class="dim">${others.slice(0, OTHERS).map(([name, each]) => `${name}: ${percent(each.share_now)} → ${percent(each.share_then)}`).join(" · ")}
+          ${others.length > OTHERS ? ` · and ${others.length - OTHERS} more` : ""}</p>`
+      : null}`;
+}
+
+/** Make the change, and offer to undo it. Throws a Problem. */
+async function change(id, field, wanted, settings, again) {
+  const before = valueOf(settings.fields, field.name);
+  const at = path("tenants", id);
+  const made = settings.isStored
+    ? await patch(at, nested(field.name, wanted), settings.etag)
+    : await put(at, nested(field.name, wanted));
+  again();
+  const undo = () =>
+    attempt(async () => {
+      // An entry that this change made, or that the file alone had, goes back to what it was by its removal.
+      if (settings.isStored && settings.origin !== "declared") await patch(at, nested(field.name, before), made.etag);
+      else await remove(at, made.etag);
+      notify(`${id}: ${field.label.toLowerCase()} is ${plain(before)} again.`);
+      again();
+    });
+  notify(`${id}: ${field.label.toLowerCase()} ${plain(before)} → ${plain(wanted)}.`, { undo });
+  return true;
+}
+
+const plain = (value) => (value === null ? NONE : typeof value === "number" ? decimal(value) : value);

@@ -1,0 +1,166 @@
+// One tenant: what it gets, what it was promised, what it may spend, and its settings, which an operator edits in place.
+
+import { useEffect, useState } from "preact/hooks";
+import { all, get, path } from "../api.js";
+import { Plot } from "../plot.js";
+import { Figure, html, link, ShareBar, Table, useLive, usePolled } from "../ui.js";
+import { count, decimal, NONE, percent, seconds, short, time, wait } from "../words.js";
+import { Settings } from "./settings.js";
+
+const WINDOWS = ["10 s", "1 min", "15 min"];
+
+export function Tenant({ id }) {
+  const { document: state, history } = useLive();
+  const [settings, again] = usePolled((signal) => readSettings(id, signal), [id], 10000);
+  const pools = Object.entries(state?.pools || {}).filter(([, pool]) => pool.tenants?.[id]);
+  const rows = history.get(id) || [];
+  const tier = settings.value?.tier;
+  const envelope = settings.value === null ? {} : envelopeOf(settings.value.fields, tier);
+  return html`<h1>${id} <small class="dim">tenant${settings.value ? `, tier ${settings.value.fields.tier}` : ""}</small></h1>
+    ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
+    ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${pool.tenants[id]} envelope=${envelope} />`)}
+    ${pools.length === 0 ? html`<p class="dim">It sent nothing in the last 15 minutes.</p>` : null}
+    <p><a href=${`${link("requests")}?tenant=${encodeURIComponent(id)}`}>Its requests</a></p>
+    ${rows.length > 1
+      ? html`<div class="plots"><${Plot} label="Output tokens per second" rows=${rows.map(([at, pace]) => [at, pace])} />
+          <${Plot} label="Requests queued" rows=${rows.map(([at, , queued]) => [at, queued])} /></div>`
+      : null}
+    ${settings.value ? html`<${Settings} id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} />` : null}
+    <${Budgets} id=${id} />
+    <${Keys} id=${id} />
+    <${Changes} id=${id} settings=${settings.value} />`;
+}
+
+/** Its stored settings, or the defaults where it has none, with its tier's and the names of all tiers. */
+async function readSettings(id, signal) {
+  const tiers = await all("/tiers", { signal });
+  try {
+    const { body, etag } = await get(path("tenants", id), { signal });
+    return { fields: body, etag, isStored: true, origin: body.origin, tier: tiers.find((each) => each.id === body.tier), tiers };
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    const fields = { tier: "default", weight: 1, envelope: {} };
+    return { fields, etag: null, isStored: false, origin: null, tier: tiers.find((each) => each.id === "default"), tiers };
+  }
+}
+
+const envelopeOf = (fields, tier) => ({
+  ttft_ms: fields.envelope?.ttft_ms ?? tier?.envelope?.ttft_ms ?? null,
+  tpot_ms: fields.envelope?.tpot_ms ?? tier?.envelope?.tpot_ms ?? null,
+});
+
+/** A latency beside its target: the 99th percentile may be above it. */
+function Latency({ label, values, targetMs }) {
+  const isLate = values != null && targetMs != null && values[1] * 1000 > targetMs;
+  return html`<${Figure} label=${`${label}: median / 99th percentile`} value=${values == null ? NONE : `${seconds(values[0])} / ${seconds(values[1])}`}
+    tone=${targetMs == null || values == null ? "" : isLate ? "warn" : "ok"} note=${targetMs == null ? "no target" : `target ${seconds(targetMs / 1000)}`} />`;
+}
+
+function InPool({ name, tenant, envelope }) {
+  return html`<section aria-label=${`In the pool ${name}`}>
+    <h2>Now <small class="dim">in the pool ${name}</small></h2>
+    <dl class="figures">
+      <${Figure} label="queued" value=${count(tenant.queued || 0)} note=${tenant.waits == null ? "" : `because of: ${wait(tenant.waits)}`} />
+      <${Figure} label="oldest wait" value=${seconds(tenant.oldest_wait_s)} />
+      <${Figure} label="running" value=${count(tenant.in_flight || 0)} />
+      <${Figure} label="output tokens per second" value=${short(tenant.output_tokens_per_s || 0)} />
+      <${Latency} label="TTFT" values=${tenant.ttft_s} targetMs=${envelope.ttft_ms} />
+      <${Latency} label="TPOT" values=${tenant.tpot_s} targetMs=${envelope.tpot_ms} />
+      <${Figure} label="requests in time" value=${percent(tenant.attainment_ratio)} />
+      <${Figure} label="prompt tokens from a cache" value=${percent(tenant.cached_ratio)} />
+      <${Figure} label="refused in the last minute" value=${count(tenant.refused || 0)} tone=${tenant.refused ? "warn" : ""} />
+    </dl>
+    <dl class="shares">${WINDOWS.map((label, at) => html`<dt key=${`t${label}`}>Got / due, ${label}</dt>
+      <dd key=${`d${label}`}><${ShareBar} got=${tenant.share?.[at]} due=${tenant.due?.[at]} waits=${tenant.queued > 0} /></dd>`)}</dl>
+  </section>`;
+}
+
+// -- budgets ----------------------------------------------------------------------------------------------
+
+const POLL_MS = 3000;
+const PACE_MS = 60000; // the pace is that of the last minute
+
+/** Which budgets it has, and when each will be spent at the pace of the last minute. */
+function Budgets({ id }) {
+  const [budgets] = usePolled(async (signal) => (await all("/state/budgets", { signal })).filter((each) => each.tenant === id), [id], POLL_MS);
+  const [seen, setSeen] = useState([]);
+  useEffect(() => {
+    if (budgets.value === null) return;
+    const now = Date.now();
+    setSeen((before) => [...before.filter(([at]) => now - at <= PACE_MS), [now, budgets.value]]);
+  }, [budgets.value]);
+  if (budgets.value === null || budgets.value.length === 0) return null;
+  const columns = [
+    { id: "of", label: "Budget", cell: (each) => `${each.key ? `key ${each.key}, ` : ""}per ${each.period}` },
+    { id: "used", label: "Used", kind: "number", cell: (each) => count(each.used) },
+    { id: "reserved", label: "Reserved", kind: "number", title: "For calls that wait or run", cell: (each) => count(each.reserved) },
+    { id: "limit", label: "Budget", kind: "number", cell: (each) => count(each.limit) },
+    { id: "left", label: "Left", kind: "number", cell: (each) => `${count(each.remaining)} (${percent(each.limit ? each.remaining / each.limit : null)})` },
+    { id: "pace", label: "Pace", kind: "number", cell: (each) => `${short(pace(each, seen))} tokens/s` },
+    { id: "end", label: "At this pace", cell: (each) => spentWhen(each, pace(each, seen)) },
+    { id: "renewed", label: "Renewed", cell: (each) => time(each.renewed_at) },
+  ];
+  return html`<h2>Budgets</h2><${Table} label="Budgets" columns=${columns} rows=${budgets.value} keyOf=${(each) => `${each.key} ${each.period}`} sort=${{}} />`;
+}
+
+/** Tokens per second since the oldest look of the last minute; null with one look. */
+function pace(budget, seen) {
+  if (seen.length < 2) return null;
+  const [at, first] = seen[0];
+  const [now] = seen.at(-1);
+  const before = first.find((each) => each.key === budget.key && each.period === budget.period);
+  return before === undefined ? null : Math.max(0, budget.used - before.used) / ((now - at) / 1000);
+}
+
+function spentWhen(budget, perSecond) {
+  if (budget.remaining <= 0) return html`<strong class="bad">spent</strong>`;
+  if (perSecond === null) return "being measured";
+  if (perSecond === 0) return "is not spent";
+  const leftS = budget.remaining / perSecond;
+  const untilS = budget.renewed_at - Date.now() / 1000;
+  return leftS < untilS ? html`<span class="warn">spent in ${seconds(leftS)}</span>` : "lasts until it is renewed";
+}
+
+// -- keys and changes -------------------------------------------------------------------------------------
+
+function Keys({ id }) {
+  const [keys] = usePolled((signal) => all(`/keys?tenant=${encodeURIComponent(id)}`, { signal }), [id], 30000);
+  if (keys.value === null) return null;
+  const columns = [
+    { id: "label", label: "Key", value: (each) => each.label || each.id, cell: (each) => each.label || each.id },
+    { id: "last", label: "Ends with", cell: (each) => html`<code>…${each.last_four}</code>` },
+    { id: "models", label: "Models", cell: (each) => (each.models === null ? "all" : each.models.join(", ")) },
+    { id: "made", label: "Made", value: (each) => each.created_at, cell: (each) => time(each.created_at) },
+    { id: "ends", label: "Expires", value: (each) => each.expires_at, cell: (each) => (each.expires_at === null ? "never" : time(each.expires_at)) },
+    { id: "state", label: "State", cell: (each) => (each.revoked ? html`<span class="bad">revoked</span>` : "valid") },
+  ];
+  return html`<h2>Keys</h2><${Table} label="Keys" columns=${columns} rows=${keys.value} keyOf=${(each) => each.id} sort=${{ id: "made", down: true }}
+    empty="The API made no key for it." />`;
+}
+
+function Changes({ id, settings }) {
+  const [audit] = usePolled(async (signal) => {
+    const { body } = await get("/audit?kind=tenants&limit=1000", { signal });
+    return body.items.filter((each) => each.name === id);
+  }, [id, settings?.etag], 0);
+  if (audit.value === null || audit.value.length === 0) return null;
+  const columns = [
+    { id: "at", label: "When", cell: (each) => time(each.at) },
+    { id: "actor", label: "By", cell: (each) => each.actor },
+    { id: "what", label: "What", kind: "text", cell: (each) => difference(each.before, each.after) },
+  ];
+  return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} first=${10} />`;
+}
+
+/** What a change changed: "weight: 1 → 3". */
+function difference(before, after) {
+  if (after === null) return "its settings were removed";
+  const names = [...new Set([...Object.keys(before || {}), ...Object.keys(after)])];
+  const said = names
+    .filter((name) => JSON.stringify(before?.[name]) !== JSON.stringify(after[name]))
+    .map((name) => `${name}: ${text(before?.[name])} → ${text(after[name])}`);
+  return `${before === null ? "made; " : ""}${said.join(", ")}` || NONE;
+}
+
+const text = (value) => (value == null ? "default" : typeof value === "number" ? decimal(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
+

@@ -1,0 +1,111 @@
+// What if: the recorded trace of the last hour, played again under another order or other weights, beside what happened.
+
+import { useState } from "preact/hooks";
+import { get, post } from "../api.js";
+import { may } from "../session.js";
+import { attempt, html, Table, TenantLink, useLive, usePolled } from "../ui.js";
+import { count, decimal, NONE, percent, seconds, short } from "../words.js";
+
+const POLICIES = ["", "vtc", "lcf", "drr", "fifo", "slack", "dlpm"];
+const POLL_MS = 700;
+const shown = { id: null }; // the last one of this tab, also after a look at another view
+
+export function WhatIf() {
+  const [id, setId] = useState(shown.id);
+  const begun = (next) => {
+    shown.id = next;
+    setId(next);
+  };
+  return html`<h1>What if <small class="dim">the calls of the last hour, played again in simulation</small></h1>
+    ${may("operator") ? html`<${Ask} begun=${begun} />` : html`<p>To ask this, the role operator is needed.</p>`}
+    ${id === null ? null : html`<${Answer} key=${id} id=${id} />`}`;
+}
+
+function Ask({ begun }) {
+  const { document: state } = useLive();
+  const [policy, setPolicy] = useState("");
+  const [weights, setWeights] = useState([["", ""]]);
+  const [minutes, setMinutes] = useState("60");
+  const [isBusy, setBusy] = useState(false);
+  const tenants = [...new Set(Object.values(state?.pools || {}).flatMap((pool) => Object.keys(pool.tenants || {})))].sort();
+  const set = (at, part, value) => {
+    const next = weights.map((each, index) => (index === at ? (part === 0 ? [value, each[1]] : [each[0], value]) : each));
+    setWeights(next.at(-1)[0] && next.at(-1)[1] ? [...next, ["", ""]] : next);
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    const chosen = Object.fromEntries(weights.filter(([id, weight]) => id && weight).map(([id, weight]) => [id, Number(weight)]));
+    setBusy(true);
+    const made = await attempt(() => post("/what-ifs", {
+      ...(policy ? { policy } : {}), ...(Object.keys(chosen).length ? { weights: chosen } : {}), minutes: Number(minutes),
+    }));
+    setBusy(false);
+    if (made) begun(made.body.id);
+  };
+  return html`<form class="ask" onSubmit=${submit}>
+    <label>Order <select value=${policy} onChange=${(event) => setPolicy(event.target.value)}>${POLICIES.map((each) => html`<option key=${each} value=${each}>${each || "as it is"}</option>`)}</select></label>
+    <fieldset><legend>Weights</legend>
+      ${weights.map(([id, weight], at) => html`<span class="weight" key=${at}>
+        <input list="tenants" aria-label=${`Tenant ${at + 1}`} value=${id} placeholder="tenant" onInput=${(event) => set(at, 0, event.target.value)} />
+        <input type="number" aria-label=${`Weight of tenant ${at + 1}`} value=${weight} min="0.000001" max="1000000" step="any" placeholder="weight" onInput=${(event) => set(at, 1, event.target.value)} /></span>`)}
+      <datalist id="tenants">${tenants.map((each) => html`<option key=${each} value=${each}></option>`)}</datalist>
+    </fieldset>
+    <label>Of the last <input type="number" value=${minutes} min="1" max="60" required onInput=${(event) => setMinutes(event.target.value)} /> minutes</label>
+    <button class="primary" disabled=${isBusy}>Play it</button>
+  </form>`;
+}
+
+function Answer({ id }) {
+  const [isOver, setOver] = useState(false);
+  const [answer] = usePolled(async (signal) => {
+    const { body } = await get(`/what-ifs/${encodeURIComponent(id)}`, { signal });
+    if (body.state !== "running") setOver(true);
+    return body;
+  }, [id, isOver], isOver ? 0 : POLL_MS);
+  const each = answer.value;
+  if (answer.error) return html`<p class="bad" role="alert">${answer.error.message}</p>`;
+  if (each === null) return html`<p class="dim">Asking…</p>`;
+  if (each.state === "failed") return html`<p class="bad" role="alert">${each.error}</p>`;
+  if (each.state === "running") {
+    return html`<p role="status">It is played… <progress max="1" value=${each.progress ?? undefined}>${percent(each.progress)}</progress></p>`;
+  }
+  return html`<${Comparison} happened=${each.happened} instead=${each.instead} />`;
+}
+
+const FIGURES = [
+  ["Requests", (each) => count(each.requests)],
+  ["Served", (each) => count(each.served)],
+  ["Tokens per second", (each) => short(each.throughput_tokens_per_s)],
+  ["TTFT, median", (each) => seconds(each.ttft_p50_s)],
+  ["TTFT, 99th percentile", (each) => seconds(each.ttft_p99_s)],
+  ["Jain's index", (each) => decimal(each.jain)],
+  ["Largest service gap", (each) => short(each.difference_max)],
+  ["… of its bound", (each) => percent(each.bound_used_ratio)],
+];
+
+function Comparison({ happened, instead }) {
+  const before = happened.figures || happened;
+  const after = instead.figures || instead;
+  const tenants = Object.keys({ ...happened.tenants, ...instead.tenants }).map((id) => ({ id, before: happened.tenants?.[id] || {}, after: instead.tenants?.[id] || {} }));
+  const sums = { before: total(happened.tenants), after: total(instead.tenants) };
+  // One figure before and after, as two columns.
+  const both = (id, label, value, text) => [
+    { id: `${id}-before`, label: `${label}: happened`, kind: "number", value: value("before"), cell: (each) => text(value("before")(each)) },
+    { id: `${id}-after`, label: "instead", kind: "number", value: value("after"), cell: (each) => html`<strong>${text(value("after")(each))}</strong>` },
+  ];
+  const figure = (name) => (side) => (each) => each[side][name];
+  const columns = [
+    { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
+    ...both("share", "Share", (side) => (each) => (sums[side] ? (each[side].service || 0) / sums[side] : null), percent),
+    ...both("ttft", "TTFT median", figure("ttft_p50_s"), seconds),
+    ...both("late", "TTFT 99 %", figure("ttft_p99_s"), seconds),
+    ...both("served", "Served", figure("served"), count),
+  ];
+  return html`<h2>All together</h2>
+    <div class="scroll narrow" role="region" aria-label="All together" tabindex="0"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="number">happened</th><th scope="col" class="number">instead</th></tr></thead>
+      <tbody>${FIGURES.map(([label, text]) => html`<tr key=${label}><th scope="row">${label}</th><td class="number">${text(before) ?? NONE}</td><td class="number"><strong>${text(after) ?? NONE}</strong></td></tr>`)}</tbody></table></div>
+    <h2>By tenant</h2>
+    <${Table} label="By tenant" columns=${columns} rows=${tenants} keyOf=${(each) => each.id} sort=${{ id: "share-before", down: true }} />`;
+}
+
+const total = (tenants) => Object.values(tenants || {}).reduce((sum, each) => sum + (each.service || 0), 0);
