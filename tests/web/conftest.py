@@ -4,15 +4,22 @@ import shutil
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
-from web_rig import MODEL, Background, Callers, Visitor, serving, start_engines
+from playwright.sync_api import expect, sync_playwright
+from web_rig import MODEL, PATIENCE_MS, Background, Callers, Visitor, serving, start_engines
 
+expect.set_options(timeout=PATIENCE_MS)
 CHROMIUM = shutil.which("chromium")
 # Without a sandbox, because tests may run as root; without what a browser asks of its maker's servers.
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-default-apps"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 TIERS = {
     "interactive": {"weight": 4, "envelope": {"ttft_ms": 1500, "tpot_ms": 120}},
     "batch": {"weight": 1},

@@ -1,4 +1,4 @@
-"""Everyone can use it: axe-core finds nothing in any view and theme, all is reached by keyboard, and it fits any screen."""
+"""axe-core finds nothing in any view and theme, the keyboard reaches everything, and every screen fits."""
 
 from pathlib import Path
 

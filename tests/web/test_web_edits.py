@@ -11,7 +11,7 @@ FIELDS = {
     "tier": ("interactive", "interactive"),
     "weight": ("2.5", "2.50"),
     "envelope.ttft_ms": ("750", "750 ms"),
-    "envelope.tpot_ms": ("60", "60.0 ms"),
+    "envelope.tpot_ms": ("60", "60 ms"),
     "in_flight_max": ("77", "77"),
     "requests_per_minute_max": ("60000", "60,000"),
     "tokens_per_minute_max": ("9000000", "9,000,000"),

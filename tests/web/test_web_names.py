@@ -16,28 +16,64 @@ HOSTILE = [
     "<b>&amp;\u202e\u0000</b>",
 ]
 WINDOWS = [0.5, 0.5, 0.5]
-ATTAINED = {
-    "requests": 1,
-    "met": 1,
-    "ttft_met": 1,
-    "tpot_met": 1,
-    "tpot_envelope_met": 1,
-    "tokens": 1,
-    "tokens_in_time": 1,
-    "refused": 0,
-}
+VIEWS = [
+    ("now",),
+    ("tenant", "one"),
+    ("requests?state=queued",),
+    ("requests?state=ended",),
+    ("request", "one"),
+    ("what-if",),
+]
+ATTAINED = {"requests": 1, "met": 1}
 
 
 def hostile_document(name):
     """A live document in which everything that has a name has this one."""
-    tenant = {"tier": name, "weight": 1, "queued": 1, "in_flight": 1, "oldest_wait_s": 1, "share": WINDOWS, "due": WINDOWS,
-              "output_tokens_per_s": 1, "ttft_s": [1, 2], "refused": 1, "waits": name}  # fmt: skip
-    backend = {"available": False, "draining": False, "trouble": name, "in_flight": 1, "requests_limit": 2, "tokens": 1,
-               "tokens_limit": 2, "bound_by": name}  # fmt: skip
-    tier = {"weight": 1, "queued": 1, "in_flight": 1, "share": WINDOWS, "due": WINDOWS, "gap": 1, "bound": 2, "jain": 1,
-            "attainment": ATTAINED}  # fmt: skip
-    pool = {"policy": name, "queued": 1, "in_flight": 1, "oldest_wait_s": 1, "tokens_per_s": 1, "refused": {name: 1},
-            "tiers": {name: tier}, "backends": {name: backend}, "tenants": {name: tenant}}  # fmt: skip
+    tenant = {
+        "tier": name,
+        "weight": 1,
+        "queued": 1,
+        "in_flight": 1,
+        "oldest_wait_s": 1,
+        "share": WINDOWS,
+        "due": WINDOWS,
+        "output_tokens_per_s": 1,
+        "ttft_s": [1, 2],
+        "refused": 1,
+        "waits": name,
+    }
+    backend = {
+        "available": False,
+        "draining": False,
+        "trouble": name,
+        "in_flight": 1,
+        "requests_limit": 2,
+        "tokens": 1,
+        "tokens_limit": 2,
+        "bound_by": name,
+    }
+    tier = {
+        "weight": 1,
+        "queued": 1,
+        "in_flight": 1,
+        "share": WINDOWS,
+        "due": WINDOWS,
+        "gap": 1,
+        "bound": 2,
+        "jain": 1,
+        "attainment": ATTAINED,
+    }
+    pool = {
+        "policy": name,
+        "queued": 1,
+        "in_flight": 1,
+        "oldest_wait_s": 1,
+        "tokens_per_s": 1,
+        "refused": {name: 1},
+        "tiers": {name: tier},
+        "backends": {name: backend},
+        "tenants": {name: tenant},
+    }
     members = [{"name": name, "role": name, "address": name, "since": 1} for _ in range(2)]
     return {
         "at": 1,
@@ -49,48 +85,49 @@ def hostile_document(name):
 
 def hostile_request(name):
     waits = {"reason": name, "text": name, "ahead": [name], "start_s": 1}
-    return {"id": name, "pool": name, "tenant": name, "model": name, "endpoint": name, "state": "queued", "backend": name,
-            "arrived_at": 1, "age_s": 1, "phases": {"queue_s": 1}, "prompt_tokens": 1, "output_tokens": 1,
-            "output_tokens_max": 2, "waits": waits, "outcome": name, "status": 200, "process": name}  # fmt: skip
+    return {
+        "id": name,
+        "pool": name,
+        "tenant": name,
+        "model": name,
+        "endpoint": name,
+        "state": "queued",
+        "backend": name,
+        "arrived_at": 1,
+        "age_s": 1,
+        "phases": {"queue_s": 1},
+        "prompt_tokens": 1,
+        "output_tokens": 1,
+        "output_tokens_max": 2,
+        "waits": waits,
+        "outcome": name,
+        "status": 200,
+        "process": name,
+    }
 
 
 def answers(name):
     """What a gateway would say in which everything had this name, by the end of the path."""
-    key = {
-        "id": name,
-        "label": name,
-        "models": [name],
-        "last_four": name[:4],
-        "created_at": 1,
-        "expires_at": None,
-        "revoked": True,
-    }
-    change = {
-        "revision": 1,
-        "at": 1,
-        "actor": name,
-        "name": name,
-        "before": {"tier": "a"},
-        "after": {"tier": name, name: name},
-    }
-    tier = {"id": name, "weight": 1, "envelope": {}}
-    figures = {"requests": 1, "served": 1}
-    findings = {"figures": figures, "tenants": {name: {"served": 1, "service": 1, "ttft_p50_s": 1}}}
+    key = {"id": name, "label": name, "models": [name], "last_four": name[:4], "created_at": 1, "expires_at": None}
+    change = {"revision": 1, "at": 1, "actor": name, "name": name, "before": {"tier": "a"}, "after": {name: name}}
+    budget = {"tenant": name, "key": name, "period": name, "limit": 9, "used": 1, "reserved": 1, "remaining": 7}
+    findings = {"figures": {"requests": 1}, "tenants": {name: {"served": 1, "service": 1, "ttft_p50_s": 1}}}
+    shares = {"share_now": 0.1, "share_then": 0.2}
 
     def page(*items):
         return {"items": list(items), "next_cursor": None}
 
     return {
         "/requests": page(hostile_request(name)),
-        "/keys": page(key),
+        "/keys": page({**key, "revoked": True}),
         "/audit": page(change),
-        "/tiers": page(tier),
-        "/state/budgets": page({"tenant": name, "key": name, "period": name, "limit": 9, "used": 1, "reserved": 1, "remaining": 7, "renewed_at": 1}),
+        "/tiers": page({"id": name, "weight": 1, "envelope": {}}),
+        "/state/budgets": page({**budget, "renewed_at": 1}),
         "/me": {"name": name, "role": "operator"},
         "/what-ifs": {"id": name},
         "/what-ifs/one": {"id": name, "state": "done", "happened": findings, "instead": findings},
-        "/preview": {"pools": {name: {"tenants": {name: {"share_now": 0.1, "share_then": 0.2}, name + "2": {"share_now": 0.1, "share_then": 0.2}}}}},
-    }  # fmt: skip
+        "/preview": {"pools": {name: {"tenants": {name: shares, name + "2": shares}}}},
+    }
 
 
 def pretend(page, name):
@@ -120,7 +157,7 @@ def assert_inert(page):
         page.evaluate("document.querySelectorAll('#app img, #app script, #app svg, #app iframe, #app b').length") == 0
     )
     assert page.evaluate("[...document.links].filter((each) => each.protocol === 'javascript:').length") == 0
-    assert page.evaluate("Object.keys(Object.prototype).length") == 0
+    assert page.evaluate("Object.keys(Object.prototype)") == []
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -129,19 +166,11 @@ def test_a_name_is_text_in_every_view(visit, loaded, figure, name):
     visitor = visit(loaded)
     pretend(visitor.page, name)
     page = visitor.sign_in("any")
-    views = [
-        ("now",),
-        ("tenant", "one"),
-        ("requests?state=queued",),
-        ("requests?state=ended",),
-        ("request", "one"),
-        ("what-if",),
-    ]
-    for route in views:
+    for route in VIEWS:
         visitor.see(*route)
         page.wait_for_timeout(400)
         assert_inert(page)
-        if name not in ("__proto__",) and "\0" not in name:
+        if name != "__proto__" and "\0" not in name:
             assert name in page.locator("main").inner_text() or route == ("what-if",), route
     visitor.see("tenant", "one")
     page.get_by_role("button", name="Edit weight").click()
@@ -175,7 +204,7 @@ def test_a_real_gateway_with_such_a_model_and_key_is_shown_as_text(visit, backgr
     """A model, and so its pool, may have any name that can be printed; a key any label."""
     model = HOSTILE[0]
     engines = background.run(start_engines(1, model=model, coefficients="a10g-llama2-7b", requests_running_max=2))
-    with serving(tmp_path, [{"name": "b0", "url": engines[0].url}], auth={"mode": "open", "tenant_from": "key", "secret": "0123456789abcdef", "trusted_proxies": ["127.0.0.0/8"]}) as gateway:  # fmt: skip
+    with serving(tmp_path, [{"name": "b0", "url": engines[0].url}]) as gateway:
         stop = background.start(Callers(gateway.url, model).keep_calling({"a": {"at_once": 6}}))
         visitor = visit(gateway)
         page = visitor.sign_in(gateway.key)

@@ -1,4 +1,4 @@
-"""A gateway that serves as a process of its own, engines and callers beside it, and a browser that looks at its page."""
+"""A gateway that serves as a process of its own, engines and callers beside it, and a browser with its page."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,9 @@ MODEL = "llama-8b"
 # The page reports what its policy stopped; and a script that should never run would set `stolen`.
 WATCH = """
 window.violations = [];
-addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));
+addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(event.violatedDirective + " " + event.blockedURI);
+});
 """
 
 

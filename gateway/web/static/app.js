@@ -101,8 +101,9 @@ function Theme() {
 
 function applyTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  document.documentElement.style.colorScheme = THEMES[theme] || THEMES.auto;
+  document.documentElement.style.colorScheme = THEMES[theme];
 }
 
-applyTheme(localStorage.getItem(THEME) in THEMES ? localStorage.getItem(THEME) : "auto");
+const chosen = localStorage.getItem(THEME) || "auto";
+applyTheme(Object.hasOwn(THEMES, chosen) ? chosen : "auto");
 render(html`<${Shell} />`, document.getElementById("app"));

@@ -69,34 +69,40 @@ export function Figure({ label, value, note, tone }) {
   return html`<div class=${`figure ${tone || ""}`}><dt>${label}</dt><dd>${value}${note ? html` <small>${note}</small>` : null}</dd></div>`;
 }
 
-/** A table that is sorted by a click on a column's head and shows `first` rows until more are asked for.
+/** A table that is sorted by a click on a column's head and has pages of `size` rows, so that its cost has an end.
  *
  * columns: [{id, label, value(row) to sort by, cell(row), kind: "number" or "text", title, hide: class}]
  */
-export function Table({ label, columns, rows, keyOf, sort, first = 25, more = 100, empty = "There are none.", rowClass }) {
+export function Table({ label, columns, rows, keyOf, sort, size = 25, empty = "There are none.", rowClass }) {
   const [by, setBy] = useState(sort);
-  const [shown, setShown] = useState(first);
+  const [page, setPage] = useState(0);
   const column = columns.find((each) => each.id === by.id) || columns[0];
   const sorted = column.value ? sortedBy(rows, column.value, by.down) : rows;
-  const visible = sorted.slice(0, shown);
-  const toggle = (each) => setBy({ id: each.id, down: by.id === each.id ? !by.down : each.kind === "number" });
+  const last = Math.max(0, Math.ceil(rows.length / size) - 1);
+  const at = Math.min(page, last); // rows may have gone
+  const visible = sorted.slice(at * size, (at + 1) * size);
+  const toggle = (each) => {
+    setBy({ id: each.id, down: by.id === each.id ? !by.down : each.kind === "number" });
+    setPage(0);
+  };
   return html`<div class="scroll" role="region" aria-label=${label} tabindex="0">
       <table>
         <thead><tr>${columns.map((each) => html`<th key=${each.id} scope="col" class=${`${each.kind || ""} ${each.hide || ""}`}
           title=${each.title} aria-sort=${by.id === each.id ? (by.down ? "descending" : "ascending") : undefined}>
           ${each.value ? html`<button class="sort" onClick=${() => toggle(each)}>${each.label}</button>` : each.label}</th>`)}</tr></thead>
         <tbody>
-          ${visible.map((row) => html`<tr key=${keyOf(row)} class=${rowClass?.(row)}>${columns.map((each, at) =>
-            at === 0
+          ${visible.map((row) => html`<tr key=${keyOf(row)} class=${rowClass?.(row)}>${columns.map((each, number) =>
+            number === 0
               ? html`<th key=${each.id} scope="row" class=${`${each.kind || ""} ${each.hide || ""}`}>${each.cell(row)}</th>`
               : html`<td key=${each.id} class=${`${each.kind || ""} ${each.hide || ""}`}>${each.cell(row)}</td>`)}</tr>`)}
           ${rows.length === 0 ? html`<tr><td class="empty" colspan=${columns.length}>${empty}</td></tr>` : null}
         </tbody>
       </table>
     </div>
-    ${sorted.length > shown
-      ? html`<p class="more"><button onClick=${() => setShown(shown + more)}>Show ${Math.min(more, sorted.length - shown)} more</button>
-          <span class="dim"> ${count(shown)} of ${count(sorted.length)} are shown</span></p>`
+    ${last > 0
+      ? html`<p class="pager"><button disabled=${at === 0} onClick=${() => setPage(at - 1)} aria-label=${`${label}: the rows before`}>Before</button>
+          <button disabled=${at === last} onClick=${() => setPage(at + 1)} aria-label=${`${label}: the rows after`}>After</button>
+          <span class="dim">${count(at * size + 1)} to ${count(at * size + visible.length)} of ${count(rows.length)}</span></p>`
       : null}`;
 }
 

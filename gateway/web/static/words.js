@@ -75,6 +75,8 @@ const WAITS = {
   no_room: "no backend has room",
 };
 
-export const bound = (reason) => (reason == null ? "takes more" : BOUNDS[reason] || plain(reason));
-export const wait = (reason) => (reason == null ? NONE : WAITS[reason] || plain(reason));
+const said = (sentences, reason) => (Object.hasOwn(sentences, reason) ? sentences[reason] : plain(reason));
+
+export const bound = (reason) => (reason == null ? "takes more" : said(BOUNDS, reason));
+export const wait = (reason) => (reason == null ? NONE : said(WAITS, reason));
 export const refusal = plain;

@@ -197,5 +197,5 @@ function Backends({ backends }) {
     { id: "external", label: "External load", kind: "number", title: "Requests and tokens that came past this gateway", value: (each) => each.external_requests || 0,
       cell: (each) => `${plural(each.external_requests || 0, "request")}, ${plural(each.external_tokens || 0, "token")}` },
   ];
-  return html`<h2>Backends</h2><${Table} label="Backends" columns=${columns} rows=${backends} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} first=${64} />`;
+  return html`<h2>Backends</h2><${Table} label="Backends" columns=${columns} rows=${backends} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} size=${32} />`;
 }

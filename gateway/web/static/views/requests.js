@@ -29,7 +29,7 @@ export function Requests({ query }) {
         <label>Tenant <input type="search" name="tenant" value=${tenant} placeholder="all" /></label> <button>Show</button></form>
     </div>
     ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
-    ${answer.value ? html`<${List} state=${state} items=${answer.value.items} again=${again} />` : html`<p class="dim" aria-busy="true">Asking…</p>`}
+    ${answer.value ? html`<${List} state=${state} items=${answer.value.items} again=${again} />` : answer.error ? null : html`<p class="dim" aria-busy="true">Asking…</p>`}
     ${answer.value?.next_cursor ? html`<p class="dim">These are the first ${count(LIMIT)}.</p>` : null}`;
 }
 
@@ -93,7 +93,7 @@ function List({ state, items, again }) {
     { id: "output", label: "Output", kind: "number", title: "Tokens so far, of at most", value: (each) => each.output_tokens, cell: (each) => html`${count(each.output_tokens)} <span class="dim">/ ${count(each.output_tokens_max)}</span>` },
     ...(may("operator") && state !== "ended" ? [{ id: "cancel", label: html`<span class="only-read">Cancel</span>`, cell: (each) => html`<${CancelButton} key=${each.id} id=${each.id} again=${again} />` }] : []),
   ];
-  return html`<${Table} key=${state} label="Requests" columns=${columns} rows=${items} keyOf=${(each) => each.id} sort=${{}} first=${100} empty="There are none." />`;
+  return html`<${Table} key=${state} label="Requests" columns=${columns} rows=${items} keyOf=${(each) => each.id} sort=${{}} size=${50} empty="There are none." />`;
 }
 
 export function OneRequest({ id }) {

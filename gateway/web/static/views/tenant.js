@@ -149,7 +149,7 @@ function Changes({ id, settings }) {
     { id: "actor", label: "By", cell: (each) => each.actor },
     { id: "what", label: "What", kind: "text", cell: (each) => difference(each.before, each.after) },
   ];
-  return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} first=${10} />`;
+  return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} size=${10} />`;
 }
 
 /** What a change changed: "weight: 1 → 3". */
