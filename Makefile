@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale lock clean
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale lock clean
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -58,7 +58,10 @@ test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where th
 test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
 	$(BIN)/python -m tests.calm $(ONLY)
 
-test-soak: $(STAMP)  ## check 4 of the 64, for SOAK_S seconds (180; the whole is 1800): memory, descriptors and tasks stay flat
+test-calm-mutants: $(STAMP)  ## take mechanisms of the gateway out, one by one, and see a test of their check fail; ONLY="5 12"
+	$(BIN)/python -m tests.mutants.calm $(ONLY)
+
+test-soak: $(STAMP)  ## check 4 of the 64, for SOAK_S seconds (300; the whole is 1800): memory, descriptors and tasks stay flat
 	$(BIN)/python -m tests.calm --long
 
 calm-page: $(STAMP)  ## write docs/results/calm.md and docs/security.md of what `make test-calm` recorded

@@ -83,7 +83,25 @@ def figures_page(checks: Iterable[Check], run: Mapping[str, Any]) -> str:
         found = [figure for figure in figures if figure["number"] == check.number]
         measured = "; ".join(_figure(figure) for figure in sorted(found, key=lambda figure: figure["name"]))
         lines.append(f"| {check.number} | {check.target} | {measured} | {check.margin} | {passed} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_mutants(run.get("mutants", {}))]) + "\n"
+
+
+def _mutants(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The section on mechanisms that were taken out, of what `make test-calm-mutants` recorded."""
+    if not found:
+        return []
+    rows = sorted((mutant["check"], mechanism, mutant["test"]) for mechanism, mutant in found.items())
+    return [
+        "",
+        "## Mechanisms taken out",
+        "",
+        "`make test-calm-mutants` takes one mechanism at a time out of a copy of the source. A test of its check has",
+        "to fail then.",
+        "",
+        "| # | mechanism | test that fails without it |",
+        "|---|---|---|",
+        *(f"| {number} | {mechanism} | {f'`{test}`' if test else '**none**'} |" for number, mechanism, test in rows),
+    ]
 
 
 def covers(test: str, node: str) -> bool:

@@ -13,7 +13,7 @@ from tests.calm.rig import MIB, Watch, rss_bytes
 LIMIT = 300 * MIB
 BODY = json.dumps(call(messages=[{"role": "user", "content": "a" * (6 * MIB)}])).encode()
 ATTACKERS = 80
-ATTACK_S = 6.0
+ATTACK_S = 60.0
 
 
 async def in_chunks(body):

@@ -1,7 +1,8 @@
 """10,000 calls, of which many are left by their clients or cut by their backend: what each tenant was served, its usage
 and its budget are, to the token, what backends reported.
 
-A call that is left before its backend has reported anything is charged by estimate: test_gateway_left_calls.py has those.
+A call that is left before its backend has reported anything is charged by estimate: those are in
+test_gateway_left_calls.py.
 """
 
 import asyncio

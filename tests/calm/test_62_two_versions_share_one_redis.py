@@ -3,7 +3,7 @@ changes by either version are seen by the other, and usage adds up over all of i
 
 The versions are this one and a next one, whose members speak another version of the protocol and write fields that this
 one does not know; and this one and the last commit before replicas shared one order, whose exchange by Redis and state
-file are others. That commit reads no audit entry of a later one, so it sees no change that is made by the admin API there.
+file are others. That commit reads no audit entry of a later one, so it sees no change made by the admin API there.
 """
 
 import asyncio

@@ -50,7 +50,7 @@ class Replica:
     """`fairlead serve` at a port and with files of its own, which it has again when it is started again."""
 
     def __init__(self, folder, name, *, backend, redis_url, source=ROOT, **settings):
-        """`backend`: its entry in the configuration; `source`: the checkout that it runs; `settings`: further sections."""
+        """`backend`: its entry in the configuration; `source`: the checkout to run; `settings`: further sections."""
         self.name, self.port, self.source = name, free_port(), source
         self._folder = folder / name
         self._folder.mkdir()

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.calm.table import BEGIN, FIGURES_PAGE, PROMISES_PAGE, ROOT, covers, figures_page, read_table, with_promises
+from tests.mutants.calm import MUTANTS
 
 CHECKS = read_table()
 
@@ -39,7 +40,8 @@ def test_the_page_of_promises_is_that_of_the_table():
 
 
 def test_the_page_of_figures_has_every_check():
-    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", FIGURES_PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    table = FIGURES_PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", table, re.MULTILINE)
     assert rows == [(str(check.number), check.target) for check in CHECKS], "make test-calm calm-page"
 
 
@@ -51,6 +53,20 @@ def test_figures_and_outcomes_are_shown_at_their_check():
     page = figures_page([check], run)
     assert "ratio **0.988** (target >= 0.9)" in page
     assert "1 of 2 pass" in page
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.mechanism)
+def test_every_mutant_takes_out_what_is_there(mutant):
+    source = (ROOT / mutant.file).read_text(encoding="utf-8")
+    assert mutant.applied(source) != source
+    assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests)
+
+
+def test_mutants_are_shown_beside_what_noticed_them():
+    found = {"a queue has a limit": {"check": 7, "test": "tests/a.py::test_b"}, "order": {"check": 5, "test": None}}
+    run = {"day": "today", "commit": "abc", "machine": "2 cores", "outcomes": {}, "figures": [], "mutants": found}
+    page = figures_page(CHECKS, run)
+    assert "| 5 | order | **none** |\n| 7 | a queue has a limit | `tests/a.py::test_b` |\n" in page
 
 
 def test_a_file_covers_its_tests_and_a_test_its_cases():
