@@ -17,6 +17,7 @@ from gateway.admin.resources.keys import KeyRoutes
 from gateway.admin.resources.live import LiveRoutes
 from gateway.admin.resources.live_page import LivePageRoutes
 from gateway.admin.resources.pools import PoolRoutes
+from gateway.admin.resources.preview import PreviewRoutes
 from gateway.admin.resources.requests import RequestRoutes
 from gateway.admin.resources.sessions import SessionRoutes
 from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
@@ -147,6 +148,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         ).routes(),
         *LivePageRoutes(live=parts.live).routes(),
         *sessions.routes(),
+        *PreviewRoutes(registry=registry, live=parts.live).routes(),
         *RequestRoutes(registry=registry, requests=parts.requests).routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]

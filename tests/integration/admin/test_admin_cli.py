@@ -127,6 +127,7 @@ async def test_lists_go_on_after_a_page_and_stop_where_they_are_told(shell, monk
 OF_OTHER_CLIENTS = {
     ("POST", "/sign-in"),  # the page, with a one-time link
     ("GET", "/me"),  # the page
+    ("POST", "/preview"),  # the page
     ("GET", "/live"),  # `fairlead top`
 }
 

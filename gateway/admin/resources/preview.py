@@ -1,0 +1,94 @@
+"""Preview route: the shares that an edit of weights and tiers would change. It changes nothing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.admin.preview_models import PoolPreview, PreviewAsked, PreviewResource, SharePreview
+from gateway.admin.problems import AdminProblem, FieldError
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.config.sections import TierSection
+from gateway.live.live import Live
+from gateway.state.registry import Registry
+from gateway.steering.preview import PreviewedShare, WeightEdit, preview
+from policies.types import DEFAULT_TIER
+
+DEFAULT_WEIGHT = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewRoutes:
+    """The route of previews."""
+
+    registry: Registry
+    live: Live
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="POST", path="/preview", role=Role.VIEWER,
+            summary="The shares that tenants are due now, and would be after this edit, which is not made.",
+            run=self.show, body=PreviewAsked, answer=PreviewResource, stored=True,
+        )  # fmt: skip
+
+    async def show(self, asked: AdminRequest) -> AdminAnswer:
+        body: PreviewAsked = asked.body
+        pools: dict[str, Any] = (await self.live.document())["pools"]
+        weights = {entry.name: _weight_of(entry.section) for entry in self.registry.entries("tiers")}
+        weights.setdefault(DEFAULT_TIER.id, DEFAULT_WEIGHT)
+        self._check(body, pools, weights.keys())
+        edit = _edit(body)
+        shown = {}
+        for name, pool in pools.items():
+            if body.pool in (None, name):
+                found = preview(pool, weights, edit)
+                shown[name] = PoolPreview(
+                    tenants={each: _shown(share) for each, share in found.tenants.items()},
+                    tiers={each: _shown(share) for each, share in found.tiers.items()},
+                )
+        return AdminAnswer(PreviewResource(pools=shown))
+
+    def _check(self, body: PreviewAsked, pools: dict[str, Any], tiers: Any) -> None:
+        """Raises AdminProblem that names every id that is not there."""
+        errors = []
+        if body.pool is not None and body.pool not in pools:
+            errors.append(("pool", "is no pool here"))
+        live = {tenant for pool in pools.values() for tenant in pool["tenants"]}
+        for tenant, fields in body.tenants.items():
+            if tenant not in live and self.registry.get("tenants", tenant) is None:
+                errors.append((f"tenants.{tenant}", "is no tenant here"))
+            if fields.tier is not None and fields.tier not in tiers:
+                errors.append((f"tenants.{tenant}.tier", "is no tier here"))
+        errors += [(f"tiers.{tier}", "is no tier here") for tier in body.tiers if tier not in tiers]
+        if errors:
+            named = [FieldError(field=f"body.{path}", reason=reason) for path, reason in errors]
+            raise AdminProblem(422, f"{named[0].field}: {named[0].reason}", named)
+
+
+def _edit(body: PreviewAsked) -> WeightEdit:
+    weights, tiers = "weight", "tier"
+    return WeightEdit(
+        tenant_weights={
+            tenant: fields.weight or DEFAULT_WEIGHT
+            for tenant, fields in body.tenants.items()
+            if weights in fields.model_fields_set
+        },
+        tenant_tiers={
+            tenant: fields.tier or DEFAULT_TIER.id
+            for tenant, fields in body.tenants.items()
+            if tiers in fields.model_fields_set
+        },
+        tier_weights={
+            tier: fields.weight or DEFAULT_WEIGHT
+            for tier, fields in body.tiers.items()
+            if weights in fields.model_fields_set
+        },
+    )
+
+
+def _weight_of(section: object) -> float:
+    assert isinstance(section, TierSection), "an entry is of its kind"
+    return section.weight
+
+
+def _shown(share: PreviewedShare) -> SharePreview:
+    return SharePreview(share_now=share.now, share_then=share.then, asks_all=share.asks_all)
