@@ -65,7 +65,7 @@ from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.state.assembly import make_store
 from gateway.state.budgets import Budgets
-from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
+from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
 from policies.scheduler_protocol import SchedulerProtocol
@@ -112,6 +112,7 @@ class Gateway:
         self._listener: Listener | None = None
         self._descriptors = Descriptors()
         self.live: Live | None = None
+        self.steering: Steering | None = None
         """None without an admin port."""
         self._tracing: Tracing | None = None
         self._reloading: Reloading | None = None
@@ -134,22 +135,21 @@ class Gateway:
         self._tracing = _make_tracing(config)
         if config.admin.enabled:
             self.live = Live(self.backends.catalog.pool_of_model)
+            self.steering = Steering(self._process_name(), self.backends.catalog)
         self.metrics = self._make_metrics()
         meters: list[CallObserver] = [self.metrics.calls]
-        if self.live is not None:
-            meters.append(self.live.ended)
+        if self.live is not None and self.steering is not None:
+            meters += [self.live.ended, *self.steering.meters]
             self.live.connect(self.metrics.look, self._live_sources)
         budgets = None
         if self._management is not None and config.keeps_state:
             budgets = self._management.budgets
             meters += [self._management.usage, budgets]  # usage is counted before its reservation ends
-        ended = EndedRequests(self._process_name(), self.backends.catalog.pool_of_model)
-        if config.admin.enabled:
-            meters.append(ended)
         telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
         self._tokens = await tenant_tokens(config.jwt.data)
         self._handlers = self._make_handlers(telemetry, budgets)
-        self.requests = AllRequests(OwnRequests(self._process_name(), self.pools, self._handlers.active, ended))
+        if self.steering is not None:
+            self._connect(self.steering)
         self._listener = self._make_listener()
         if self._management is not None:
             self._management.begin(
@@ -161,7 +161,7 @@ class Gateway:
                     make_backend_client=self._make_backend_client,
                     tiers=self._tiers,
                     live=self.live,
-                    requests=self.requests,
+                    steering=self.steering,
                 )
             )
         await self._assembled()
@@ -213,6 +213,8 @@ class Gateway:
         self._descriptors.stop()
         if self.live is not None:
             await self.live.stop()
+        if self.steering is not None:
+            await self.steering.stop()
         if self._management is not None:
             await self._management.stop()
         if self._listener is not None:
@@ -238,6 +240,16 @@ class Gateway:
                 written.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+
+    def _connect(self, steering: Steering) -> None:
+        assert self._management is not None, "with an admin port"
+        steering.connect(
+            self.pools,
+            self._handlers.active,
+            registry=self._management.registry,
+            scheduling_of=self._scheduling_of,
+            queue=self._config.queue,
+        )
 
     def _process_name(self) -> str:
         """The name of this process among those of its gateway."""

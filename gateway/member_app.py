@@ -41,9 +41,9 @@ from gateway.shared_order.dispatching import SharedDispatcher
 from gateway.shared_order.live import share_live
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
-from gateway.shared_order.requests import share_requests
 from gateway.shared_order.services import LeaderStore, MemberPort, Peers
 from gateway.shared_order.sharing import BudgetShares, FollowerBudgets, SharedResponses
+from gateway.shared_order.steering import share_steering
 from gateway.state.budgets import Budgets
 from gateway.store.base import Store, StoreFull, StoreUnavailable
 from policies.scheduler_protocol import SharedSchedulerProtocol
@@ -132,7 +132,8 @@ class MemberGateway(Gateway):
             self._management.ask_leader = self._ask_leader_for_view
         if self.live is not None:
             self._port.services |= share_live(self.live, self.order, self.peers)
-        self._port.services |= share_requests(self.requests, self.cluster_view, self.order, self.peers)
+        if self.steering is not None:
+            self._port.services |= share_steering(self.steering, self.cluster_view, self.order, self.peers)
         self._announcer = Announcer(self.order, self.backends)
         self._announcer.start()
         if self._config.keeps_state:

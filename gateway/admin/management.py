@@ -35,7 +35,7 @@ from gateway.state.learning import Learning
 from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
 from gateway.state.usage import UsageBook
-from gateway.steering.requests import AllRequests
+from gateway.steering.steering import Steering
 from gateway.store.base import Store, StoreUnavailable
 from policies.types import Tier
 
@@ -59,7 +59,7 @@ class Running:
     make_backend_client: Callable[[BackendSpec], BackendClient]
     tiers: MutableMapping[str, Tier]
     live: Live | None  # None without an admin port
-    requests: AllRequests
+    steering: Steering | None  # as `live`
 
 
 class Management:
@@ -223,6 +223,7 @@ class Management:
         secret = auth.secret_bytes()
         assert secret is not None, "made when it was opened"
         assert self._running.live is not None, "with an admin port"
+        assert self._running.steering is not None, "with an admin port"
         parts = Parts(
             registry=self.registry,
             store=self._store,
@@ -235,7 +236,7 @@ class Management:
             clock=asyncio.get_running_loop().time,
             cluster_view=self.cluster_view,
             live=self._running.live,
-            requests=self._running.requests,
+            steering=self._running.steering,
         )
         self._tokens = Tokens(self._config.jwt.admin, caller_of)
         await self._tokens.start()

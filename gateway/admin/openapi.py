@@ -164,7 +164,7 @@ def _answer(route: Route, status: int) -> Schema:
     headers: Schema = {}
     if route.versioned:
         headers["ETag"] = {"required": True, "description": "Its version, for If-Match.", "schema": {"type": "string"}}
-    if status == 201:
+    if status in (201, 202):
         headers["Location"] = {"required": True, "description": "Where it is.", "schema": {"type": "string"}}
     return answer | ({"headers": headers} if headers else {})
 

@@ -21,6 +21,7 @@ from gateway.admin.resources.preview import PreviewRoutes
 from gateway.admin.resources.requests import RequestRoutes
 from gateway.admin.resources.sessions import SessionRoutes
 from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
+from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
 from gateway.admin.sign_in import SignIn
@@ -37,7 +38,7 @@ from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
 from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
-from gateway.steering.requests import AllRequests
+from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from gateway.web.files import StaticFiles
 
@@ -60,7 +61,7 @@ class Parts:
     clock: Callable[[], float]
     cluster_view: Callable[[], ClusterView]
     live: Live
-    requests: AllRequests
+    steering: Steering
 
 
 class AdminPort:
@@ -149,7 +150,8 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *LivePageRoutes(live=parts.live).routes(),
         *sessions.routes(),
         *PreviewRoutes(registry=registry, live=parts.live).routes(),
-        *RequestRoutes(registry=registry, requests=parts.requests).routes(),
+        *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
+        *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]
 

@@ -40,6 +40,7 @@ HEADERS: Mapping[str, str] = {
 }
 JSON = "application/json"
 EVENTS = "text/event-stream"
+ACCEPTED = 202  # RFC 9110, 15.3.3: Location is where to ask how far it is
 NOT_SIGNED_IN = Caller("", Role.VIEWER)
 
 _KEY = re.compile(KEY_PATTERN)
@@ -256,7 +257,8 @@ def to_response(route: Route, reply: AdminAnswer) -> web.Response:
     if reply.body is None and reply.encoded is None:
         return web.Response(status=204, headers=headers)
     headers[hdrs.CONTENT_TYPE] = JSON
-    return web.Response(status=route.status if reply.location is None else 201, body=_json(reply), headers=headers)
+    is_made = reply.location is not None and route.status != ACCEPTED
+    return web.Response(status=201 if is_made else route.status, body=_json(reply), headers=headers)
 
 
 def _json(reply: AdminAnswer) -> bytes:

@@ -253,6 +253,20 @@ class Others:
     ask_leader: Callable[[str, bytes], Awaitable[bytes]]
     is_leading: Callable[[], bool]
 
+    async def ask_all(self, service: str, body: bytes) -> tuple[list[bytes], list[str]]:
+        """What they answer, and the names of those that did not."""
+        names = list(self.names())
+
+        async def answer_of(name: str) -> bytes | None:
+            try:
+                return await self.ask(name, service, body)
+            except (StoreUnavailable, StoreFull):
+                return None
+
+        answers = await asyncio.gather(*map(answer_of, names))
+        missing = [name for name, answer in zip(names, answers, strict=True) if answer is None]
+        return [answer for answer in answers if answer is not None], missing
+
 
 @dataclass(slots=True)
 class AllRequests:
@@ -263,7 +277,7 @@ class AllRequests:
 
     async def find(self, query: RequestQuery) -> FoundRequests:
         """The rows that are asked for. Without a leader that answers it is not known why they wait."""
-        answers, missing = await self._ask_others(SERVICE, _pack(query))
+        answers, missing = ([], []) if self.others is None else await self.others.ask_all(SERVICE, _pack(query))
         rows = self.own.rows(query)
         for answer in answers:
             rows += _ROWS.decode(answer)
@@ -273,9 +287,9 @@ class AllRequests:
     async def cancel(self, request_id: str) -> Cancelling:
         """Cancel the request of this id, wherever it is."""
         found = self.own.cancel(request_id)
-        if found is Cancelling.DONE:
+        if found is Cancelling.DONE or self.others is None:
             return found
-        answers, _ = await self._ask_others(CANCEL_SERVICE, request_id.encode())
+        answers, _ = await self.others.ask_all(CANCEL_SERVICE, request_id.encode())
         all_found = {found, *(Cancelling(answer.decode()) for answer in answers)}
         return next(each for each in Cancelling if each in all_found)
 
@@ -289,22 +303,6 @@ class AllRequests:
         with suppress(StoreUnavailable, StoreFull):
             return _WAITS.decode(await self.others.ask_leader(WAITS_SERVICE, _pack(queued)))
         return {}
-
-    async def _ask_others(self, service: str, body: bytes) -> tuple[list[bytes], list[str]]:
-        others = self.others
-        if others is None:
-            return [], []
-        names = list(others.names())
-
-        async def answer_of(name: str) -> bytes | None:
-            try:
-                return await others.ask(name, service, body)
-            except (StoreUnavailable, StoreFull):
-                return None
-
-        answers = await asyncio.gather(*map(answer_of, names))
-        missing = [name for name, answer in zip(names, answers, strict=True) if answer is None]
-        return [answer for answer in answers if answer is not None], missing
 
 
 class Phases(NamedTuple):

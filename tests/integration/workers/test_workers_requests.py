@@ -25,3 +25,13 @@ async def test_worker_0_shows_and_cancels_what_another_worker_holds(tmp_path):
             assert (await process.admin("DELETE", f"/admin/v1/requests/{each['id']}"))[0] == 204
         assert (await first, await second) == (403, 403)
         assert {each["id"] for each in await process.requests(2, "?state=ended")} == {runs["id"], waits["id"]}
+        # The calls of the other worker are played as well.
+        assert await alice.ask(max_tokens=2) == 200
+        status, began = await process.admin("POST", "/admin/v1/what-ifs", {"weights": {"alice": 2}})
+        assert status == 202
+        found, path = began, f"/admin/v1/what-ifs/{began['id']}"
+        async with asyncio.timeout(60):
+            while found["state"] == "running":
+                await asyncio.sleep(0.1)
+                _, found = await process.admin("GET", path)
+        assert (found["state"], found["happened"]["requests"]) == ("done", 3)

@@ -1,0 +1,80 @@
+"""What-if routes: the recorded calls under another policy or other weights, beside what happened."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.admin.problems import AdminProblem, field_problem
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
+from gateway.admin.what_if_models import FoundFigures, FoundTenant, WhatIfAsked, WhatIfResource
+from gateway.steering.what_ifs import NothingRecorded, OneIsRunning, WhatIf, WhatIfs
+from policies.fairness.bounds import BOUNDS
+
+KIND: Final = "what-ifs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfRoutes:
+    """Routes of what-ifs."""
+
+    what_ifs: WhatIfs
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="POST", path=f"/{KIND}", role=Role.OPERATOR,
+            summary="Simulate the calls of the last minutes under another policy or other weights.",
+            run=self.ask, body=WhatIfAsked, answer=WhatIfResource, status=202,
+            conflicts="Another one runs, or no call was recorded in that time.",
+        )  # fmt: skip
+        yield Route(
+            method="GET", path=f"/{KIND}/{{id}}", role=Role.VIEWER,
+            summary="A what-if: how far it is, what happened, and what would have.",
+            run=self.read, answer=WhatIfResource,
+        )  # fmt: skip
+
+    async def ask(self, asked: AdminRequest) -> AdminAnswer:
+        body: WhatIfAsked = asked.body
+        if body.policy is not None and body.policy.partition(":")[0] not in BOUNDS:
+            raise field_problem("body.policy", f"is none of {', '.join(BOUNDS)}")
+        try:
+            begun = await self.what_ifs.ask(
+                policy=body.policy, weights=body.weights, minutes=body.minutes, pool=body.pool
+            )
+        except OneIsRunning:
+            raise AdminProblem(409, "another what-if runs: only one does at a time") from None
+        except NothingRecorded:
+            raise AdminProblem(409, "no call was recorded in that time") from None
+        return AdminAnswer(_shown(begun), location=path_of(KIND, begun.id))
+
+    async def read(self, asked: AdminRequest) -> AdminAnswer:
+        found = self.what_ifs.find(asked.id)
+        if found is None:
+            raise AdminProblem(404, "there is no such what-if at this process, which keeps the last ten")
+        return AdminAnswer(_shown(found))
+
+
+def _shown(what_if: WhatIf) -> WhatIfResource:
+    found = what_if.found
+    return WhatIfResource.model_construct(
+        id=what_if.id,
+        pool=what_if.pool,
+        policy=what_if.policy,
+        weights=dict(what_if.weights),
+        minutes=what_if.minutes,
+        state=what_if.state,
+        progress=what_if.progress,
+        setting=dict(found.get("setting", {})),
+        happened=_figures(found.get("happened")),
+        replayed=_figures(found.get("replayed")),
+        instead=_figures(found.get("instead")),
+        error=what_if.error,
+    )
+
+
+def _figures(run: dict[str, Any] | None) -> FoundFigures | None:
+    if run is None:
+        return None
+    known = {name: value for name, value in run.items() if name in FoundFigures.model_fields}
+    return FoundFigures.model_construct(
+        **known | {"tenants": {name: FoundTenant.model_construct(**each) for name, each in run["tenants"].items()}}
+    )

@@ -1,0 +1,80 @@
+"""Models of what-ifs in the admin API."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gateway.admin.models import WHOLE, Fields, ModelName, TenantName, Weight
+
+MINUTES_MAX = 60
+WEIGHTS_MAX = 1000
+POLICY_PATTERN = (
+    r"^[a-z0-9-]{1,32}(:[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}(,[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}){0,15})?$"
+)
+
+
+class WhatIfAsked(Fields):
+    """What is to be other than it was: the fairness `policy` (NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate
+    run` takes it), and tenants' weights. `pool` null: that of most calls.
+    """
+
+    policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None
+    weights: Annotated[dict[TenantName, Weight], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE] = MINUTES_MAX
+    pool: ModelName | None = None
+
+
+class FoundTenant(Fields):
+    """One tenant in a run. Null: a simulation alone knows it."""
+
+    requests: int
+    served: int
+    refused: dict[str, int]
+    weight: float
+    service: float
+    asked_service: float | None = None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+
+
+class FoundFigures(Fields):
+    """A run as a whole, and its loudest tenants (200). `jain` compares tenants that waited; `difference_max` is the
+    largest difference of service over weight between two of them. Null: not known, or only a simulation knows it.
+    """
+
+    policy: str
+    duration_s: float
+    requests: int
+    served: int
+    refused: dict[str, int]
+    throughput_tokens_per_s: float
+    output_tokens_per_s: float
+    jain: float | None = None
+    difference_max: float | None = None
+    difference_bound: float | None = None
+    owed_service_per_s: float | None = None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    preemptions: int | None = None
+    hit_ratio: float | None = None
+    tenants: dict[str, FoundTenant]
+
+
+class WhatIfResource(Fields):
+    """`happened` was measured. `replayed` is a simulation of the same calls with the present settings: by how much it
+    differs from what happened is the error of the simulation. `instead` is that simulation with the asked ones.
+    `setting` says what was simulated.
+    """
+
+    id: str
+    pool: str
+    policy: str | None
+    weights: dict[str, float]
+    minutes: int
+    state: Literal["running", "done", "failed"]
+    progress: float
+    setting: dict[str, str]
+    happened: FoundFigures | None
+    replayed: FoundFigures | None
+    instead: FoundFigures | None
+    error: str | None

@@ -1,0 +1,69 @@
+"""RecordedCalls: the calls of the last hour, in memory, as `fairlead simulate` plays them. No text and no key.
+
+A call is kept as in the trace log (gateway/observability/trace_log.py). The prompt's prefix is a tuple of hashes that
+its request has anyhow; their number is limited, because a long prompt has hundreds.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import orjson
+
+from gateway.observability.telemetry import CallTrace
+from gateway.observability.trace_log import TraceRecord, trace_record
+
+RECORDED_S: Final = 3600.0
+CALLS_MAX: Final = 50_000  # about 25 MB
+HASHES_MAX: Final = 500_000  # of prefixes, about 20 MB
+
+
+class RecordedCall(NamedTuple):
+    """One call, and its time to first token in seconds; None: it had none, or was not streamed."""
+
+    record: TraceRecord
+    ttft_s: float | None
+
+
+class RecordedCalls:
+    """The calls that this process accepted. Mutable; a CallObserver."""
+
+    def __init__(self, *, calls_max: int = CALLS_MAX, hashes_max: int = HASHES_MAX) -> None:
+        self._calls: deque[RecordedCall] = deque()
+        self._hashes = 0
+        self._calls_max = calls_max
+        self._hashes_max = hashes_max
+
+    def ended(self, trace: CallTrace) -> None:
+        """A call has ended; the trace log has the same ones."""
+        request = trace.request
+        if request is None:
+            return
+        ttft_s = trace.first_token_s - trace.started_s if trace.stream and trace.first_token_s is not None else None
+        outcome = trace.outcome or trace.reason
+        record = trace_record(
+            request, trace.usage, endpoint=trace.endpoint, arrived_at=trace.arrived_at, outcome=outcome
+        )
+        self._calls.append(RecordedCall(record, ttft_s))
+        self._hashes += len(record.prefix)
+        oldest_at = trace.arrived_at - RECORDED_S
+        while (
+            len(self._calls) > self._calls_max
+            or self._hashes > self._hashes_max
+            or self._calls[0].record.arrival_s < oldest_at
+        ):
+            self._hashes -= len(self._calls.popleft().record.prefix)
+
+    async def lines(self, body: bytes) -> bytes:
+        """JSON lines of the calls of the last so many seconds, of which `body` is the text; written in a thread."""
+        since_s = time.time() - float(body)
+        calls = [each for each in self._calls if each.record.arrival_s >= since_s]
+        return await asyncio.to_thread(_lines, calls)
+
+
+def _lines(calls: Iterable[RecordedCall]) -> bytes:
+    return b"".join(
+        orjson.dumps(record)[:-1] + b',"ttft_s":' + orjson.dumps(ttft_s) + b"}\n" for record, ttft_s in calls
+    )

@@ -1,0 +1,113 @@
+"""Steering: the parts of one process by which an operator sees and steers single requests, and tries changes out.
+
+The meters observe calls from the start; `connect` it when all other parts are there, `stop` it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from backends.catalog import Catalog
+from gateway.config.scheduling import Scheduling
+from gateway.config.sections import QueueSection
+from gateway.forwarding.active_calls import ActiveCalls
+from gateway.observability.telemetry import CallObserver
+from gateway.scheduling.pools import Pools
+from gateway.state.registry import Registry
+from gateway.steering.recorded_calls import RecordedCalls
+from gateway.steering.requests import AllRequests, EndedRequests, Others, OwnRequests
+from gateway.steering.what_if_process import EngineSpec
+from gateway.steering.what_ifs import WhatIfs
+
+RECORDED: Final = "recorded"  # a service
+ENGINES_MAX: Final = 1024  # of a simulation
+SECRET: Final = "no key is checked in a simulation"  # noqa: S105
+
+ServiceOf = Mapping[str, Callable[[bytes], Awaitable[bytes]]]
+
+
+class Steering:
+    """Made on the loop."""
+
+    def __init__(self, process: str, catalog: Catalog) -> None:
+        """`process` is the name of this process among those of its gateway."""
+        self._process = process
+        self._catalog = catalog
+        self._ended = EndedRequests(process, catalog.pool_of_model)
+        self._recorded = RecordedCalls()
+        self.requests: AllRequests
+        self.what_ifs: WhatIfs
+        self._pools: Pools
+
+    @property
+    def meters(self) -> Sequence[CallObserver]:
+        return (self._ended, self._recorded)
+
+    def connect(
+        self,
+        pools: Pools,
+        active: ActiveCalls,
+        *,
+        registry: Registry,
+        scheduling_of: Callable[[str], Scheduling],
+        queue: QueueSection,
+    ) -> None:
+        """All other parts are there."""
+        self._pools = pools
+        self.requests = AllRequests(OwnRequests(self._process, pools, active, self._ended))
+
+        def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
+            sections = {"scheduling": scheduling_of(pool), "queue": queue}
+            entries = {kind: registry.entries(kind) for kind in ("tenants", "tiers")}
+            return lambda: _config(sections, entries)
+
+        self.what_ifs = WhatIfs(
+            calls=self._calls,
+            pools=lambda: {card.id: self._catalog.pool_of_model(card.id) or "" for card in self._catalog.models()},
+            engine_of=self._engine_of,
+            config_of=config_of,
+        )
+
+    async def stop(self) -> None:
+        await self.what_ifs.stop()
+
+    def share(self, others: Others, scheduler_id: Callable[[str], str]) -> ServiceOf:
+        """There are other processes. Returns what they ask of this one, by name. `scheduler_id` gives the id of a
+        request at the Scheduler that decides.
+        """
+        self.requests.own.scheduler_id, self.requests.others = scheduler_id, others
+        return {**self.requests.own.services(), RECORDED: self._recorded.lines}
+
+    async def _calls(self, seconds: float) -> bytes:
+        """The recorded calls of all processes."""
+        body, others = str(seconds).encode(), self.requests.others
+        answers = [] if others is None else (await others.ask_all(RECORDED, body))[0]
+        return b"".join((await self._recorded.lines(body), *answers))
+
+    def _engine_of(self, pool: str) -> EngineSpec:
+        """Engines like the backends of this pool, as their Scheduler knows them now."""
+        overview = self._pools.overviews().get(pool)
+        views = [] if overview is None else [each for _, each in sorted(overview.backends.items())]
+        views = [each for each in views if each.available] or views
+        if not views:
+            return EngineSpec(engines=1, requests_running_max=256, kv_tokens_max=None)
+        tokens = [each.tokens_limit for each in views if each.tokens_limit is not None]
+        model = next((each.step_time.model for each in views if each.step_time is not None), None)
+        spec = EngineSpec(
+            engines=min(len(views), ENGINES_MAX),
+            requests_running_max=max(1, sum(each.requests_limit for each in views) // len(views)),
+            kv_tokens_max=sum(tokens) // len(tokens) if tokens else None,
+        )
+        if model is not None:
+            spec.base_s, spec.token_s = model.base_s, model.token_s
+            spec.context_token_s, spec.request_s = model.context_token_s, model.request_s
+        return spec
+
+
+def _config(sections: Mapping[str, Any], entries: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """A configuration of these sections and entries, as a file has it."""
+    found: dict[str, Any] = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    for kind, of in entries.items():
+        found[kind] = {entry.name: entry.section.model_dump(mode="json") for entry in of}
+    if found["tenants"]:  # a configuration has tenants where keys are checked
+        found["auth"] = {"mode": "keys", "secret": SECRET}
+    return found

@@ -1,0 +1,192 @@
+"""WhatIfs: the calls of the last hour, simulated under another policy or other weights, beside what happened.
+
+A what-if runs in a process of its own (what_if_process.py), one at a time, over files in a folder that is removed
+afterwards. What it found is kept in memory, for the last KEPT_MAX.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
+
+import msgspec
+import orjson
+
+from gateway.steering.what_if_process import EngineSpec, WhatIfSpec
+
+KEPT_MAX: Final = 10
+RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds
+PROCESS: Final = "gateway.steering.what_if_process"
+LINE_BYTES_MAX: Final = 4 << 20
+
+log = logging.getLogger(__name__)
+
+
+class NothingRecorded(Exception):  # noqa: N818 - an answer
+    """No call of this pool was recorded in that time."""
+
+
+class OneIsRunning(Exception):  # noqa: N818 - an answer
+    """Another what-if runs."""
+
+
+@dataclass(slots=True)
+class WhatIf:
+    """One question and what was found. `progress` is from 0 to 1."""
+
+    id: str
+    pool: str
+    policy: str | None
+    weights: Mapping[str, float]
+    minutes: int
+    state: Literal["running", "done", "failed"] = "running"
+    progress: float = 0.0
+    found: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+class WhatIfs:
+    """The what-ifs of one process. Made on the loop; `stop` it."""
+
+    def __init__(
+        self,
+        *,
+        calls: Callable[[float], Awaitable[bytes]],
+        pools: Callable[[], Mapping[str, str]],
+        engine_of: Callable[[str], EngineSpec],
+        config_of: Callable[[str], Callable[[], Mapping[str, Any]]],
+    ) -> None:
+        """`calls` returns the recorded calls of the last so many seconds as JSON lines; `pools` the pool of each model;
+        `engine_of` engines like a pool's backends; `config_of` the present configuration, as far as a simulation reads
+        it, as a function that may run in a thread.
+        """
+        self._calls = calls
+        self._pools = pools
+        self._engine_of = engine_of
+        self._config_of = config_of
+        self._kept: dict[str, WhatIf] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, id_: str) -> WhatIf | None:
+        return self._kept.get(id_)
+
+    async def ask(self, *, policy: str | None, weights: Mapping[str, float], minutes: int, pool: str | None) -> WhatIf:
+        """Begin to simulate; without a `pool`, that of most calls. Raises NothingRecorded, OneIsRunning."""
+        if self._is_running:
+            raise OneIsRunning
+        lines = await self._calls(minutes * 60.0)
+        by_pool = await asyncio.to_thread(_by_pool, lines, dict(self._pools()))
+        if pool is None and by_pool:
+            pool = max(by_pool, key=lambda name: (len(by_pool[name]), name))
+        if pool is None or pool not in by_pool:
+            raise NothingRecorded
+        if self._is_running:  # while the calls were gathered
+            raise OneIsRunning
+        what_if = WhatIf(secrets.token_hex(8), pool, policy, dict(weights), minutes)
+        self._kept[what_if.id] = what_if
+        while len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        task = asyncio.create_task(self._run(what_if, by_pool[pool]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return what_if
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def _is_running(self) -> bool:
+        return any(each.state == "running" for each in self._kept.values())
+
+    async def _run(self, what_if: WhatIf, calls: Sequence[bytes]) -> None:
+        try:
+            with TemporaryDirectory(prefix="fairlead-what-if-") as folder:
+                engine, config = self._engine_of(what_if.pool), self._config_of(what_if.pool)
+                spec = await asyncio.to_thread(_written, Path(folder), what_if, calls, engine, config)
+                async with asyncio.timeout(RUNS_S_MAX):
+                    await self._simulate(what_if, spec)
+        except TimeoutError:
+            what_if.state, what_if.error = "failed", f"it took longer than {RUNS_S_MAX:.0f} s"
+        except Exception as error:  # a full disk, a process that was killed
+            log.exception("a what-if has failed")
+            what_if.state, what_if.error = "failed", type(error).__name__
+        finally:
+            if what_if.state == "running":  # the gateway ends
+                what_if.state = "failed"
+
+    async def _simulate(self, what_if: WhatIf, spec: Path) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", PROCESS, str(spec),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX, env=_environment(),
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None, "it is a pipe"
+            async for line in process.stdout:
+                _take(what_if, orjson.loads(line))
+            _, errors = await process.communicate()
+            if what_if.state == "running":
+                log.error("the process of a what-if has failed: %s", errors.decode(errors="replace")[-2000:])
+                what_if.state, what_if.error = "failed", f"its process ended with status {process.returncode}"
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _written(
+    folder: Path,
+    what_if: WhatIf,
+    calls: Sequence[bytes],
+    engine: EngineSpec,
+    config: Callable[[], Mapping[str, Any]],
+) -> Path:
+    """The file that says what to simulate, with those that it names."""
+    trace, settings, spec = folder / "calls.jsonl", folder / "fairlead.yaml", folder / "spec.json"
+    trace.write_bytes(b"\n".join(calls) + b"\n")
+    settings.write_bytes(orjson.dumps(config()))  # JSON is YAML
+    of = WhatIfSpec(
+        trace=str(trace),
+        config=str(settings),
+        pool=what_if.pool,
+        engine=engine,
+        policy=what_if.policy,
+        weights=dict(what_if.weights),
+    )
+    spec.write_bytes(msgspec.json.encode(of))
+    return spec
+
+
+def _take(what_if: WhatIf, said: Mapping[str, Any]) -> None:
+    """One line of the process."""
+    if "progress" in said:
+        what_if.progress = said["progress"]
+    elif "done" in said:
+        what_if.state, what_if.progress, what_if.found = "done", 1.0, said["done"]
+    else:
+        what_if.state, what_if.error = "failed", said["error"]
+
+
+def _by_pool(lines: bytes, pools: Mapping[str, str]) -> dict[str, list[bytes]]:
+    """The lines of each pool, in order of arrival, which calls of several processes are not."""
+    found: dict[str, list[tuple[float, bytes]]] = {}
+    for line in lines.splitlines():
+        call = orjson.loads(line)
+        pool = pools.get(call["model"])
+        if pool is not None:  # else its model has left since
+            found.setdefault(pool, []).append((call["arrival_s"], line))
+    return {pool: [line for _, line in sorted(calls)] for pool, calls in found.items()}
+
+
+def _environment() -> dict[str, str]:
+    """The environment of this process, without what would override the file."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith("FAIRLEAD_")}

@@ -1,0 +1,121 @@
+"""What-ifs over a gateway that serves: its own calls under another policy or other weights, beside what happened."""
+
+import asyncio
+import tempfile
+
+import pytest
+from admin_rig import admin, within
+from gateway_rig import FAST, bearer, call, engine, until
+
+from gateway.steering import what_ifs
+from gateway.steering.recorded_calls import RecordedCalls
+
+LOUD, QUIET = 24, 6
+
+
+async def calls_of(api, tenant, count, **fields):
+    """The tenant's calls, all at once."""
+    headers = bearer(await api.key_for(tenant))
+    body = call(max_tokens=40, stream=True, **fields)
+    return await asyncio.gather(*(api.rig.post(body, headers=headers) for _ in range(count)))
+
+
+async def ended(api, path):
+    """The what-if at this path, once it does not run any more."""
+    found = []
+
+    async def is_over():
+        reply = await api.get(path)
+        assert reply.status == 200, reply.body
+        found[:] = [reply.json]
+        return reply.json["state"] != "running"
+
+    await within(is_over, timeout_s=90.0)
+    return found[0]
+
+
+@pytest.fixture
+async def api(tmp_path):
+    """A gateway whose one backend runs two requests at a time; two tenants have called."""
+    async with engine(**FAST) as server:
+        known = {"base_ms": 0.95, "token_us": 9, "context_token_ns": 50, "request_us": 35}
+        gpu = {"name": "gpu", "url": server.url, "requests_running_max": 2, "step_time": known}
+        async with admin(tmp_path, gpu) as asker:
+            for tenant in ("loud", "quiet"):
+                await asker.post("/tenants", {"id": tenant})
+            await asyncio.gather(calls_of(asker, "loud", LOUD), calls_of(asker, "quiet", QUIET))
+            await until(asker.rig.idle)
+            yield asker
+
+
+async def test_calls_are_played_under_another_policy_and_weights_beside_what_happened(api, tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    began = await api.post("/what-ifs", {"policy": "fifo", "weights": {"quiet": 3}})
+    assert began.status == 202, began.body
+    assert began.headers["Location"] == f"/admin/v1/what-ifs/{began.json['id']}"
+    assert (began.json["state"], began.json["happened"]) == ("running", None)
+    assert (await api.post("/what-ifs", {})).status == 409, "one at a time"
+    found = await ended(api, f"/what-ifs/{began.json['id']}")
+    assert (found["state"], found["error"], found["progress"]) == ("done", None, 1.0)
+    happened, replayed, instead = found["happened"], found["replayed"], found["instead"]
+    assert (happened["policy"], replayed["policy"], instead["policy"]) == ("vtc", "vtc", "fifo")
+    for run in (happened, replayed, instead):
+        assert run["tenants"].keys() == {"loud", "quiet"}
+        assert [run["tenants"][each]["requests"] for each in ("loud", "quiet")] == [LOUD, QUIET]
+        assert run["served"] == run["requests"] == LOUD + QUIET
+        assert run["ttft_p50_s"] > 0
+    assert [run["tenants"]["quiet"]["weight"] for run in (happened, replayed, instead)] == [1, 1, 3]
+    assert happened["tenants"]["loud"]["service"] == pytest.approx(replayed["tenants"]["loud"]["service"], rel=0.05)
+    assert (happened["jain"], happened["difference_max"]) == (None, None), "only a simulation knows it"
+    assert replayed["tenants"]["quiet"]["ttft_p99_s"] != instead["tenants"]["quiet"]["ttft_p99_s"]
+    assert found["setting"]["engines"].startswith("1 of measured")
+    await until(lambda: not list(temporary.iterdir()))  # its files are removed
+
+
+async def test_by_default_weights_and_policy_are_as_they_are(api):
+    found = await ended(api, f"/what-ifs/{(await api.post('/what-ifs')).json['id']}")
+    assert found["replayed"] == found["instead"]
+
+
+async def test_what_cannot_be_asked_is_refused(api, monkeypatch):
+    viewer = (await api.post("/keys", {"role": "viewer"})).json["secret"]
+    assert (await api.post("/what-ifs", {}, key=viewer)).status == 403
+    bodies = (
+        {"policy": "none"}, {"policy": "vtc --trace /etc/passwd"}, {"minutes": 61}, {"minutes": 0},
+        {"weights": {"quiet": 0}}, {"weights": {"<b>": 1}}, {"trace": "x"},
+    )  # fmt: skip
+    for body in bodies:
+        assert (await api.post("/what-ifs", body)).status == 422, body
+    assert (await api.post("/what-ifs", {"pool": "none"})).status == 409
+    assert (await api.get("/what-ifs/none")).status == 404
+    begun = (await api.post("/what-ifs", {"policy": "vtc:speed=1"})).json
+    failed = await ended(api, f"/what-ifs/{begun['id']}")
+    assert (failed["state"], failed["instead"]) == ("failed", None)
+    assert "speed" in failed["error"]
+    monkeypatch.setattr(what_ifs, "RUNS_S_MAX", 0.01)
+    begun = (await api.post("/what-ifs")).json
+    assert "longer than" in (await ended(api, f"/what-ifs/{begun['id']}"))["error"]
+
+
+async def test_without_calls_there_is_nothing_to_play(tmp_path):
+    async with engine() as server, admin(tmp_path, server) as asker:
+        reply = await asker.post("/what-ifs", {})
+        assert (reply.status, reply.json["detail"]) == (409, "no call was recorded in that time")
+
+
+async def test_only_so_many_calls_and_hashes_are_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(RecordedCalls.__init__, "__kwdefaults__", {"calls_max": 3, "hashes_max": 500_000})
+    async with engine() as server, admin(tmp_path, server) as asker:
+        await calls_of(asker, "declared", 5)
+        lines = await asker.rig.gateway.steering._recorded.lines(b"60")
+        assert len(lines.splitlines()) == 3
+    monkeypatch.setattr(RecordedCalls.__init__, "__kwdefaults__", {"calls_max": 50, "hashes_max": 10})
+    async with engine() as server, admin(tmp_path, server) as asker:
+        long = [{"role": "user", "content": "word " * 1200}]
+        await calls_of(asker, "declared", 5, messages=long)
+        recorded = asker.rig.gateway.steering._recorded
+        assert sum(len(each.record.prefix) for each in recorded._calls) == recorded._hashes
+        assert 0 < recorded._hashes <= 10
+        assert "word" not in (await recorded.lines(b"60")).decode()
