@@ -129,7 +129,7 @@ def test_a_change_by_another_operator_is_not_overwritten(visit, loaded, keys):
     row = edit(page, "weight", "5")
     loaded.ask("PATCH", "/tenants/shared", {"weight": 7})
     row.get_by_role("button", name="Save").click()
-    expect(page.locator(".notice.bad")).to_contain_text("changed by another request")
+    expect(page.locator(".notice.bad")).to_contain_text("It was changed meanwhile")
     assert stored(loaded, "shared")["weight"] == 7
 
 

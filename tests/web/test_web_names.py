@@ -84,7 +84,7 @@ def hostile_document(name):
 
 
 def hostile_request(name):
-    waits = {"reason": name, "text": name, "ahead": [name], "start_s": 1}
+    waits = {"reason": name, "text": name, "ahead": name, "start_s": 1}
     return {
         "id": name,
         "pool": name,

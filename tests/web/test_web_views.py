@@ -139,7 +139,7 @@ def test_a_request_is_found_by_its_id_and_cancelled_and_found_again_when_it_has_
     thread = one_call("find-me-1", 2000)
     page = visit(loaded).sign_in(keys["operator"], "#/requests")
     page.get_by_label("Find by x-request-id").fill("find-me-1")
-    page.get_by_role("button", name="Find").click()
+    page.get_by_role("button", name="Find", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("find-me-1")
     expect(page.locator(".figures")).to_contain_text("flood")
     page.get_by_role("button", name="Cancel find-me-1").click()

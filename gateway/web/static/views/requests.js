@@ -56,11 +56,9 @@ const total = (each) => (each.phases?.queue_s || 0) + (each.phases?.prefill_s ||
 
 function why(each) {
   if (each.waits) {
-    const next = (each.waits.ahead || []).filter(Boolean);
-    return html`${each.waits.text || wait(each.waits.reason)}${next.length > 0 ? html` <span class="dim">Next: ${next.join(", ")}.</span>` : null}
-      ${each.waits.start_s == null ? null : html` <span class="dim">Starts in about ${seconds(each.waits.start_s)}.</span>`}`;
+    return html`${each.waits.text || wait(each.waits.reason)}${each.waits.start_s == null ? null : html` <span class="dim">Starts in about ${seconds(each.waits.start_s)}.</span>`}`;
   }
-  return each.outcome || NONE;
+  return each.outcome || (each.state === "queued" ? "It is being sent." : NONE);
 }
 
 async function cancel(id, again) {
@@ -109,7 +107,7 @@ function Details({ each, again }) {
   const isOver = each.state === "ended";
   return html`
     ${each.waits ? html`<div class="verdict"><p><strong>It waits: ${each.waits.text || wait(each.waits.reason)}</strong></p>
-      <p>${each.waits.ahead?.[0] ? html`Next in the order is <${TenantLink} id=${each.waits.ahead[0]} />. ` : null}
+      <p>${each.waits.ahead ? html`The next turn is that of <${TenantLink} id=${each.waits.ahead} />. ` : null}
       ${each.waits.start_s == null ? "When it starts cannot be predicted." : `It should start in about ${seconds(each.waits.start_s)}.`}</p></div>` : null}
     <dl class="figures">
       <${Figure} label="state" value=${each.state} note=${[each.outcome, each.status].filter((value) => value != null).join(", ")} />

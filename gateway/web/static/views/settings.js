@@ -118,7 +118,7 @@ function Effect({ id, field, wanted }) {
   return effect.pools.map(([pool, tenants]) => html`<${PoolEffect} key=${pool} id=${id} pool=${pool} tenants=${tenants} />`);
 }
 
-const poolsOf = (body) => Object.entries(body.pools || body).map(([pool, each]) => [pool, each.tenants || each]);
+const poolsOf = (body) => Object.entries(body.pools).map(([pool, each]) => [pool, each.tenants]);
 
 const OTHERS = 4; // those that gain or lose most
 
@@ -127,7 +127,8 @@ function PoolEffect({ id, pool, tenants }) {
   const others = Object.entries(tenants)
     .filter(([name, each]) => name !== id && Math.abs(each.share_then - each.share_now) >= 0.0005)
     .sort(([, a], [, b]) => Math.abs(b.share_then - b.share_now) - Math.abs(a.share_then - a.share_now));
-  return html`<p><strong>${own ? `Share of ${pool}: ${percent(own.share_now)} now, ${percent(own.share_then)} then.` : `Nothing in ${pool}.`}</strong></p>
+  return html`<p><strong>${own ? `Share of ${pool}: ${percent(own.share_now)} now, ${percent(own.share_then)} then.` : `It sends nothing to ${pool} now.`}</strong></p>
+    ${own && !own.asks_all ? html`<p class="dim">It gets what it asks for now, and would whatever its weight.</p>` : null}
     ${others.length > 0
       ? html`<p class="dim">${others.slice(0, OTHERS).map(([name, each]) => `${name}: ${percent(each.share_now)} → ${percent(each.share_then)}`).join(" · ")}
           ${others.length > OTHERS ? ` · and ${others.length - OTHERS} more` : ""}</p>`
@@ -138,10 +139,17 @@ function PoolEffect({ id, pool, tenants }) {
 async function change(id, field, wanted, settings, again) {
   const before = valueOf(settings.fields, field.name);
   const at = path("tenants", id);
-  const made = settings.isStored
-    ? await patch(at, nested(field.name, wanted), settings.etag)
-    : await put(at, nested(field.name, wanted));
-  again();
+  let made;
+  try {
+    made = settings.isStored
+      ? await patch(at, nested(field.name, wanted), settings.etag)
+      : await put(at, nested(field.name, wanted));
+  } catch (error) {
+    if (error.status === 412) throw new Error("It was changed meanwhile, by another operator or in another tab. What is there now is shown.");
+    throw error;
+  } finally {
+    again();
+  }
   const undo = () =>
     attempt(async () => {
       // An entry that this change made, or that the file alone had, goes back to what it was by its removal.
