@@ -32,9 +32,9 @@ TENANTS = {
 }
 # What each sends: the engines together run 18 requests at once, so those of the tier `batch` wait.
 LOAD = {
-    "chat": {"at_once": 6, "max_tokens": 24, "pause_s": 0.5},
-    "search": {"at_once": 6, "max_tokens": 12, "words": 200, "pause_s": 0.5},
-    "nightly": {"at_once": 10, "max_tokens": 60},
+    "chat": {"at_once": 4, "max_tokens": 24, "pause_s": 2.0},
+    "search": {"at_once": 4, "max_tokens": 12, "words": 200, "pause_s": 2.0},
+    "nightly": {"at_once": 24, "max_tokens": 60},
     "flood": {"at_once": 40, "max_tokens": 60},
 }
 
@@ -73,7 +73,9 @@ def engines(background):
 @pytest.fixture(scope="session")
 def loaded(background, engines, tmp_path_factory):
     """A gateway before three engines, with four tenants that keep calling."""
-    backends = [{"name": f"vllm-{number}", "url": each.url} for number, each in enumerate(engines)]
+    backends = [
+        {"name": f"vllm-{number}", "url": each.url, "requests_running_max": 6} for number, each in enumerate(engines)
+    ]
     with serving(tmp_path_factory.mktemp("loaded"), backends, tiers=TIERS, tenants=TENANTS) as gateway:
         stop = background.start(Callers(gateway.url, MODEL).keep_calling(LOAD))
         yield gateway

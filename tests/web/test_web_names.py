@@ -111,7 +111,7 @@ def answers(name):
     key = {"id": name, "label": name, "models": [name], "last_four": name[:4], "created_at": 1, "expires_at": None}
     change = {"revision": 1, "at": 1, "actor": name, "name": name, "before": {"tier": "a"}, "after": {name: name}}
     budget = {"tenant": name, "key": name, "period": name, "limit": 9, "used": 1, "reserved": 1, "remaining": 7}
-    findings = {"figures": {"requests": 1}, "tenants": {name: {"served": 1, "service": 1, "ttft_p50_s": 1}}}
+    findings = {"requests": 1, "tenants": {name: {"served": 1, "service": 1, "ttft_p50_s": 1}}}
     shares = {"share_now": 0.1, "share_then": 0.2}
 
     def page(*items):
@@ -125,7 +125,13 @@ def answers(name):
         "/state/budgets": page({**budget, "renewed_at": 1}),
         "/me": {"name": name, "role": "operator"},
         "/what-ifs": {"id": name},
-        "/what-ifs/one": {"id": name, "state": "done", "happened": findings, "instead": findings},
+        "/what-ifs/one": {
+            "id": name,
+            "state": "done",
+            "setting": {name: name},
+            "happened": findings,
+            "instead": findings,
+        },
         "/preview": {"pools": {name: {"tenants": {name: shares, name + "2": shares}}}},
     }
 
@@ -161,7 +167,7 @@ def assert_inert(page):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_is_text_in_every_view(visit, loaded, figure, name):
+def test_a_name_is_text_in_every_view(visit, loaded, name):
     """The gateway refuses such names of tenants, tiers and requests; the page would show them as text all the same."""
     visitor = visit(loaded)
     pretend(visitor.page, name)
@@ -183,10 +189,9 @@ def test_a_name_is_text_in_every_view(visit, loaded, figure, name):
     page.get_by_role("button", name="Play it").click()
     page.wait_for_selector("[aria-label='By tenant']")
     assert_inert(page)
-    figure(54, "scripts that ran in the page by names", 0 if page.evaluate("window.stolen") is None else 1, target="0")
 
 
-def test_a_name_in_the_address_is_text(visit, loaded, keys):
+def test_a_name_in_the_address_is_text(visit, loaded, keys, figure):
     page = visit(loaded).sign_in(keys["viewer"])
     for name in HOSTILE:
         for view in ("tenant", "request", "now"):
@@ -197,7 +202,8 @@ def test_a_name_in_the_address_is_text(visit, loaded, keys):
             page.evaluate("([view, name]) => { location.hash = '#/' + view + '/' + name; }", [view, name])
             page.wait_for_timeout(100)
             assert_inert(page)
-    assert "%" not in page.evaluate("location.pathname")
+    ran = page.evaluate("window.stolen === undefined ? 0 : 1")
+    figure(54, f"scripts that ran of {len(HOSTILE)} names in the page's address", ran, target="0")
 
 
 def test_a_real_gateway_with_such_a_model_and_key_is_shown_as_text(visit, background, tmp_path):

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(not os.environ.get("PICTURES"), reason="pictures
 
 
 def take(page, name):
-    """Write one picture, with a palette of 128 colours: text stays sharp and the file small."""
-    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    """Write one picture, with a palette of 200 colours: text stays sharp and the file small."""
+    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(200, dither=Image.Dither.NONE)
     IMAGES.mkdir(exist_ok=True)
     path = IMAGES / f"{name}.png"
     image.save(path, optimize=True)

@@ -171,8 +171,8 @@ def test_what_if_plays_the_recorded_calls_under_other_weights(visit, loaded, key
         .filter(has=page.get_by_role("link", name="nightly"))
     )
     expect(row).to_be_visible(timeout=120_000)
-    before, after = (float(re.match(r"<?([\d.]+)", row.locator("td").nth(at).inner_text())[1]) for at in (0, 1))
-    print(f"\nnightly by weight 1: {before} % of the service, by weight 3: {after} %")
+    before, after = (float(re.match(r"<?([\d.]+)", row.locator("td").nth(at).inner_text())[1]) for at in (1, 2))
+    print(f"\nnightly by weight 1: {before} % of the service in simulation, by weight 3: {after} %")
     assert after > before
     # It is still there after a look at another view.
     page.goto("/#/now")

@@ -77,12 +77,15 @@ function mostServed(tenants) {
   const due = most.due?.[MINUTE];
   const waiting = tenants.filter((each) => each.queued > 0 && isShort(shareOf(each), each.due?.[MINUTE]));
   const start = html`<${TenantLink} id=${most.id} /> gets the most: <strong>${percent(got)}</strong> of the last minute`;
-  const ids = listed(waiting.map((each) => each.id));
-  if (due == null || isShort(got, due)) return html`${start}; ${percent(due)} is its due.`;
+  if (due == null || isShort(got, due)) return html`${start}, which is less than its due: ${percent(due)}.`;
   if (waiting.length === 0) {
     return html`${start}, and that is right: ${got > due * 1.1 + 0.01 ? "no tenant that waits gets less than its due." : `${percent(due)} is its due.`}`;
   }
-  return html`${start}; ${percent(due)} is its due. Less than their due get ${ids}, which wait and are served first.`;
+  const isOne = waiting.length === 1;
+  const limited = waiting.filter((each) => each.waits === "tenant_limit").length;
+  const why = limited === 0 ? "." : limited === waiting.length ? `, by ${isOne ? "its" : "their"} own limit.` : `, ${count(limited)} of them by their own limits.`;
+  return html`${start}; ${percent(due)} is its due. ${listed(waiting.map((each) => each.id))}
+    ${isOne ? " waits and gets less than its due" : " wait and get less than their due"}${why}`;
 }
 
 const shareOf = (each) => each.share?.[MINUTE] || 0;
@@ -119,7 +122,7 @@ function shareColumns(rows) {
       id: `share-${at}`,
       label,
       kind: "share-column",
-      hide: at === MINUTE ? "" : "wide",
+      hide: at === MINUTE ? "" : "middle",
       title: `Part of the pool's service in the last ${label}, and the part that is due`,
       value: (each) => each.share?.[at] ?? 0,
       cell: (each) => html`<${ShareBar} got=${each.share?.[at]} due=${each.due?.[at]} scale=${scale} waits=${each.queued > 0} />`,
@@ -162,7 +165,7 @@ function tenantColumns(rows) {
   return [
     { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
     { id: "tier", label: "Tier", value: (each) => each.tier, cell: (each) => each.tier },
-    { id: "weight", label: "Weight", kind: "number", hide: "wide", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
+    { id: "weight", label: "Weight", kind: "number", hide: "middle", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
     ...shareColumns(rows),
     { id: "queued", label: "Queued", kind: "number", value: (each) => each.queued || 0, cell: (each) => count(each.queued || 0) },
     { id: "running", label: "Running", kind: "number", value: (each) => each.in_flight || 0, cell: (each) => count(each.in_flight || 0) },

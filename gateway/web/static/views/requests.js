@@ -112,7 +112,7 @@ function Details({ each, again }) {
     <dl class="figures">
       <${Figure} label="state" value=${each.state} note=${[each.outcome, each.status].filter((value) => value != null).join(", ")} />
       <${Figure} label="tenant" value=${html`<${TenantLink} id=${each.tenant} />`} />
-      <${Figure} label="backend" value=${each.backend ?? NONE} note=${each.process} />
+      <${Figure} label="backend" value=${each.backend ?? NONE} note=${`process ${each.process}`} />
       <${Figure} label=${isOver ? "took" : "age"} value=${seconds(each.age_s)} note=${`arrived ${time(each.arrived_at)}`} />
       <${Figure} label="prompt tokens" value=${count(each.prompt_tokens)} />
       <${Figure} label="output tokens" value=${count(each.output_tokens)} note=${`at most ${count(each.output_tokens_max)}`} />

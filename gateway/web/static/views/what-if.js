@@ -6,7 +6,7 @@ import { may } from "../session.js";
 import { attempt, html, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { count, decimal, NONE, percent, seconds, short } from "../words.js";
 
-const POLICIES = ["", "vtc", "lcf", "drr", "fifo", "slack", "dlpm"];
+const POLICIES = ["", "vtc", "lcf", "drr", "fifo", "slack", "dlpm", "equinox", "justitia"]; // policies/fairness
 const POLL_MS = 700;
 const shown = { id: null }; // the last one of this tab, also after a look at another view
 
@@ -69,43 +69,52 @@ function Answer({ id }) {
   if (each.state === "running") {
     return html`<p role="status">It is played… <progress max="1" value=${each.progress ?? undefined}>${percent(each.progress)}</progress></p>`;
   }
-  return html`<${Comparison} happened=${each.happened} instead=${each.instead} />`;
+  return html`<${Comparison} answer=${each} />`;
 }
 
 const FIGURES = [
-  ["Requests", (each) => count(each.requests)],
-  ["Served", (each) => count(each.served)],
-  ["Tokens per second", (each) => short(each.throughput_tokens_per_s)],
-  ["TTFT, median", (each) => seconds(each.ttft_p50_s)],
-  ["TTFT, 99th percentile", (each) => seconds(each.ttft_p99_s)],
-  ["Jain's index", (each) => decimal(each.jain)],
-  ["Largest service gap", (each) => short(each.difference_max)],
-  ["… of its bound", (each) => percent(each.bound_used_ratio)],
+  ["Requests", (run) => count(run.requests)],
+  ["Served", (run) => count(run.served)],
+  ["Tokens per second", (run) => short(run.throughput_tokens_per_s)],
+  ["TTFT, median", (run) => seconds(run.ttft_p50_s)],
+  ["TTFT, 99th percentile", (run) => seconds(run.ttft_p99_s)],
+  ["Jain's index", (run) => decimal(run.jain)],
+  ["Largest service gap / its bound", (run) => (run.difference_max == null ? NONE : `${short(run.difference_max)} / ${short(run.difference_bound)}`)],
 ];
+const RUNS = ["happened", "replayed", "instead"]; // in this order
 
-function Comparison({ happened, instead }) {
-  const before = happened.figures || happened;
-  const after = instead.figures || instead;
-  const tenants = Object.keys({ ...happened.tenants, ...instead.tenants }).map((id) => ({ id, before: happened.tenants?.[id] || {}, after: instead.tenants?.[id] || {} }));
-  const sums = { before: total(happened.tenants), after: total(instead.tenants) };
-  // One figure before and after, as two columns.
-  const both = (id, label, value, text) => [
-    { id: `${id}-before`, label: `${label}: happened`, kind: "number", value: value("before"), cell: (each) => text(value("before")(each)) },
-    { id: `${id}-after`, label: "instead", kind: "number", value: value("after"), cell: (each) => html`<strong>${text(value("after")(each))}</strong>` },
-  ];
-  const figure = (name) => (side) => (each) => each[side][name];
+/** What happened, the same calls simulated with the present settings, and with those that were asked. */
+function Comparison({ answer }) {
+  const runs = RUNS.filter((name) => answer[name]);
+  const ids = [...new Set(runs.flatMap((name) => Object.keys(answer[name].tenants)))];
+  const sums = Object.fromEntries(runs.map((name) => [name, total(answer[name].tenants)]));
+  const rows = ids.map((id) => ({ id, runs: Object.fromEntries(runs.map((name) => [name, answer[name].tenants[id] || {}])) }));
   const columns = [
-    { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
-    ...both("share", "Share", (side) => (each) => (sums[side] ? (each[side].service || 0) / sums[side] : null), percent),
-    ...both("ttft", "TTFT median", figure("ttft_p50_s"), seconds),
-    ...both("late", "TTFT 99 %", figure("ttft_p99_s"), seconds),
-    ...both("served", "Served", figure("served"), count),
+    { id: "id", label: "Tenant", value: (row) => row.id, cell: (row) => html`<${TenantLink} id=${row.id} />` },
+    ...ofEach(runs, "share", "Share", (tenant, run) => (sums[run] ? (tenant.service || 0) / sums[run] : null), percent),
+    ...ofEach(runs, "ttft", "TTFT median", (tenant) => tenant.ttft_p50_s, seconds),
+    ...ofEach(runs, "late", "TTFT 99 %", (tenant) => tenant.ttft_p99_s, seconds),
   ];
-  return html`<h2>All together</h2>
-    <div class="scroll narrow" role="region" aria-label="All together" tabindex="0"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="number">happened</th><th scope="col" class="number">instead</th></tr></thead>
-      <tbody>${FIGURES.map(([label, text]) => html`<tr key=${label}><th scope="row">${label}</th><td class="number">${text(before) ?? NONE}</td><td class="number"><strong>${text(after) ?? NONE}</strong></td></tr>`)}</tbody></table></div>
+  return html`<p class="dim">Compare “instead” with “replayed”: both are simulated. How far “replayed” is from what happened is the error of the simulation.
+      ${Object.entries(answer.setting || {}).map(([name, value]) => ` ${name}: ${value}.`)}</p>
+    <h2>All together</h2>
+    <div class="scroll narrow" role="region" aria-label="All together" tabindex="0"><table>
+      <thead><tr><th scope="col">Figure</th>${runs.map((name) => html`<th key=${name} scope="col" class="number">${name}</th>`)}</tr></thead>
+      <tbody>${FIGURES.map(([label, text]) => html`<tr key=${label}><th scope="row">${label}</th>
+        ${runs.map((name) => html`<td key=${name} class=${`number ${name}`}>${text(answer[name])}</td>`)}</tr>`)}</tbody></table></div>
     <h2>By tenant</h2>
-    <${Table} label="By tenant" columns=${columns} rows=${tenants} keyOf=${(each) => each.id} sort=${{ id: "share-before", down: true }} />`;
+    <${Table} label="By tenant" columns=${columns} rows=${rows} keyOf=${(row) => row.id} sort=${{ id: "share-happened", down: true }} />`;
 }
 
-const total = (tenants) => Object.values(tenants || {}).reduce((sum, each) => sum + (each.service || 0), 0);
+/** One figure of a tenant as a column for each run; the first says which figure it is. */
+const ofEach = (runs, id, label, value, text) =>
+  runs.map((run, at) => ({
+    id: `${id}-${run}`,
+    label: at === 0 ? `${label}: ${run}` : run,
+    kind: "number",
+    hide: run,
+    value: (row) => value(row.runs[run], run),
+    cell: (row) => text(value(row.runs[run], run)),
+  }));
+
+const total = (tenants) => Object.values(tenants).reduce((sum, each) => sum + (each.service || 0), 0);
