@@ -95,7 +95,7 @@ function Comparison({ answer }) {
     ...ofEach(runs, "ttft", "TTFT median", (tenant) => tenant.ttft_p50_s, seconds),
     ...ofEach(runs, "late", "TTFT 99 %", (tenant) => tenant.ttft_p99_s, seconds),
   ];
-  return html`<p class="dim">Compare “instead” with “replayed”: both are simulated. How far “replayed” is from what happened is the error of the simulation.
+  return html`<p class="dim">Compare “instead” with “replayed”: both are simulated. How far “replayed” is from what happened is the error of the simulation. Calls come when they came, so a weight changes how long they wait more than what is served.
       ${Object.entries(answer.setting || {}).map(([name, value]) => ` ${name}: ${value}.`)}</p>
     <h2>All together</h2>
     <div class="scroll narrow" role="region" aria-label="All together" tabindex="0"><table>
