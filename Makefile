@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale lock clean
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale bench-live lock clean
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -126,6 +126,10 @@ bench-step-time: $(STAMP)  ## how well the step time of a real vLLM is learnt, f
 
 bench-observability: $(STAMP)  ## CPU per call of traces and metrics, and what reading metrics holds up
 	$(BIN)/python tests/benchmarks/observability/bench.py
+
+bench-live: $(STAMP)  ## CPU of the live page's document and stream, with 1,000 tenants, 64 backends and 20 viewers
+	$(BIN)/python tests/benchmarks/live/bench.py
+	$(BIN)/python tests/benchmarks/live/bench.py --relay
 
 bench-large-bodies: $(STAMP)  ## what others wait for while a large body passes, and its memory
 	$(BIN)/python tests/benchmarks/large_bodies/bench.py

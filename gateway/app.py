@@ -140,7 +140,7 @@ class Gateway:
         meters: list[CallObserver] = [self.metrics.calls]
         if self.live is not None and self.steering is not None:
             meters += [self.live.ended, *self.steering.meters]
-            self.live.connect(self.metrics.look, self._live_sources)
+            self.live.connect(self._led_dispatchers, self.metrics.look, self._live_sources)
         budgets = None
         if self._management is not None and config.keeps_state:
             budgets = self._management.budgets
@@ -330,6 +330,7 @@ class Gateway:
             policy_of=lambda pool: self._scheduling_of(pool).fairness.policy,
             tiers=self._tiers,
             backends=self.backends,
+            gaps=self.metrics.gaps,
             pace_of=self._measured_pace,
             ended=ended,
             wall_clock=time.time,
@@ -344,7 +345,7 @@ class Gateway:
             "version": metadata.version("fairlead"),
             "role": view.role,
             "embedded_engine": self._engine is not None,
-            "demo": False,
+            "demo": self.live is not None and self.live.is_demo_running(),
         }
 
     def _live_cluster(self) -> Document:

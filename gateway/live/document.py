@@ -6,39 +6,47 @@ them. What takes a long window is computed anew only when that window has moved.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Final
 
 from backends.pool import BackendPool
-from gateway.live.ended import EndedView, Quantiles
+from gateway.live.ended import EndedView
 from gateway.live.merge_patch import Document
 from gateway.live.record import LiveRecord, PoolRecord
 from gateway.live.shares import WindowShares, shares_of
-from policies.types import BackendView, Tenant, TenantView, Tier
+from gateway.live.windows import (
+    CACHED_TOKENS,
+    NOTHING,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    SERVICE,
+    SLO_MET,
+    SLO_REQUESTS,
+    Amounts,
+)
+from gateway.observability.scheduler_metrics import TierGap
+from policies.types import BackendView, Snapshot, Tenant, TenantView, Tier
 
 SLICE_TENANTS: Final = 100
 SHORT, LONG = 0, -1  # windows by number
 
 
-class PaceOf(Protocol):
-    """How long a backend really takes for a token of one sequence, in seconds; None: not known."""
-
-    def __call__(self, backend_id: str) -> float | None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What the document is made of, besides the record. All are read anew each time."""
+    """What the document is made of, besides the record. All are read anew each time. `gaps` are by tier of a pool;
+    `pace_of` is how long a backend really takes for a token of one sequence, in seconds, None where that is not known.
+    """
 
     gateway: Callable[[], Document]
     cluster: Callable[[], Document]
     policy_of: Callable[[str], str]
     tiers: Mapping[str, Tier]
     backends: BackendPool
-    pace_of: PaceOf
+    gaps: Callable[[str], Mapping[str, TierGap]]
+    pace_of: Callable[[str], float | None]
     ended: EndedView
     wall_clock: Callable[[], float]
 
@@ -49,14 +57,14 @@ class LiveDocument:
     def __init__(self, record: LiveRecord, sources: Sources) -> None:
         self._record = record
         self._from = sources
-        self._shares_of: dict[str, list[WindowShares]] = {}
+        self._shares_of: dict[str, list[tuple[int, WindowShares]]] = {}  # by pool; with the reading that they are of
 
     async def make(self) -> Document:
-        """The document as of the latest look."""
+        """The document as of the latest looks."""
         pools = {}
         for pool, record in list(self._record.pools.items()):
             if record.snapshot is not None:
-                pools[pool] = await self._pool(pool, record)
+                pools[pool] = await self._pool(pool, record, record.snapshot)
         self._shares_of = {pool: each for pool, each in self._shares_of.items() if pool in pools}
         return {
             "at": round(self._from.wall_clock(), 1),
@@ -65,38 +73,45 @@ class LiveDocument:
             "pools": pools,
         }
 
-    async def _pool(self, pool: str, record: PoolRecord) -> Document:
-        snapshot = record.snapshot
-        assert snapshot is not None, "checked"
-        found, gaps = record.tenants, record.gaps
-        tenants = {tenant_id: tenant for tenant_id, (tenant, _) in found.items()}
+    async def _pool(self, pool: str, record: PoolRecord, snapshot: Snapshot) -> Document:
+        found, short, long = record.tenants, record.windows[SHORT], record.windows[LONG]
         tiers = {tier_id: self._from.tiers.get(tier_id, Tier(tier_id)) for tier_id in snapshot.attainment}
-        shares = await self._shares(pool, record, tenants, {tier_id: each.weight for tier_id, each in tiers.items()})
-        rows: Document = {}
-        for part in _slices(found):
-            for tenant_id, (tenant, view) in part.items():
-                if view.queued_requests or view.in_flight_requests or tenant_id in record.windows[LONG]:
-                    rows[tenant_id] = self._tenant(pool, record, tenant, view, shares)
+        shares = await self._shares(pool, record, {tier_id: each.weight for tier_id, each in tiers.items()})
+        rows, counts, tokens, oldest_at = {}, {tier_id: [0, 0] for tier_id in tiers}, 0.0, None
+        members, per_s = iter(found.items()), 1 / (short.covered_s or inf)
+        got, due = [each.got for each in shares], [each.due for each in shares]
+        while part := list(islice(members, SLICE_TENANTS)):
+            for tenant_id, (tenant, view) in part:
+                if not view.queued_requests and not view.in_flight_requests and tenant_id not in long.amounts:
+                    continue
+                count, lately = counts[tenant.tier_id], short.amounts.get(tenant_id, NOTHING)
+                count[0] += view.queued_requests
+                count[1] += view.in_flight_requests
+                tokens += lately[PROMPT_TOKENS] + lately[OUTPUT_TOKENS]
+                if view.oldest_at is not None and (oldest_at is None or view.oldest_at < oldest_at):
+                    oldest_at = view.oldest_at
+                row = rows[tenant_id] = _tenant(tenant, view, lately, per_s)
+                row["oldest_wait_s"] = _age(view.oldest_at, snapshot.now)
+                row["share"] = [of.get(tenant_id, 0.0) for of in got]
+                row["due"] = [of.get(tenant_id, 0.0) for of in due]
+                self._add_ended(row, pool, tenant_id, long.amounts.get(tenant_id, NOTHING))
             await asyncio.sleep(0)
-        views = [view for _, view in found.values()]
-        served = [record.windows[SHORT].amounts(tenant_id) for tenant_id in rows]
-        tokens = sum(each.prompt_tokens + each.output_tokens for each in served)
+        gaps = self._from.gaps(pool)
         return {
             "policy": self._from.policy_of(pool),
             "queued": snapshot.queued_requests,
             "in_flight": snapshot.in_flight_requests,
-            "oldest_wait_s": _age((view.oldest_at for view in views), snapshot.now),
-            "tokens_per_s": _per_s(tokens, record.windows[SHORT].covered_s),
+            "oldest_wait_s": _age(oldest_at, snapshot.now),
+            "tokens_per_s": round(max(0.0, tokens * per_s), 1),
             "refused": self._from.ended.refused(pool),
             "tiers": {
                 tier_id: {
                     "weight": tier.weight,
-                    **_counts(view for tenant, view in found.values() if tenant.tier_id == tier_id),
+                    "queued": counts[tier_id][0],
+                    "in_flight": counts[tier_id][1],
                     "share": [each.tier_got.get(tier_id, 0.0) for each in shares],
                     "due": [each.tier_due.get(tier_id, 0.0) for each in shares],
-                    "gap": _rounded(gaps[tier_id].gap) if tier_id in gaps else None,
-                    "bound": _rounded(gaps[tier_id].bound) if tier_id in gaps else None,
-                    "jain": _rounded(gaps[tier_id].jain_index, 4) if tier_id in gaps else None,
+                    **_gap(gaps.get(tier_id)),
                     "attainment": asdict(snapshot.attainment[tier_id]),
                 }
                 for tier_id, tier in tiers.items()
@@ -105,58 +120,41 @@ class LiveDocument:
             "tenants": rows,
         }
 
-    async def _shares(
-        self, pool: str, record: PoolRecord, tenants: Mapping[str, Tenant], tier_weights: Mapping[str, float]
-    ) -> list[WindowShares]:
-        """The shares of every window; those of a window that has not moved since are as they were."""
-        known = self._shares_of.setdefault(pool, [])
+    async def _shares(self, pool: str, record: PoolRecord, tier_weights: Mapping[str, float]) -> list[WindowShares]:
+        """The shares of every window; those of a window that was not read since are as they were."""
+        known = self._shares_of.get(pool, [])
+        found = []
         for number, window in enumerate(record.windows):
-            if number >= len(known):
-                known.append(shares_of(window, tenants, tier_weights))
-            elif number in record.read:
-                known[number] = shares_of(window, tenants, tier_weights)
-            await asyncio.sleep(0)
-        return list(known)
+            if number < len(known) and known[number][0] == window.readings:
+                found.append(known[number])
+            else:
+                found.append((window.readings, shares_of(window, record.tenants, tier_weights)))
+                await asyncio.sleep(0)
+        self._shares_of[pool] = found
+        return [shares for _, shares in found]
 
-    def _tenant(
-        self, pool: str, record: PoolRecord, tenant: Tenant, view: TenantView, shares: list[WindowShares]
-    ) -> Document:
-        name, ended, now = tenant.id, self._from.ended, record.snapshot.now if record.snapshot is not None else 0.0
-        short, long = record.windows[SHORT], record.windows[LONG]
-        lately, longer = short.amounts(name), long.amounts(name)
-        ttft_s, tpot_s = ended.latencies(pool, name)
-        return {
-            "tier": tenant.tier_id,
-            "weight": tenant.weight,
-            "queued": view.queued_requests,
-            "in_flight": view.in_flight_requests,
-            "oldest_wait_s": _age((view.oldest_at,), now),
-            "share": [each.got.get(name, 0.0) for each in shares],
-            "due": [each.due.get(name, 0.0) for each in shares],
-            "service_per_s": _per_s(lately.service, short.covered_s),
-            "output_tokens_per_s": _per_s(lately.output_tokens, short.covered_s),
-            "ttft_s": _listed(ttft_s),
-            "tpot_s": _listed(tpot_s),
-            "cached_ratio": _ratio(longer.cached_tokens, longer.prompt_tokens),
-            "attainment_ratio": _ratio(longer.slo_met, longer.slo_requests),
-            "refused": ended.refused_of(pool, name),
-            "waits": view.waits,
-        }
+    def _add_ended(self, row: Document, pool: str, tenant_id: str, longer: Amounts) -> None:
+        """Add what is known of calls that have ended."""
+        ended = self._from.ended
+        row["ttft_s"], row["tpot_s"] = ended.latencies(pool, tenant_id)
+        row["cached_ratio"] = _ratio(longer[CACHED_TOKENS], longer[PROMPT_TOKENS])
+        row["attainment_ratio"] = _ratio(longer[SLO_MET], longer[SLO_REQUESTS])
+        row["refused"] = ended.refused_of(pool, tenant_id)
 
     def _backend(self, backend_id: str, view: BackendView) -> Document:
-        known = backend_id in {*self._from.backends.backend_ids(), *self._from.backends.leaving_ids()}
-        live = self._from.backends[backend_id] if known else None
+        backends = self._from.backends
+        is_known = backend_id in backends.states()
+        live = backends[backend_id] if is_known else None
         is_draining = live is not None and live.draining
-        load = self._from.backends.load(backend_id) if known else None
         return {
             "available": view.available,
             "draining": is_draining,
-            "trouble": (live.last_error or None) if live is not None else None,
+            "trouble": None if live is None else live.last_error or None,
             "in_flight": view.in_flight_requests,
             "requests_limit": view.requests_limit,
             "tokens": view.reserved_tokens,
             "tokens_limit": view.tokens_limit,
-            "queued_there": (load.requests_waiting or 0) if load is not None else 0,
+            "queued_there": backends.load(backend_id).requests_waiting or 0 if is_known else 0,
             "external_requests": view.external_requests,
             "external_tokens": view.external_tokens,
             "step_s": None if view.steps is None else _rounded(view.steps.step_s, 5),
@@ -165,35 +163,30 @@ class LiveDocument:
         }
 
 
-def _slices(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    members = iter(found.items())
-    while part := dict(islice(members, SLICE_TENANTS)):
-        yield part
+def _tenant(tenant: Tenant, view: TenantView, lately: Amounts, per_s: float) -> Document:
+    return {
+        "tier": tenant.tier_id,
+        "weight": tenant.weight,
+        "queued": view.queued_requests,
+        "in_flight": view.in_flight_requests,
+        "service_per_s": round(max(0.0, lately[SERVICE] * per_s), 1),
+        "output_tokens_per_s": round(max(0.0, lately[OUTPUT_TOKENS] * per_s), 1),
+        "waits": view.waits,
+    }
 
 
-def _counts(views: Iterator[TenantView]) -> Document:
-    queued = in_flight = 0
-    for view in views:
-        queued += view.queued_requests
-        in_flight += view.in_flight_requests
-    return {"queued": queued, "in_flight": in_flight}
+def _gap(gap: TierGap | None) -> Document:
+    if gap is None:
+        return {"gap": None, "bound": None, "jain": None}
+    return {"gap": _rounded(gap.gap), "bound": _rounded(gap.bound), "jain": _rounded(gap.jain_index, 4)}
 
 
-def _age(at: Any, now: float) -> float | None:
-    oldest = min((each for each in at if each is not None), default=None)
-    return None if oldest is None else round(max(0.0, now - oldest), 1)
-
-
-def _per_s(amount: float, seconds: float) -> float:
-    return round(amount / seconds, 1) if seconds > 0 else 0.0
+def _age(at: float | None, now: float) -> float | None:
+    return None if at is None else round(max(0.0, now - at), 1)
 
 
 def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 3) if whole > 0 else None
-
-
-def _listed(quantiles: Quantiles | None) -> list[float] | None:
-    return None if quantiles is None else [round(each, 4) for each in quantiles]
 
 
 def _rounded(value: float | None, digits: int = 1) -> float | None:

@@ -22,9 +22,10 @@ REFUSAL_PART_S: Final = 10.0
 REFUSAL_PARTS: Final = 7  # the present one, and those of the minute before
 ROWS_MAX: Final = 5000  # tenants, of all pools together: some megabytes. Of any further one nothing is kept.
 QUANTILES: Final = (0.5, 0.99)
+SHOWN_S: Final = 5.0  # quantiles of a quarter of an hour are computed again after so long
 
 Of = tuple[str, str]  # a pool and one of its tenants
-Quantiles = tuple[float, ...]
+Quantiles = list[float]
 Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in seconds
 
 
@@ -68,7 +69,7 @@ class EndedView(Protocol):
 class _EndedOfTenant:
     """One tenant in one pool. Mutable."""
 
-    __slots__ = ("changed_at", "refused", "shown", "tpot", "ttft")
+    __slots__ = ("changed_at", "has_more", "refused", "shown", "shown_at", "tpot", "ttft")
 
     def __init__(self) -> None:
         self.ttft: RecentCounts[int] = RecentCounts(LATENCY_PARTS)
@@ -76,6 +77,8 @@ class _EndedOfTenant:
         self.refused: RecentCounts[None] = RecentCounts(REFUSAL_PARTS)
         self.changed_at = 0
         self.shown: Latencies | None = None  # None: to be computed
+        self.shown_at = 0.0
+        self.has_more = False  # calls that ended since
 
     @property
     def is_empty(self) -> bool:
@@ -121,7 +124,7 @@ class EndedCalls:
             row.ttft.count(bucket_of(first_s - trace.started_s), part)
             if usage.output_tokens > 1 and outcome == Outcome.COMPLETED:
                 row.tpot.count(bucket_of((ended_s - first_s) / (usage.output_tokens - 1)), part)
-            row.shown = None
+            row.has_more = True
         self._changed(row)
 
     # -- EndedView -------------------------------------------------------------------------------------------
@@ -139,8 +142,10 @@ class EndedCalls:
         row = self._rows.get((pool, tenant_id))
         if row is None:
             return None, None
-        if row.shown is None:
-            row.shown = quantiles(row.ttft.counts, QUANTILES), quantiles(row.tpot.counts, QUANTILES)
+        now = self._clock()
+        if row.shown is None or (row.has_more and now - row.shown_at >= SHOWN_S):
+            row.shown = _shown(row.ttft.counts), _shown(row.tpot.counts)
+            row.shown_at, row.has_more = now, False
         return row.shown
 
     # -- for the leader --------------------------------------------------------------------------------------
@@ -191,6 +196,11 @@ class EndedCalls:
                 self._changed(row)
 
 
+def _shown(counts: Mapping[int, int]) -> Quantiles | None:
+    found = quantiles(counts, QUANTILES)
+    return None if found is None else [round(each, 4) for each in found]
+
+
 class EndedElsewhere:
     """The calls of this process and those that others told of. Mutable: an EndedView of all."""
 
@@ -226,15 +236,16 @@ class EndedElsewhere:
         return summed([self._own.refused(pool), *(each.get(pool, {}) for each in self._refused.values())])
 
     def refused_of(self, pool: str, tenant_id: str) -> int:
-        return self._own.refused_of(pool, tenant_id) + sum(row.refused for row in self._of(pool, tenant_id))
+        own = self._own.refused_of(pool, tenant_id)
+        return own + sum(row.refused for row in self._of(pool, tenant_id)) if self._rows else own
 
     def latencies(self, pool: str, tenant_id: str) -> Latencies:
-        rows = list(self._of(pool, tenant_id))
+        rows = list(self._of(pool, tenant_id)) if self._rows else []
         if not rows:
             return self._own.latencies(pool, tenant_id)
         rows.append(self._own.row(pool, tenant_id))
         ttft, tpot = summed(row.ttft for row in rows), summed(row.tpot for row in rows)
-        return quantiles(ttft, QUANTILES), quantiles(tpot, QUANTILES)
+        return _shown(ttft), _shown(tpot)
 
     def _of(self, pool: str, tenant_id: str) -> Iterator[EndedRow]:
         for rows in self._rows.values():

@@ -6,7 +6,7 @@ streams it to its own viewers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,17 +17,16 @@ from gateway.live.ended import EndedCalls, EndedChanges, EndedElsewhere
 from gateway.live.feed import LiveViewers
 from gateway.live.merge_patch import Document
 from gateway.live.record import LiveRecord
+from gateway.scheduling.dispatcher import Dispatcher
 from gateway.store.base import StoreUnavailable
 
-LOOK_AGE_S_MAX: Final = 0.5  # of a look at the schedulers that a document is made of
 MADE_AGE_S_MAX: Final = 0.5  # of a document that another process, or a second reader, gets again
+GAPS_AGE_S_MAX: Final = 5.0  # of service gaps: the metrics of a busy process measure less often
 TELL_S_MAX: Final = 0.3  # for another process to tell of its calls: later is for the next document
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 _SINCE: Final = msgspec.msgpack.Decoder(int)
 _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
-
-Look = Callable[[float], Awaitable[None]]
 
 
 async def _leads() -> bytes | None:
@@ -58,13 +57,23 @@ class Live:
         self._making = asyncio.Lock()
         self._made: Document | None = None
         self._made_at = 0.0
-        self._look: Look
+        self._dispatchers: Callable[[], Mapping[str, Dispatcher]]
+        self._measure_gaps: Callable[[float], Awaitable[None]]
+        self.is_demo_running: Callable[[], bool] = lambda: False
         self._sources: Sources
         self._maker: LiveDocument
 
-    def connect(self, look: Look, make_sources: Callable[[EndedElsewhere], Sources]) -> None:
-        """`look` has the metrics look at the schedulers, unless their latest look is younger than so many seconds."""
-        self._look = look
+    def connect(
+        self,
+        dispatchers: Callable[[], Mapping[str, Dispatcher]],
+        measure_gaps: Callable[[float], Awaitable[None]],
+        make_sources: Callable[[EndedElsewhere], Sources],
+    ) -> None:
+        """`dispatchers` are those whose Schedulers run in this process. `measure_gaps` has service gaps measured,
+        unless the latest are younger than so many seconds.
+        """
+        self._dispatchers = dispatchers
+        self._measure_gaps = measure_gaps
         self._sources = make_sources(self._elsewhere)
         self._maker = LiveDocument(self.record, self._sources)
 
@@ -94,8 +103,8 @@ class Live:
         async with self._making:
             if self._made is not None and loop.time() - self._made_at < MADE_AGE_S_MAX:
                 return self._made
-            was_wanted = self.record.want(loop.time())
-            await self._look(LOOK_AGE_S_MAX if was_wanted else 0.0)
+            await self.record.look_for_viewer(self._dispatchers())
+            await self._measure_gaps(GAPS_AGE_S_MAX)
             await self._ask_others()
             self._made, self._made_at = await self._maker.make(), loop.time()
             return self._made

@@ -4,6 +4,7 @@
 wrong by at most 9 %. Most buckets are empty and not kept: the latencies of one tenant take about a kilobyte.
 """
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import log2
@@ -69,6 +70,5 @@ def quantiles(counts: Mapping[int, int], of: Sequence[float]) -> tuple[float, ..
         return None
     buckets = sorted(counts)
     upto = list(accumulate(counts[each] for each in buckets))
-    ranks = [quantile * upto[-1] for quantile in of]
-    found = [next(bucket for bucket, count in zip(buckets, upto, strict=True) if count >= rank) for rank in ranks]
+    found = (buckets[bisect_left(upto, quantile * upto[-1])] for quantile in of)
     return tuple(LEAST_S * 2 ** ((bucket - 0.5) / PER_OCTAVE) for bucket in found)

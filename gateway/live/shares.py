@@ -6,13 +6,14 @@ of the window asks for all there is, any other for what it got.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
+from math import fsum, inf
+from typing import Final
 
-from gateway.live.windows import ServiceWindow
+from gateway.live.windows import SERVICE, WAITED_S, ServiceWindow
 from policies.fairness.fair_shares import TenantClaim, tiered_shares
-from policies.types import Tenant
+from policies.types import Tenant, TenantView
 
-SHARE_DIGITS = 4  # a hundredth of a percent: a change below it is not worth a message
+SHARE_DIGITS: Final = 4  # a hundredth of a percent: a change below it is not worth a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +26,33 @@ class WindowShares:
     tier_due: Mapping[str, float] = field(default_factory=dict)
 
 
-def shares_of(window: ServiceWindow, tenants: Mapping[str, Tenant], tier_weights: Mapping[str, float]) -> WindowShares:
-    """The shares of these tenants, whose tiers are all in `tier_weights`. A tenant that is gone counts for nobody."""
-    services = {tenant_id: each for tenant_id, each in window.services().items() if tenant_id in tenants}
-    total = sum(services.values())
+def shares_of(
+    window: ServiceWindow, tenants: Mapping[str, tuple[Tenant, TenantView]], tier_weights: Mapping[str, float]
+) -> WindowShares:
+    """The shares of these tenants, whose tiers are all in `tier_weights`; what one that is gone got is left out."""
+    waited_s_min = window.covered_s / 2
+    services: dict[str, float] = {}
+    claims: dict[str, TenantClaim] = {}
+    for tenant_id, amounts in window.amounts.items():
+        if tenant_id in tenants:
+            tenant = tenants[tenant_id][0]
+            service = services[tenant_id] = max(0.0, amounts[SERVICE])
+            demand = inf if amounts[WAITED_S] >= waited_s_min else service
+            claims[tenant_id] = TenantClaim(tenant.weight, demand, tenant.tier_id)
+    total = fsum(services.values())
     if total <= 0:
         return WindowShares()
-    claims = {
-        tenant_id: TenantClaim(
-            tenants[tenant_id].weight,
-            inf if window.has_waited(tenant_id) else service,
-            tenants[tenant_id].tier_id,
-        )
-        for tenant_id, service in services.items()
-    }
     due = tiered_shares(total, tier_weights=tier_weights, tenants=claims)
+    tiers: dict[str, list[str]] = {}
+    for tenant_id, claim in claims.items():
+        tiers.setdefault(claim.tier, []).append(tenant_id)
     return WindowShares(
-        _parts(services, total), _parts(due, total), _by_tier(services, tenants, total), _by_tier(due, tenants, total)
+        _parts(services, total),
+        _parts(due, total),
+        _parts({tier_id: fsum(services[each] for each in of) for tier_id, of in tiers.items()}, total),
+        _parts({tier_id: fsum(due[each] for each in of) for tier_id, of in tiers.items()}, total),
     )
 
 
 def _parts(amounts: Mapping[str, float], total: float) -> dict[str, float]:
     return {member: round(amount / total, SHARE_DIGITS) for member, amount in amounts.items()}
-
-
-def _by_tier(amounts: Mapping[str, float], tenants: Mapping[str, Tenant], total: float) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for tenant_id, amount in amounts.items():
-        tier_id = tenants[tenant_id].tier_id
-        sums[tier_id] = sums.get(tier_id, 0.0) + amount
-    return _parts(sums, total)

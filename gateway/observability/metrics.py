@@ -22,7 +22,7 @@ from gateway.observability.call_counts import CallMeter
 from gateway.observability.instruments import FAMILIES, Family, Histograms, Values
 from gateway.observability.loop_lag import LoopLag
 from gateway.observability.metrics_port import MetricsPort, Page
-from gateway.observability.scheduler_metrics import LookWatch, SchedulerMetrics
+from gateway.observability.scheduler_metrics import LookWatch, SchedulerMetrics, TierGap
 from gateway.scheduling.dispatcher import Dispatcher
 
 AGE_S_MAX: Final = 0.5  # of a look at the schedulers that a second scrape reuses
@@ -69,6 +69,10 @@ class Metrics:
     async def look(self, age_s_max: float) -> None:
         """Look at the schedulers, unless the latest look is younger than `age_s_max` seconds."""
         await self._scheduler_metrics.look(age_s_max)
+
+    def gaps(self, pool: str) -> Mapping[str, TierGap]:
+        """The service gap of the pool's tiers in which tenants have waited side by side, as last measured."""
+        return self._scheduler_metrics.gaps.get(pool, {})
 
     async def serve(self, host: str, port: int, page: Page | None = None) -> str:
         """Open a port for the page alone, without a key; return its URL. `page`: one of several processes. Raises

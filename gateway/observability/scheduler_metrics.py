@@ -8,7 +8,7 @@ time. None of it is on the path of a call.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -46,12 +46,12 @@ class TierGap(NamedTuple):
 class PoolWatch(Protocol):
     """Takes in a look at one pool, besides the metrics."""
 
-    def saw(self, tenants: Sequence[Tenant], views: Mapping[str, TenantView]) -> None:
-        """A slice of the pool's tenants; a tenant that is gone has no view."""
+    def saw(self, views: Mapping[str, TenantView]) -> None:
+        """Some of the pool's tenants."""
         ...
 
-    def ended(self, snapshot: Snapshot, gaps: Mapping[str, TierGap]) -> None:
-        """All tenants were seen; `snapshot` has none of them, `gaps` are by tier."""
+    def ended(self) -> None:
+        """All tenants were seen."""
         ...
 
 
@@ -98,6 +98,8 @@ class SchedulerMetrics:
         self._generation = 0  # of Schedulers
         self._charged: defaultdict[Family, Values] = defaultdict(dict)  # the counters
         self.seen: Mapping[Family, Values] = {}
+        self.gaps: dict[str, Mapping[str, TierGap]] = {}
+        """By pool and tier, of the tiers in which tenants have waited side by side."""
         self._looking = asyncio.Lock()
         self._looked_at = float("-inf")
 
@@ -112,7 +114,7 @@ class SchedulerMetrics:
         """Look at all pools repeatedly, until cancelled."""
         while True:
             began = time.process_time()
-            await self.look(INTERVAL_S / 2)  # a viewer of the live page may just have looked
+            await self.look()
             await asyncio.sleep(max(INTERVAL_S, (time.process_time() - began) / TIME_RATIO_MAX))
 
     async def look(self, age_s_max: float = 0.0) -> None:
@@ -152,14 +154,14 @@ class SchedulerMetrics:
                     )
                     self._see_tenant((pool, tenant.id), view, look)
             if watch is not None:
-                watch.saw(tenants, views)
+                watch.saw(views)
             await asyncio.sleep(0)
         seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
-        gaps = self._see_gaps(pool, snapshot, standings)
-        for tier_id, gap in gaps.items():
-            _see_gap((pool, tier_id), gap, seen)
         if watch is not None:
-            watch.ended(snapshot, gaps)
+            watch.ended()
+        self.gaps[pool] = self._see_gaps(pool, snapshot, standings)
+        for tier_id, gap in self.gaps[pool].items():
+            _see_gap((pool, tier_id), gap, seen)
 
     def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
         pool, tenant_id = of

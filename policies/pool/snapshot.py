@@ -26,15 +26,17 @@ def take_snapshot(
     tenant_ids: Iterable[str] | None,
 ) -> Snapshot:
     """A snapshot of the pool; the accounts must be settled. Takes time in proportion to tenants and requests. With
-    `tenant_ids` (None: all) it takes time in proportion to these, and has no tiers, requests and slack.
+    `tenant_ids` (None: all) it takes time in proportion to these, and has no tiers, requests and slack; with any, it
+    has no backends either.
     """
+    tenant_ids = None if tenant_ids is None else list(tenant_ids)
     tokens_max = fleet.limits.sums()[1]
     overview = Snapshot(
         now=now,
         queued_requests=len(queues),
         queued_bytes=queues.body_bytes,
         in_flight_requests=len(ledger.in_flight),
-        backends=fleet.views(),
+        backends={} if tenant_ids else fleet.views(),
         attainment={tier_id: attainment.of_tier(tier_id) for tier_id in tier_ids},
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
     )

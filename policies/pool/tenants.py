@@ -152,16 +152,22 @@ class Tenants:
             queue = self.queues.of(tenant_id)
             first = next(iter(queue.requests.values()), None)
             served = ledger.served(tenant_id)
-            records = [fair_queue.order.service_record(state.tenant) for fair_queue in fair_queues]
+            counter, rank, tokens, competes = 0.0, 0.0, 0, False
+            for fair_queue in fair_queues:
+                account = fair_queue.order.service_record(state.tenant)
+                counter += account.counter
+                rank += account.rank
+                tokens += fair_queue.use(tenant_id).tokens
+                competes = competes or fair_queue.competes(tenant_id)
             views[tenant_id] = TenantView(
                 queued_requests=len(queue.requests),
                 queued_bytes=queue.body_bytes,
                 in_flight_requests=state.in_flight,
-                in_flight_tokens=sum(fair_queue.use(tenant_id).tokens for fair_queue in fair_queues),
+                in_flight_tokens=tokens,
                 service=served.service,
-                counter=sum(record.counter for record in records),
-                rank=sum(record.rank for record in records),
-                waiting_spell=state.spells if any(fair_queue.competes(tenant_id) for fair_queue in fair_queues) else 0,
+                counter=counter,
+                rank=rank,
+                waiting_spell=state.spells if competes else 0,
                 slack_s_min=slacks_s.get(tenant_id),
                 attainment=attainment(tenant_id),
                 used=Usage(served.prompt_tokens, served.cached_tokens, served.output_tokens),

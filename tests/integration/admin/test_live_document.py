@@ -7,7 +7,7 @@ import zlib
 
 import aiohttp
 from admin_rig import admin
-from gateway_rig import SLOW, bearer, call, engine, until
+from gateway_rig import FAST, SLOW, bearer, call, engine, until
 from live_viewer import EVENTS, Viewer, merged, without_nulls
 
 from gateway.admin.live_page_models import LivePageDocument
@@ -113,3 +113,34 @@ async def test_a_stream_needs_a_key_and_ends_when_the_key_is_revoked(tmp_path):
                     while await response.content.readany():
                         pass
             assert api.rig.gateway.live.feed.viewers == 0
+
+
+async def test_the_service_gap_of_tenants_that_wait_stands_beside_its_bound(tmp_path):
+    async with engine(**FAST) as server:
+        gpu = {"name": "gpu", "url": server.url, "requests_running_max": 2, "kv_tokens_max": 4096}
+        async with admin(tmp_path, gpu) as api:
+            keys = [bearer(await api.key_for(each)) for each in ("declared", "other") if await make(api, each)]
+            flood = [asyncio.ensure_future(keep_calling(api, key)) for key in keys for _ in range(8)]
+            async with stream(api) as response:
+                shown = await Viewer(response).until(has_gap)
+            for each in flood:
+                each.cancel()
+            await asyncio.gather(*flood, return_exceptions=True)
+    (pool,) = shown["pools"].values()
+    tier = pool["tiers"]["default"]
+    assert 0 <= tier["gap"] <= tier["bound"]
+    assert 0 < tier["jain"] <= 1
+    assert tier["share"][0] == tier["due"][0] == 1.0
+
+
+async def make(api, tenant):
+    return tenant == "declared" or (await api.post("/tenants", {"id": tenant})).status == 201
+
+
+async def keep_calling(api, key):
+    while True:
+        await api.rig.post(call(max_tokens=30), headers=key)
+
+
+def has_gap(document):
+    return any(tier.get("gap") is not None for pool in document["pools"].values() for tier in pool["tiers"].values())

@@ -1,0 +1,174 @@
+"""Calls that ended: latencies of 15 minutes by tenant, refusals of a minute by reason; of one process and of many."""
+
+import time
+from random import Random
+
+import msgspec
+import pytest
+
+from gateway.live import ended as module
+from gateway.live.ended import LATENCY_PART_S, REFUSAL_PART_S, EndedCalls, EndedChanges, EndedElsewhere
+from gateway.live.recent_counts import bucket_of, quantiles
+from gateway.observability.telemetry import CallTrace
+from policies.types import Outcome, Reason, Usage
+
+
+class Clock:
+    def __init__(self):
+        self.now = 10_000.0
+
+    def __call__(self):
+        return self.now
+
+
+def make(clock=None):
+    return EndedCalls({"tiny": "p", "other": "q"}.get, clock=clock or Clock())
+
+
+def stream(tenant="a", ttft_s=0.2, tpot_s=0.05, *, tokens=11, model="tiny", outcome=Outcome.COMPLETED):
+    trace = CallTrace("/v1/chat/completions", tenant_id=tenant, tier_id="t", model=model, stream=True, status=200)
+    ended_s = time.perf_counter()
+    trace.first_token_s = ended_s - tpot_s * (tokens - 1)
+    trace.started_s = trace.first_token_s - ttft_s
+    trace.usage, trace.outcome = Usage(5, 0, tokens), outcome
+    return trace
+
+
+def refusal(tenant="a", reason=Reason.QUEUE_FULL, model="tiny", tier="t"):
+    return CallTrace(
+        "/v1/chat/completions", tenant_id=tenant, tier_id=tier, model=model, status=429, reason=reason
+    )  # fmt: skip
+
+
+def test_quantiles_are_right_within_nine_percent_over_seven_orders_of_magnitude():
+    rng = Random(4)
+    for scale in (0.0005, 0.01, 1.0, 300.0):
+        values = sorted(scale * rng.lognormvariate(0, 0.7) for _ in range(4000))
+        counts = {}
+        for each in values:
+            counts[bucket_of(each)] = counts.get(bucket_of(each), 0) + 1
+        for of, found in zip((0.5, 0.99), quantiles(counts, (0.5, 0.99)), strict=True):
+            assert found == pytest.approx(values[int(of * len(values)) - 1], rel=0.1)
+
+
+def test_latencies_are_of_the_tenant_and_the_pool():
+    calls = make()
+    for ttft_s in (0.1, 0.2, 0.9):
+        calls.ended(stream(ttft_s=ttft_s))
+    calls.ended(stream("b", ttft_s=5.0))
+    calls.ended(stream(ttft_s=7.0, model="other"))
+    (median, high), tpot_s = calls.latencies("p", "a")
+    assert (median, high) == (pytest.approx(0.2, rel=0.1), pytest.approx(0.9, rel=0.1))
+    assert tpot_s[0] == pytest.approx(0.05, rel=0.1)
+    assert calls.latencies("p", "b")[0][0] == pytest.approx(5.0, rel=0.1)
+    assert calls.latencies("p", "nobody") == (None, None)
+
+
+def test_a_stream_that_was_cut_has_a_ttft_and_no_tpot():
+    calls = make()
+    calls.ended(stream(outcome=Outcome.CLIENT_DISCONNECTED))
+    ttft_s, tpot_s = calls.latencies("p", "a")
+    assert ttft_s is not None
+    assert tpot_s is None
+
+
+def test_refusals_are_counted_by_reason_for_a_minute():
+    clock = Clock()
+    calls = make(clock)
+    for reason in (Reason.QUEUE_FULL, Reason.QUEUE_FULL, Reason.RATE_LIMITED):
+        calls.ended(refusal(reason=reason))
+    calls.ended(refusal("b", Reason.SHED, model="other"))
+    assert calls.refused("p") == {"queue_full": 2, "rate_limited": 1}
+    assert calls.refused("q") == {"shed": 1}
+    assert (calls.refused_of("p", "a"), calls.refused_of("p", "b"), calls.refused_of("q", "b")) == (3, 0, 1)
+    clock.now += 59
+    assert calls.refused("p") == {"queue_full": 2, "rate_limited": 1}
+    clock.now += 1 + 2 * REFUSAL_PART_S
+    assert calls.refused("p") == {}
+    assert calls.refused_of("p", "a") == 0
+
+
+def test_a_call_that_found_no_pool_is_counted_nowhere():
+    calls = make()
+    calls.ended(refusal(tier=None))
+    calls.ended(refusal(model="gone"))
+    assert calls.changes(0).rows == []
+
+
+def test_latencies_are_forgotten_after_a_quarter_of_an_hour():
+    clock = Clock()
+    calls = make(clock)
+    calls.ended(stream(ttft_s=4.0))
+    clock.now += 15 * 60 - 1
+    calls.ended(stream(ttft_s=0.1))
+    assert calls.latencies("p", "a")[0][1] == pytest.approx(4.0, rel=0.1)
+    clock.now += LATENCY_PART_S + 1
+    calls.refused("p")
+    assert calls.latencies("p", "a")[0][1] == pytest.approx(0.1, rel=0.1)
+
+
+def test_tenants_without_end_take_no_more_than_so_many_rows_and_idle_ones_give_theirs_back(monkeypatch):
+    monkeypatch.setattr(module, "ROWS_MAX", 50)
+    clock = Clock()
+    calls = make(clock)
+    for number in range(500):
+        calls.ended(refusal(f"t{number}"))
+    assert len(calls.changes(0).rows) == 50
+    assert calls.refused("p") == {"queue_full": 50}
+    clock.now += 200.0
+    calls.refused("p")
+    clock.now += REFUSAL_PART_S
+    for number in range(500, 540):
+        calls.ended(refusal(f"t{number}"))
+    assert {row.tenant for row in calls.changes(0).rows if row.refused} == {f"t{number}" for number in range(500, 540)}
+
+
+# -- several processes -----------------------------------------------------------------------------------------------
+
+
+def tell(here, member, calls):
+    """As the leader asks: over the wire."""
+    changes = calls.changes(here.since(member))
+    here.told(member, msgspec.msgpack.decode(msgspec.msgpack.encode(changes), type=EndedChanges))
+    return changes
+
+
+def test_the_leader_has_the_latencies_and_refusals_of_all_members():
+    own, others = make(), [make(), make()]
+    here = EndedElsewhere(own)
+    for calls, ttft_s in zip((own, *others), (0.1, 0.2, 3.0), strict=True):
+        calls.ended(stream(ttft_s=ttft_s))
+        calls.ended(refusal())
+    for name, calls in zip(("m1", "m2"), others, strict=True):
+        tell(here, name, calls)
+    (median, high), _ = here.latencies("p", "a")
+    assert (median, high) == (pytest.approx(0.2, rel=0.1), pytest.approx(3.0, rel=0.1))
+    assert here.refused("p") == {"queue_full": 3}
+    assert here.refused_of("p", "a") == 3
+    here.retain(["m2"])
+    assert here.refused("p") == {"queue_full": 2}
+
+
+def test_a_member_tells_only_what_has_changed_and_that_something_is_over():
+    clock = Clock()
+    calls, here = make(clock), EndedElsewhere(make(clock))
+    calls.ended(refusal("a"))
+    calls.ended(refusal("b"))
+    assert len(tell(here, "m", calls).rows) == 2
+    assert tell(here, "m", calls).rows == []
+    calls.ended(refusal("b"))
+    assert [row.tenant for row in tell(here, "m", calls).rows] == ["b"]
+    assert here.refused_of("p", "b") == 2
+    clock.now += 100.0
+    tell(here, "m", calls)
+    assert (here.refused("p"), here.refused_of("p", "b")) == ({}, 0)
+
+
+def test_a_process_that_takes_the_place_of_another_of_its_name_replaces_what_that_told():
+    first, here = make(), EndedElsewhere(make())
+    first.ended(refusal("a"))
+    tell(here, "m", first)
+    second = make()
+    second.ended(refusal("b"))
+    tell(here, "m", second)
+    assert (here.refused_of("p", "a"), here.refused_of("p", "b")) == (0, 1)

@@ -1,0 +1,223 @@
+"""Viewers of the live document, over real sockets: one document for all, none without them, little for the silent."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import socket
+import tracemalloc
+import zlib
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gateway.live import feed as module
+from gateway.live.events import GZIP_HEAD, encode
+from gateway.live.feed import BEHIND_MAX, LiveViewers, TooManyViewers
+from gateway.store.base import StoreUnavailable
+
+EVERY_S = 0.02
+
+
+class Source:
+    """Makes a document of so many tenants; all of them change each time."""
+
+    def __init__(self, tenants=3, *, text="x"):
+        self.tenants, self.text = tenants, text
+        self.made = 0
+        self.fails = None
+
+    async def __call__(self):
+        if self.fails is not None:
+            raise self.fails
+        self.made += 1
+        tenants = {
+            f"t{number}": {"text": f"{self.made}{self.text}", "made": self.made} for number in range(self.tenants)
+        }
+        return {"at": float(self.made), "pools": {"p": {"tenants": tenants}}}
+
+
+@contextlib.asynccontextmanager
+async def served(source, *, every_s=EVERY_S, is_allowed=lambda: True):
+    feed = LiveViewers(source, every_s=every_s)
+
+    async def handle(request):
+        try:
+            return await feed.stream(request, {}, is_allowed)
+        except TooManyViewers:
+            return web.Response(status=429)
+
+    server = web.Server(handle)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    async with aiohttp.ClientSession() as session:
+        yield feed, port, lambda **headers: session.get(f"http://127.0.0.1:{port}/", headers=headers)
+    await feed.stop()
+    await runner.cleanup()
+
+
+async def events(response, count):
+    text = b""
+    async with asyncio.timeout(20):
+        while text.count(b"\n\n") < count:
+            piece = await response.content.readany()
+            assert piece, "the stream has ended"
+            text += piece
+    return [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.decode().split("\n\n")[:count]]
+
+
+async def until(condition, timeout_s=20.0):
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what it waits for has no event
+            await asyncio.sleep(0.005)
+
+
+async def test_nothing_is_made_without_a_viewer_and_no_more_when_the_last_has_left():
+    source = Source()
+    async with served(source) as (feed, _, get):
+        await asyncio.sleep(10 * EVERY_S)
+        assert source.made == 0
+        async with get() as response:
+            await events(response, 3)
+        await until(lambda: not feed.viewers)
+        await asyncio.sleep(3 * EVERY_S)
+        made = source.made
+        await asyncio.sleep(10 * EVERY_S)
+        assert source.made == made
+        async with get() as response:
+            (first,) = await events(response, 1)
+            assert first["event"] == "state"
+            assert json.loads(first["data"])["pools"]["p"]["tenants"]["t0"]["made"] > made
+
+
+async def test_all_viewers_share_each_document_and_get_the_same_events():
+    source = Source()
+    async with served(source) as (_, _, get), contextlib.AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(get()) for _ in range(10)]
+        read = await asyncio.gather(*(events(each, 8) for each in streams))
+        assert source.made < 8 * 3, "ten viewers cost as many documents as one"
+    patches = [{each["id"]: each["data"] for each in viewer if each["event"] == "patch"} for viewer in read]
+    shared = set.intersection(*(set(each) for each in patches))
+    assert len(shared) >= 5
+    assert all(len({each[number] for each in patches}) == 1 for number in shared)
+    for viewer in read:
+        assert [each["event"] for each in viewer] == ["state"] + 7 * ["patch"]
+        assert [int(each["id"]) for each in viewer] == sorted({int(each["id"]) for each in viewer})
+
+
+async def test_compressed_events_are_one_gzip_stream_whenever_a_viewer_begins():
+    source = Source(tenants=100, text="y" * 2000)
+    async with served(source) as (_, port, get), get() as response:
+        await events(response, 4)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.0\r\naccept-encoding: gzip\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        inflater, text = zlib.decompressobj(16 + zlib.MAX_WBITS), b""
+        async with asyncio.timeout(20):
+            while text.count(b"\n\n") < 3:
+                text += inflater.decompress(await reader.read(1 << 16))
+        writer.close()
+    blocks = text.split(b"\n\n")
+    assert blocks[0].startswith(b"event: state\n")
+    assert blocks[1].startswith(b"event: patch\n")
+    assert json.loads(blocks[0].split(b"data: ", 1)[1])["pools"]["p"]["tenants"].keys() == {f"t{n}" for n in range(100)}
+
+
+async def test_every_event_inflates_by_itself():
+    event = await encode("patch", 7, {"a": list(range(50_000))}, deflates=True)
+    for before in (b"", (await encode("state", 6, {"b": 1}, deflates=True)).deflated):
+        text = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(GZIP_HEAD + before + event.deflated)
+        assert text.endswith(event.plain)
+
+
+async def test_a_viewer_that_does_not_read_is_dropped_with_bounded_memory_and_others_go_on():
+    source = Source(tenants=50, text="z" * 20_000)  # a megabyte an event
+    async with (
+        served(source, every_s=0.1) as (feed, port, get),
+        contextlib.AsyncExitStack() as stack,
+        get() as response,
+    ):
+        await events(response, 1)
+        gc.collect()
+        tracemalloc.start()
+        for _ in range(5):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await until(lambda: feed.viewers == 6)
+        reading = asyncio.create_task(events(response, 30))
+        await until(lambda: feed.viewers == 1, timeout_s=40.0)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert [each["event"] for each in await reading].count("patch") >= 29
+    event_bytes = 50 * 20_000
+    # Shared: what waits, and the documents that are compared. Each: one event on its way.
+    assert most < (BEHIND_MAX + 12 + 5 * 2) * event_bytes
+
+
+async def test_a_viewer_that_may_see_it_no_more_is_disconnected(monkeypatch):
+    monkeypatch.setattr(module, "ALLOWED_S", 0.05)
+    allowed = [True]
+    source = Source()
+    async with served(source, every_s=30.0, is_allowed=lambda: allowed[0]) as (feed, _, get), get() as response:
+        await events(response, 1)
+        allowed[0] = False
+        await until(lambda: not feed.viewers)
+        with pytest.raises(aiohttp.ClientError):
+            await asyncio.wait_for(response.content.read(), 10)
+
+
+async def test_no_more_than_so_many_viewers_are_served(monkeypatch):
+    monkeypatch.setattr(module, "VIEWERS_MAX", 2)
+    async with served(Source()) as (_, _, get), get() as one, get() as two:
+        await events(one, 1)
+        await events(two, 1)
+        async with get() as three:
+            assert three.status == 429
+
+
+async def test_while_no_process_leads_viewers_keep_what_they_have_and_go_on_after():
+    source = Source()
+    async with served(source) as (feed, _, get), get() as response:
+        await events(response, 2)
+        source.fails = StoreUnavailable("no process leads now")
+        made = source.made
+        await asyncio.sleep(10 * EVERY_S)
+        assert feed.viewers == 1
+        source.fails = None
+        await until(lambda: source.made > made)
+        assert (await events(response, 1))[0]["event"] == "patch"
+
+
+async def test_a_comment_is_sent_where_nothing_changes(monkeypatch):
+    monkeypatch.setattr(module, "COMMENT_S", 0.1)
+
+    async def same():
+        return {"at": asyncio.get_running_loop().time(), "pools": {}}
+
+    async with served(same) as (_, _, get), get() as response:
+        first = await events(response, 1)
+        assert first[0]["event"] == "state"
+        text = b""
+        async with asyncio.timeout(20):
+            while text.count(b"\n\n") < 2:
+                text += await response.content.readany()
+        assert text.startswith(b": nothing has changed\n\n")
+        assert b"event" not in text
+
+
+async def test_a_failure_drops_the_viewers_and_the_next_ones_are_served(caplog):
+    source = Source()
+    async with served(source) as (feed, _, get):
+        async with get() as response:
+            await events(response, 1)
+            source.fails = ValueError("a mistake")
+            await until(lambda: not feed.viewers)
+        source.fails = None
+        async with get() as response:
+            assert (await events(response, 1))[0]["event"] == "state"
+    assert "could not be made" in caplog.text
