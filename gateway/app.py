@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from aiohttp import web
 
-from backends.engine.server import EngineOptions, EngineServer
 from backends.poll import PollTimes
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
@@ -70,11 +69,10 @@ from gateway.store.base import Store
 from policies.scheduler import Scheduler
 from policies.scheduler_protocol import SchedulerProtocol
 
-if TYPE_CHECKING:
-    from gateway.observability.tracing import Tracing
-
-if TYPE_CHECKING:  # loaded only where bearer tokens (JWT) are configured
+if TYPE_CHECKING:  # loaded only where they are on
+    from backends.engine.server import EngineServer
     from gateway.identity.tokens import Tokens
+    from gateway.observability.tracing import Tracing
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
@@ -382,6 +380,8 @@ class Gateway:
         return make_scheduler(self._scheduling_of(pool), tiers=config.policy_tiers(), queue=config.queue)
 
     async def _embedded_engine(self) -> BackendSpec:
+        from backends.engine.server import EngineOptions, EngineServer  # noqa: PLC0415 - a tenth of the time of a start
+
         engine = self._config.engine
         options = EngineOptions(
             model=engine.model,
@@ -414,11 +414,13 @@ def serve(config: Config, config_file: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT. SIGTERM drains first; a second SIGTERM ends the drain. State is stored next to the
     configuration file unless that file sets another place. Raises what `Gateway.start` raises.
     """
+    gc.freeze()  # modules stay, so no collection looks at them
     configure_logging(config.log.level, config.log.format)
     log.info("the configuration is %s", config_file or "the environment and the defaults: no file")
     if config.workers != 1:
         from gateway.workers_app import serve_workers  # noqa: PLC0415 - only where it is set
 
+        gc.enable()
         serve_workers(config, config_file)
         return
     uvloop.run(serve_one(config, config_file, make_gateway))
@@ -494,6 +496,7 @@ def _spare_collections() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(*GC_THRESHOLDS)
 
 

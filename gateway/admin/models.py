@@ -44,7 +44,9 @@ ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]
 
 
 class Fields(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
+    )
 
 
 class StoredResource(Fields):

@@ -1,8 +1,10 @@
 """Admin port: assembles the routes over the registry and the running gateway, the sign-in, and the listener."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -31,7 +33,6 @@ from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import first_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
-from gateway.identity.tokens import Tokens
 from gateway.live.live import Live
 from gateway.ports.listener import Listener
 from gateway.scheduling.pools import Pools
@@ -41,6 +42,9 @@ from gateway.state.resource_kinds import ApiKey
 from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from gateway.web.files import StaticFiles
+
+if TYPE_CHECKING:
+    from gateway.identity.tokens import Tokens
 
 FIRST_KEY = "key-file"  # its caller's name in the audit log
 STOP_S_MAX = 1.0
@@ -73,7 +77,7 @@ class AdminPort:
         parts: Parts,
         *,
         secret: bytes,
-        tokens: Tokens[AdminIssuer, Caller] | None = None,
+        tokens: "Tokens[AdminIssuer, Caller] | None" = None,
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
         ask_leader: AskLeader | None = None,
         has_first_key: bool = True,
@@ -155,13 +159,16 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
     ]
 
+    described: list[AdminAnswer] = []
+
     async def describe(_asked: AdminRequest) -> AdminAnswer:
-        return described
+        if not described:  # it takes a tenth of a second, so the first that asks waits for it and no start does
+            described.append(AdminAnswer(JsonObject(await asyncio.to_thread(document, table))))
+        return described[0]
 
     own = Route(
         method="GET", path="/openapi.json", role=Role.VIEWER, summary="This document (OpenAPI 3.1).", run=describe,
         answer=JsonObject,
     )  # fmt: skip
     table = [*found, own]
-    described = AdminAnswer(JsonObject(document(table)))
     return table

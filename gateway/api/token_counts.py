@@ -20,12 +20,12 @@ from itertools import islice
 from math import ceil
 from pathlib import Path
 from types import FunctionType
-from typing import Any
-
-import tiktoken
-from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]
+from typing import TYPE_CHECKING, Any
 
 from backends.meters.events import TOKENS_PER_BYTE
+
+if TYPE_CHECKING:
+    import tiktoken
 
 TOKENS_PER_BYTE_AT_FIRST = 1 / 3
 TOKENS_PER_BYTE_MAX = 4.0
@@ -106,7 +106,7 @@ class LearntPromptTokens:
 class ExactPromptTokens:
     """Exact counts by one encoding, for deployments whose models share a vocabulary."""
 
-    def __init__(self, encoding: tiktoken.Encoding) -> None:
+    def __init__(self, encoding: "tiktoken.Encoding") -> None:
         self._encoding = encoding
 
     async def count(self, text: str) -> int | None:
@@ -176,10 +176,12 @@ def read_ranks(path: Path) -> Ranks:
     return Ranks(merges=merges, sha256=hashlib.sha256(data).hexdigest())
 
 
-def make_encoding(ranks: Ranks, *, encoding: str, pattern: str | None) -> tiktoken.Encoding:
+def make_encoding(ranks: Ranks, *, encoding: str, pattern: str | None) -> "tiktoken.Encoding":
     """Build the named encoding; where a pattern is given, an encoding of these ranks and the pattern. Raises
     ValueError.
     """
+    import tiktoken  # noqa: PLC0415 - 2 MB, only for exact counts
+
     if pattern is not None:
         return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks.merges, special_tokens={})
     return tiktoken.Encoding(**_named(encoding, ranks))
@@ -190,6 +192,8 @@ def _named(encoding: str, ranks: Ranks) -> dict[str, Any]:
         if ranks.sha256 != expected_hash:
             raise ValueError(f"the ranks file is not that of {encoding}: its SHA-256 is {ranks.sha256}")
         return ranks.merges
+
+    from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]  # noqa: PLC0415
 
     # tiktoken's own definition of the encoding, with the local file in place of its download.
     constructor = ENCODING_CONSTRUCTORS[encoding]

@@ -1,6 +1,5 @@
 """The command `fairlead bench`. It imports what it needs when it runs, so that --help is quick."""
 
-import asyncio
 import json
 from dataclasses import asdict
 from typing import Annotated
@@ -36,6 +35,8 @@ def bench(
     lets tenants of different weights ask for more than there is. The server is under load meanwhile. Ctrl-C ends it
     with what there is.
     """
+    import asyncio  # noqa: PLC0415
+
     from pydantic import SecretStr  # noqa: PLC0415
 
     from gateway.bench import report, run  # noqa: PLC0415

@@ -1,6 +1,5 @@
 """The command `fairlead calibrate`. It imports what it needs when it runs, so that --help is quick."""
 
-import asyncio
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -42,6 +41,8 @@ def calibrate(
     it with what there is. With --out, windows that were too few are kept beside that file: the next run goes on from
     them.
     """
+    import asyncio  # noqa: PLC0415
+
     from gateway.calibrate import bar, kept_windows, run  # noqa: PLC0415
     from gateway.calibrate.asking import spec_of  # noqa: PLC0415
     from gateway.calibrate.load import CalibrationError  # noqa: PLC0415
