@@ -6,7 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale bench-live lock clean
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale bench-live lock clean
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -57,6 +57,9 @@ test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where th
 
 test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
 	$(BIN)/python -m tests.calm $(ONLY)
+
+test-calm-own: $(STAMP)  ## of test-calm, the tests that make test does not run
+	$(BIN)/python -m tests.calm --own
 
 test-calm-mutants: $(STAMP)  ## take mechanisms of the gateway out, one by one, and see a test of their check fail; ONLY="5 12"
 	$(BIN)/python -m tests.mutants.calm $(ONLY)

@@ -2,6 +2,7 @@
 
     python -m tests.calm              all checks but the long ones: first those that share the machine, then the timed
     python -m tests.calm 5 12         those of these checks
+    python -m tests.calm --own        those in tests/calm: the others run in `make test` too
     python -m tests.calm --long       the long ones: a soak
     python -m tests.calm --page       write docs/results/calm.md and docs/security.md of the recorded figures
 
@@ -20,13 +21,14 @@ from tests.calm.table import FIGURES, FIGURES_PAGE, PROMISES_PAGE, ROOT, figures
 NO_TESTS = 5  # pytest's exit code
 
 
-def run(numbers: set[int]) -> int:
+def run(numbers: set[int], *, is_own: bool) -> int:
     checks = [check for check in read_table() if not numbers or check.number in numbers]
     tests = list(dict.fromkeys(test for check in checks for test in check.tests))
-    many = pytest.main(
-        ["-q", "-n", "2", "--dist", "worksteal", "-m", "not long and not alone", *tests], plugins=[Recorder()]
-    )
     ours = [test for test in tests if test.startswith("tests/calm/")]
+    together = ours if is_own else tests
+    many = pytest.main(
+        ["-q", "-n", "2", "--dist", "worksteal", "-m", "not long and not alone", *together], plugins=[Recorder()]
+    )
     timed = pytest.main(["-q", "-m", "alone and not long", *ours], plugins=[Recorder()]) if ours else 0
     return max(0 if code == NO_TESTS else int(code) for code in (many, timed))
 
@@ -45,12 +47,13 @@ def write_pages() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.calm", description="Runs the checks, or writes their pages.")
     parser.add_argument("numbers", nargs="*", type=int, help="checks to run; none: all but the long ones")
+    parser.add_argument("--own", action="store_true", help="leave out tests that `make test` runs, too")
     parser.add_argument("--long", action="store_true", help="run the long ones")
     parser.add_argument("--page", action="store_true", help="write the pages of the recorded figures")
     asked = parser.parse_args()
     if asked.page:
         return write_pages()
-    return run_long() if asked.long else run(set(asked.numbers))
+    return run_long() if asked.long else run(set(asked.numbers), is_own=asked.own)
 
 
 if __name__ == "__main__":
