@@ -65,9 +65,9 @@ def figures_page(checks: Iterable[Check], run: Mapping[str, Any]) -> str:
     lines = [
         "# 64 checks, with the figures of their tests",
         "",
-        "`make test-calm test-calm-mutants test-soak calm-page` writes this page from what was recorded. A count or a ratio is",
-        "asserted as its target says. A time is measured on a machine that others use too, so it stands beside its",
-        "target, and its test asserts the margin.",
+        "`make test-calm test-calm-mutants test-soak calm-page` writes this page from what was recorded. A count or a",
+        "ratio is asserted as its target says. A time is measured on a machine that others use, too, so it stands",
+        "beside its target, and its test asserts the margin.",
         "",
         f"Last run: {run['day']}, commit {run['commit']}, {run['machine']}.",
         "",
