@@ -1,10 +1,11 @@
 """Hours of load in which a tenth of all clients disconnect: memory, descriptors and tasks stay flat.
 
-`SOAK_S=1800 make test-soak` is the whole; the default is 300 s.
+`SOAK_S=1800 make test-soak` is the whole; the default is 900 s.
 
-Memory rises while caches fill and code runs for the first time, and then less and less. So the soak is cut into ten
-windows, and is judged from the first one in which memory rose by at most a quarter of the steepest window before it. A
-leak has no such window: all of its windows rise alike.
+Memory rises while caches fill and code runs for the first time, and then less and less. So the soak is cut into windows
+of three minutes, and is judged from the first one in which memory rose by at most a quarter of the steepest window before
+it. A leak has no such window: all of its windows rise alike. Shorter windows find pauses: measured over 30 minutes, RSS
+rose by 3.4 MB in 90 s, stood still for 150 s, rose by 2.3 MB in 120 s, by 0.5 MB until 600 s, and then no more.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from gateway_rig import CHAT, call, engine, running, until
 
 from tests.calm.rig import MIB, Watch, descriptors, rss_bytes
 
-SOAK_S = float(os.environ.get("SOAK_S", "300"))
+SOAK_S = float(os.environ.get("SOAK_S", "900"))
 CLIENTS = 12
 SLOTS = 20  # of which the clients use 60 %
 LEAVE_RATIO = 0.1
@@ -29,15 +30,14 @@ ARENA = (
     MIB  # CPython's allocator takes so much at once (ARENA_SIZE of Objects/obmalloc.c): all that a short soak may rise
 )
 LOOK_S = 1.0
-WINDOWS = 10
+WINDOW_S = 180.0
 SETTLED_RATIO = 0.25
-JUDGED_MIN = 4  # windows
+JUDGED_WINDOWS_MIN = 2
 
 
 def warm_from(samples):
     """The index from which samples (of seconds, RSS, ...) are judged; None where memory rises as fast all the time."""
-    size = len(samples) // WINDOWS
-    steepest = 0.0
+    size, steepest = round(WINDOW_S / LOOK_S), 0.0
     for start in range(0, len(samples) - size, size):
         rise = samples[start + size][1] - samples[start][1]
         seconds = samples[start + size][0] - samples[start][0]
@@ -48,11 +48,11 @@ def warm_from(samples):
 
 
 def test_a_leak_is_never_warm_and_what_settles_is():
-    leak = [(second, second * 10_000) for second in range(300)]
+    leak = [(second, second * 10_000) for second in range(1800)]
     assert warm_from(leak) is None
-    settles = [(second, 3 * MIB * (1 - 2 ** (-second / 20))) for second in range(300)]
-    assert warm_from(settles) in (30, 60)
-    assert warm_from([(second, 0) for second in range(300)]) == 0
+    settles = [(second, 3 * MIB * (1 - 2 ** (-second / 60))) for second in range(1800)]
+    assert warm_from(settles) == 180
+    assert warm_from([(second, 0) for second in range(1800)]) == 0
 
 
 @pytest.mark.long
@@ -98,6 +98,6 @@ async def test_nothing_grows(tmp_path, figure):
     figure(4, "RSS rise in the warm-up", (warm[0][1] - samples[0][1]) / MIB, "MB")
     figure(4, "slope of RSS", 600 * slope / MIB, "MB per 10 min", target="< 1")
     figure(4, "most descriptors in the second half over the first", fds[1] / fds[0], target="1")
-    assert judged_s >= JUDGED_MIN / WINDOWS * SOAK_S, "the warm-up took too long for this soak"
+    assert judged_s >= JUDGED_WINDOWS_MIN * WINDOW_S, "the warm-up took too long for this soak"
     assert slope < SLOPE_MAX if SOAK_S >= WHOLE_S else rise < SLOPE_MAX * judged_s + ARENA
     assert fds[1] <= fds[0] + 4

@@ -23,7 +23,7 @@ async def test_the_call_reaches_the_configured_backend_with_its_own_credential_a
 
     decoy = await asyncio.start_server(decoy_serve, "127.0.0.1", 0)
     there = f"127.0.0.1:{decoy.sockets[0].getsockname()[1]}"
-    async with scripted() as backend:
+    async with decoy, scripted() as backend:
         entry = {"name": "b0", "url": backend.url, "api_key": "sk-of-the-backend"}
         async with gateway(entry) as rig, wire(rig) as connection:
             body, headers, path = call(), [f"Authorization: Bearer {KEY}"], CHAT
@@ -45,4 +45,3 @@ async def test_the_call_reaches_the_configured_backend_with_its_own_credential_a
             assert there not in str(asked.headers)
             figure(49, f"connections to the place that {way} name", len(reached), target="0")
             assert reached == []
-    decoy.close()
