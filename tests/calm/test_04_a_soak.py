@@ -3,9 +3,10 @@
 `SOAK_S=1800 make test-soak` is the whole; the default is 900 s.
 
 Memory rises while caches fill and code runs for the first time, and then less and less. So the soak is cut into windows
-of three minutes, and is judged from the first one in which memory rose by at most a quarter of the steepest window before
-it. A leak has no such window: all of its windows rise alike. Shorter windows find pauses: measured over 30 minutes, RSS
-rose by 3.4 MB in 90 s, stood still for 150 s, rose by 2.3 MB in 120 s, by 0.5 MB until 600 s, and then no more.
+of three minutes, and is judged from the first one in which memory rose by at most a quarter of the steepest window
+before it. A leak has no such window: all its windows rise alike. Shorter windows find pauses: measured over half an
+hour, RSS rose by 3.4 MB in 90 s, stood still for 150 s, rose by 2.3 MB in 120 s, by 0.5 MB until 600 s, and then by 0.5
+MB in 10 minutes.
 """
 
 import asyncio

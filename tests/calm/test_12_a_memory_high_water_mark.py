@@ -67,7 +67,7 @@ async def test_a_process_that_is_sent_more_than_its_memory_holds_survives_and_se
     figure(12, "serves again after", watch.s, "s")
     assert most <= LIMIT
     assert (503, "1") in statuses
-    assert {status for status, _ in statuses} <= {200, 503}
+    assert {status for status, _ in statuses} <= {200, 408, 503}  # 408: a body that never ends
 
 
 async def test_bodies_are_refused_at_90_percent_and_connections_wait_at_95():

@@ -5,7 +5,7 @@ import os
 import signal
 
 from gateway_process import serving
-from gateway_rig import call, fall_silent, gateway, scripted, until
+from gateway_rig import call, fall_silent, gateway, scripted
 
 from tests.calm.rig import Watch
 
@@ -39,8 +39,9 @@ async def test_a_stopped_process(tmp_path, figure):
                 told_s = watch.s
             finally:
                 os.kill(frozen.pid, signal.SIGCONT)
-            await until(lambda: rig.gateway.backends.states()["b0"] in ("trial", "healthy"))
-            assert (await rig.post()).status == 200
+            async with asyncio.timeout(30):  # on a busy machine it may miss a health check again
+                while (await rig.post()).status != 200:  # noqa: ASYNC110 - it serves again
+                    await asyncio.sleep(0.1)
     figure(16, "504 after", silent_s, "s", target=f"{SILENCE_S_MAX} ± {WITHIN_S}")
     figure(16, "calls sent until it is down", sent, target="<= 5")
     figure(16, "503 then after", 1e3 * told_s, "ms")
