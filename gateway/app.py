@@ -22,7 +22,8 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import uvloop
 from aiohttp import web
@@ -64,6 +65,7 @@ from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.state.assembly import make_store
 from gateway.state.budgets import Budgets
+from gateway.steering.demo import Demo, DemoTarget
 from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
@@ -83,6 +85,9 @@ GC_THRESHOLDS = (20_000, 20, 50)
 M_MMAP_THRESHOLD = -3  # of mallopt(3)
 LARGE_BYTES = 1 << 20  # larger blocks are mapped, which costs a page fault for every 4 KiB
 STOP_S_MAX = 1.0  # for responses that are being written when the listener stops
+
+LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""The address of this machine's own clients, by the address of a port that all may reach."""
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +115,9 @@ class Gateway:
         self._listener: Listener | None = None
         self._descriptors = Descriptors()
         self.live: Live | None = None
+        """None without an admin port; so is `steering`."""
         self.steering: Steering | None = None
-        """None without an admin port."""
+        self._url: str | None = None  # of the data port, once it is open
         self._tracing: Tracing | None = None
         self._reloading: Reloading | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
@@ -171,7 +177,9 @@ class Gateway:
         self.metrics.start()
         self._descriptors.start()
         self._handlers.memory.start(on_pause=self._listener.pause, on_resume=self._listener.resume)
-        return await self._listener.start()  # last, so that a gateway that answers /readyz answers at every port
+        # Last, so that a gateway that answers /readyz answers at every port.
+        self._url = await self._listener.start()
+        return self._url
 
     def page_link(self) -> str | None:
         """The address of the page with a new one-time link; None without an admin port."""
@@ -241,12 +249,29 @@ class Gateway:
 
     def _connect(self, steering: Steering) -> None:
         assert self._management is not None, "with an admin port"
+        assert self.live is not None, "with an admin port"
+        demo = Demo(self._management.registry, self._handlers.keys_beside, self._demo_target)
+        self.live.is_demo_running = lambda: demo.is_running
         steering.connect(
             self.pools,
             self._handlers.active,
             registry=self._management.registry,
             scheduling_of=self._scheduling_of,
             queue=self._config.queue,
+            demo=demo,
+        )
+
+    def _demo_target(self) -> DemoTarget | None:
+        """The gateway itself, where the embedded engine answers. Other processes would not know the demo's keys."""
+        config = self._config
+        if self._engine is None or self._url is None or config.is_clustered or config.workers != 1:
+            return None
+        host, port = urlsplit(self._url).hostname or "", urlsplit(self._url).port
+        named = LOOPBACK_OF.get(host, f"[{host}]" if ":" in host else host)
+        return DemoTarget(
+            url=f"{urlsplit(self._url).scheme}://{named}:{port}",
+            model=config.engine.model,
+            requests_max=config.engine.requests_running_max,
         )
 
     def _process_name(self) -> str:

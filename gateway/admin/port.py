@@ -15,6 +15,7 @@ from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import tenants
 from gateway.admin.resources.backends import BackendRoutes
+from gateway.admin.resources.demo import DemoRoutes
 from gateway.admin.resources.keys import KeyRoutes
 from gateway.admin.resources.live import LiveRoutes
 from gateway.admin.resources.live_page import LivePageRoutes
@@ -154,6 +155,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *LivePageRoutes(live=parts.live).routes(),
         *sessions.routes(),
         *PreviewRoutes(registry=registry, live=parts.live).routes(),
+        *DemoRoutes(demo=parts.steering.demo).routes(),
         *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
         *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),

@@ -33,7 +33,8 @@ from gateway.http.cors import Cors
 from gateway.http.middleware import CallMiddleware, Run
 from gateway.http.request_ids import RequestIds
 from gateway.http.server import GatewayServer, Handler
-from gateway.identity.auth import Authenticator, Identity, KeysOrTokens, TrustedProxies, make_authenticator
+from gateway.identity.auth import Authenticator, Identity, KeysBeside, KeysOrTokens, TrustedProxies, make_authenticator
+from gateway.identity.key_ring import KeyRing
 from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
 from gateway.identity.trusted_hops import TrustedHops
 from gateway.intake.admission import Call, RequestAdmission
@@ -86,8 +87,8 @@ class RequestHandlers:
         self._responses = StoredResponses() if responses is None else responses
         self._unread = UnreadBytes(config.limits.unread_bytes_max)
         auth, self.keys = make_authenticator(config.auth, secret)
-        if tokens is not None:
-            auth = KeysOrTokens(auth, tokens)
+        self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
+        auth = _accepting(auth, self.keys_beside, tokens)
         self.tenants = self._make_tenants()
         self.envelopes = _make_envelopes(config)
         self.memory = _make_memory_guard(config, processes)
@@ -239,6 +240,14 @@ class RequestHandlers:
             return None
         ranks = read_ranks(options.ranks_file)
         return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
+
+
+def _accepting(
+    auth: Authenticator, beside: KeyRing[Identity], tokens: "Tokens[TenantIssuer, Identity] | None"
+) -> Authenticator:
+    """An authenticator that accepts these keys and tokens besides."""
+    auth = KeysBeside(auth, beside)
+    return auth if tokens is None else KeysOrTokens(auth, tokens)
 
 
 def _make_memory_guard(config: Config, processes: int) -> MemoryGuard:

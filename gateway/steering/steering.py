@@ -13,9 +13,10 @@ from gateway.forwarding.active_calls import ActiveCalls
 from gateway.observability.telemetry import CallObserver
 from gateway.scheduling.pools import Pools
 from gateway.state.registry import Registry
+from gateway.steering.demo import Demo
 from gateway.steering.recorded_calls import RecordedCalls
 from gateway.steering.requests import AllRequests, EndedRequests, Others, OwnRequests
-from gateway.steering.what_if_process import EngineSpec
+from gateway.steering.what_if_spec import EngineSpec
 from gateway.steering.what_ifs import WhatIfs
 
 RECORDED: Final = "recorded"  # a service
@@ -36,6 +37,7 @@ class Steering:
         self._recorded = RecordedCalls()
         self.requests: AllRequests
         self.what_ifs: WhatIfs
+        self.demo: Demo
         self._pools: Pools
 
     @property
@@ -50,9 +52,11 @@ class Steering:
         registry: Registry,
         scheduling_of: Callable[[str], Scheduling],
         queue: QueueSection,
+        demo: Demo,
     ) -> None:
         """All other parts are there."""
         self._pools = pools
+        self.demo = demo
         self.requests = AllRequests(OwnRequests(self._process, pools, active, self._ended))
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
@@ -68,6 +72,7 @@ class Steering:
         )
 
     async def stop(self) -> None:
+        await self.demo.stop()
         await self.what_ifs.stop()
 
     def share(self, others: Others, scheduler_id: Callable[[str], str]) -> ServiceOf:

@@ -22,35 +22,13 @@ from gateway.simulate.compare import PolicyComparison
 from gateway.simulate.findings import Findings
 from gateway.simulate.series import LatencyHistogram
 from gateway.simulate.traces import TraceError
+from gateway.steering.what_if_spec import WhatIfSpec
 from policies.types import Outcome
 
 NICE: Final = 10
 MEASURED: Final = "measured"  # the engine whose step times the gateway has learnt
 DEFAULT_ENGINE: Final = "a10g-llama2-7b"  # as of `fairlead simulate run`
 TENANTS_SHOWN: Final = 200  # the loudest
-
-
-class EngineSpec(msgspec.Struct, kw_only=True):
-    """Engines like the pool's backends. Without step times (`base_s` None) the simulation's default engine."""
-
-    engines: int
-    requests_running_max: int
-    kv_tokens_max: int | None
-    base_s: float | None = None
-    token_s: float = 0.0
-    context_token_s: float = 0.0
-    request_s: float = 0.0
-
-
-class WhatIfSpec(msgspec.Struct, kw_only=True):
-    """What to simulate: files, the pool, and what is other than it was."""
-
-    trace: str
-    config: str
-    pool: str
-    engine: EngineSpec
-    policy: str | None
-    weights: dict[str, float]
 
 
 def main(spec_file: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from gateway.steering.what_if_process import EngineSpec, WhatIfSpec
+from gateway.steering.what_if_spec import EngineSpec, WhatIfSpec
 
 KEPT_MAX: Final = 10
 RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds

@@ -128,6 +128,8 @@ OF_OTHER_CLIENTS = {
     ("POST", "/sign-in"),  # the page, with a one-time link
     ("GET", "/me"),  # the page
     ("POST", "/preview"),  # the page
+    ("POST", "/demo"),  # the page
+    ("DELETE", "/demo"),  # the page
     ("POST", "/what-ifs"),  # the page: in a shell there is `fairlead simulate`
     ("GET", "/what-ifs/{id}"),  # the page
     ("GET", "/live"),  # `fairlead top`
