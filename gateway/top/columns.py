@@ -184,7 +184,7 @@ def _queue(_window: int) -> Sequence[Column]:
         _number("SLACK", "slack_s", 7, 10, seconds),
         _number("STARTS", "waits.start_s", 7, 5, seconds),
         _name("BACKEND", "backend", 12, 5),
-        _name("WHY IT WAITS", "waits.text", 24, 4),
+        _name("WHY IT WAITS", "waits.text", 44, 4),
     )
 
 

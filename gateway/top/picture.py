@@ -24,7 +24,7 @@ from gateway.top.controls import HELP, Controls
 
 HEAD_LINES = 4  # gateway, pool, views, titles
 WIDTH_MIN, HEIGHT_MIN = 20, HEAD_LINES + 2  # a row and the keys
-FLEXIBLE_WIDTH_MAX = 48  # of the first and the last column, where the terminal is wide
+FLEXIBLE_WIDTH_MAX = 80  # of the last and the first column, where the terminal is wide
 KEYS_LINE = "q quit  1-4 view  s sort  r reverse  / filter  Enter fields  p pause  w window  o pool  ? keys"
 LABEL_WIDTH = 28
 
@@ -197,14 +197,14 @@ def _nothing(known: Known, controls: Controls) -> str:
 
 
 def _shown_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """The columns that fit, with their widths; the first and the last take what is left over."""
+    """The columns that fit, with their widths; the last and the first take what is left over."""
     shown = list(columns)
     while len(shown) > 1 and sum(column.width + 1 for column in shown) - 1 > width:
         worst = max(shown, key=lambda column: column.rank)
         shown.remove(worst)
     widths = {column.title: min(column.width, width) for column in shown}
     spare = width - sum(widths.values()) - len(shown) + 1
-    for column in (shown[0], shown[-1]):
+    for column in (shown[-1], shown[0]):
         if not column.right and spare > 0:
             more = min(spare, FLEXIBLE_WIDTH_MAX - column.width)
             widths[column.title] += more

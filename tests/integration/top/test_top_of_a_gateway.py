@@ -61,8 +61,11 @@ async def test_it_shows_who_is_served_and_who_waits(tmp_path):
         await shown.shows("urgent", "default", "BOUND")
         shown.press("3")
         await shown.until(lambda: cell(shown, "b0", "REQUESTS") == f"{SLOTS}/{SLOTS}")
+        shown.press("4")
+        await shown.until(lambda: shown.text.count("queued") > 3 and shown.text.count("running") > 3)
+        await shown.shows("WHY IT WAITS", "fl-", "b0")
         shown.press("1", "\r")
-        await shown.shows("output_tokens_per_s", "REQUEST")
+        await shown.shows("output_tokens_per_s", "REQUEST", "fl-")
         shown.press("q")
         assert await shown.end() == 0
 

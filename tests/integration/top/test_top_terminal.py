@@ -38,7 +38,7 @@ async def test_it_shows_tenants_tiers_backends_and_the_queue(tmp_path):
             {"id": "r-2", "state": "running", "pool": "default", "tenant": "greedy", "age_s": 9.0, "backend": "b0",
              "phases": {"queue_s": 1.0, "prefill_s": 0.5, "decode_s": 7.5}, "waits": None},
         ]  # fmt: skip
-        async with terminal(*at(stand_in, tmp_path), width=160) as shown:
+        async with terminal(*at(stand_in, tmp_path), width=200) as shown:
             await shown.shows("stand-in", "leader", "oldest wait 2.5s", "812 tokens/s", "greedy", "modest", "75.0%")
             shown.press("2")
             await shown.shows("GAP", "4096", "0.970")

@@ -81,7 +81,8 @@ def test_a_start_loads_only_what_is_on(tmp_path, yaml, off):
         "collects = []\n"
         "gateway.app._greet = lambda *_: (collects.append(gc.isenabled()), os.kill(os.getpid(), signal.SIGINT))\n"
         "sys.argv = ['fairlead', 'serve', '--port', '0']\n"
-        "try:\n    gateway.cli.main()\nexcept SystemExit:\n    print(*collects, *sys.modules, file=open('modules', 'w'))"
+        "try:\n    gateway.cli.main()\n"
+        "except SystemExit:\n    print(*collects, *sys.modules, file=open('modules', 'w'))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
     loaded = set((tmp_path / "modules").read_text().split())
