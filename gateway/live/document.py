@@ -96,7 +96,7 @@ class LiveDocument:
                 row["due"] = [of.get(tenant_id, 0.0) for of in due]
                 self._add_ended(row, pool, tenant_id, long.amounts.get(tenant_id, NOTHING))
             await asyncio.sleep(0)
-        gaps = self._from.gaps(pool)
+        gaps, known = self._from.gaps(pool), self._from.backends.states()
         return {
             "policy": self._from.policy_of(pool),
             "queued": snapshot.queued_requests,
@@ -116,7 +116,10 @@ class LiveDocument:
                 }
                 for tier_id, tier in tiers.items()
             },
-            "backends": {backend_id: self._backend(backend_id, view) for backend_id, view in snapshot.backends.items()},
+            "backends": {
+                backend_id: self._backend(backend_id, view, is_known=backend_id in known)
+                for backend_id, view in snapshot.backends.items()
+            },
             "tenants": rows,
         }
 
@@ -141,9 +144,8 @@ class LiveDocument:
         row["attainment_ratio"] = _ratio(longer[SLO_MET], longer[SLO_REQUESTS])
         row["refused"] = ended.refused_of(pool, tenant_id)
 
-    def _backend(self, backend_id: str, view: BackendView) -> Document:
+    def _backend(self, backend_id: str, view: BackendView, *, is_known: bool) -> Document:
         backends = self._from.backends
-        is_known = backend_id in backends.states()
         live = backends[backend_id] if is_known else None
         is_draining = live is not None and live.draining
         return {

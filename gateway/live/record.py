@@ -67,6 +67,7 @@ class PoolRecord:
     async def look(self, dispatcher: Dispatcher) -> None:
         """Look at the pool for a viewer, with turns of the event loop between slices of its tenants."""
         snapshot = dispatcher.snapshot(())
+        await asyncio.sleep(0)
         reading = self.begin(snapshot.now)
         found: dict[str, tuple[Tenant, TenantView]] = {}
         tenants = iter(list(dispatcher.tenants()))
