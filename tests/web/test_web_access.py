@@ -100,6 +100,7 @@ def test_all_is_reached_and_done_by_keyboard(visit, loaded, keys):
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Edit weight")).to_be_focused()
     page.keyboard.press("Enter")
+    expect(page.get_by_role("spinbutton", name="Weight")).to_be_focused()
     page.keyboard.press("Control+A")
     page.keyboard.type("2")
     page.keyboard.press("Enter")

@@ -95,8 +95,10 @@ function Comparison({ answer }) {
     ...ofEach(runs, "ttft", "TTFT median", (tenant) => tenant.ttft_p50_s, seconds),
     ...ofEach(runs, "late", "TTFT 99 %", (tenant) => tenant.ttft_p99_s, seconds),
   ];
-  return html`<p class="dim">Compare “instead” with “replayed”: both are simulated. How far “replayed” is from what happened is the error of the simulation. Calls come when they came, so a weight changes how long they wait more than what is served.
-      ${Object.entries(answer.setting || {}).map(([name, value]) => ` ${name}: ${value}.`)}</p>
+  return html`<p class="dim">Compare “instead” with “replayed”: both are simulated. How far “replayed” is from what happened is the error of the simulation. Calls come when they came, so a weight changes how long they wait more than what is served.</p>
+    <details><summary>What was simulated</summary><dl class="settings">${Object.entries(answer.setting || {}).map(
+      ([name, value]) => html`<div class="setting" key=${name}><dt>${name}</dt><dd>${value}</dd></div>`,
+    )}</dl></details>
     <h2>All together</h2>
     <div class="scroll narrow" role="region" aria-label="All together" tabindex="0"><table>
       <thead><tr><th scope="col">Figure</th>${runs.map((name) => html`<th key=${name} scope="col" class="number">${name}</th>`)}</tr></thead>
