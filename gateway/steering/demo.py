@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Final
 
 import aiohttp
@@ -25,7 +26,8 @@ DEMO_S: Final = 120.0
 QUIET, FLOOD = "demo-quiet", "demo-flood"
 QUIET_EVERY_S: Final = 1.0
 QUIET_TOKENS: Final = 32
-FLOOD_TOKENS: Final = 128
+# Answers of one length would end all at once, and the quiet tenant would wait for that: real ones differ.
+FLOOD_TOKENS: Final = (48, 208)
 FLOOD_CALLS_MAX: Final = 256
 REFUSED_S: Final = 0.5  # after an error: a demo that retries at once would be a load test
 PROMPT: Final = "Say what a fair queue is, in a few words. " * 8
@@ -115,8 +117,8 @@ async def _call_as_both(target: DemoTarget, keys: Mapping[str, str]) -> None:
     connector = aiohttp.TCPConnector(limit=0, ssl=False)
     async with aiohttp.ClientSession(target.url, connector=connector) as session, asyncio.TaskGroup() as group:
         group.create_task(_quiet(session, target.model, keys[QUIET]))
-        for _ in range(flood):
-            group.create_task(_flood(session, target.model, keys[FLOOD]))
+        for number in range(flood):
+            group.create_task(_flood(session, target.model, keys[FLOOD], Random(number)))  # noqa: S311 - lengths
 
 
 async def _quiet(session: aiohttp.ClientSession, model: str, key: str) -> None:
@@ -125,9 +127,9 @@ async def _quiet(session: aiohttp.ClientSession, model: str, key: str) -> None:
         await asyncio.sleep(QUIET_EVERY_S)
 
 
-async def _flood(session: aiohttp.ClientSession, model: str, key: str) -> None:
+async def _flood(session: aiohttp.ClientSession, model: str, key: str, lengths: Random) -> None:
     while True:
-        if not await _call(session, model, key, FLOOD_TOKENS):
+        if not await _call(session, model, key, lengths.randint(*FLOOD_TOKENS)):
             await asyncio.sleep(REFUSED_S)
 
 
