@@ -1,7 +1,7 @@
 """Shares of the service of a pool in each window: what every tenant and tier got, and what it was due.
 
-What a tenant is due is its weighted max-min share (policies/fairness/fair_shares.py): one that waited for at least half
-of the window asks for all there is, any other for what it got.
+What a tenant is due is its weighted max-min share (policies/fairness/fair_shares.py): one whose queue stayed full
+for at least half of the window asks for all there is, any other for what it got.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,8 @@ class WindowShares:
     due: Mapping[str, float] = field(default_factory=dict)
     tier_got: Mapping[str, float] = field(default_factory=dict)
     tier_due: Mapping[str, float] = field(default_factory=dict)
+    backlogged: frozenset[str] = frozenset()
+    """The tenants that asked for all there is."""
 
 
 def shares_of(
@@ -51,6 +53,7 @@ def shares_of(
         _parts(due, total),
         _parts({tier_id: fsum(services[each] for each in of) for tier_id, of in tiers.items()}, total),
         _parts({tier_id: fsum(due[each] for each in of) for tier_id, of in tiers.items()}, total),
+        frozenset(tenant_id for tenant_id, claim in claims.items() if claim.demand == inf),
     )
 
 

@@ -16,14 +16,14 @@ from policies.types import TenantView
 FIRST_BUCKET_S: Final = 1.0
 SERVICE, PROMPT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS, SLO_REQUESTS, SLO_MET, WAITED_S, BUCKETS = range(8)
 """The amounts of one tenant in a window, by index: service units; tokens; its requests with an envelope that ended, and
-those of them that were in time throughout; for how many seconds it had something queued that its limits let it send; in
-how many buckets it has anything.
+those of them that were in time throughout; for how many seconds it had something queued throughout that its limits let
+it send; in how many buckets it has anything. A tenant whose queue empties now and then waits for the next slot alone.
 """
 
 Amounts = list[float]
 NOTHING: Final = [0.0] * 8
-_NO_TOTALS: Final = (0.0, 0, 0, 0, 0, 0)
-_Totals = tuple[float, int, int, int, int, int]
+_NO_TOTALS: Final = (0.0, 0, 0, 0, 0, 0, 0)
+_Totals = tuple[float, int, int, int, int, int, int]  # the last one is the number of the waiting spell, 0 for none
 
 
 class ServiceWindow:
@@ -71,14 +71,15 @@ class ServiceWindow:
         for tenant_id, view in views.items():
             prompt, cached, output = view.used
             slo = view.attainment
-            total = view.service, prompt, cached, output, slo.requests, slo.met
+            total = view.service, prompt, cached, output, slo.requests, slo.met, view.waiting_spell
             seen[tenant_id] = total
             was = before.get(tenant_id, _NO_TOTALS)
-            if is_first or (total == was and not view.waiting_spell):
+            has_waited = view.waiting_spell and was[6] == view.waiting_spell
+            if is_first or (total[:6] == was[:6] and not has_waited):
                 continue
             added = (
                 total[0] - was[0], prompt - was[1], cached - was[2], output - was[3], slo.requests - was[4],
-                slo.met - was[5], elapsed_s if view.waiting_spell else 0.0,
+                slo.met - was[5], elapsed_s if has_waited else 0.0,
             )  # fmt: skip
             bucket[tenant_id] = added
             amounts = sums.get(tenant_id)

@@ -1,8 +1,8 @@
 """Preview: what an edit of weights and tiers would change, before it is made.
 
 The shares are those that tenants are due by weighted max-min fairness (policies/fairness/fair_shares.py) in the last
-minute, once with the present settings and once with the changed ones. A tenant that waits asks for all there is; one
-that does not asks for what it got, and would get no more with a larger weight.
+minute, once with the present settings and once with the changed ones. A backlogged tenant asks for all there is; any
+other asks for what it got, and would get no more with a larger weight.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,6 @@ from policies.fairness.fair_shares import TenantClaim, tiered_shares
 
 WINDOW: Final = 1  # of the live document's three: one minute, long enough for a mean and short enough to be now
 SHARE_DIGITS: Final = 4  # as in the live document
-SAME: Final = 10.0**-SHARE_DIGITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +74,8 @@ def preview(pool: Mapping[str, Any], tier_weights: Mapping[str, float], edit: We
 
 
 def _claim(tenant: Mapping[str, Any]) -> TenantClaim:
-    got, due = tenant["share"][WINDOW], tenant["due"][WINDOW]
-    # One that waited in the minute is due another share than it got, unless it got just that: then it still waits.
-    asks_all = tenant["queued"] > 0 or abs(got - due) > SAME
-    return TenantClaim(tenant["weight"], inf if asks_all else got, tenant["tier"])
+    demand = inf if tenant["backlogged"][WINDOW] else tenant["share"][WINDOW]
+    return TenantClaim(tenant["weight"], demand, tenant["tier"])
 
 
 def _share(now: float, then: float, *, asks_all: bool) -> PreviewedShare:
