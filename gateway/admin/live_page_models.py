@@ -25,9 +25,9 @@ class LivePageGateway(Fields):
 
 class LivePageTier(Fields):
     """`share`: its part of the service of the pool in the last 10 s, minute and 15 minutes; `due`: the part that it
-    should have by weights, where tenants that waited for less than half of the window are due what they got. `gap`: by
-    how much the service over weight of two tenants that wait side by side differs; `bound`: what the policy guarantees
-    for it; `jain`: Jain's index. Null: nothing is known, or guaranteed.
+    should have by weights, where tenants whose queue stayed full for less than half of the window are due what they
+    got. `gap`: by how much the service over weight of two tenants that wait side by side differs; `bound`: what the
+    policy guarantees for it; `jain`: Jain's index. Null: nothing is known, or guaranteed.
     """
 
     weight: float
@@ -63,10 +63,11 @@ class LivePageBackend(Fields):
 
 
 class LivePageTenant(Fields):
-    """`share` and `due` as of a tier. `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and
-    `tpot_s` the median and the 99th percentile of streams that ended in the last 15 minutes; `cached_ratio` the part of
-    prompts that was cached, and `attainment_ratio` that of requests with an envelope which were in time throughout, of
-    the last 15 minutes; `refused` calls of the last minute. `waits`: why its oldest request waits.
+    """`share` and `due` as of a tier; `backlogged`: it asked for all there is, in each window. `service_per_s` and
+    `output_tokens_per_s` are of the last 10 s; `ttft_s` and `tpot_s` the median and the 99th percentile of streams
+    that ended in the last 15 minutes; `cached_ratio` the part of prompts that was cached, and `attainment_ratio`
+    that of requests with an envelope which were in time throughout, of the last 15 minutes; `refused` calls of the
+    last minute. `waits`: why its oldest request waits.
     """
 
     tier: str
@@ -76,6 +77,7 @@ class LivePageTenant(Fields):
     oldest_wait_s: float | None
     share: Windows
     due: Windows
+    backlogged: tuple[bool, bool, bool]
     service_per_s: float
     output_tokens_per_s: float
     ttft_s: Quantiles | None
