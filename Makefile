@@ -64,7 +64,7 @@ test-calm-own: $(STAMP)  ## of test-calm, the tests that make test does not run
 test-calm-mutants: $(STAMP)  ## take mechanisms of the gateway out, one by one, and see a test of their check fail; ONLY="5 12"
 	$(BIN)/python -m tests.mutants.calm $(ONLY)
 
-test-soak: $(STAMP)  ## check 4 of the 64, for SOAK_S seconds (900; the whole is 1800): memory, descriptors and tasks stay flat
+test-soak: $(STAMP)  ## check 4 of the 64, for SOAK_S seconds (300; the whole is 1800): memory, descriptors and tasks stay flat
 	$(BIN)/python -m tests.calm --long
 
 calm-page: $(STAMP)  ## write docs/results/calm.md and docs/security.md of what `make test-calm` recorded
