@@ -25,12 +25,15 @@ def run(numbers: set[int], *, is_own: bool) -> int:
     checks = [check for check in read_table() if not numbers or check.number in numbers]
     tests = list(dict.fromkeys(test for check in checks for test in check.tests))
     ours = [test for test in tests if test.startswith("tests/calm/")]
-    together = ours if is_own else tests
+    # Playwright keeps an event loop running in its process, beside which no other test could run one.
+    web = [test for test in tests if test.startswith("tests/web/") and not is_own]
+    together = ours if is_own else [test for test in tests if test not in web]
     many = pytest.main(
         ["-q", "-n", "2", "--dist", "worksteal", "-m", "not long and not alone", *together], plugins=[Recorder()]
     )
     timed = pytest.main(["-q", "-m", "alone and not long", *ours], plugins=[Recorder()]) if ours else 0
-    return max(0 if code == NO_TESTS else int(code) for code in (many, timed))
+    browser = pytest.main(["-q", *web], plugins=[Recorder()]) if web else 0
+    return max(0 if code == NO_TESTS else int(code) for code in (many, timed, browser))
 
 
 def run_long() -> int:
