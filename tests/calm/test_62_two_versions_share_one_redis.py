@@ -81,6 +81,7 @@ class Fleet:
 
     async def replace(self, name, version):
         process = self.live.pop(name)
+        await asyncio.sleep(0.5)  # calls on their way there have arrived, as with a lame duck's time
         await process.end(signal.SIGTERM)
         assert process._process.returncode == 0
         await self._stacks.pop(name).aclose()
