@@ -16,8 +16,8 @@ NAMES = 100_000  # of each kind
 CONNECTIONS = 4
 PIPELINED = 100
 RISE_MAX = 20 * MIB
-# Mode open, for trying out, keeps 10,000 tenants of 2 KB, the day's usage of 100,000 at 0.4 KB, and, as any mode, the last
-# calls (gateway/steering): measured 106 MB, of which 58 without the calls.
+# Mode open, for trying out, keeps 10,000 tenants of 2 KB, the day's usage of 100,000 at 0.4 KB, and as any mode
+# the last calls (gateway/steering): measured 106 MB, of which 58 without the calls.
 OPEN_RISE_MAX = 140 * MIB
 OPEN_CPU_RATIO_MAX = 1.5  # of a call of the last quarter over one of the first; was 3 where each looked at all tenants
 SERIES_MAX = 60  # more, of all requests here: outcomes that did not occur before
