@@ -4,9 +4,10 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
+COPY    = build/compiled
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale bench-live lock clean
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale bench-live lock clean wheel test-compiled
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -35,6 +36,9 @@ check: $(STAMP)  ## ruff and mypy
 chart: $(STAMP)  ## make the schema and the README of the chart from the configuration and its values
 	$(BIN)/python helm/generate.py
 
+wheel: $(STAMP)  ## build fairlead's wheel with compiled decisions and meters, in dist/; needs a C compiler
+	FAIRLEAD_COMPILE=1 $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
+
 plugin: $(STAMP)  ## build the wheel of fairlead-vllm, which goes into vLLM's environment, in dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist backends/vllm_plugin
 
@@ -54,6 +58,11 @@ test-long: $(STAMP)  ## the long tests: more of what `make test` does little of,
 
 test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root); PICTURES=1 writes docs/images
 	tests/web/chromium.sh && PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/web
+test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the tests of what runs compiled
+	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)
+	$(PYTHON) install.py $(COPY)/.venv -c constraints.txt -e "$(COPY)[kubernetes,simulate]" --group dev
+	cd $(COPY) && FAIRLEAD_COMPILE=1 .venv/bin/python setup.py -q build_ext --inplace
+	cd $(COPY) && .venv/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,clients docs helm image unit/pages)
 
 test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
 	$(BIN)/python -m tests.calm $(ONLY)

@@ -16,6 +16,7 @@ Reports of the plugin (backends/vllm_plugin) are exact. While they come, nothing
 
 import logging
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
 from backends.chunk_size import ChunkSize
@@ -40,6 +41,15 @@ class ReportedStep(NamedTuple):
     context_tokens: int
     requests: int
     seconds: float
+
+
+def observed(report: ReportedStep) -> Observation:
+    """The report as an observation. A number beyond the range of a float becomes infinite, which no engine can do."""
+    amounts = (report.new_tokens, report.context_tokens, report.requests)
+    try:
+        return Observation(report.seconds, 1.0, *(float(amount) for amount in amounts))
+    except OverflowError:
+        return Observation(report.seconds, 1.0, inf, inf, inf)
 
 
 class StepWindows:
@@ -153,7 +163,7 @@ class StepTimes:
         """Learn from reports of single steps, in order."""
         for report in reports:
             self._reported_at = now
-            step = Observation(report.seconds, 1, report.new_tokens, report.context_tokens, report.requests)
+            step = observed(report)
             if step.is_possible and self._learner.glimpse(step, edge_steps=0.0):
                 self._groups = StepGroups()
             seen = self._groups.add(step)

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 
+from mypy_extensions import mypyc_attr
+
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.accounts.cost import LinearPrice, Price
 from policies.accounts.ledger import InFlight
@@ -66,6 +68,7 @@ DECISIONS_MAX = 32  # of one poll: about a millisecond, in which the driver does
 ASKED_MAX = 8 * DECISIONS_MAX  # questions to backends in one poll: about half as much again by function calls
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
     """Decides which request is served next, and by which backend. One instance per pool."""
 

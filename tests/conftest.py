@@ -1,10 +1,19 @@
-"""For all tests: what Hypothesis may not take as a failure on a machine that is busy with something else, and `figure`,
-by which a test of one of the 64 checks says what it measured.
+"""For all tests: what Hypothesis may not take as a failure on a machine that is busy with something else, what is left
+out where the policies are compiled, and `figure`, by which a test of one of the 64 checks says what it measured.
 """
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+from policies import scheduler
 from tests.calm.figures import figure  # noqa: F401 - a fixture
 
 settings.register_profile("fairlead", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fairlead")
+
+
+def pytest_collection_modifyitems(items):
+    if scheduler.__file__.endswith(".so"):
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(pytest.mark.skip("the policies are compiled"))

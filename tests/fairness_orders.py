@@ -1,9 +1,9 @@
 """What tests know of the fairness policies, all read from their table: a new policy is tested by being listed."""
 
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
+from gateway.config.scheduling import PARAMETERS, PolicySettings
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 
@@ -17,5 +17,5 @@ def ahead_service(name: str, parameters: Mapping[str, Any] | None = None) -> flo
     bound = BOUNDS[name]
     if bound is None:
         return 0.0
-    defaults = {each.name: each.default for each in signature(FAIRNESS[name]).parameters.values()}
+    defaults = PARAMETERS["fairness"].get(name, PolicySettings)(policy=name).parameters()
     return bound.ahead_service({**defaults, **(parameters or {})})

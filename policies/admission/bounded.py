@@ -4,23 +4,25 @@ A fair order protects tenants from each other's work, not from each other's memo
 pays nothing for queue space, so space is bounded separately (VTC pitfall d).
 """
 
-from dataclasses import dataclass
-
 from policies.admission.base import Admission, AdmissionReject
 from policies.queues import PoolQueues
 from policies.types import Reason, Request, Tenant
 
 
-@dataclass(frozen=True, slots=True)
 class BoundedQueues(Admission):
     """Queue limits of one pool, in requests and body bytes. A tenant's own limits override `tenant_requests_max` and
     `tenant_bytes_max`.
     """
 
-    requests_max: int = 10_000
-    bytes_max: int = 1 << 30
-    tenant_requests_max: int = 2_000
-    tenant_bytes_max: int = 256 << 20
+    def __init__(
+        self,
+        requests_max: int = 10_000,
+        bytes_max: int = 1 << 30,
+        tenant_requests_max: int = 2_000,
+        tenant_bytes_max: int = 256 << 20,
+    ) -> None:
+        self.requests_max, self.bytes_max = requests_max, bytes_max
+        self.tenant_requests_max, self.tenant_bytes_max = tenant_requests_max, tenant_bytes_max
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         queue = queues.of(tenant.id)

@@ -186,7 +186,7 @@ class BackendCapacity:
         room = self.room(reservation.tier_id)
         if reservation.sequences > room.sequences:
             return False
-        needed: float = reservation.tokens
+        needed = float(reservation.tokens)
         if needed > room.tokens and (
             self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
         ):

@@ -106,7 +106,7 @@ class PeakOverTime:
         ends, sequences = self._ends, newcomer.sequences
         own = self.own_tokens(newcomer)
         later = bisect_right(ends, end)
-        most: float = own
+        most = float(own)
         if later < len(ends):  # its own end, while later ones run
             most += self._held[later] - self._sequences_from[later] * (ends[later] - end)
         if later:  # at earlier ends it has not grown to its full length yet

@@ -177,7 +177,7 @@ class PrefixIndex:
     def resized(self, backend_id: str, kv_tokens_max: int | None) -> None:
         """Set the size of the backend's KV pool in tokens; None where it is not known."""
         holder = self._holder(backend_id)
-        holder.tokens_max = KV_TOKENS_UNKNOWN if kv_tokens_max is None else kv_tokens_max
+        holder.tokens_max = KV_TOKENS_UNKNOWN if kv_tokens_max is None else float(kv_tokens_max)
         self._trim(holder)
 
     def retain(self, backend_ids: Collection[str]) -> None:

@@ -87,7 +87,8 @@ class VirtualTokenCounter(LeastCounterFirst):
 
     bound: ClassVar[FairnessBound | None] = FairnessBound()
 
-    level = Accounts.level
+    def level(self) -> float:
+        return Accounts.level(self)
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         account = self._account(tenant_id)

@@ -103,7 +103,7 @@ def _slot_in_s(capacity: BackendCapacity, request: Request, output_tokens: float
     """
     if capacity.work.model is None or not capacity.sequences:
         return 0.0
-    sequences: float = request.choices
+    sequences = float(request.choices)
     tokens = request.prompt_tokens + output_tokens
     if ahead is not None:
         sequences, tokens = sequences + ahead.sequences, tokens + ahead.tokens

@@ -67,7 +67,7 @@ class Speed:
         if self.count >= COUNT_MAX:
             kept = 1 - 1 / COUNT_MAX
             self.durations, self.tokens_squares = kept * self.durations, kept * self.tokens_squares
-            self.products, self.count = kept * self.products, COUNT_MAX - 1
+            self.products, self.count = kept * self.products, COUNT_MAX - 1.0
         self.count += 1
         slower, longer = duration - self.duration, tokens - self.tokens
         self.duration += slower / self.count

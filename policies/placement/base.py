@@ -7,8 +7,11 @@ pool's fairness chooses among the requests for the same backend (D2LPM, Preble, 
 can use what is cached where. Fairness bounds hold per backend: for the pool, times the number of backends.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
+
+from mypy_extensions import mypyc_attr
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.prefix_index import PrefixIndex
@@ -21,6 +24,7 @@ def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
     return True
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Placement(Protocol):
     """Late placement: which of the candidates takes a request. Inherit from it: most placements look nothing up."""
 
@@ -51,8 +55,8 @@ class Worker(NamedTuple):
         return self.capacity.id
 
 
-@runtime_checkable
-class ArrivalPlacement(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ArrivalPlacement(ABC):
     """Arrival placement: which of the workers a request waits for.
 
     Inherit from it and override only the calls that the placement needs. Each request is reported in this order: it is
@@ -67,6 +71,7 @@ class ArrivalPlacement(Protocol):
         """Ask this index."""
         return
 
+    @abstractmethod
     def assign(self, request: Request, workers: Sequence[Worker]) -> str:
         """Choose one of the workers, of which there is at least one, and return its id. The request counts there from
         now on.

@@ -37,6 +37,7 @@ def test_a_letter_names_all_of_its_tables_and_without_names_they_are_not_run():
     assert {name[0] for name in chosen(TARGETS, None)} == {"R", "D"}
 
 
+@pytest.mark.interpreted
 def test_every_experiment_names_what_there_is():
     for each in EXPERIMENTS:
         match each:
@@ -103,6 +104,7 @@ def test_a_run_without_a_queue_sends_every_request_at_the_instant_it_arrives(gat
     assert all(record.served for record in outcome.records)
 
 
+@pytest.mark.interpreted
 def test_the_budget_router_is_the_placement_that_is_served(monkeypatch):
     pab = TraceRun(
         trace="azure", load_ratio=0.9, order="fair", gateway="pab", engines=4, coefficients=A800, asks_s=10.0

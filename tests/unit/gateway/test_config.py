@@ -415,6 +415,7 @@ def test_an_infinite_slack_may_be_configured(write):
     assert config.scheduling.fairness.parameters() == {"slack_service": math.inf, "second_key": "deadline"}
 
 
+@pytest.mark.interpreted
 def test_parameters_have_the_defaults_of_the_policies_themselves():
     tables = {"fairness": FAIRNESS, "prediction": PREDICTION, "placement": PLACEMENT, "price": PRICES}
     for kind, table in tables.items():

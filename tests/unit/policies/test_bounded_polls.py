@@ -151,6 +151,7 @@ def test_nothing_is_taken_back_while_there_is_more_to_decide(make_pool):
     assert isinstance(action, Dispatch), "one of them has room without it"
 
 
+@pytest.mark.interpreted
 def test_a_poll_of_an_instant_in_which_all_was_decided_looks_for_no_room(make_pool, monkeypatch):
     pool = make_pool(loads=[BackendLoad("gpu", kv_tokens_max=1_000, requests_running_max=99)])
     for number in range(30):

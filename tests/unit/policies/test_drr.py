@@ -105,6 +105,7 @@ def test_the_order_is_that_of_the_rule_written_out(seed):
     assert sent > 300
 
 
+@pytest.mark.interpreted
 def test_a_decision_looks_at_few_tenants(monkeypatch):
     """Of 10,000 in debt for many rounds no more than a handful is looked at to find the next, whoever that is."""
     order, rng, looked_at = DeficitRoundRobin(), Random(1), []

@@ -23,6 +23,7 @@ def test_the_cost_of_a_call_is_the_memory_it_holds_over_time():
     assert call_cost(10, 4) == 50
 
 
+@pytest.mark.interpreted
 def test_the_worked_example_of_tags_comes_out():
     """M = 100; A (100) and B (50) arrive at 0, C (50) after half an iteration."""
     pool = agents()
@@ -36,6 +37,7 @@ def test_the_worked_example_of_tags_comes_out():
     assert pool.everything() == ["B1", "C1", "A1"]
 
 
+@pytest.mark.interpreted
 def test_virtual_time_is_in_token_iterations_whatever_the_pace_of_the_engine():
     """The unit trap: half an iteration takes 5 ms on an engine of 100 iterations per second."""
     pool = agents(iterations_per_s=100.0)
@@ -44,6 +46,7 @@ def test_virtual_time_is_in_token_iterations_whatever_the_pace_of_the_engine():
     assert pool.order.virtual_time(0.005) == pytest.approx(25)
 
 
+@pytest.mark.interpreted
 def test_virtual_time_stands_still_while_nobody_is_present():
     pool = agents(idle_s=2.0)
     pool.send("A1", output_max=1, program="a")
@@ -54,6 +57,7 @@ def test_virtual_time_stands_still_while_nobody_is_present():
     assert pool.order.virtual_time(50.0) == 300, "a was present until it had been idle for 2 s"
 
 
+@pytest.mark.interpreted
 def test_an_agent_keeps_its_tag_while_it_goes_on_and_gets_a_new_one_after_it_was_idle():
     pool = agents(idle_s=10.0)
     pool.send("A1", output_max=70, program="a")
@@ -71,6 +75,7 @@ def test_an_agent_keeps_its_tag_while_it_goes_on_and_gets_a_new_one_after_it_was
     assert pool.order.tag(pool.queues["A"]["A3"]) == 20.9 * 100 + 9
 
 
+@pytest.mark.interpreted
 def test_the_agent_with_the_smallest_tag_is_given_all_that_it_can_use():
     pool = agents()
     for number in range(3):
@@ -79,6 +84,7 @@ def test_the_agent_with_the_smallest_tag_is_given_all_that_it_can_use():
     assert pool.everything() == ["B0", "B1", "B2", "A0", "A1", "A2"]
 
 
+@pytest.mark.interpreted
 def test_two_agents_of_one_tenant_are_two():
     pool = agents()
     pool.send("A1", output_max=90, program="long")
@@ -87,6 +93,7 @@ def test_two_agents_of_one_tenant_are_two():
     assert pool.everything() == ["A2", "A1", "A3"]
 
 
+@pytest.mark.interpreted
 def test_a_request_that_leaves_the_queue_unsent_lets_its_agent_end():
     pool = agents(idle_s=1.0)
     pool.send("A1", output_max=10, program="a")
@@ -107,6 +114,7 @@ def test_what_agents_of_a_tenant_have_cost_is_expected_of_the_next():
     assert pool.order.tag(pool.queues["A"]["A2"]) == pool.order.virtual_time(1.0) + 50
 
 
+@pytest.mark.interpreted
 def test_an_agent_that_goes_on_beyond_its_cost_is_tagged_anew():
     pool = agents(idle_s=10.0)
     pool.send("A1", prompt=10, output_max=50, program="a")  # 50 token-iterations, as 4 tokens will cost
@@ -117,6 +125,7 @@ def test_an_agent_that_goes_on_beyond_its_cost_is_tagged_anew():
     assert pool.order.tag(pool.queues["A"]["A2"]) == pool.order.virtual_time(1.0) + 50
 
 
+@pytest.mark.interpreted
 def test_a_program_that_never_ends_is_not_always_first():
     """Beside it come agents of the same cost, more than can be served: it is one of them, and gets the share of one."""
     pool = agents(kv_tokens=100.0, idle_s=10.0)

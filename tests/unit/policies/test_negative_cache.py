@@ -84,6 +84,7 @@ def asked(monkeypatch):
     return found
 
 
+@pytest.mark.interpreted
 def test_once_all_are_full_only_those_that_changed_are_asked(make_pool, asked):
     pool = make_pool(loads=LOADS)
     for number in range(30):
@@ -109,6 +110,7 @@ def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool, asked
     assert len(pool.dispatched()) == len(LOADS)
 
 
+@pytest.mark.interpreted
 def test_a_rejected_request_is_compared_only_with_backends_that_have_changed(make_pool, monkeypatch):
     pool = make_pool(loads=LOADS)
     for number in range(40):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from policies.admission import WINDOWS, RateLimiter
 from policies.admission.rate_window import WINDOW_S, SlidingWindow
-from policies.prediction import LastFiveMean, NoPrediction
+from policies.prediction import LastFiveMean
 from policies.queues import PoolQueues
 from policies.types import BackendLoad, Outcome, RateLimit, RateLimits, Reason, Request, Tenant, Usage
 
@@ -16,11 +16,15 @@ ROOMY = [BackendLoad("gpu", requests_running_max=100)]
 every_window = pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS.keys())
 
 
-class TenTokens(NoPrediction):
+class TenTokens:
     """Every answer is expected to have ten tokens."""
 
     def predict(self, request):
         return min(10.0, request.output_tokens_max)
+
+    def observed(self, request, output_tokens): ...
+
+    def forget(self, tenant_id): ...
 
 
 def limited_pool(make_pool, tokens_max=100, requests_max=None, **options):

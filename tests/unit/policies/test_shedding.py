@@ -53,6 +53,7 @@ def envelope(rng):
     return rng.choice([None, SloEnvelope(ttft_s=rng.uniform(0.1, 20.0)), SloEnvelope(tpot_s=0.1)])
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("placement", [None, PolicyChoice("round-robin")])
 def test_it_is_the_victim_of_the_rule_written_out(seed, placement, monkeypatch):
@@ -93,6 +94,7 @@ def test_it_is_the_victim_of_the_rule_written_out(seed, placement, monkeypatch):
     assert sum(each is not None for each in victims) > 20
 
 
+@pytest.mark.interpreted
 def test_an_arrival_looks_at_few_of_many_tenants_that_wait(monkeypatch):
     tenants = [Tenant(f"t{number:05}", tier_id="spot") for number in range(5_000)]
     rules = [BoundedQueues(requests_max=5_000)]
@@ -111,6 +113,7 @@ def test_an_arrival_looks_at_few_of_many_tenants_that_wait(monkeypatch):
     assert len(asked) < 100 * 20
 
 
+@pytest.mark.interpreted
 def test_no_poll_pays_for_all_tenants_that_a_burst_has_noted(monkeypatch):
     tenants = [Tenant(f"t{number:04}", tier_id="spot") for number in range(1_000)]
     scheduler = Scheduler(tenants=tenants, tiers=TIERS, admission=())

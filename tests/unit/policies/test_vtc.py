@@ -171,9 +171,13 @@ def test_a_refund_is_bounded_by_the_requests_own_limit(make_pool):
 def test_the_worked_example_of_prediction_and_reservation_at_the_gateway(make_pool):
     """F = 30 tokens, w = (1, 2), everybody predicted at its limit of 5."""
 
-    class AtLimit(ExponentialAverage):
+    class AtLimit:
         def predict(self, request: Request) -> float:
             return float(request.output_tokens_max)
+
+        def observed(self, request: Request, output_tokens: int) -> None: ...
+
+        def forget(self, tenant_id: str) -> None: ...
 
     pool = make_pool(
         prediction=AtLimit(),

@@ -92,6 +92,7 @@ async def test_a_withdrawal_that_comes_before_anything_was_sent_is_not_lost():
         assert await lease.unless_preempted(calls._send(lease, answers_first=False)) == "answer to a"
 
 
+@pytest.mark.interpreted
 async def test_a_withdrawal_that_comes_too_late_is_answered_so_that_another_can_be():
     calls = Calls()
     kept = []

@@ -1,0 +1,42 @@
+"""Builds the wheel. With FAIRLEAD_COMPILE=1 it contains the hot modules compiled by mypyc, beside their sources.
+
+Compiled are the decisions (policies/) and what reads every token (backends/meters/, backends/connection.py): typed code
+that the interpreter spends most of a decision on (docs/results/compiled.md). Everything else, and a wheel without
+the variable, runs interpreted. Compiled modules behave the same, but are not open to what Python allows with classes:
+an interpreted class inherits only from those that say so (`mypyc_attr`), and methods cannot be replaced.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+
+COMPILED = ("policies/**/*.py", "backends/meters/*.py", "backends/connection.py")
+INTERPRETED = {
+    # Values that leave the process. msgspec, orjson and pydantic read annotations, which mypyc does not keep.
+    "policies/types.py",
+    "policies/envelope.py",
+    "policies/accounts/checkpoint.py",
+    "policies/admission/rate_window.py",
+    "policies/step_time/model.py",
+    # mypyc cannot compile a subclass of list.
+    "policies/capacity/candidates.py",
+    # Bases of wrappers in gateway/ and backends/.
+    "policies/forwarding.py",
+}
+
+
+def modules() -> list[str]:
+    """The files to compile, sorted."""
+    found = {path.as_posix() for pattern in COMPILED for path in Path().glob(pattern)}
+    assert found >= INTERPRETED, "what is left out exists"
+    return sorted(found - INTERPRETED)
+
+
+if __name__ == "__main__":
+    if os.environ.get("FAIRLEAD_COMPILE") == "1":
+        from mypyc.build import mypycify
+
+        setup(ext_modules=mypycify(["--config-file", "pyproject.toml", *modules()], opt_level="3", multi_file=True))
+    else:
+        setup()
