@@ -58,6 +58,7 @@ test-long: $(STAMP)  ## the long tests: more of what `make test` does little of,
 
 test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root); PICTURES=1 writes docs/images
 	tests/web/chromium.sh && PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/web
+
 test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the tests of what runs compiled
 	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)
 	$(PYTHON) install.py $(COPY)/.venv -c constraints.txt -e "$(COPY)[kubernetes,simulate]" --group dev
