@@ -63,7 +63,7 @@ test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the 
 	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)
 	$(PYTHON) install.py $(COPY)/.venv -c constraints.txt -e "$(COPY)[kubernetes,simulate]" --group dev
 	cd $(COPY) && FAIRLEAD_COMPILE=1 .venv/bin/python setup.py -q build_ext --inplace
-	cd $(COPY) && .venv/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,clients docs helm image unit/pages)
+	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,clients docs helm image unit/pages)
 
 test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
 	$(BIN)/python -m tests.calm $(ONLY)

@@ -74,6 +74,7 @@ def test_without_memory_the_least_reserved_is_the_one_with_the_fewest_requests()
     assert [action.backend_id for action in poll(gateway, 1.0)] == ["a"]
 
 
+@pytest.mark.interpreted
 def test_kubernetes_prefers_short_queues_and_empty_caches():
     rule = Kubernetes(Random(1))
     assert rule.place(make_request(), backends(a=(4, 0.5), b=(1, 0.5))).id == "b"
