@@ -6,8 +6,6 @@ and its usage is known. A rule that needs no notification inherits the empty met
 
 from typing import NamedTuple, Protocol
 
-from mypy_extensions import mypyc_attr
-
 from policies.admission.rate_window import NOTHING_BOOKED, WindowCheckpoint
 from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimits, Reason, Request, Tenant
@@ -25,7 +23,6 @@ class AdmissionReject(NamedTuple):
     limit: LimitKind | None = None
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Admission(Protocol):
     """An admission rule: whether a request of a tenant may enter the queue now. Inherit from it."""
 

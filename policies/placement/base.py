@@ -24,7 +24,6 @@ def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
     return True
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Placement(Protocol):
     """Late placement: which of the candidates takes a request. Inherit from it: most placements look nothing up."""
 
