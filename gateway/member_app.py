@@ -100,10 +100,10 @@ class MemberGateway(Gateway):
     async def stop(self) -> None:
         if self._announcer is not None:
             self._announcer.stop()
+            self._announcer = None  # no role is taken up any more: it would ask a store that is closed next
+        await _cancel(self._tasks)
         await super().stop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _cancel(self._tasks)
         await self.order.stop()
         await self._port.stop()
         await self.peers.close()
@@ -372,3 +372,9 @@ class MemberGateway(Gateway):
                 then(_LIMITS.decode(await self.peers.ask_leader("limits", pack((pool, tenant_id)))))
 
         self._in_background(ask())
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in list(tasks):
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

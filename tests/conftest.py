@@ -1,10 +1,14 @@
 """For all tests: what Hypothesis may not take as a failure on a machine that is busy with something else, what is left
-out where the policies are compiled, and `figure`, by which a test of one of the 64 checks says what it measured.
+out where the policies are compiled, and `figure`, by which a test of one of the 64 checks says what it measured. A
+test that configures logging leaves no trace of it.
 """
+
+import logging
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gateway.observability.logs import OURS
 from policies import scheduler
 from tests.calm.figures import figure  # noqa: F401 - a fixture
 
@@ -17,3 +21,13 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("interpreted"):
                 item.add_marker(pytest.mark.skip("the policies are compiled"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was():
+    loggers = [logging.getLogger(name) for name in ("", *OURS)]
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers

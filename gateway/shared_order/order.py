@@ -142,12 +142,12 @@ class SharedOrder:
             await asyncio.sleep(FLUSH_S)
         for connection in self._connections():
             connection.close()
+        self._is_started = False  # no turn any more: it would ask a store that is closed next
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._asking):
             task.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
-        self._is_started = False  # no turn any more
 
     # -- what others ask -------------------------------------------------------------------------------------
 

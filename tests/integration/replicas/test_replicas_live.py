@@ -20,12 +20,15 @@ async def test_a_follower_streams_the_leaders_document_with_what_ended_at_either
             await gateways.ready()
             leader = await gateways.leader()
             leading, following = gateways.processes[leader], gateways.processes[1 - leader]
-            for process, tenant in ((leading, "alice"), (following, "bob")):
-                assert await process.ask(tenant, max_tokens=4, stream=True) == 200
             async with stream(leading) as theirs, stream(following) as ours:
                 assert theirs.status == 200, await theirs.text()
-                of_leader = await Viewer(theirs).until(has_latencies)
-                of_follower = await Viewer(ours).until(has_latencies)
+                at_leader, at_follower = Viewer(theirs), Viewer(ours)
+                for viewer in (at_leader, at_follower):  # what was served before the first look counts for nothing
+                    await viewer.until(lambda document: document["pools"])
+                for process, tenant in ((leading, "alice"), (following, "bob")):
+                    assert await process.ask(tenant, max_tokens=4, stream=True) == 200
+                of_leader = await at_leader.until(has_latencies)
+                of_follower = await at_follower.until(has_latencies)
     assert (of_leader["gateway"]["role"], of_follower["gateway"]["role"]) == ("leader", "follower")
     assert of_leader["gateway"]["name"] == of_follower["cluster"]["leader"]
     (there,), (here,) = of_leader["pools"].values(), of_follower["pools"].values()
