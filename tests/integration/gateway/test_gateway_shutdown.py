@@ -54,7 +54,7 @@ async def test_what_waits_in_the_queue_is_still_served_while_draining():
         entry = {"name": "b0", "url": server.url, "requests_running_max": 1}
         async with gateway(entry, shutdown={"lame_duck_s": 0.0, "drain_s": 5.0}) as rig:
             calls = [asyncio.create_task(rig.post(call(max_tokens=10))) for _ in range(4)]
-            await until(lambda: rig.snapshot().queued_requests == 3)
+            await until(lambda: (rig.snapshot().in_flight_requests, rig.snapshot().queued_requests) == (1, 3))
             await asyncio.wait_for(rig.gateway.drain(), 3.0)
             assert [(await task).status for task in calls] == [200] * 4
 

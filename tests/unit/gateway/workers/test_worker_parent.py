@@ -164,7 +164,7 @@ def test_it_leaves_no_folder_and_has_no_thread(listening, said):
     assert ended(run_in_child(parent)) == 1
     assert not parent.folder.exists()
     assert mode == 0o700
-    assert lines(said[0]) == [str(threading.active_count())]
+    assert lines(said[0]) == ["1"]  # a thread of the tests does not survive the fork
 
 
 def test_auto_is_the_number_of_cores_that_the_process_may_use(monkeypatch, tmp_path):
