@@ -7,7 +7,7 @@ EVENTS = {"Accept": "text/event-stream"}
 
 
 def merged(target, patch):
-    """RFC 7396."""
+    """The algorithm of RFC 7396, section 2."""
     if not isinstance(patch, dict):
         return patch
     target = dict(target) if isinstance(target, dict) else {}

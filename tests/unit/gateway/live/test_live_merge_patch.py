@@ -5,6 +5,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
+from live_viewer import merged
 
 from gateway.live.merge_patch import merge_patch, sliced_merge_patch
 
@@ -14,19 +15,6 @@ values = st.recursive(
     max_leaves=12,
 )
 documents = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
-
-
-def merged(target, patch):
-    """The algorithm of RFC 7396, section 2."""
-    if not isinstance(patch, dict):
-        return patch
-    target = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            target.pop(name, None)
-        else:
-            target[name] = merged(target.get(name), value)
-    return target
 
 
 @given(documents, documents, st.integers(0, 3))
