@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -535,7 +536,12 @@ def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway)
     key_for = next(iter(config.tenants), "TENANT") if config.auth.mode == "keys" else None
     sys.stderr.write(greeting(url, models, key_for=key_for, config_file=config_file))
     if config.is_trial:
-        sys.stderr.write(f"page: {gateway.page_link()} (opens once, within ten minutes)\n")
+        is_on_path = shutil.which("fairlead") or Path(sys.argv[0]).name != "fairlead"
+        command = "fairlead" if is_on_path else shlex.quote(sys.argv[0])  # `make run` starts one that is not
+        sys.stderr.write(
+            f"page: {gateway.page_link()} (opens once, within ten minutes)\n"
+            f"A new link: {command} admin link. The same in a terminal: {command} top\n"
+        )
     elif admin is not None:
         sys.stderr.write(f"{admin} Try it: fairlead admin state\n")
     if gateway.metrics_url is not None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -19,7 +20,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.client import AdminClient, AdminReply, UnreachableError
-from gateway.admin.target import find_admin
+from gateway.admin.target import AdminTarget, find_admin
 from gateway.options import ConfigOption
 
 PAGE_ROWS = 1000  # per request
@@ -27,7 +28,8 @@ PAGE_ROWS = 1000  # per request
 app = typer.Typer(
     no_args_is_help=True,
     help="Ask and change a running gateway by its admin port.\n\nWhere that is and the key to it come from the "
-    "configuration (admin.host, admin.port, admin.key_file), or from --url and --key-file.",
+    "configuration (admin.host, admin.port, admin.key_file), or from --url and --key-file. A gateway without a "
+    "configuration (make run) is found by itself, by the user that started it.",
 )
 
 
@@ -74,13 +76,23 @@ RepeatOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; that is what is printed if not to a terminal.")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Target:
     """Where the admin port is, and the file with a key to it."""
 
     config: Path | None
     url: str | None
     key_file: Path | None
+
+    @property
+    def target(self) -> AdminTarget:
+        """Raises UnreachableError."""
+        return find_admin(self.config, url=self.url, key_file=self.key_file)
+
+    @cached_property  # a one-time link is opened once, also for a list of many pages
+    def client(self) -> AdminClient:
+        """Raises UnreachableError."""
+        return self.target.connect()
 
 
 @app.callback()
@@ -256,6 +268,15 @@ def audit(
 
 
 @app.command()
+def link(context: typer.Context) -> None:
+    """Print the page's address with a new one-time link, of a gateway without a configuration on this machine."""
+    try:
+        typer.echo(context.obj.target.make_link())
+    except UnreachableError as error:
+        _fail(str(error))
+
+
+@app.command()
 def openapi(context: typer.Context) -> None:
     """Print the OpenAPI document of the API."""
     _print(_ask(context, "GET", "/openapi.json").body, as_json=True)
@@ -300,20 +321,14 @@ def _ask(
     """Send a request with headers like if_match, where they are not None. Exits with the error where it fails."""
     headers = {name.replace("_", "-"): value for name, value in conditions.items()}
     try:
-        answer = _client(context.obj).ask(method, path, body, headers=headers)
+        client: AdminClient = context.obj.client
+        answer = client.ask(method, path, body, headers=headers)
     except UnreachableError as error:
         _fail(str(error))
     if answer.status >= 400:
         errors = answer.body.get("errors") or []
         _fail("\n".join(f"{each['field']}: {each['reason']}" for each in errors) or answer.body["detail"])
     return answer
-
-
-def _client(target: _Target) -> AdminClient:
-    try:
-        return find_admin(target.config, url=target.url, key_file=target.key_file).connect()
-    except UnreachableError as error:
-        _fail(str(error))
 
 
 def _fields(given: list[str]) -> dict[str, Any]:

@@ -28,18 +28,17 @@ class AdminReply:
 
 
 class AdminClient:
-    """Sends requests to the admin port at this URL, with this key. It follows no redirects."""
+    """Sends requests to the admin port at this URL, with this key, if any. It follows no redirects."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str | None) -> None:
         self._url = urlsplit(url)
-        self._key = key
+        self._credentials = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, headers: Mapping[str, str | None] = NO_HEADERS
     ) -> AdminReply:
         """`path` is below the API's root; a header that is None is not sent. Raises UnreachableError."""
-        sent = {name: value for name, value in headers.items() if value is not None}
-        sent["Authorization"] = f"Bearer {self._key}"
+        sent = {name: value for name, value in headers.items() if value is not None} | self._credentials
         if body is not None:
             sent["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
@@ -63,7 +62,7 @@ class AdminClient:
         try:
             connection = self._connection(silence_s_max)
             try:
-                sent = {"Authorization": f"Bearer {self._key}", "Accept": "text/event-stream"}
+                sent = {"Accept": "text/event-stream", **self._credentials}
                 connection.request("GET", self._url.path.rstrip("/") + ROOT + path, None, sent)
                 response = connection.getresponse()
                 if response.status != HTTPStatus.OK:

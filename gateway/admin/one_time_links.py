@@ -15,6 +15,8 @@ from gateway.identity.key_ring import KeyRing
 
 LINK_S: Final = 600.0  # as long as the links by which services sign in by mail are commonly valid
 KEY_S: Final = 12 * 3600.0  # a working day
+NAME: Final = "one-time-link-"  # and its number: its caller's name in the audit log
+LINKS_MAX: Final = 100  # open at a time: more than people open, and some kilobytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,10 @@ class OneTimeLinks:
         self._made = 0
 
     def make(self, role: Role) -> str:
-        """The token of a new link."""
+        """The token of a new link; the oldest one ends where LINKS_MAX are open."""
         self._made += 1
-        token, name = new_key(), f"one-time-link-{self._made}"
+        self._links.drop(f"{NAME}{self._made - LINKS_MAX}")
+        token, name = new_key(), f"{NAME}{self._made}"
         expires_at_s = self._clock() + LINK_S
         self._links.put(name, self._links.hmac_hex(token), Caller(name, role), expires_at_s=expires_at_s)
         return token

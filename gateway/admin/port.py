@@ -1,15 +1,19 @@
 """Admin port: assembles the routes over the registry and the running gateway, the sign-in, and the listener."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
+from gateway.admin.local_access import LocalAccess
+from gateway.admin.local_socket import ASK_KEY, ASK_LINK
 from gateway.admin.one_time_links import OneTimeLinks
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
@@ -31,7 +35,7 @@ from gateway.admin.sign_in import SignIn
 from gateway.cluster.view import ClusterView
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
-from gateway.config.key_file import first_key
+from gateway.config.key_file import first_key, new_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.live.live import Live
@@ -47,8 +51,10 @@ from gateway.web.files import StaticFiles
 if TYPE_CHECKING:
     from gateway.identity.tokens import Tokens
 
-FIRST_KEY = "key-file"  # its caller's name in the audit log
+FIRST_KEY, LOCAL_KEY = "key-file", "local"  # names of their callers in the audit log
 STOP_S_MAX = 1.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,8 @@ class AdminPort:
         has_first_key: bool = True,
     ) -> None:
         """`secret` is the HMAC secret of API keys; `ask_leader` is for the live views of several processes. Without
-        `has_first_key` a one-time link is the way in. Raises ValueError where the first key cannot be read or created.
+        `has_first_key` one-time links are the way in, and a socket for commands of this user. Raises ValueError where
+        the first key cannot be read or created.
         """
         self._registry = parts.registry
         self._ring: KeyRing[Caller] = KeyRing(secret)
@@ -92,6 +99,8 @@ class AdminPort:
             key = first_key(config.key_file)
             self._ring.put(FIRST_KEY, self._ring.hmac_hex(key), Caller(FIRST_KEY, Role.ADMIN))
         self._links = OneTimeLinks(self._ring, secret)
+        self._has_first_key = has_first_key
+        self._local: LocalAccess | None = None
         self._keys_changed(frozenset(("keys", entry.name) for entry in parts.registry.entries("keys")))
         self._unsubscribe = parts.registry.subscribe(self._keys_changed)
         sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock, tokens=tokens)
@@ -105,7 +114,18 @@ class AdminPort:
 
     async def start(self) -> str:
         """Listen; return the URL. Raises OSError where the port is in use."""
-        return await self._listener.start()
+        url = await self._listener.start()
+        if not self._has_first_key:
+            await self._open_socket(url)
+        return url
+
+    async def _open_socket(self, url: str) -> None:
+        key = new_key()
+        self._ring.put(LOCAL_KEY, self._ring.hmac_hex(key), Caller(LOCAL_KEY, Role.ADMIN))
+        answers = {ASK_KEY: lambda: key, ASK_LINK: lambda: f"{url}/#once={self.make_link()}"}
+        self._local = LocalAccess(url, answers)
+        if not await self._local.start(urlsplit(url).port or 0):
+            log.warning("no folder for a socket: `fairlead top` and `fairlead admin` need a key or a one-time link")
 
     def make_link(self) -> str:
         """The token of a new one-time link for the role admin."""
@@ -117,6 +137,8 @@ class AdminPort:
 
     async def stop(self) -> None:
         self._unsubscribe()
+        if self._local is not None:
+            await self._local.stop()
         await self._listener.stop()
 
     def _keys_changed(self, changed: Changed) -> None:

@@ -18,7 +18,9 @@ INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 
 def top(
     config: ConfigOption = None,
-    url: Annotated[str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081, or a one-time link to its page.")
+    ] = None,
     key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
     *,
     once: Annotated[bool, typer.Option("--once", help="Print the present state, and leave.")] = False,
@@ -29,7 +31,7 @@ def top(
     """Watch tenants, tiers, backends and the queue of a running gateway. ? shows the keys.
 
     The admin port and the key to it come from the configuration (admin.host, admin.port, admin.key_file), or from
-    --url and --key-file. A viewer's key is enough.
+    --url and --key-file. A viewer's key is enough. A gateway without a configuration (make run) needs neither.
     """
     from gateway.admin.client import UnreachableError  # noqa: PLC0415
     from gateway.admin.target import find_admin  # noqa: PLC0415

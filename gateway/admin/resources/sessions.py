@@ -59,7 +59,8 @@ class SessionRoutes:
         session = self.links.open(asked.body.once)
         if session is None:
             raise self.sign_in.refusal(
-                asked.peer, "this link was opened before, is older than ten minutes, or is of another start"
+                asked.peer,
+                "this link was opened before, is older than ten minutes, or is from before a restart",
             )
         role = ROLE_NAMES[session.role]
         return AdminAnswer(SessionResource(key=session.key, role=role, expires_at=int(session.expires_at_s)))

@@ -58,7 +58,7 @@ export async function resume() {
       const { body } = await post("/sign-in", { once: decodeURIComponent(once[1]) });
       await signIn(body.key);
     } catch (error) {
-      changed({ isBusy: false, error: error.status === 0 ? error.message : "This link was used, or is too old. Sign in by a key." });
+      changed({ isBusy: false, error: error.status === 0 ? error.message : "This link was used, or is older than ten minutes. The command “fairlead admin link” prints a new one." });
     }
     return;
   }
