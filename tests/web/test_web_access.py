@@ -10,6 +10,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 VIEWS = {
     "now": ("now",),
     "tenant": ("tenant", "flood"),
+    "tier": ("tier", "batch"),
     "waiting": ("requests?state=queued",),
     "running": ("requests?state=running",),
     "ended": ("requests?state=ended",),

@@ -22,22 +22,33 @@ FIELDS = {
 }
 
 
+TIER_FIELDS = {
+    "weight": ("5.5", "5.50", 5.5),
+    "envelope.ttft_ms": ("900", "900 ms", 900),
+    "envelope.tpot_ms": ("80", "80 ms", 80),
+    "on_miss": ("reject", "is rejected at once", "reject"),
+    "reserve_ratio": ("0.25", "0.25 of every backend", 0.25),
+    "priority": ("-2", "-2", -2),
+    "preemptible": ("true", "yes", True),
+}
+
+
 def valued(section, name):
     for part in name.split("."):
         section = (section or {}).get(part)
     return section
 
 
-def stored(gateway, tenant):
-    """Its settings without what all have; None where it has none of its own."""
-    status, body = gateway.ask("GET", f"/tenants/{tenant}")
+def stored(gateway, name, kind="tenants"):
+    """Its settings; None where it has none of its own."""
+    status, body = gateway.ask("GET", f"/{kind}/{name}")
     return body if status == 200 else None
 
 
 def edit(page, name, typed):
     row = page.locator(f"[data-field='{name}']")
     row.get_by_role("button", name=re.compile("^Edit ")).click()
-    if name == "tier":
+    if name in ("tier", "on_miss", "preemptible"):
         row.get_by_role("combobox").select_option(typed)
     else:
         row.get_by_role("spinbutton").fill(typed)
@@ -69,6 +80,79 @@ def test_every_edit_is_stored_with_its_author_and_undone(visit, loaded, keys, or
         assert stored(loaded, tenant) == before, name
         for notice in page.get_by_role("button", name="Dismiss").all():
             notice.click()
+
+
+@pytest.mark.parametrize("origin", ["declared", "admin", None])
+def test_every_edit_of_a_tier_is_stored_with_its_author_and_undone(visit, loaded, keys, origin):
+    """Of a tier that the file declares, of one that the API made, and of the default one, which has no settings."""
+    tier = {"declared": "batch", "admin": "made-here", None: "default"}[origin]
+    if origin == "admin":
+        loaded.ask("PUT", f"/tiers/{tier}", {"weight": 1.5})
+    before = stored(loaded, tier, "tiers")
+    page = visit(loaded).sign_in(keys["operator"], f"#/tier/{tier}")
+    author = loaded.ask("GET", "/me", key=keys["operator"])[1]["name"]
+    for name, (typed, shown, value) in TIER_FIELDS.items():
+        row = edit(page, name, typed)
+        row.get_by_role("button", name="Save").click()
+        expect(row.locator("dd span").first, name).to_have_text(shown)
+        assert valued(stored(loaded, tier, "tiers"), name) == value, name
+        newest = loaded.ask("GET", "/audit?limit=1")[1]["items"][0]
+        assert (newest["actor"], newest["kind"], newest["name"]) == (author, "tiers", tier)
+        expect(page.get_by_role("region", name="Changes")).to_contain_text(author)
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator(".notice").last, name).to_contain_text("again")
+        assert stored(loaded, tier, "tiers") == before, name
+        for notice in page.get_by_role("button", name="Dismiss").all():
+            notice.click()
+
+
+@pytest.fixture
+def rival(loaded):
+    """`flood` in a tier of its own, so that it and the tier `batch` with `nightly` both want all there is."""
+    assert loaded.ask("PUT", "/tiers/rival", {"weight": 1})[0] == 201
+    assert loaded.ask("PATCH", "/tenants/flood", {"tier": "rival"})[0] == 200
+    yield "rival"
+    assert loaded.ask("DELETE", "/tenants/flood")[0] == 204  # what the file says holds again
+    assert loaded.ask("DELETE", "/tiers/rival")[0] == 204
+
+
+def test_what_a_tiers_weight_will_do_is_said_before_and_then_happens(visit, loaded, keys, rival):
+    page = visit(loaded).sign_in(keys["operator"])
+    page.get_by_role("region", name="Tiers").get_by_role("link", name="batch").click()
+    tenants = page.get_by_role("region", name="Tenants").get_by_role("link")
+    expect(tenants).to_have_text(["nightly"])
+    row = edit(page, "weight", "4")
+    said = row.locator(".effect strong")
+    expect(said).to_have_text(re.compile(r"Share of .+: [\d.]+ % now, [\d.]+ % then\."))
+    now, then = (float(each) for each in re.findall(r"([\d.]+) %", said.inner_text()))
+    assert then > 1.2 * now
+    expect(row.locator(".effect")).to_contain_text(f"{rival}:")
+    row.get_by_role("button", name="Save").click()
+    expect(row).to_contain_text("4")
+    page.goto("/#/now")
+    tiers = page.get_by_role("region", name="Tiers").get_by_role("row")
+    of_rival, of_batch = (tiers.filter(has=page.get_by_role("link", name=name)) for name in (rival, "batch"))
+    deadline = time.monotonic() + 60
+    while ratio_10_s(of_batch) < 1.6 * ratio_10_s(of_rival):
+        assert time.monotonic() < deadline, "the new weight does not show in what both get"
+        page.wait_for_timeout(1000)
+    page.get_by_role("button", name="Undo").click()
+    expect(of_batch.locator("td").first).to_have_text("1")
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"), [("reserve_ratio", "1"), ("priority", "1.5"), ("priority", ""), ("weight", "")]
+)
+def test_a_wrong_value_of_a_tier_cannot_be_saved(visit, loaded, keys, name, typed):
+    page = visit(loaded).sign_in(keys["operator"], "#/tier/batch")
+    before = stored(loaded, "batch", "tiers")
+    row = edit(page, name, typed)
+    save = row.get_by_role("button", name="Save")
+    if save.is_enabled():
+        save.click()  # the browser or the gateway refuses it
+        page.wait_for_timeout(500)
+    assert stored(loaded, "batch", "tiers") == before
+    expect(row.get_by_role("spinbutton")).to_be_visible()
 
 
 def test_what_a_weight_will_do_is_said_before_and_then_happens(visit, loaded, keys):

@@ -19,6 +19,7 @@ WINDOWS = [0.5, 0.5, 0.5]
 VIEWS = [
     ("now",),
     ("tenant", "one"),
+    ("tier", "one"),
     ("requests?state=queued",),
     ("requests?state=ended",),
     ("request", "one"),
@@ -113,6 +114,7 @@ def answers(name):
     budget = {"tenant": name, "key": name, "period": name, "limit": 9, "used": 1, "reserved": 1, "remaining": 7}
     findings = {"requests": 1, "tenants": {name: {"served": 1, "service": 1, "ttft_p50_s": 1}}}
     shares = {"share_now": 0.1, "share_then": 0.2}
+    previewed = {name: shares, name + "2": shares}
 
     def page(*items):
         return {"items": list(items), "next_cursor": None}
@@ -132,7 +134,7 @@ def answers(name):
             "happened": findings,
             "instead": findings,
         },
-        "/preview": {"pools": {name: {"tenants": {name: shares, name + "2": shares}}}},
+        "/preview": {"pools": {name: {"tenants": previewed, "tiers": previewed}}},
     }
 
 
@@ -147,6 +149,9 @@ def pretend(page, name):
             return route.fulfill(status=200, content_type="text/event-stream", body=event)
         if path.startswith("/requests/"):
             return route.fulfill(status=200, json=hostile_request(name))
+        if path.startswith("/tiers/"):
+            fields = {"id": name, "origin": "admin", "weight": 1, "envelope": {}, "on_miss": name}
+            return route.fulfill(status=200, json=fields, headers={"ETag": '"1"'})
         if path.startswith("/tenants/"):
             fields = {"id": name, "origin": "admin", "tier": name, "weight": 1, "envelope": {}}
             return route.fulfill(status=200, json=fields, headers={"ETag": '"1"'})
@@ -178,13 +183,15 @@ def test_a_name_is_text_in_every_view(visit, loaded, name):
         assert_inert(page)
         if name != "__proto__" and "\0" not in name:
             assert name in page.locator("main").inner_text() or route == ("what-if",), route
-    visitor.see("tenant", "one")
-    page.get_by_role("button", name="Edit weight").click()
-    page.get_by_role("spinbutton", name="Weight").fill("2")
-    page.wait_for_selector(".effect strong")
-    assert_inert(page)
-    page.get_by_role("button", name="Save").click()
-    page.wait_for_selector(".notice")
+    for view in ("tenant", "tier"):
+        visitor.see(view, "one")
+        page.get_by_role("button", name="Edit weight").click()
+        page.get_by_role("spinbutton", name="Weight").fill("2")
+        page.wait_for_selector(".effect strong")
+        assert_inert(page)
+        page.get_by_role("button", name="Save").click()
+        page.wait_for_selector(".notice")
+        page.get_by_role("button", name="Dismiss").click()
     visitor.see("what-if")
     page.get_by_role("button", name="Play it").click()
     page.wait_for_selector("[aria-label='By tenant']")
@@ -194,7 +201,7 @@ def test_a_name_is_text_in_every_view(visit, loaded, name):
 def test_a_name_in_the_address_is_text(visit, loaded, keys, figure):
     page = visit(loaded).sign_in(keys["viewer"])
     for name in HOSTILE:
-        for view in ("tenant", "request", "now"):
+        for view in ("tenant", "tier", "request", "now"):
             page.evaluate(
                 "([view, name]) => { location.hash = '#/' + view + '/' + encodeURIComponent(name); }", [view, name]
             )

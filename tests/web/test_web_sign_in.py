@@ -26,6 +26,10 @@ def test_a_key_signs_in_with_the_controls_of_its_role_and_no_others(visit, loade
     expect(page.locator("dl.settings")).to_be_visible()
     edits = page.get_by_role("button", name=re.compile("^Edit "))
     expect(edits).to_have_count(0 if role == "viewer" else 11)
+    page.goto("/#/tier/batch")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("batch")
+    expect(page.locator("dl.settings")).to_be_visible()
+    expect(edits).to_have_count(0 if role == "viewer" else 7)
     page.goto("/#/what-if")
     expect(page.get_by_role("button", name="Play it")).to_have_count(0 if role == "viewer" else 1)
 

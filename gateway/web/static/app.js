@@ -9,6 +9,7 @@ import { Now } from "./views/now.js";
 import { OneRequest, Requests } from "./views/requests.js";
 import { SignIn } from "./views/sign-in.js";
 import { Tenant } from "./views/tenant.js";
+import { Tier } from "./views/tier.js";
 import { WhatIf } from "./views/what-if.js";
 
 const THEME = "fairlead.theme";
@@ -49,6 +50,8 @@ function View({ view, parts, query }) {
       return html`<${Now} pool=${parts[1]} />`;
     case "tenant":
       return html`<${Tenant} id=${parts[1] || ""} />`;
+    case "tier":
+      return html`<${Tier} id=${parts[1] || ""} />`;
     case "requests":
       return html`<${Requests} query=${query} />`;
     case "request":

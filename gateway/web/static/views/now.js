@@ -113,7 +113,7 @@ function bottleneck(backends) {
 const load = (each) =>
   Math.max((each.in_flight || 0) / (each.requests_limit || Infinity), (each.tokens || 0) / (each.tokens_limit || Infinity), (each.queued_there || 0) > 0 ? 1 : 0);
 
-const entries = (object) => Object.entries(object || {}).map(([id, value]) => ({ ...value, id }));
+export const entries = (object) => Object.entries(object || {}).map(([id, value]) => ({ ...value, id }));
 
 function shareColumns(rows) {
   return WINDOWS.map((label, at) => {
@@ -132,7 +132,7 @@ function shareColumns(rows) {
 
 function Tiers({ tiers }) {
   const columns = [
-    { id: "id", label: "Tier", value: (each) => each.id, cell: (each) => each.id },
+    { id: "id", label: "Tier", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("tier", each.id)}>${each.id}</a>` },
     { id: "weight", label: "Weight", kind: "number", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
     ...shareColumns(tiers),
     { id: "gap", label: "Service gap / bound", value: (each) => (each.bound ? each.gap / each.bound : null),
@@ -149,7 +149,7 @@ function Tiers({ tiers }) {
 
 const attained = (each) => (each.attainment?.requests ? each.attainment.met / each.attainment.requests : null);
 
-function Tenants({ tenants }) {
+export function Tenants({ tenants }) {
   const [filter, setFilter] = useState("");
   const wanted = filter.trim().toLowerCase();
   const rows = wanted === "" ? tenants : tenants.filter((each) => each.id.toLowerCase().includes(wanted) || String(each.tier).toLowerCase().includes(wanted));

@@ -1,4 +1,5 @@
-// A tenant's settings: each is edited where it stands. What a change does is said before it is made, and it can be undone.
+// Settings of a tenant or a tier: each is edited where it stands. What a change does is said before it is made, and it can
+// be undone.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { patch, path, post, put, remove } from "../api.js";
@@ -6,9 +7,9 @@ import { may } from "../session.js";
 import { attempt, html, notify } from "../ui.js";
 import { count, decimal, NONE, percent } from "../words.js";
 
-const FIELDS = [
-  { name: "tier", label: "Tier", kind: "tier", shares: true },
-  { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", shares: true },
+const TENANT_FIELDS = [
+  { name: "tier", label: "Tier", options: (settings) => settings.tiers.map((each) => [each.id, `${each.id} (weight ${decimal(each.weight)})`]), shares: true },
+  { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
   { name: "envelope.ttft_ms", label: "Target of TTFT", unit: "ms", step: "any", none: "its tier's" },
   { name: "envelope.tpot_ms", label: "Target of TPOT", unit: "ms", step: "any", none: "its tier's" },
   { name: "in_flight_max", label: "Requests running at once", used: (now) => `${count(sum(now, "in_flight"))} run now.` },
@@ -19,6 +20,16 @@ const FIELDS = [
   { name: "queued_requests_max", label: "Requests queued", none: "the gateway's", used: (now) => `${count(sum(now, "queued"))} are queued now.` },
   { name: "queued_bytes_max", label: "Bytes queued", unit: "bytes", none: "the gateway's" },
 ];
+const TIER_FIELDS = [
+  { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
+  { name: "envelope.ttft_ms", label: "Target of TTFT", unit: "ms", step: "any", none: "no target", about: "Requests with a target are sent early enough to meet it, where weights let them." },
+  { name: "envelope.tpot_ms", label: "Target of TPOT", unit: "ms", step: "any", none: "no target", about: "A backend gets only so many requests that its steps stay below the target." },
+  { name: "on_miss", label: "A request that would miss its target", options: () => [["wait", "waits all the same"], ["reject", "is rejected at once"]] },
+  { name: "reserve_ratio", label: "Reserve", unit: "of every backend", min: 0, max: 0.99, step: "any", isRequired: true, about: "This part of every backend is kept free for the tier. All reserves together are less than 1." },
+  { name: "priority", label: "Priority", min: -100, max: 100, step: 1, isRequired: true, about: "Tiers of lower priority are shed first. Below 0 a tier is shed when others are late or queues are full." },
+  { name: "preemptible", label: "Preemptible", options: () => [[false, "no"], [true, "yes"]], about: "Its requests without any output yet return to the queue for one that would miss its target." },
+];
+const FIELDS = { tenants: TENANT_FIELDS, tiers: TIER_FIELDS }; // by the API's name of the kind
 const ORIGINS = { declared: "from the configuration file", admin: "made here", overridden: "changed here; the file says otherwise" };
 const PREVIEW_MS = 200; // after the last key
 
@@ -26,19 +37,28 @@ const sum = (rows, name) => rows.reduce((total, each) => total + (each[name] || 
 const valueOf = (fields, name) => name.split(".").reduce((inner, part) => inner?.[part], fields) ?? null;
 const nested = (name, value) => name.split(".").reduceRight((inner, part) => ({ [part]: inner }), value);
 
-export function Settings({ id, settings, now, again }) {
+/** `kind` is the API's: tenants or tiers. `settings`: {fields, etag, isStored, origin, tiers}; `now`: its rows of the live document. */
+export function Settings({ kind, id, settings, now, again }) {
   const [edited, setEdited] = useState(null);
   return html`<h2>Settings <small class="dim">${settings.isStored ? ORIGINS[settings.origin] : "none of its own: these are the defaults"}</small></h2>
-    <dl class="settings">${FIELDS.map((field) => html`<${Setting} key=${field.name} id=${id} field=${field} settings=${settings} now=${now}
+    <dl class="settings">${FIELDS[kind].map((field) => html`<${Setting} key=${field.name} kind=${kind} id=${id} field=${field} settings=${settings} now=${now}
       isEdited=${edited === field.name} edit=${() => setEdited(field.name)} close=${() => setEdited(null)} again=${again} />`)}</dl>`;
 }
 
-function shown(field, value) {
+function shown(field, value, settings) {
   if (value === null) return html`<span class="dim">${field.none || "no limit"}</span>`;
-  return `${typeof value === "number" ? decimal(value) : value}${field.unit ? ` ${field.unit}` : ""}`;
+  return `${said(field, value, settings)}${field.unit ? ` ${field.unit}` : ""}`;
 }
 
-function Setting({ id, field, settings, now, isEdited, edit, close, again }) {
+/** A value in words. A tier is its name alone. */
+function said(field, value, settings) {
+  if (value === null) return NONE;
+  if (typeof value === "number") return decimal(value);
+  const option = field.name === "tier" ? undefined : field.options?.(settings).find(([each]) => each === value);
+  return option === undefined ? String(value) : option[1];
+}
+
+function Setting({ kind, id, field, settings, now, isEdited, edit, close, again }) {
   const value = valueOf(settings.fields, field.name);
   const button = useRef(null);
   const wasEdited = useRef(false);
@@ -49,26 +69,35 @@ function Setting({ id, field, settings, now, isEdited, edit, close, again }) {
   return html`<div class=${isEdited ? "setting edited" : "setting"} data-field=${field.name}>
     <dt>${field.label}</dt>
     <dd>${isEdited
-      ? html`<${Editor} id=${id} field=${field} value=${value} settings=${settings} now=${now} close=${close} again=${again} />`
-      : html`<span>${shown(field, value)}</span>${may("operator")
+      ? html`<${Editor} kind=${kind} id=${id} field=${field} value=${value} settings=${settings} now=${now} close=${close} again=${again} />`
+      : html`<span>${shown(field, value, settings)}</span>${may("operator")
           ? html` <button ref=${button} class="quiet" aria-label=${`Edit ${field.label.toLowerCase()}`} onClick=${edit}>Edit</button>`
           : null}`}</dd>
   </div>`;
 }
 
-function Editor({ id, field, value, settings, now, close, again }) {
+/** The value that was typed or chosen; null is the default; undefined where it is none that the field may have. */
+function parsed(field, draft, options) {
+  if (options) return options.find(([each]) => String(each) === draft)?.[0];
+  if (draft.trim() === "") return field.isRequired ? undefined : null;
+  const number = Number(draft);
+  const isAllowed = Number.isFinite(number) && (field.min === undefined ? number > 0 : number >= field.min) && number <= (field.max ?? Infinity);
+  return isAllowed ? number : undefined;
+}
+
+function Editor({ kind, id, field, value, settings, now, close, again }) {
   const [draft, setDraft] = useState(value === null ? "" : String(value));
   const [isBusy, setBusy] = useState(false);
   const input = useRef(null);
   useEffect(() => input.current.focus(), []);
-  const wanted = field.kind === "tier" ? draft : draft.trim() === "" ? null : Number(draft);
-  const isChanged = wanted !== value;
-  const isValid = field.kind === "tier" || (draft.trim() === "" ? value !== null && field.name !== "weight" : Number.isFinite(wanted) && wanted > 0);
+  const options = field.options?.(settings);
+  const wanted = parsed(field, draft, options);
+  const isReady = wanted !== undefined && wanted !== value;
   const submit = async (event) => {
     event.preventDefault();
-    if (!isChanged || !isValid) return close();
+    if (!isReady) return close();
     setBusy(true);
-    const isDone = await attempt(() => change(id, field, wanted, settings, again));
+    const isDone = await attempt(() => change(kind, id, field, wanted, settings, again));
     setBusy(false);
     if (isDone) close();
   };
@@ -77,22 +106,22 @@ function Editor({ id, field, value, settings, now, close, again }) {
   };
   const label = field.label;
   return html`<form class="editor" onSubmit=${submit} onKeyDown=${onKeyDown}>
-    ${field.kind === "tier"
+    ${options
       ? html`<select ref=${input} aria-label=${label} value=${draft} onChange=${(event) => setDraft(event.target.value)}>
-          ${settings.tiers.map((each) => html`<option key=${each.id} value=${each.id}>${each.id} (weight ${decimal(each.weight)})</option>`)}</select>`
+          ${options.map(([each, text]) => html`<option key=${each} value=${String(each)}>${text}</option>`)}</select>`
       : html`<input ref=${input} type="number" aria-label=${label} value=${draft} min=${field.min ?? (field.step ? 0 : 1)} max=${field.max}
-          step=${field.step || 1} placeholder=${field.name === "weight" ? "" : field.none || "no limit"} onInput=${(event) => setDraft(event.target.value)} />`}
+          step=${field.step || 1} placeholder=${field.isRequired ? "" : field.none || "no limit"} onInput=${(event) => setDraft(event.target.value)} />`}
     ${field.unit || ""}
-    <button class="primary" disabled=${isBusy || !isChanged || !isValid}>Save</button>
+    <button class="primary" disabled=${isBusy || !isReady}>Save</button>
     <button type="button" onClick=${close}>Cancel</button>
     <div class="effect" aria-live="polite">${field.shares
-      ? html`<${Effect} id=${id} field=${field} wanted=${isValid && isChanged ? wanted : null} />`
-      : html`<p class="dim">This changes no tenant's due share. ${field.used?.(now) || ""}</p>`}</div>
+      ? html`<${Effect} kind=${kind} id=${id} field=${field} wanted=${isReady ? wanted : null} />`
+      : html`<p class="dim">${field.about ? `${field.about} ` : ""}This changes no tenant's due share. ${field.used?.(now) || ""}</p>`}</div>
   </form>`;
 }
 
-/** What each tenant gets by its weight, now and then. */
-function Effect({ id, field, wanted }) {
+/** What each tenant or tier gets by its weight, now and then. */
+function Effect({ kind, id, field, wanted }) {
   const [effect, setEffect] = useState(null);
   useEffect(() => {
     setEffect(null);
@@ -100,8 +129,8 @@ function Effect({ id, field, wanted }) {
     let isGone = false;
     const timer = setTimeout(async () => {
       try {
-        const { body } = await post("/preview", { tenants: { [id]: { [field.name]: wanted } } });
-        if (!isGone) setEffect({ pools: poolsOf(body) });
+        const { body } = await post("/preview", { [kind]: { [id]: { [field.name]: wanted } } });
+        if (!isGone) setEffect({ pools: Object.entries(body.pools).map(([pool, each]) => [pool, each[kind]]) });
       } catch (error) {
         if (!isGone) setEffect({ error });
       }
@@ -110,25 +139,23 @@ function Effect({ id, field, wanted }) {
       isGone = true;
       clearTimeout(timer);
     };
-  }, [id, field.name, wanted]);
+  }, [kind, id, field.name, wanted]);
   if (wanted === null) return html`<p class="dim">What a change will do is said here before it is made.</p>`;
   if (effect === null) return html`<p class="dim">Looking ahead…</p>`;
   if (effect.error) return html`<p class="bad">${effect.error.message}</p>`;
   if (effect.pools.length === 0) return html`<p class="dim">No pool serves it now, so no share changes.</p>`;
-  return effect.pools.map(([pool, tenants]) => html`<${PoolEffect} key=${pool} id=${id} pool=${pool} tenants=${tenants} />`);
+  return effect.pools.map(([pool, shares]) => html`<${PoolEffect} key=${pool} kind=${kind} id=${id} pool=${pool} shares=${shares} />`);
 }
-
-const poolsOf = (body) => Object.entries(body.pools).map(([pool, each]) => [pool, each.tenants]);
 
 const OTHERS = 4; // those that gain or lose most
 
-function PoolEffect({ id, pool, tenants }) {
-  const own = tenants[id];
-  const others = Object.entries(tenants)
+function PoolEffect({ kind, id, pool, shares }) {
+  const own = shares[id];
+  const others = Object.entries(shares)
     .filter(([name, each]) => name !== id && Math.abs(each.share_then - each.share_now) >= 0.0005)
     .sort(([, a], [, b]) => Math.abs(b.share_then - b.share_now) - Math.abs(a.share_then - a.share_now));
   return html`<p><strong>${own ? `Share of ${pool}: ${percent(own.share_now)} now, ${percent(own.share_then)} then.` : `It sends nothing to ${pool} now.`}</strong></p>
-    ${own && !own.asks_all ? html`<p class="dim">It gets what it asks for now, and would whatever its weight.</p>` : null}
+    ${own && !own.asks_all ? html`<p class="dim">${kind === "tiers" ? "Its tenants get what they ask" : "It gets what it asks"} for now, and would whatever its weight.</p>` : null}
     ${others.length > 0
       ? html`<p class="dim">${others.slice(0, OTHERS).map(([name, each]) => `${name}: ${percent(each.share_now)} → ${percent(each.share_then)}`).join(" · ")}
           ${others.length > OTHERS ? ` · and ${others.length - OTHERS} more` : ""}</p>`
@@ -136,9 +163,9 @@ function PoolEffect({ id, pool, tenants }) {
 }
 
 /** Make the change, and offer to undo it. Throws a Problem. */
-async function change(id, field, wanted, settings, again) {
+async function change(kind, id, field, wanted, settings, again) {
   const before = valueOf(settings.fields, field.name);
-  const at = path("tenants", id);
+  const at = path(kind, id);
   let made;
   try {
     made = settings.isStored
@@ -155,11 +182,9 @@ async function change(id, field, wanted, settings, again) {
       // An entry that this change made, or that the file alone had, goes back to what it was by its removal.
       if (settings.isStored && settings.origin !== "declared") await patch(at, nested(field.name, before), made.etag);
       else await remove(at, made.etag);
-      notify(`${id}: ${field.label.toLowerCase()} is ${plain(before)} again.`);
+      notify(`${id}: ${field.label.toLowerCase()} is ${said(field, before, settings)} again.`);
       again();
     });
-  notify(`${id}: ${field.label.toLowerCase()} ${plain(before)} → ${plain(wanted)}.`, { undo });
+  notify(`${id}: ${field.label.toLowerCase()} ${said(field, before, settings)} → ${said(field, wanted, settings)}.`, { undo });
   return true;
 }
-
-const plain = (value) => (value === null ? NONE : typeof value === "number" ? decimal(value) : value);

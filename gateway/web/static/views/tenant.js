@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { all, get, path } from "../api.js";
 import { Plot } from "../plot.js";
+import { Changes } from "./changes.js";
 import { Figure, html, link, ShareBar, Table, useLive, usePolled } from "../ui.js";
 import { count, decimal, NONE, percent, seconds, short, time, wait } from "../words.js";
 import { Settings } from "./settings.js";
@@ -16,7 +17,7 @@ export function Tenant({ id }) {
   const rows = history.get(id) || [];
   const tier = settings.value?.tier;
   const envelope = settings.value === null ? {} : envelopeOf(settings.value.fields, tier);
-  return html`<h1>${id} <small class="dim">tenant${settings.value ? `, tier ${settings.value.fields.tier}` : ""}</small></h1>
+  return html`<h1>${id} <small class="dim">tenant${settings.value ? html`, tier <a href=${link("tier", settings.value.fields.tier)}>${settings.value.fields.tier}</a>` : ""}</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${pool.tenants[id]} envelope=${envelope} />`)}
     ${pools.length === 0 ? html`<p class="dim">It sent nothing in the last 15 minutes.</p>` : null}
@@ -25,10 +26,10 @@ export function Tenant({ id }) {
       ? html`<div class="plots"><${Plot} label="Output tokens per second" rows=${rows.map(([at, pace]) => [at, pace])} />
           <${Plot} label="Requests queued" rows=${rows.map(([at, , queued]) => [at, queued])} /></div>`
       : null}
-    ${settings.value ? html`<${Settings} id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} />` : null}
+    ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} />` : null}
     <${Budgets} id=${id} />
     <${Keys} id=${id} />
-    <${Changes} id=${id} settings=${settings.value} />`;
+    <${Changes} kind="tenants" id=${id} etag=${settings.value?.etag} />`;
 }
 
 /** Its stored settings, or the defaults where it has none, with its tier's and the names of all tiers. */
@@ -121,7 +122,7 @@ function spentWhen(budget, perSecond) {
   return leftS < untilS ? html`<span class="warn">spent in ${seconds(leftS)}</span>` : "lasts until it is renewed";
 }
 
-// -- keys and changes -------------------------------------------------------------------------------------
+// -- keys -------------------------------------------------------------------------------------------------
 
 function Keys({ id }) {
   const [keys] = usePolled((signal) => all(`/keys?tenant=${encodeURIComponent(id)}`, { signal }), [id], 30000);
@@ -137,30 +138,3 @@ function Keys({ id }) {
   return html`<h2>Keys</h2><${Table} label="Keys" columns=${columns} rows=${keys.value} keyOf=${(each) => each.id} sort=${{ id: "made", down: true }}
     empty="The API made no key for it." />`;
 }
-
-function Changes({ id, settings }) {
-  const [audit] = usePolled(async (signal) => {
-    const { body } = await get("/audit?kind=tenants&limit=1000", { signal });
-    return body.items.filter((each) => each.name === id);
-  }, [id, settings?.etag], 0);
-  if (audit.value === null || audit.value.length === 0) return null;
-  const columns = [
-    { id: "at", label: "When", cell: (each) => time(each.at) },
-    { id: "actor", label: "By", cell: (each) => each.actor },
-    { id: "what", label: "What", kind: "text", cell: (each) => difference(each.before, each.after) },
-  ];
-  return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} size=${10} />`;
-}
-
-/** What a change changed: "weight: 1 → 3". */
-function difference(before, after) {
-  if (after === null) return "its settings were removed";
-  const names = [...new Set([...Object.keys(before || {}), ...Object.keys(after)])];
-  const said = names
-    .filter((name) => JSON.stringify(before?.[name]) !== JSON.stringify(after[name]))
-    .map((name) => `${name}: ${text(before?.[name])} → ${text(after[name])}`);
-  return `${before === null ? "made; " : ""}${said.join(", ")}` || NONE;
-}
-
-const text = (value) => (value == null ? "default" : typeof value === "number" ? decimal(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
-
