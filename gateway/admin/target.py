@@ -82,7 +82,7 @@ def _by_link(link: str) -> AdminTarget:
 
 
 def _local_port(url: str, *, searches: bool) -> int | None:
-    """The admin port of a gateway that this user tries out: the one at this URL, else with `searches` the only one.
+    """The admin port of a gateway that this user tries out: the one at this URL, or with `searches` the only one.
     Raises UnreachableError where there are several.
     """
     try:
@@ -90,10 +90,7 @@ def _local_port(url: str, *, searches: bool) -> int | None:
         at = parts.port if parts.hostname in LOOPBACK else None
     except ValueError:  # no port number: the client says what is wrong with the URL
         return None
-    ports = local_ports()
-    if at in ports and ask_local(at, ASK_KEY) is not None:
-        return at
-    answering = [port for port in ports if ask_local(port, ASK_KEY) is not None] if searches else []
+    answering = [port for port in local_ports() if (searches or port == at) and ask_local(port, ASK_KEY) is not None]
     if len(answering) > 1:
         urls = " or ".join(f"--url http://127.0.0.1:{port}" for port in answering)
         raise UnreachableError(f"several gateways are tried out on this machine; choose one: {urls}")

@@ -162,6 +162,7 @@ def test_links_that_are_never_opened_are_bounded():
 async def test_without_a_configuration_commands_need_nothing_and_another_user_needs_a_link(runtime, tmp_path):
     """`fairlead top` and `fairlead admin` beside `make run`; without the folder they are refused."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
+    environment |= {"TMPDIR": str(runtime)}  # another gateway of this user is not found
 
     async def run(*arguments, **variables):
         process = await asyncio.create_subprocess_exec(
