@@ -82,6 +82,8 @@ class LiveBackend:
             prompt_step_tokens_max=self.spec.prompt_step_tokens_max,
             step_time=self.step_times.step_time,
         )
+        if self.draining:
+            load = replace(load, drains=True)
         if self.plugin.engines is None:
             return load
         return replace(load, batching="fair", pab_tokens=engines.pab_tokens, pab_dispatches=engines.pab_dispatches)

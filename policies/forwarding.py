@@ -36,6 +36,9 @@ class ForwardingFacts:
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         self._told.returned(request_id, now, hold_s)
 
+    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
+        self._told.interrupted(request_id, usage, now, hold_s)
+
     def kept(self, request_id: str, now: float) -> None:
         self._told.kept(request_id, now)
 

@@ -1,7 +1,7 @@
 """Scheduler: the state machine of one pool. It takes facts and returns decisions.
 
-    facts      submit, tokens, finished, returned, kept, cancel, spent, load_changed, measured, tenants_changed,
-               policy_changed, restored (each with `now`);
+    facts      submit, tokens, finished, returned, interrupted, kept, cancel, spent, load_changed, measured,
+               tenants_changed, policy_changed, restored (each with `now`);
                adopted, readmitted, parked, undelivered, taken_over, windows_restored, of a scheduler for many processes
     decisions  poll(now) -> [Dispatch | Reject | Preempt]
     time       next_wakeup() -> when poll has something to decide although no fact arrived
@@ -18,6 +18,7 @@ backends for them. Where more remains, `next_wakeup` asks for another poll at th
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -36,6 +37,7 @@ from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Place
 from policies.pool.backfill import BackfillRound
 from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
+from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.pool.scheduler_parts import make_parts
 from policies.pool.snapshot import take_snapshot
 from policies.pool.wait_reasons import waits_for
@@ -89,13 +91,15 @@ class Scheduler:
         wait_s_max: float = WAIT_S_MAX,
         backend_wait_s_max: float = BACKEND_WAIT_S_MAX,
         preempt_service: float | None = None,
+        interrupt_rules: InterruptRules = NO_INTERRUPTIONS,
         limit: Callable[[], Limit] = ModelLimit,
         decisions_max: int = DECISIONS_MAX,
         asked_max: int = ASKED_MAX,
     ) -> None:
         """`prediction` orders tenants and `sizing` reserves room; by default one predictor does both. A tenant may
         preempt another that leads it by more than `preempt_service` (preemption.py); None: never. While no backend is
-        available, a request waits up to `backend_wait_s_max` seconds for one (outage.py). One poll dispatches or
+        available, a request waits up to `backend_wait_s_max` seconds for one (outage.py). `interrupt_rules` say when a
+        resumable request is preempted after its first token. One poll dispatches or
         rejects at most `decisions_max` waiting requests. With its first decision made, it takes no further request once
         backends were asked `asked_max` times whether or when they have room.
         """
@@ -115,13 +119,14 @@ class Scheduler:
             wait_s_max=wait_s_max,
             backend_wait_s_max=backend_wait_s_max,
             preempt_service=preempt_service,
+            interrupt_rules=interrupt_rules,
         )
         self._tiers, self._queues, self._arrangement = parts.tiers, parts.queues, parts.arrangement
         self._fleet, self._prefixes, self._slot_fitting = parts.fleet, parts.prefixes, parts.slot_fitting
         self._ledger, self._accounting, self._attainment = parts.ledger, parts.accounting, parts.attainment
         self._tenants, self._admission, self._admission_rules = parts.tenants, parts.admission, parts.admission_rules
         self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
-        self._outage, self._handover = parts.outage, parts.handover
+        self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
         self._unsettled = parts.accounting.unsettled
         self._returned_at = inf  # until then, tenants from before a restart count as returning
         self._rejected: list[Action] = []  # rejected by facts; the next poll reports them
@@ -146,7 +151,7 @@ class Scheduler:
         if rejection is not None:
             self._rejected.append(rejection)
             return
-        self._queues.append(request, self._admission.queue_timeout.ends_at(request))
+        self._queues.append(request, self._admission.queue_timeout.ends_at(request, now))
         self._outage.queued(request, now)
         fair_queue = self._arrangement.fair_queues.enter(request, now)
         fair_queue.queued(request, now)
@@ -200,9 +205,27 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
+        entry.request = _waiting(entry, entry.request.produced_tokens)
         is_refused = bool(hold_s) or not entry.is_preempted  # a backend may reject one that is being preempted, too
-        self._wait_again(entry, now, precedes=is_refused)
+        self._wait_again(entry, now, precedes=is_refused or entry.is_moved)
         if is_refused:
+            self._fleet.refused(entry.backend_id, now, hold_s)
+        self._reassign_stranded(now)
+
+    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
+        """A dispatched request stopped after `usage`: its backend failed, or it was preempted. It waits again at the
+        head of its tenant's queue, as charged as it is, to be continued by any backend; its queue timeout begins anew.
+        From then on its usage still counts what all its backends have produced, and its prompt once. The backend gets
+        nothing for `hold_s` seconds.
+        """
+        entry = self._ledger.in_flight.get(request_id)
+        if entry is None:
+            return
+        self._used(entry, usage, now)
+        entry.request = _waiting(entry, usage.output_tokens)
+        is_failure = bool(hold_s) or not entry.is_preempted
+        self._wait_again(entry, now, precedes=is_failure or entry.is_moved)
+        if is_failure:
             self._fleet.refused(entry.backend_id, now, hold_s)
         self._reassign_stranded(now)
 
@@ -210,20 +233,22 @@ class Scheduler:
         """A preemption came too late: the request's client was sent something, and it runs on."""
         entry = self._ledger.in_flight.get(request_id)
         if entry is not None:
-            entry.is_preempted = False
+            entry.is_preempted, entry.is_moved, entry.is_fixed = False, False, True
             self._preemption.settled(request_id)
 
     def cancel(self, request_id: str, now: float) -> None:
         """The client disconnected before the driver knew of a dispatch, so nothing was sent and nothing is charged:
-        a queued request leaves, and one that was dispatched meanwhile ends. Unknown ids are ignored.
+        a queued request leaves, and one that was dispatched meanwhile ends. What an interrupted request was charged
+        stays. Unknown ids are ignored.
         """
         if self._handover.end_parked(request_id, now):
             return
         request = self._queues.remove(request_id)
         if request is not None:
             self._left(request, now)
-        elif request_id in self._ledger.in_flight:
-            self.finished(request_id, Outcome.CLIENT_DISCONNECTED, now, usage=NO_USAGE)
+        elif (entry := self._ledger.in_flight.get(request_id)) is not None:
+            usage = entry.usage if entry.request.produced_tokens else NO_USAGE
+            self.finished(request_id, Outcome.CLIENT_DISCONNECTED, now, usage=usage)
         else:  # its rejection may still wait for the next poll
             self._rejected = [action for action in self._rejected if action.request_id != request_id]
 
@@ -239,6 +264,7 @@ class Scheduler:
         """All live backends, newly measured. A missing backend gets no new requests; what runs there continues."""
         self._rounds = None
         self._fleet.live(loads, self._ledger.at, now)
+        self._draining.live(loads, now)
         self._note_outage(now)
         self._arrangement.fair_queues.backends_changed()
         if self._slot_fitting.reads_prefixes:
@@ -251,6 +277,7 @@ class Scheduler:
         """One live backend, newly measured; the others stay as they were. Costs O(requests in flight there)."""
         self._rounds = None
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
+        self._draining.measured(load, now)
         if self._slot_fitting.reads_prefixes:
             self._prefixes.resized(load.backend_id, load.kv_tokens_max)
         if is_other:
@@ -357,10 +384,13 @@ class Scheduler:
         entry = self._handover.adopt(request, backend_id, usage, output_tokens=output_tokens, dispatched_at=at, now=now)
         self._resize(entry)
 
-    def readmitted(self, request: Request, now: float, prepaid: Usage | None = None) -> None:
+    def readmitted(
+        self, request: Request, now: float, prepaid: Usage | None = None, usage: Usage | None = None
+    ) -> None:
         """A request waits that was admitted before: it was parked here, or waited in another scheduler, which had
-        charged it for `prepaid`. It joins its tenant's queue by its arrival, unasked by the rules of admission; only a
-        tenant that is gone, or the lack of any backend, rejects it.
+        charged it for `prepaid`. With a `usage` beyond that, it was interrupted since. It joins its tenant's queue by
+        its arrival, unasked by the rules of admission; only a tenant that is gone, or the lack of any backend, rejects
+        it.
         """
         assert request.id not in self._queues, "an id is in use once"
         assert request.id not in self._ledger.in_flight, "an id is in use once"
@@ -369,9 +399,9 @@ class Scheduler:
             return  # its rejection was not told yet, and stands
         reason = self._admission.refuses_again(request)
         if reason is None:
-            self._handover.readmit(request, prepaid, now)
+            self._handover.readmit(request, prepaid, now, usage)
             return
-        self._handover.refuse(request, prepaid, now)
+        self._handover.refuse(request, prepaid, now, usage)
         self._rejected.append(self._admission.reject(request, reason, now))
 
     def parked(self, request_id: str, now: float) -> None:
@@ -423,18 +453,23 @@ class Scheduler:
             if self._queues and self._preemption.is_on:
                 actions += self._preemption.preempted(self._arrangement.fair_queues, now)
             self._forecaster.polled()
+        if self._draining.is_any:
+            actions += self._draining.preempted(now)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every slot belongs to a request"
         return actions
 
     def next_wakeup(self) -> float | None:
         """When to poll although no fact arrived: at once if the last poll was cut short, else at the next deadline,
-        opening of a held backend, or time at which a waiting request may preempt. None while nothing waits.
+        opening of a held backend, or time at which a waiting request may preempt. While nothing waits, when a backend
+        has drained long enough; None: there is none.
         """
+        drained_at = self._draining.next_at() if self._draining.is_any else None
         if not self._queues:
-            return None
+            return drained_at
         if self._is_cut_short:
             return self._polled_at
         times = (
+            drained_at,
             self._queues.next_deadline(),
             self._outage.next_end(self._queues),
             self._fleet.next_opening(self._polled_at),
@@ -563,6 +598,7 @@ class Scheduler:
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
         if may_be_preempted:
             self._preemption.sent(entry)
+        may_be_preempted |= request.is_resumable
         cached, number = entry.usage.cached_tokens, entry.reservation.sender_number
         actions.append(
             Dispatch(request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number, entry.sized_output)
@@ -579,7 +615,7 @@ class Scheduler:
         """
         self._accounting.settle(entry)
         self._ledger.returned(entry)
-        self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request))
+        self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request, now))
         self._outage.queued(entry.request, now)
         fair_queue = self._arrangement.fair_queues.enter_again(entry)
         if precedes:
@@ -591,7 +627,7 @@ class Scheduler:
         """A request has left the queue for good without being dispatched."""
         self._rounds = None
         fair_queue = self._arrangement.fair_queues.leave(request, sent=False)
-        self._admission_rules.settled(request.id, 0, now)
+        self._admission_rules.settled(request.id, self._ledger.delivered_tokens(request.id), now)
         self._accounting.left(request, fair_queue, now)
         self._tenants.queue_changed(request.tenant_id, fair_queue)
 
@@ -619,10 +655,13 @@ class Scheduler:
 
     def _used(self, entry: InFlight, usage: Usage, now: float) -> None:
         """Record the usage of the entry's request; the accounts do not have it yet."""
-        entry.usage, entry.reservation.produced_tokens = usage, usage[2]
+        entry.usage, produced = usage, usage[2] - entry.request.produced_tokens
+        entry.reservation.produced_tokens = produced
         self._fleet.progressed(entry)
-        if entry.first_token_at is None and usage[2]:
-            entry.first_token_at, entry.is_preempted = now, False
+        if entry.first_token_at is None and produced:
+            entry.first_token_at = now
+            if not entry.request.is_resumable:
+                entry.is_preempted = False  # too late
             self._fleet.took(entry)
             self._preemption.settled(entry.request.id)
 
@@ -640,3 +679,12 @@ class Scheduler:
         if tokens != entry.reservation.tokens:
             self._arrangement.fair_queues.at(entry.backend_id).resized(entry, tokens)
             self._fleet.resize(entry, tokens)
+
+
+def _waiting(entry: InFlight, produced: int) -> Request:
+    """The request of an entry that waits again, with the output that it goes on from and its preemptions."""
+    request = entry.request
+    preemptions = request.preemptions + (entry.is_preempted and not entry.is_moved)
+    if produced > request.produced_tokens:
+        return replace(request, produced_tokens=produced, ran_at=entry.backend_id, preemptions=preemptions)
+    return request if preemptions == request.preemptions else replace(request, preemptions=preemptions)

@@ -83,6 +83,10 @@ class Request:
     that can serve the request (a LoRA adapter that a part of the pool has, an answer that one backend keeps); None:
     all. `program_id` names the agent (an application of many calls) that the request belongs to. `sender` names the
     process that holds the client's connection and sends the request to its backend; empty: the scheduler's own.
+
+    A request that `is_resumable` may be interrupted after any token and continued from there, at any backend. One that
+    was interrupted has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was preempted
+    `preemptions` times so far. Whoever submits a request leaves these three alone.
     """
 
     id: str
@@ -102,6 +106,17 @@ class Request:
     endpoint: str = ""
     uses_tools: bool = False
     sender: str = ""
+    is_resumable: bool = False
+    produced_tokens: int = 0
+    ran_at: str = ""
+    preemptions: int = 0
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that a backend has to compute or to have cached before the next token: the prompt, and the output so
+        far of a request that is continued.
+        """
+        return self.prompt_tokens + self.produced_tokens
 
 
 class Usage(NamedTuple):
@@ -167,7 +182,8 @@ class BackendLoad:
     this report.
 
     `share` is this replica's part of the capacity; the others, of which nothing is known, are taken to use as much as
-    their parts allow. `untold_tokens` are KV tokens that our requests hold there beyond the usage that was told.
+    their parts allow. `untold_tokens` are KV tokens that our requests hold there beyond the usage that was told. One
+    that `drains` is not available, and is to be left soon by what it runs.
     """
 
     backend_id: str
@@ -190,6 +206,7 @@ class BackendLoad:
     pab_dispatches: Mapping[str, int] | None = None
     share: ReplicaShare = ALONE
     untold_tokens: int = 0
+    drains: bool = False
 
 
 class Outcome(StrEnum):
@@ -234,8 +251,8 @@ class Dispatch:
     Up to `quiet_tokens` of output, no decision depends on the number of tokens so far: the scheduler may be told of
     them late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the backend's prefix
     cache and charged as such until the backend reports. A request that `may_be_preempted` may be preempted until its
-    client has been sent something. It is the `number`-th request that its sender sends to this backend. Its reservation
-    has room for `output_tokens`.
+    client has been sent something, and later too if it is resumable. It is the `number`-th request that its sender
+    sends to this backend. Its reservation has room for `output_tokens`.
     """
 
     request_id: str
@@ -261,11 +278,11 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Preempt this dispatched request, unless its client has been sent something.
+    """Preempt this dispatched request, unless its client has been sent something and it is not resumable.
 
-    The driver answers with the fact `returned` if the request was preempted, and with `kept` if it was too late; with
-    nothing if the request has ended. A preempted request waits again at the head of its tenant's queue, as charged as
-    it was, and in the order of the pool.
+    The driver answers with the fact `returned` if the request was preempted before its first token, with `interrupted`
+    after that, and with `kept` if it was too late; with nothing if the request has ended. A preempted request waits
+    again at the head of its tenant's queue, as charged as it was, and in the order of the pool.
     """
 
     request_id: str

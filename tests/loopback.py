@@ -87,6 +87,11 @@ class LoopbackScheduler(ForwardingFacts):
         super().returned(request_id, now, hold_s)
         self._take_in(now)
 
+    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
+        self._pass_to(now)
+        super().interrupted(request_id, usage, now, hold_s)
+        self._take_in(now)
+
     def kept(self, request_id: str, now: float) -> None:
         self._pass_to(now)
         super().kept(request_id, now)

@@ -83,6 +83,18 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    now: float
+    request_id: str
+    usage: Usage
+    hold_s: float
+    call: Literal["interrupted"] = "interrupted"
+
+    def tell(self, scheduler: SchedulerProtocol) -> None:
+        scheduler.interrupted(self.request_id, self.usage, self.now, self.hold_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     now: float
     request_id: str
@@ -208,10 +220,11 @@ class Readmitted:
     now: float
     request: Request
     prepaid: Usage | None
+    usage: Usage | None = None
     call: Literal["readmitted"] = "readmitted"
 
     def tell(self, scheduler: SharedSchedulerProtocol) -> None:
-        scheduler.readmitted(self.request, self.now, self.prepaid)
+        scheduler.readmitted(self.request, self.now, self.prepaid, self.usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +280,7 @@ Fact = (
     | Progressed
     | Finished
     | Returned
+    | Interrupted
     | Cancelled
     | Spent
     | LoadChanged
@@ -309,6 +323,9 @@ class Recorder(ForwardingScheduler):
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         self._record(Returned(now, request_id, hold_s))
+
+    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
+        self._record(Interrupted(now, request_id, usage, hold_s))
 
     def cancel(self, request_id: str, now: float) -> None:
         self._record(Cancelled(now, request_id))
@@ -366,8 +383,10 @@ class SharedRecorder(Recorder):
             Adopted(now, request, backend_id, usage, adoption.get("output_tokens", 0.0), adoption.get("dispatched_at"))
         )
 
-    def readmitted(self, request: Request, now: float, prepaid: Usage | None = None) -> None:
-        self._record_shared(Readmitted(now, request, prepaid))
+    def readmitted(
+        self, request: Request, now: float, prepaid: Usage | None = None, usage: Usage | None = None
+    ) -> None:
+        self._record_shared(Readmitted(now, request, prepaid, usage))
 
     def parked(self, request_id: str, now: float) -> None:
         self._record_shared(Parked(now, request_id))

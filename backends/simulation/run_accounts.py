@@ -1,8 +1,8 @@
 """Accounts of a run, computed from the calls on a Scheduler and its decisions, independently of its own accounts.
 
 Every request is queued, in flight or gone, and every action is about a queued request (a preemption: about one in
-flight). A charge is the price of the reported usage: a dispatch charges the estimated prompt, a returned request keeps
-its charge, and a request that leaves the queue for good or fails before its first token is refunded.
+flight). A charge is the price of the reported usage: a dispatch charges the estimated prompt, a returned or interrupted
+request keeps its charge, and a request that leaves the queue for good or fails before its first token is refunded.
 
 A Recorder feeds the accounts. They raise ViolationError at the entry that breaks conservation; the checks in
 checkers.py read them.
@@ -17,6 +17,7 @@ from backends.simulation.recording import (
     Cancelled,
     Entry,
     Finished,
+    Interrupted,
     LoadChanged,
     Measured,
     Parked,
@@ -32,6 +33,7 @@ from backends.simulation.recording import (
 from policies.accounts.cost import LinearPrice, Price
 from policies.types import (
     DEFAULT_TIER,
+    NO_USAGE,
     BackendLoad,
     Dispatch,
     Outcome,
@@ -78,6 +80,10 @@ class RequestAccounts:
     service: float = 0.0
     has_used: bool = True
     """Whether anything was computed for it, by the usage told last."""
+    usage: Usage = NO_USAGE
+    """As told last; before that, as its dispatch assumed."""
+    output_before: int = 0
+    """Output that it had when it was interrupted last."""
 
 
 class RunAccounts:
@@ -110,8 +116,8 @@ class RunAccounts:
                 self._submitted(entry.request)
             case Finished():
                 self._finished(entry.request_id, entry.outcome)
-            case Returned():
-                self._returned(entry.request_id, entry.now + entry.hold_s)
+            case Returned() | Interrupted():
+                self._waits_again(entry)
             case Cancelled():
                 self._cancelled(entry.request_id)
             case Spent():
@@ -189,7 +195,7 @@ class RunAccounts:
     def _progressed(self, request_id: str, usage: Usage) -> None:
         accounts = self._running(request_id)
         if accounts is not None:
-            accounts.output_tokens = usage.output_tokens
+            accounts.usage, accounts.output_tokens = usage, usage.output_tokens
             accounts.has_used = usage.prompt_tokens > 0 or usage.output_tokens > 0
             self._charge(accounts, self._price.service(*usage))
 
@@ -201,6 +207,13 @@ class RunAccounts:
             self._charge(accounts, 0.0)
         self._leave_backend(accounts)
         del self.requests[request_id]
+
+    def _waits_again(self, entry: Returned | Interrupted) -> None:
+        accounts = self._running(entry.request_id)
+        if accounts is not None and isinstance(entry, Interrupted):
+            self._progressed(entry.request_id, entry.usage)
+            accounts.output_before = entry.usage.output_tokens
+        self._returned(entry.request_id, entry.now + entry.hold_s)
 
     def _returned(self, request_id: str, held_until: float) -> None:
         accounts = self._running(request_id)
@@ -221,7 +234,8 @@ class RunAccounts:
         if accounts.backend_id is None:
             self._leave_queue(accounts)
             return
-        self._charge(accounts, 0.0)  # nothing was sent
+        if not accounts.output_before:
+            self._charge(accounts, 0.0)  # nothing was sent
         self._leave_backend(accounts)
         del self.requests[request_id]
 
@@ -229,7 +243,14 @@ class RunAccounts:
         request = entry.request
         require(request.id not in self.requests, f"{request.id} lives once")
         service = self._price.service(*entry.usage)  # charged elsewhere
-        self.requests[request.id] = RequestAccounts(request, entry.backend_id, entry.usage.output_tokens, service)
+        self.requests[request.id] = RequestAccounts(
+            request,
+            entry.backend_id,
+            entry.usage.output_tokens,
+            service,
+            usage=entry.usage,
+            output_before=request.produced_tokens,
+        )
         self.tenants[request.tenant_id].in_flight[request.id] = request
         self.requests_at[entry.backend_id] += 1
         self.sequences_at[entry.backend_id] += request.choices
@@ -242,6 +263,11 @@ class RunAccounts:
         accounts.request = request
         if prepaid is not None and not accounts.service:
             accounts.service = self._price.service(*prepaid)
+            if entry.usage is not None:
+                accounts.usage = entry.usage
+                accounts.output_tokens = accounts.output_before = entry.usage.output_tokens
+                if request.tenant_id in self.tenants:
+                    self._charge(accounts, self._price.service(*entry.usage))
         if request.tenant_id in self.tenants:
             queued = self.tenants[request.tenant_id].queued
             queued[request.id] = request
@@ -282,8 +308,10 @@ class RunAccounts:
         for action in entry.actions:
             accounts = self.requests.get(action.request_id)
             if isinstance(action, Preempt):
-                may_be = accounts is not None and accounts.backend_id is not None and not accounts.output_tokens
-                require(may_be, f"{action} is about a request that has not begun at a backend")
+                may_be = accounts is not None and accounts.backend_id is not None
+                require(may_be, f"{action} is about a request at a backend")
+                may_be = accounts is not None and (accounts.request.is_resumable or not accounts.output_tokens)
+                require(may_be, f"{action} is about a request that has not begun, or is resumable")
                 continue
             if accounts is None or accounts.backend_id is not None:
                 raise ViolationError(f"{action} is about a request that does not wait")
@@ -303,10 +331,12 @@ class RunAccounts:
         accounts.backend_id = action.backend_id
         self.requests_at[action.backend_id] += 1
         self.sequences_at[action.backend_id] += request.choices
-        self._charge(accounts, self._price.service(request.prompt_tokens, action.cached_tokens, 0))
+        if not accounts.output_before:
+            accounts.usage = Usage(request.prompt_tokens, action.cached_tokens, 0)
+            self._charge(accounts, self._price.service(*accounts.usage))
 
     def _leave_queue(self, accounts: RequestAccounts) -> None:
-        if accounts.request.tenant_id in self.tenants:
+        if accounts.request.tenant_id in self.tenants and not accounts.output_before:
             self._charge(accounts, 0.0)
         del self.requests[accounts.request.id]
         self.parked.discard(accounts.request.id)

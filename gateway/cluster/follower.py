@@ -8,7 +8,7 @@ request. Without any leader a request waits on here until its deadline, or LEADE
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -26,6 +26,7 @@ from gateway.cluster.wire import (
     Gone,
     Has,
     HigherEpoch,
+    Interrupt,
     Join,
     Keep,
     NotDelivered,
@@ -85,6 +86,7 @@ class OwnRequest:
     told: Usage | None = None  # as the leader was last told; until then, what the Dispatch assumed
     told_at: float = -inf
     is_begun: bool = False  # its first usage was told
+    is_withdrawn: bool = False  # its preemption is to be answered
     is_submitted: bool = False  # a leader that decides was told of it: it was admitted there, or is rejected
     outcome: Outcome | None = None  # it ended while there was no leader to tell
     timing: Timing | None = None
@@ -278,10 +280,22 @@ class Follower:
             self._wait_again(own)
             self._say(own.pool, Return(own.number, hold_s))
 
+    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
+        """A dispatched request stopped after `usage`, and waits again to be continued."""
+        own = self._of(request_id)
+        if own is not None and own.dispatch is not None:
+            own.request = replace(own.request, produced_tokens=usage.output_tokens, ran_at=own.dispatch.backend_id)
+            own.usage = usage
+            self._wait_again(own)
+            self._say(own.pool, Interrupt(own.number, usage, hold_s))
+            if self.leader is not None:
+                own.told = usage
+
     def kept(self, request_id: str, now: float) -> None:
         """A withdrawal came too late (rule 15)."""
         own = self._of(request_id)
         if own is not None:
+            own.is_withdrawn = False
             self._say(own.pool, Keep(own.number))
 
     def cancel(self, request_id: str, now: float) -> None:
@@ -423,6 +437,7 @@ class Follower:
         of = self._pool(pool)
         if isinstance(message, Withdraw):
             if own.dispatch is not None:
+                own.is_withdrawn = True
                 of.actions.append(Preempt(own.request.id))
             return
         if own.dispatch is not None:
@@ -440,7 +455,10 @@ class Follower:
     def _dispatch(self, of: _Pool, own: OwnRequest, message: Dispatched, now: float) -> None:
         own.dispatch, own.dispatched_at, own.lift = message, now, message.lift
         own.sent_by = _leadership(self)
-        own.told, own.usage, own.is_begun = Usage(own.request.prompt_tokens, message.cached_tokens, 0), None, False
+        if not own.request.produced_tokens:  # else it is continued, and was charged for that
+            own.told = Usage(own.request.prompt_tokens, message.cached_tokens, 0)
+            own.usage = None
+        own.is_begun = False
         of.actions.append(
             Dispatch(
                 own.request.id,
@@ -463,7 +481,9 @@ class Follower:
         if not own.is_submitted:
             return Has(own.number, own.request, age_s, is_new=True, is_traced=own.is_traced)
         if dispatch is None:
-            return Has(own.number, own.request, age_s, told=own.told)
+            has = Has(own.number, own.request, age_s, told=own.told, usage=own.usage)
+            own.told = own.usage or own.told
+            return has
         has = Has(
             own.number,
             own.request,
@@ -510,16 +530,22 @@ class Follower:
 
     def _wait_again(self, own: OwnRequest) -> None:
         # What it was charged stays: it is prepaid (rule 21).
-        own.dispatch, own.usage, own.is_begun = None, None, False
+        if own.is_withdrawn:
+            own.request = replace(own.request, preemptions=own.request.preemptions + 1)
+        own.dispatch, own.is_begun, own.is_withdrawn = None, False, False
+        if not own.request.produced_tokens:
+            own.usage = None
 
     def _refused_at(self, own: OwnRequest) -> float:
         """Until when a request waits without a leader (rule 24)."""
         assert self._leaderless_since is not None, "there is no leader"
         since = max(self._leaderless_since, own.request.arrived_at)
+        if own.request.produced_tokens:  # it waits anew, and its answer is worth waiting for
+            return since + LEADERLESS_S_MAX
         return min(own.request.arrived_at + self._wait_s_max, since + LEADERLESS_S_MAX)
 
     def _refuse(self, own: OwnRequest, now: float) -> None:
-        is_over = now >= own.request.arrived_at + self._wait_s_max
+        is_over = now >= own.request.arrived_at + self._wait_s_max and not own.request.produced_tokens
         reason = Reason.QUEUE_TIMEOUT if is_over else Reason.NO_BACKEND
         self._forget(own)
         self._say(own.pool, Gone(own.number))

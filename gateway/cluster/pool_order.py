@@ -16,6 +16,7 @@ from gateway.cluster.wire import (
     Finish,
     Gone,
     Has,
+    Interrupt,
     Keep,
     NotDelivered,
     Refused,
@@ -112,6 +113,7 @@ class PoolOrder:
             Used: self._used,
             Finish: self._finish,
             Return: self._return,
+            Interrupt: self._interrupt,
             NotDelivered: self._not_delivered,
             Keep: self._keep,
             Gone: self._gone,
@@ -186,6 +188,13 @@ class PoolOrder:
         hold_s = message.hold_s
         self._leave_backend(sender, message.number, now, lambda id_: self.scheduler.returned(id_, now, hold_s))
 
+    def _interrupt(self, sender: Sender, message: Interrupt, now: float) -> None:
+        number, usage, hold_s = message.number, message.usage, message.hold_s
+        known = self._known.get(wire_id(sender.member, number))
+        if known is not None:
+            known.told, known.asked = usage, replace(known.asked, produced_tokens=usage.output_tokens)
+        self._leave_backend(sender, number, now, lambda id_: self.scheduler.interrupted(id_, usage, now, hold_s))
+
     def _not_delivered(self, sender: Sender, message: NotDelivered, now: float) -> None:
         self._leave_backend(sender, message.number, now, lambda id_: self.scheduler.undelivered(id_, now))
 
@@ -215,7 +224,7 @@ class PoolOrder:
         id_ = wire_id(sender.member, has.number)
         if sender.told is not None:
             sender.told.add(id_)
-        has_arrived = has.number <= sender.highest or not (sender.is_known or has.is_new)
+        has_arrived = has.number <= sender.highest or has.usage is not None or not (sender.is_known or has.is_new)
         sender.highest = max(sender.highest, has.number)
         known = self._known.get(id_)
         sent = has.backend_id, has.sent_by
@@ -226,11 +235,8 @@ class PoolOrder:
         if known is None:
             self._has_unknown(sender, id_, has, now, has_arrived=has_arrived)
             known = self._known.get(id_)
-        elif has.backend_id is None and known.backend_id is not None:  # the Dispatch did not arrive
-            known.backend_id, known.is_withdrawn = None, False
-            self.scheduler.undelivered(id_, now)
-            if sender.is_away:  # until all is told
-                self._park(id_, known, now)
+        elif has.backend_id is None and known.backend_id is not None:
+            self._waits_after_all(id_, known, has, now)
         if known is None or known.backend_id is None:
             return
         if known.is_withdrawn:  # not answered on the connection that is gone; if it is still due, it comes again
@@ -241,6 +247,17 @@ class PoolOrder:
             self.scheduler.finished(id_, has.outcome, now, has.timing, has.usage)
         elif has.usage is not None:
             self._progress(sender, has.number, has.usage, now)
+
+    def _waits_after_all(self, id_: str, known: OrderedRequest, has: Has, now: float) -> None:
+        """The Dispatch did not arrive at the member, or the Interrupt did not arrive here."""
+        known.backend_id, known.is_withdrawn = None, False
+        if has.usage is not None and has.request.produced_tokens > known.asked.produced_tokens:
+            known.told, known.asked = has.usage, replace(known.asked, produced_tokens=has.usage.output_tokens)
+            self.scheduler.interrupted(id_, has.usage, now)
+        else:
+            self.scheduler.undelivered(id_, now)
+        if known.sender.is_away:  # until all is told
+            self._park(id_, known, now)
 
     def _has_unknown(self, sender: Sender, id_: str, has: Has, now: float, *, has_arrived: bool) -> None:
         """Another leader's, or one that was given up here, or one whose Submit was lost with its connection."""
@@ -261,7 +278,8 @@ class PoolOrder:
             sender, has.number, asked, has.backend_id, has.sent_by, charged or NO_USAGE
         )
         if has.backend_id is None:
-            self.scheduler.readmitted(self._reachable(known), now, charged)
+            known.told = has.usage or known.told
+            self.scheduler.readmitted(self._reachable(known), now, charged, has.usage)
             if sender.is_away:
                 self._park(id_, known, now)
         else:
@@ -347,7 +365,8 @@ class PoolOrder:
                 continue  # rejected, and gone before it could be told
             if isinstance(action, Dispatch):
                 known.backend_id, known.sent_by = action.backend_id, ""
-                known.told = Usage(known.asked.prompt_tokens, action.cached_tokens, 0)
+                if not known.asked.produced_tokens:  # else it is continued, and was charged for that
+                    known.told = Usage(known.asked.prompt_tokens, action.cached_tokens, 0)
                 self._say(known, self._dispatched(known, action, now))
             elif isinstance(action, Reject):
                 del self._known[action.request_id]
@@ -438,7 +457,7 @@ class PoolOrder:
         del self._known[id_]
         if known.backend_id is None:
             self.scheduler.cancel(id_, now)
-            return NO_USAGE
+            return known.told if known.asked.produced_tokens else NO_USAGE
         self.scheduler.finished(id_, Outcome.CLIENT_DISCONNECTED, now)
         return known.told
 

@@ -15,7 +15,7 @@ import msgspec
 
 from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
-VERSION: Final = 1
+VERSION: Final = 2
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
 PART_BYTES: Final = FRAME_BYTES_MAX // 2  # of a body that is sent in parts
 MESSAGES_MAX: Final = 2_000  # of one frame: with requests of the usual size, half a megabyte
@@ -62,6 +62,14 @@ class Return(WireMessage, frozen=True, tag="r"):
     hold_s: float = 0.0
 
 
+class Interrupt(WireMessage, frozen=True, tag="I"):
+    """A dispatched request stopped after this usage: it waits again, to be continued, and the backend is held."""
+
+    number: int
+    usage: Usage
+    hold_s: float = 0.0
+
+
 class Keep(WireMessage, frozen=True, tag="k"):
     """A Withdraw came too late: the client was sent something (rule 15)."""
 
@@ -97,9 +105,9 @@ class Has(WireMessage, frozen=True, tag="+"):
     """On joining: a request that the follower has (rules 18, 20, 21). Without a `backend_id` it waits.
 
     `told` is the usage that was charged by what the follower knows: what it last told, or what the Dispatch assumed.
-    `usage` is the present one. `outcome` says how a request ended while there was no leader to tell. One that `is_new`
-    was told to no leader that decided, so none has admitted it. `sent_by` is the leadership whose Dispatch it carries
-    out, empty for the one that is told.
+    `usage` is the present one, also of one that was interrupted and waits. `outcome` says how a request ended while
+    there was no leader to tell. One that `is_new` was told to no leader that decided, so none has admitted it.
+    `sent_by` is the leadership whose Dispatch it carries out, empty for the one that is told.
     """
 
     number: int
@@ -188,7 +196,7 @@ class Refused(WireMessage, frozen=True, tag="R"):
 
 
 class Withdraw(WireMessage, frozen=True, tag="W"):
-    """Preempt this request. Answered by Return, Keep, or nothing once it has ended (rule 15)."""
+    """Preempt this request. Answered by Return, Interrupt, Keep, or nothing once it has ended (rule 15)."""
 
     number: int
 
@@ -251,6 +259,7 @@ FollowerMessage = (
     | Used
     | Finish
     | Return
+    | Interrupt
     | Keep
     | Gone
     | NotDelivered

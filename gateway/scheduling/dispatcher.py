@@ -59,7 +59,9 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Preempted(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler preempts the request: it returns to the queue. Its client has been sent nothing yet."""
+    """The scheduler preempts the request: it returns to the queue. Its client has been sent nothing yet, or it is
+    resumable.
+    """
 
 
 class QueueWatch(Protocol):
@@ -252,6 +254,16 @@ class Dispatcher:
             self._ask_why(request_id, watch)
         return self._decision(request_id)
 
+    def interrupted(
+        self, request_id: str, usage: Usage, hold_s: float, watch: QueueWatch | None
+    ) -> Coroutine[Any, Any, Dispatch]:
+        """As `returned`, for a request that stopped after `usage` and is to be continued."""
+        self._usages.ended(request_id)
+        self._scheduler.interrupted(request_id, usage, self.now(), hold_s)
+        if watch is not None:
+            self._ask_why(request_id, watch)
+        return self._decision(request_id)
+
     def kept(self, request_id: str) -> None:
         """A preemption came too late."""
         self._scheduler.kept(request_id, self.now())
@@ -301,7 +313,8 @@ class Dispatcher:
             return await decided
         except asyncio.CancelledError:
             if self._usages.is_running(request_id):  # dispatched in the same tick as the disconnect: nothing was sent
-                self._usages.record(request_id, NO_USAGE)
+                if not self._leases[request_id].is_continued:
+                    self._usages.record(request_id, NO_USAGE)
                 self.finished(request_id, Outcome.CLIENT_DISCONNECTED)
             else:
                 self._waiting.pop(request_id, None)
@@ -373,8 +386,9 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_is_too_late", "_sender", "_trued_up",
-        "backend_id", "cut", "holder", "is_cancelled", "is_preempted", "may_be_preempted", "number", "outcome",
+        "_dispatcher", "_is_answering", "_is_too_late", "_sender", "_trued_up",
+        "backend_id", "cut", "holder", "is_cancelled", "is_continued", "is_preempted", "is_resumable",
+        "may_be_preempted", "number", "outcome",
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
@@ -384,6 +398,11 @@ class Lease:
         self._trued_up = False
         self._sender: asyncio.Task[object] | None = None  # set while sending can be cancelled for a preemption
         self._is_too_late = False  # for a preemption of this dispatch
+        self._is_answering = False  # the client is sent the answer
+        self.is_resumable = request.is_resumable
+        """Whether it may be interrupted now. Set to False when it cannot be continued any more."""
+        self.is_continued = False
+        """Whether it was interrupted after some tokens, and waits or goes on from there."""
         self.is_cancelled = False  # by an operator
         self.holder: asyncio.Task[object] | None = None
         """The task that works on the request now."""
@@ -461,8 +480,9 @@ class Lease:
         return self._dispatcher.prefilled(self.request.id)
 
     def unless_preempted(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The result of `sending`. Where the scheduler preempts the request before `answering` is called, `sending` is
-        cancelled, and this raises Preempted: the caller then calls `returned`.
+        """The result of `sending`. Where the scheduler preempts the request before `answering` is called, or at any
+        time while it is resumable, `sending` is cancelled, and this raises Preempted: the caller then calls `returned`,
+        or `interrupted` after the first token.
         """
         return self._watched(sending) if self.may_be_preempted else sending
 
@@ -482,15 +502,16 @@ class Lease:
             self._sender, self._is_too_late = None, True
 
     def answering(self) -> None:
-        """The client is about to be sent something: from now on the request cannot be preempted."""
-        if not self.is_preempted:
+        """The client is about to be sent something: from now on the request is preempted only while resumable."""
+        self._is_answering = True
+        if not self.is_preempted and not self.is_resumable:
             self._sender, self._is_too_late = None, True
 
     def preempt(self) -> None:
         """Preempt the request, or report that it is too late. A preemption that comes before `sending` has begun is
         remembered: without an answer the scheduler would wait for it, and preempt nothing else.
         """
-        if self._is_too_late:
+        if self._is_too_late or (self._is_answering and not self.is_resumable):
             self._dispatcher.kept(self.request.id)
         elif not self.is_preempted:
             self.is_preempted = True
@@ -499,8 +520,16 @@ class Lease:
 
     async def returned(self, hold_s: float) -> None:
         """The backend did not take the request, or it was preempted: wait for the next backend. Raises Rejected."""
-        self.backend_id, self._trued_up = "", False
+        self.backend_id, self._trued_up = "", self.is_continued
         self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch))
+
+    async def interrupted(self, usage: Usage, hold_s: float = 0.0) -> None:
+        """The request stopped after `usage`, with output: wait for the next backend, to go on there. Raises Rejected.
+        The usage told from then on counts on: the prompt once, the output of all backends.
+        """
+        assert usage.output_tokens, "without output it is returned"
+        self.backend_id, self._trued_up, self.is_continued = "", True, True
+        self._given(await self._dispatcher.interrupted(self.request.id, usage, hold_s, self.watch))
 
     def _closed(self) -> None:
         self._dispatcher.closed(self)
@@ -511,6 +540,7 @@ class Lease:
         self.number = decision.number
         self.may_be_preempted = decision.may_be_preempted
         self.is_preempted, self._is_too_late = False, not decision.may_be_preempted
+        self._is_answering = False
 
 
 def nothing() -> Usage | None:

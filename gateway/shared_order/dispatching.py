@@ -40,7 +40,8 @@ class SharedScheduler(RemoteScheduler):
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         own = self._follower.own(request_id)
-        if own is not None and not own.is_begun and own.dispatch is not None and usage.output_tokens:
+        is_first = own is not None and own.usage is None and not own.is_begun
+        if is_first and own is not None and own.dispatch is not None and usage.output_tokens:
             self._prefilled_within(own.dispatch.backend_id, usage.prompt_tokens, now - own.dispatched_at)
         super().tokens(request_id, usage, now)
 
@@ -95,6 +96,8 @@ class SharedScheduler(RemoteScheduler):
         own = self._follower.own(request_id)
         if own is None or own.dispatch is None:
             return None
+        if own.request.produced_tokens:
+            return own.usage
         request, cached = own.request, own.dispatch.cached_tokens
         token_s = self._prefill_s.get(own.dispatch.backend_id, 0.0)
         computed = (now - own.dispatched_at) / token_s if token_s > 0 else request.prompt_tokens
@@ -156,6 +159,15 @@ class SharedDispatcher(Dispatcher):
 
     def returned(self, request_id: str, hold_s: float, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
         decision = super().returned(request_id, hold_s, None)
+        if watch is None:
+            return decision
+        decision.close()
+        return self._watched(request_id, watch)
+
+    def interrupted(
+        self, request_id: str, usage: Usage, hold_s: float, watch: QueueWatch | None
+    ) -> Coroutine[Any, Any, Dispatch]:
+        decision = super().interrupted(request_id, usage, hold_s, None)
         if watch is None:
             return decision
         decision.close()

@@ -4,7 +4,8 @@ Each dispatched request has one entry. Its charge is the price of its totals so 
 the parts add up to the price of the whole, however usage arrives (per token, merged, once at the end). Its predicted
 further output is outstanding service: it is part of the tenant's rank, not of its counter, and returns to exactly
 zero when the request ends. A request that its backend rejects goes back to the queue as charged as it was: it is
-prepaid, and its next dispatch costs nothing more.
+prepaid, and its next dispatch costs nothing more. So does one that is interrupted after some tokens. It is charged on
+from there, as if it had run on: what another backend computes again is no service to its tenant.
 """
 
 from collections import defaultdict
@@ -44,6 +45,9 @@ class InFlight:
     first_token_at: float | None = None
     is_preempted: bool = False  # a preemption was requested and is not answered yet
     is_prepaid: bool = False  # it was dispatched before and returned
+    is_moved: bool = False  # the preemption was requested because its backend drains
+    is_fixed: bool = False  # a preemption was requested and came too late: none is requested again
+    service_before: float = 0.0  # charged for tokens of earlier dispatches
     service: float = 0.0  # charged so far
     counted: Usage = NO_USAGE  # of `usage`, what is in its tenant's sum
     outstanding: float = 0.0  # price of the predicted output still to come
@@ -108,6 +112,9 @@ class Ledger:
         if before is not None:
             entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding
             entry.counted = before.counted
+            if produced := before.request.produced_tokens:  # it is continued
+                entry.usage = before.usage._replace(output_tokens=produced)
+                entry.service_before = before.service
         return self.charge(entry, entry.usage)
 
     def adopted(self, entry: InFlight) -> Charge:
@@ -147,10 +154,18 @@ class Ledger:
         """The entry of a waiting request that was dispatched before; None: it was not."""
         return self._prepaid.get(request_id)
 
+    def delivered_tokens(self, request_id: str) -> int:
+        """The tokens, prompt included, of what a waiting request's client has of its answer; 0: nothing."""
+        entry = self._prepaid.get(request_id)
+        produced = 0 if entry is None else entry.request.produced_tokens
+        return 0 if entry is None or not produced else entry.usage[0] + produced
+
     def refunded(self, entry: InFlight) -> Charge:
-        """A prepaid request left the queue for good: refund its charge, for which no work was done."""
+        """A prepaid request left the queue for good: refund its charge, for which no work was done. What was charged
+        for an answer that its client has a part of stays.
+        """
         del self._prepaid[entry.request.id]
-        return self._written_off(entry, entry.service)
+        return self._written_off(entry, 0.0 if entry.request.produced_tokens else entry.service)
 
     def spent(self, tenant_id: str, usage: Usage) -> Charge:
         """Charge a call that was never in flight here."""

@@ -147,6 +147,9 @@ class BackendCapacity:
         """What a request with this prompt and expected output would occupy here."""
         prefix = request.prefix if self.load.prefixes_shared else ()
         tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        began_at, envelope = request.arrived_at, request.envelope
+        if request.produced_tokens and envelope is not None:  # its next token is due later than its first was
+            began_at += request.produced_tokens * (envelope.tpot_s or 0.0)
         return Reservation(
             tier_id,
             request.choices,
@@ -157,8 +160,8 @@ class BackendCapacity:
             0,  # produced
             prompt_tokens,
             0,  # cached
-            request.arrived_at,
-            request.envelope,
+            began_at,
+            envelope,
             sender=request.sender,
         )
 

@@ -113,9 +113,13 @@ class Fleet:
             self.limits.remove(capacity)
             self._set_layout()
         reservation = capacity.reservation(
-            request, tier_id, prompt_tokens=usage.prompt_tokens or request.prompt_tokens, output_tokens=output_tokens
+            request,
+            tier_id,
+            prompt_tokens=(usage.prompt_tokens or request.prompt_tokens) + request.produced_tokens,
+            output_tokens=max(0.0, output_tokens - request.produced_tokens),
         )
-        reservation.cached_tokens, reservation.produced_tokens = usage.cached_tokens, usage.output_tokens
+        reservation.cached_tokens = usage.cached_tokens
+        reservation.produced_tokens = usage.output_tokens - request.produced_tokens
         capacity.take(reservation)
         self._requests += 1
         self._slots_changed(capacity)
@@ -206,8 +210,10 @@ class Fleet:
 
     def prefilled(self, entry: InFlight, now: float) -> Usage:
         """The usage so far of a request without output: the prompt tokens that its backend has computed by `now`, by
-        the step-time model.
+        the step-time model. Of a request that is continued it is what it has used before.
         """
+        if entry.request.produced_tokens:
+            return entry.usage
         reservation = entry.reservation
         computed = self.backends[entry.backend_id].work.computed_tokens(reservation, now)
         prompt, cached = entry.request.prompt_tokens, min(reservation.cached_tokens, entry.request.prompt_tokens)
@@ -227,8 +233,10 @@ class Fleet:
         placement: Placement,
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's slot at the backend that placement chooses among the candidates with room; None if none
-        has. Where `is_closed`, or at the backends in `closed`, it may only enter its tier's reserve. `may_enter` is
-        asked of each candidate with room whether the request may overtake others that wait.
+        has. A request that is continued goes to the backend that it ran at, if that has room: its blocks may still be
+        in the prefix cache there. `output_tokens` does not include what it has produced before. Where `is_closed`, or
+        at the backends in `closed`, it may only enter its tier's reserve. `may_enter` is asked of each candidate with
+        room whether the request may overtake others that wait.
         """
         if not candidates:
             return None
@@ -241,13 +249,13 @@ class Fleet:
         ):
             return None
         needed = candidates[0].reservation(
-            request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+            request, tier_id, prompt_tokens=request.context_tokens, output_tokens=output_tokens
         )
         layouts, asked = {candidates[0].layout: needed}, candidates
         if refusals is not None:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=now)
         fits = self._fits(layouts, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
-        chosen = placement.place(request, asked, fits)
+        chosen = self._ran_at(request, asked, fits) or placement.place(request, asked, fits)
         if chosen is None:
             if refusals is not None:
                 refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
@@ -274,7 +282,7 @@ class Fleet:
             needed = layouts.get(capacity.layout)
             if needed is None:
                 needed = layouts[capacity.layout] = capacity.reservation(
-                    request, tier_id, prompt_tokens=request.prompt_tokens, output_tokens=output_tokens
+                    request, tier_id, prompt_tokens=request.context_tokens, output_tokens=output_tokens
                 )
             self.asked += 1
             found = capacity.room_in_steps(needed) * (capacity.work.decode_s or 1.0), capacity.id
@@ -299,12 +307,13 @@ class Fleet:
     def release(self, entry: InFlight, now: float) -> None:
         self.clock.now = now
         capacity = self.backends[entry.backend_id]
-        output = entry.usage.output_tokens // entry.reservation.sequences
+        output = entry.reservation.produced_tokens // entry.reservation.sequences
         if output:
             is_streamed = entry.first_token_at is not None and entry.first_token_at < now
             capacity.answered(entry.reservation, output, now - entry.dispatched_at, is_streamed=is_streamed)
-        if entry.service > 0.0 and now > entry.dispatched_at:
-            capacity.served(entry.service, entry.reservation, now - entry.dispatched_at)
+        service = entry.service - entry.service_before
+        if service > 0.0 and now > entry.dispatched_at:
+            capacity.served(service, entry.reservation, now - entry.dispatched_at)
         capacity.release(entry.reservation, now - entry.dispatched_at)
         self._requests -= 1
         if capacity.id in self._retired:
@@ -394,7 +403,7 @@ class Fleet:
             if reservation is None:
                 like = next(iter(layouts.values()))
                 reservation = layouts[backend.layout] = backend.reservation(
-                    request, like.tier_id, prompt_tokens=request.prompt_tokens, output_tokens=like.output_tokens
+                    request, like.tier_id, prompt_tokens=request.context_tokens, output_tokens=like.output_tokens
                 )
             reserve_only = is_closed or backend.id in closed
             if cached_tokens is not None:
@@ -405,6 +414,13 @@ class Fleet:
             return has_room and (may_enter is None or may_enter(backend, reservation))
 
         return fits
+
+    @staticmethod
+    def _ran_at(request: Request, asked: Sequence[BackendCapacity], fits: Fits) -> BackendCapacity | None:
+        """The backend that an interrupted request ran at, if it is among those asked and has room."""
+        if not request.produced_tokens:
+            return None
+        return next((each for each in asked if each.id == request.ran_at and fits(each)), None)
 
     def _in_slot(self) -> list[BackendCapacity]:
         """The available backends that have a slot."""

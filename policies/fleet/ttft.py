@@ -94,7 +94,7 @@ class TtftByBackend:
     def _prefill_tokens(self, request: Request, backend_id: str) -> int:
         """Tokens of the prompt that this backend would have to compute."""
         cached = self._fleet.cached_tokens
-        return max(1, request.prompt_tokens - (cached(request, backend_id) if cached is not None else 0))
+        return max(1, request.context_tokens - (cached(request, backend_id) if cached is not None else 0))
 
 
 def _slot_in_s(capacity: BackendCapacity, request: Request, output_tokens: float, ahead: WorkAhead | None) -> float:

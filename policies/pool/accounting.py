@@ -58,8 +58,10 @@ class Accounting:
         entry = self.ledger.prepaid(request.id)
         if entry is not None:
             entry.backend_id = move.after.backend_id or entry.backend_id
-            move.before.charged(request.tenant_id, Charge(-entry.service, -entry.outstanding))
-            move.after.charged(request.tenant_id, Charge(entry.service, entry.outstanding))
+            # What an interrupted request has received, it has received there.
+            service = 0.0 if entry.request.produced_tokens else entry.service
+            move.before.charged(request.tenant_id, Charge(-service, -entry.outstanding))
+            move.after.charged(request.tenant_id, Charge(service, entry.outstanding))
             move.before.ended(replace(entry, service=0.0), now)
         else:
             move.before.dropped(request, now)

@@ -43,7 +43,7 @@ class PoolAdmission:
         for _ in range(SHED_MAX):
             is_full = rejection is not None and rejection.reason is Reason.QUEUE_FULL
             victim = self.shedding.victim(request, now) if is_full else None
-            if victim is None:
+            if victim is None or victim.produced_tokens:  # an answer under way is not dropped
                 break
             shed(victim)
             rejection = self.admission_rules.check(request, tenant, now)

@@ -165,9 +165,8 @@ class BackfillRound:
             return
         hold = fair_queue.held.get(request.id)
         if hold is None or hold.backend_id in self._held or not fleet.is_open(hold.backend_id, self.now):
-            hold = fleet.soonest(
-                request, passed.tier_id, fair_queue.output_tokens(request), besides=self._held, now=self.now
-            )
+            output_tokens = max(0.0, fair_queue.output_tokens(request) - request.produced_tokens)
+            hold = fleet.soonest(request, passed.tier_id, output_tokens, besides=self._held, now=self.now)
             if hold is None:
                 # Every backend that it may go to is held for an earlier request.
                 self._is_all_held = request.backend_ids is None

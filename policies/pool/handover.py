@@ -5,7 +5,7 @@ may the connections of the others, while requests wait and run. What they wait a
 
 - A request that runs is adopted: it takes its slot, limit or not, and what it has used counts as charged.
 - A request that waited is readmitted: it was admitted once, so no rule of admission is asked again. What it was charged
-  for an earlier dispatch stays prepaid.
+  for an earlier dispatch stays prepaid. If that includes output, it was interrupted and goes on from there.
 - A request whose process is away is parked: it keeps what it prepaid and its age, but it is not in the queue, so it
   neither blocks its tenant's other requests nor earns its tenant credit, as at an in-flight limit.
 
@@ -60,13 +60,13 @@ class Handover:
             dispatched_at=dispatched_at,
             utilisation=capacity.sequences / capacity.sequences_limit,
             speed=capacity.speed,
-            first_token_at=now if usage.output_tokens else None,
+            first_token_at=now if usage.output_tokens > request.produced_tokens else None,
         )
         fair_queue = self.accounting.present.fair_queues.at(backend_id)
         fair_queue.opened(entry, self.ledger.adopted(entry))
         self.tenants.dispatched(request.tenant_id, fair_queue)
         self.slot_fitting.assume_cached(request, backend_id)
-        if usage.output_tokens:
+        if entry.first_token_at is not None:
             self.fleet.took(entry)
         return entry
 
@@ -88,15 +88,18 @@ class Handover:
             fair_queue.ended(replace(entry, service=0.0), now)
         self.tenants.queue_changed(request.tenant_id, fair_queue)
 
-    def readmit(self, request: Request, prepaid: Usage | None, now: float) -> FairQueue:
+    def readmit(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> FairQueue:
         """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's.
-        `prepaid` is the usage that it was charged for by another scheduler; None: nothing, or it was parked here.
+        `prepaid` is the usage that it was charged for by another scheduler; None: nothing, or it was parked here. What
+        its present `usage` exceeds that by is charged.
         """
         self.parked.pop(request.id, None)
-        self._prepay(request, prepaid)
-        self.queues.append(request, self.admission.queue_timeout.ends_at(request), by_arrival=True)
+        charge = self._prepay(request, prepaid, usage)
+        request = self._continued(request)
+        self.queues.append(request, self.admission.queue_timeout.ends_at(request, now), by_arrival=True)
         self.admission.outage.queued(request, now)
         fair_queue = self._place(request, now)
+        fair_queue.charged(request.tenant_id, charge)
         fair_queue.queued(request, now)
         self.tenants.queue_changed(request.tenant_id, fair_queue)
         return fair_queue
@@ -106,7 +109,7 @@ class Handover:
         request = self.parked.pop(request_id, None)
         if request is None:
             return False
-        self.admission.admission_rules.settled(request_id, 0, now)
+        self.admission.admission_rules.settled(request_id, self.ledger.delivered_tokens(request_id), now)
         entry = self.ledger.prepaid(request_id)
         if entry is not None:
             refund = self.ledger.refunded(entry)
@@ -116,19 +119,42 @@ class Handover:
                 self.ledger.forget(request.tenant_id)
         return True
 
-    def refuse(self, request: Request, prepaid: Usage | None, now: float) -> None:
+    def refuse(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> None:
         """A request that would be readmitted may not wait any more: what it prepaid is refunded."""
         self.parked[request.id] = request
-        self._prepay(request, prepaid)
+        charge = self._prepay(request, prepaid, usage)
+        entry = self.ledger.prepaid(request.id)
+        if entry is not None and request.tenant_id in self.tenants.states:
+            self._home(entry)[0].charged(request.tenant_id, charge)
         self.end_parked(request.id, now)
 
     def parked_of(self, tenant_ids: Collection[str]) -> list[Request]:
         """The parked requests of these tenants."""
         return [request for request in self.parked.values() if request.tenant_id in tenant_ids]
 
-    def _prepay(self, request: Request, prepaid: Usage | None) -> None:
+    def _prepay(self, request: Request, prepaid: Usage | None, usage: Usage | None) -> Charge:
+        """Count the request as charged for `prepaid`, and return the charge for what `usage` exceeds it by."""
         if prepaid is not None and self.ledger.prepaid(request.id) is None:
-            self.ledger.prepay(InFlight(request, "", NOTHING_RESERVED, 0.0, 0.0, prepaid))
+            produced = request.produced_tokens if usage is None else usage.output_tokens
+            request = replace(request, produced_tokens=produced)
+            entry = InFlight(request, "", NOTHING_RESERVED, 0.0, 0.0, prepaid)
+            self.ledger.prepay(entry)
+            if usage is not None:
+                return self.ledger.charge(entry, usage)
+        return Charge(0.0, 0.0)
+
+    def _continued(self, request: Request) -> Request:
+        """The request with what it has of its answer, if it was interrupted, and how often it was preempted."""
+        entry = self.ledger.prepaid(request.id)
+        if entry is None:
+            return request
+        before = entry.request
+        return replace(
+            request,
+            produced_tokens=before.produced_tokens,
+            ran_at=before.ran_at,
+            preemptions=before.preemptions,
+        )
 
     def _place(self, request: Request, now: float) -> FairQueue:
         """Enter a queue. A prepaid request was chosen before: it precedes any new choice, where it was charged."""

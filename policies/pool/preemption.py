@@ -1,7 +1,8 @@
 """Preemption: which dispatched request returns to the queue for another. It is off unless the operator sets it.
 
-A slot is taken until its request ends. There are two grounds for a preemption. The victim is always a request that has
-not produced a token, the youngest first; at most one per queue at a time, so its effect is seen before the next.
+A slot is taken until its request ends. There are two grounds for a preemption. The victim is a request that has not
+produced a token, or one that is resumable where the rules allow it, the youngest first; at most one per queue at a
+time, so its effect is seen before the next.
 
 - service: the least served waiting tenant is behind a running one by more than a threshold. The victim is of the most
   served tenant of the same tier (VTC, Sheng et al., OSDI '24, App. C.3).
@@ -11,15 +12,16 @@ not produced a token, the youngest first; at most one per queue at a time, so it
   starves. The slot is kept for the request that it was freed for.
 
 A preempted request waits again at the head of its tenant's queue, as charged as it was, and pays nothing for the work
-that its backend repeats. A request is preempted at most once. Otherwise tenants could preempt each other in turns
-without end: where the threshold is below the price of a request, and where an order that reads more than counters
-dispatches the same request again.
+that its backend repeats. Before its first token a request is preempted at most once. Otherwise tenants could preempt
+each other in turns without end: where the threshold is below the price of a request, and where an order that reads more
+than counters dispatches the same request again. After its first token it has to have produced some tokens since its
+dispatch before it is preempted, and is preempted a few times at most (InterruptRules).
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from policies.accounts.ledger import InFlight
+from policies.accounts.ledger import InFlight, Ledger
 from policies.envelope import first_token_due_at
 from policies.fleet.fleet import Fleet
 from policies.queueing.fair_queue import FairQueue
@@ -29,6 +31,22 @@ from policies.types import Preempt, Request, Tier
 
 WAITED_RATIO_MAX = 0.5  # of its TTFT target: how long a request may wait where step times are unknown
 RECHECK_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptRules:
+    """When a resumable request is preempted after its first token.
+
+    For a tenant or an envelope: at most `times_max` times (0: never), and with at least `tokens_between_min` tokens
+    since its last dispatch. From a backend that drains: after `drain_s` seconds; None: never.
+    """
+
+    times_max: int = 0
+    tokens_between_min: int = 0
+    drain_s: float | None = None
+
+
+NO_INTERRUPTIONS = InterruptRules()
 
 
 @dataclass(slots=True)
@@ -42,6 +60,8 @@ class Preemption:
     fleet: Fleet
     tier: Callable[[str], Tier]
     forecaster: Forecaster
+    rules: InterruptRules
+    ledger: Ledger
     wakeup_at: float | None = field(default=None, init=False)
     """When a waiting request may preempt another; None: no such time is known."""
     is_on: bool = field(default=False, init=False)
@@ -65,14 +85,14 @@ class Preemption:
             self._untouched[entry.request.id] = entry
 
     def settled(self, request_id: str) -> None:
-        """The request has produced a token or left its backend: it cannot be preempted any more."""
+        """The request has produced a token, left its backend, or was kept: it is not one without tokens any more."""
         self._untouched.pop(request_id, None)
 
     def preempted(self, fair_queues: FairQueues, now: float) -> Iterator[Preempt]:
         """At most one request per queue, where backends may be sent something now."""
         self.wakeup_at = None
         running: dict[FairQueue, list[InFlight]] = {}
-        for entry in self._untouched.values():
+        for entry in (*self._untouched.values(), *self._begun()):
             if self.fleet.is_open(entry.backend_id, now):
                 running.setdefault(fair_queues.at(entry.backend_id), []).append(entry)
         for fair_queue, entries in running.items():
@@ -82,6 +102,17 @@ class Preemption:
             if victim is not None:
                 victim.is_preempted = True
                 yield Preempt(victim.request.id)
+
+    def _begun(self) -> Iterator[InFlight]:
+        """The requests that have produced tokens and may be preempted, or are being preempted."""
+        times_max, tokens_min = self.rules.times_max, self.rules.tokens_between_min
+        if not times_max:
+            return
+        for entry in self.ledger.in_flight.values():
+            if entry.request.is_resumable and entry.first_token_at is not None and not entry.is_fixed:
+                is_due = entry.request.preemptions < times_max and entry.reservation.produced_tokens >= tokens_min
+                if entry.is_preempted or (is_due and self.may_preempt(entry.request)):
+                    yield entry
 
     def _for_service(self, fair_queue: FairQueue, entries: list[InFlight]) -> InFlight | None:
         if self.service_min is None or not fair_queue.order.is_fair:
@@ -101,7 +132,7 @@ class Preemption:
     def _for_envelope(self, fair_queue: FairQueue, entries: list[InFlight], now: float) -> InFlight | None:
         waiting = (choice for choice in fair_queue.next_of_tiers() if not self.tiers[choice[0]].preemptible)
         tier_id, request = next(waiting, ("", None))
-        if request is None or request.id in fair_queue.first:
+        if request is None or request.id in fair_queue.first or request.produced_tokens:
             return None
         victims = [each for each in _of_use(entries, request) if self._gives(fair_queue, each, tier_id)]
         if not victims:

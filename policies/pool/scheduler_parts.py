@@ -14,9 +14,10 @@ from policies.placement import ArrivalPlacement, Placement
 from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
 from policies.pool.arrangement import Arrangement
+from policies.pool.draining import Draining
 from policies.pool.handover import Handover
 from policies.pool.outage import Outage
-from policies.pool.preemption import Preemption
+from policies.pool.preemption import InterruptRules, Preemption
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
 from policies.prediction import Prediction
@@ -51,6 +52,7 @@ class SchedulerParts:
     outage: Outage
     admission: PoolAdmission
     handover: Handover
+    draining: Draining
 
 
 def make_parts(
@@ -68,6 +70,7 @@ def make_parts(
     wait_s_max: float,
     backend_wait_s_max: float,
     preempt_service: float | None,
+    interrupt_rules: InterruptRules,
 ) -> SchedulerParts:
     """The parts of a Scheduler with these settings; `admission` None: bounded queues and limits per minute."""
     tier_by_id, states = {tier.id: tier for tier in tiers}, {tenant.id: QueuedTenant(tenant) for tenant in tenants}
@@ -95,7 +98,7 @@ def make_parts(
     pool_tenants = Tenants(
         states, tier_by_id, queues, arrangement, accounting, slot_fitting, admission_rules, attainment, noted
     )
-    preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster)
+    preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster, interrupt_rules, ledger)
     shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.rank, noted)
     outage, queue_timeout = Outage(backend_wait_s_max), QueueTimeout(wait_s_max, pool_tenants.tier)
     pool_admission = PoolAdmission(pool_tenants, fleet, admission_rules, shedding, queue_timeout, attainment, outage)
@@ -117,4 +120,5 @@ def make_parts(
         outage=outage,
         admission=pool_admission,
         handover=Handover(queues, ledger, fleet, slot_fitting, pool_tenants, accounting, pool_admission),
+        draining=Draining(interrupt_rules.drain_s, ledger, fleet),
     )

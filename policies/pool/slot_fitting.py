@@ -53,12 +53,13 @@ class SlotFitting:
 
     def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
         """Reserve a slot for the request at the backend that the placement chooses; None: it has to wait."""
-        sized = self.sizing.predict(request)
+        produced = request.produced_tokens  # of an answer that is continued
+        sized = max(self.sizing.predict(request), float(produced))
         slot = self._fleet.slot(
             request,
             tier_id,
             this_round.open_to(tier_id, request),
-            output_tokens=sized,
+            output_tokens=sized - produced,
             is_closed=this_round.is_closed,
             closed=this_round.reserve_only_at,
             may_enter=partial(this_round.may_enter, request) if this_round.is_anyone_passed else None,

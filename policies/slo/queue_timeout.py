@@ -18,8 +18,12 @@ class QueueTimeout:
     wait_s_max: float
     tier: Callable[[str], Tier]
 
-    def ends_at(self, request: Request) -> float:
-        """When the request's wait ends."""
+    def ends_at(self, request: Request, now: float) -> float:
+        """When the wait of the request ends, which waits since `now` or was queued before. What its client has a part
+        of waits anew, and is in time whenever it goes on.
+        """
+        if request.produced_tokens:
+            return now + self.wait_s_max
         waited_at, due_at = request.arrived_at + self.wait_s_max, first_token_due_at(request)
         if due_at is None or due_at >= waited_at or not self.tier(request.tenant_id).rejects_misses:
             return waited_at
@@ -27,4 +31,8 @@ class QueueTimeout:
 
     def reason(self, request: Request, now: float) -> Reason:
         """Why a request is rejected whose wait has ended by `now`."""
-        return Reason.QUEUE_TIMEOUT if now >= request.arrived_at + self.wait_s_max else Reason.SLO_UNREACHABLE
+        return (
+            Reason.QUEUE_TIMEOUT
+            if request.produced_tokens or now >= request.arrived_at + self.wait_s_max
+            else Reason.SLO_UNREACHABLE
+        )

@@ -8,6 +8,7 @@ from policies.accounts.cost import PRICES
 from policies.admission import BoundedQueues
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
+from policies.pool.preemption import InterruptRules
 from policies.types import Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -34,6 +35,12 @@ class AnyFacts(Facts):
         preempt_service=st.sampled_from([None, 1.0]),
         queued_requests_max=st.sampled_from([None, 6]),
         may_switch=st.booleans(),
+        interrupt_rules=st.builds(
+            InterruptRules,
+            times_max=st.sampled_from([0, 1, 3]),
+            tokens_between_min=st.sampled_from([0, 5]),
+            drain_s=st.sampled_from([None, 0.0, 1.0]),
+        ),
     )
     def start(self, price, may_switch, queued_requests_max, **options):
         if queued_requests_max is not None:
@@ -50,6 +57,7 @@ class AnyFacts(Facts):
         shared_blocks=st.sampled_from([0, 0, 1, 3]),
         backend_ids=st.sampled_from([None, None, None, {"x"}, {"y"}, {"elsewhere"}]),
         program_id=st.sampled_from([None, None, "p", "q"]),
+        is_resumable=st.booleans(),
         ttft_s=st.sampled_from([None, 1.0]),
     )
     def arrive(self, tenant_id, backend_ids, ttft_s, **request):
@@ -69,7 +77,7 @@ class AnyFacts(Facts):
         """Few seats, many who want them, and somebody who cannot wait for long."""
         self.recorder.load_changed([load(each, requests_running_max=2) for each in BACKENDS], self.now)
         for _ in range(6):
-            self.submit(tenant_id, prompt_tokens=20, output_tokens_max=20)
+            self.submit(tenant_id, prompt_tokens=20, output_tokens_max=20, is_resumable=True)
         self.poll()
         self.submit(urgent_id, prompt_tokens=5, output_tokens_max=5, envelope=SloEnvelope(ttft_s=1.0))
         self.poll()
@@ -85,6 +93,12 @@ class AnyFacts(Facts):
     @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)))
     def finish(self, data, outcome):
         self.end(data.draw(st.sampled_from(self.in_flight())), outcome)
+
+    @precondition(lambda self: self.resumable())
+    @rule(data=st.data(), tokens=st.integers(1, 40), hold_s=st.sampled_from([0.0, 0.5]))
+    def cut(self, data, tokens, hold_s):
+        """Its backend fails in the middle of its answer."""
+        self.interrupt(data.draw(st.sampled_from(self.resumable())), tokens=tokens, hold_s=hold_s)
 
     @precondition(lambda self: self.untouched())
     @rule(data=st.data(), hold_s=st.sampled_from([0.0, 0.5, 3.0]))
@@ -119,7 +133,8 @@ class AnyFacts(Facts):
         self.made += 1
         request = Request(f"r{self.made}", tenant_id, "m", self.now - 1.0, 20, 80, output_tokens_known=40)
         if waits:
-            self.recorder.readmitted(request, self.now, prepaid=Usage(20, 0, 0) if tokens % 2 else None)
+            usage = Usage(20, 0, tokens) if tokens % 4 == 3 else None
+            self.recorder.readmitted(request, self.now, prepaid=Usage(20, 0, 0) if tokens % 2 else None, usage=usage)
         elif tenant_id in self.accounts.tenants.keys() - self.accounts._removed:
             self.recorder.adopted(request, backend_id, Usage(20, 0, tokens), self.now)
             self.cached_tokens[request.id] = 0
@@ -159,6 +174,10 @@ class AnyFacts(Facts):
             for backend_id, is_available in zip(BACKENDS, available, strict=True)
         ]
         self.recorder.load_changed(loads, self.now)
+
+    @rule(backend_id=st.sampled_from(BACKENDS), drains=st.booleans())
+    def drain(self, backend_id, drains):
+        self.recorder.measured(load(backend_id, available=not drains, drains=drains), self.now)
 
     @rule(present=st.sampled_from([("x",), ("y",), ("x", "y"), ()]))
     def discover(self, present):

@@ -18,6 +18,7 @@ from policies.accounts.cost import LinearPrice
 from policies.admission import Admission
 from policies.fairness import FAIRNESS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
+from policies.pool.preemption import NO_INTERRUPTIONS
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Request, Tenant, Tier, Usage
@@ -52,7 +53,9 @@ class Facts(RuleBasedStateMachine):
     price = LinearPrice()
     watched: WatchedPlacement | None = None
 
-    def begin(self, *, prediction, share_ratio_max, preempt_service=None, **parameters):
+    def begin(
+        self, *, prediction, share_ratio_max, preempt_service=None, interrupt_rules=NO_INTERRUPTIONS, **parameters
+    ):
         """Every machine's first step; `parameters` are the policy's."""
         parameters = PARAMETERS.get(self.policy, {}) | parameters
 
@@ -70,6 +73,7 @@ class Facts(RuleBasedStateMachine):
                 share_ratio_max=share_ratio_max,
                 wait_s_max=self.wait_s_max,
                 preempt_service=preempt_service,
+                interrupt_rules=interrupt_rules,
                 admission=self.admission,
                 decisions_max=self.decisions_max,
             )
@@ -121,6 +125,12 @@ class Facts(RuleBasedStateMachine):
             request.id, Usage(prompt_tokens, min(cached_tokens, prompt_tokens), output_tokens), self.now
         )
 
+    def interrupt(self, accounts, *, tokens=0, hold_s=0.0):
+        """It stops after some more tokens."""
+        output_tokens = min(accounts.output_tokens + tokens, accounts.request.output_tokens_max)
+        usage = accounts.usage._replace(output_tokens=output_tokens)
+        self.recorder.interrupted(accounts.request.id, usage, self.now, hold_s)
+
     def end(self, accounts, outcome):
         self.recorder.finished(accounts.request.id, outcome, self.now)
 
@@ -140,9 +150,15 @@ class Facts(RuleBasedStateMachine):
                 self.cached_tokens[action.request_id] = action.cached_tokens
                 if self.watched is not None and not self.is_switched:
                     assert self.watched.backend_ids[action.request_id] == action.backend_id, "it waited for another"
-            elif isinstance(action, Preempt) and int(action.request_id[1:]) % 3:  # else it is too late
-                self.recorder.returned(action.request_id, self.now)
+            elif isinstance(action, Preempt) and int(action.request_id[1:]) % 3:
+                accounts = self.accounts.requests[action.request_id]
+                if accounts.output_tokens > accounts.output_before:
+                    self.interrupt(accounts)
+                else:
+                    self.recorder.returned(action.request_id, self.now)
                 preempted = True
+            elif isinstance(action, Preempt):
+                self.recorder.kept(action.request_id, self.now)
         wakeup = self.scheduler.next_wakeup()
         if preempted or (wakeup is not None and wakeup <= self.now):  # there is more to decide than one poll does
             self.poll()
@@ -186,7 +202,11 @@ class Facts(RuleBasedStateMachine):
         return [accounts for accounts in self.accounts.requests.values() if accounts.backend_id is not None]
 
     def untouched(self):
-        return [accounts for accounts in self.in_flight() if not accounts.output_tokens]
+        """What has produced nothing since its last dispatch."""
+        return [each for each in self.in_flight() if each.output_tokens == each.output_before]
+
+    def resumable(self):
+        return [accounts for accounts in self.in_flight() if accounts.request.is_resumable]
 
     def waiting(self):
         return [accounts for accounts in self.accounts.requests.values() if accounts.backend_id is None]

@@ -14,6 +14,7 @@ from backends.simulation.queue_accounts import QueueWatcher
 from backends.simulation.run_accounts import RunAccounts
 from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness.bounds import BOUNDS
+from policies.pool.preemption import InterruptRules
 from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
 from tests.fairness_orders import ahead_service
 
@@ -45,9 +46,12 @@ class FairFacts(Facts):
         slots=st.sampled_from([2, 4]),
         kv_tokens_max=st.sampled_from([120, 400]),
         preempt_service=st.sampled_from([None, None, 100.0]),
+        times_max=st.sampled_from([0, 2]),
         floods=st.lists(st.tuples(tenant_ids, prompts, outputs), max_size=len(NAMES)),
     )
-    def start(self, *, prediction, share_ratio_max, second_key, slots, kv_tokens_max, preempt_service, floods):
+    def start(
+        self, *, prediction, share_ratio_max, second_key, slots, kv_tokens_max, preempt_service, times_max, floods
+    ):
         self.more = {"second_key": second_key} if self.policy == "slack" else {}
         self.bounds = []
         self.kept = None
@@ -55,6 +59,7 @@ class FairFacts(Facts):
             prediction=prediction,
             share_ratio_max=share_ratio_max if self.is_capped else 1.0,
             preempt_service=preempt_service if self.policy in PREEMPTED and not self.is_capped else None,
+            interrupt_rules=InterruptRules(times_max, tokens_between_min=1),
             **self.more,
         )
         self.resize([slots, slots], kv_tokens_max)
@@ -89,6 +94,7 @@ class FairFacts(Facts):
         output_tokens_max=st.integers(1, 20),
         shared_blocks=st.sampled_from([0, 0, 2]),
         ttft_s=st.sampled_from([None, 0.05, 1.0, 30.0]),
+        is_resumable=st.booleans(),
     )
     def arrive(self, tenant_id, ttft_s, **request):
         self.submit(tenant_id, envelope=ttft_s and SloEnvelope(ttft_s=ttft_s), **request)
@@ -99,6 +105,7 @@ class FairFacts(Facts):
         prompt_tokens=prompts,
         output_tokens_max=outputs,
         ttft_s=st.sampled_from([None, 0.05, 1.0, 30.0]),
+        is_resumable=st.booleans(),
     )
     def flood(self, tenant_id, count, ttft_s=None, **request):
         for _ in range(count):
@@ -119,9 +126,12 @@ class FairFacts(Facts):
         rounds=st.integers(1, 30),
         ending=st.sampled_from([0.02, 0.3, 1.0]),
         failing=st.lists(tenant_ids, max_size=2),
+        cutting=st.sampled_from([0.0, 0.1]),
     )
-    def time_passes(self, seed, rounds, ending, failing):
-        """Requests get tokens and end, by lot: what Hypothesis would take long to think of. Some tenants' fail."""
+    def time_passes(self, seed, rounds, ending, failing, cutting):
+        """Requests get tokens and end, by lot: what Hypothesis would take long to think of. Some tenants' fail, and
+        those that can be continued are cut.
+        """
         rng = Random(seed)
         for _ in range(rounds):
             for accounts in self.in_flight():
@@ -129,10 +139,20 @@ class FairFacts(Facts):
                     self.end(accounts, Outcome.BACKEND_FAILED)
                     continue
                 self.told(accounts, rng.randint(1, 12))
+                if accounts.request.is_resumable and self.watched is None and rng.random() < cutting:
+                    self.interrupt(accounts)
+                    continue
                 if rng.random() < ending or accounts.output_tokens == accounts.request.output_tokens_max:
                     self.end(accounts, Outcome.COMPLETED)
             self.now += 0.01
             self.poll()
+
+    @precondition(lambda self: self.resumable())
+    @rule(data=st.data(), tokens=st.integers(1, 12))
+    def cut(self, data, tokens):
+        accounts = data.draw(st.sampled_from(self.resumable()))
+        self.told(accounts, tokens)
+        self.interrupt(accounts)
 
     # A backend that refuses for too long is left: from then on its queue's tenants are served by another's order.
     @precondition(lambda self: self.untouched() and self.watched is None)

@@ -5,9 +5,10 @@ import pytest
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from tests.simulation.cluster.figures import service_difference_of, weights_at_different_members
-from tests.simulation.cluster.scenes import scene
+from tests.simulation.cluster.scenes import interrupted_scene, scene
 
 SEEDS = 200
+INTERRUPTED_SEEDS = 100
 PER_TEST = 20
 
 
@@ -18,6 +19,15 @@ def test_a_cluster_with_faults_keeps_every_rule(first):
             scene(seed)
         except AssertionError as error:
             raise AssertionError(f"python -m tests.simulation.cluster --seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("first", range(0, INTERRUPTED_SEEDS, PER_TEST))
+def test_answers_that_are_cut_while_leaders_change_end_once_and_cost_what_they_cost(first):
+    for seed in range(first, first + PER_TEST):
+        try:
+            interrupted_scene(seed)
+        except AssertionError as error:
+            raise AssertionError(f"python -m tests.simulation.cluster --cuts --seed {seed}: {error}") from error
 
 
 @pytest.mark.parametrize(

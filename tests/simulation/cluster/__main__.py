@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 
-from tests.simulation.cluster.scenes import scene
+from tests.simulation.cluster.scenes import interrupted_scene, scene
 
 
 def main() -> int:
@@ -13,12 +13,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="this one alone, with its traceback")
+    parser.add_argument("--cuts", action="store_true", help="with answers that are cut and continued")
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
     failed, began, requests, simulated = [], time.process_time(), 0, 0.0
     for seed in seeds:
         try:
-            world = scene(seed)
+            world = (interrupted_scene if given.cuts else scene)(seed)
         except AssertionError as error:
             failed.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}")

@@ -4,10 +4,20 @@ from collections import defaultdict
 from math import inf
 
 from backends.simulation.bound_checkers import ServiceBound
-from backends.simulation.recording import Adopted, Cancelled, Entry, Finished, Polled, Progressed, Readmitted, Submitted
+from backends.simulation.recording import (
+    Adopted,
+    Cancelled,
+    Entry,
+    Finished,
+    Interrupted,
+    Polled,
+    Progressed,
+    Readmitted,
+    Submitted,
+)
 from backends.simulation.run_accounts import RunAccounts, require
 from policies.fairness.bounds import BOUNDS
-from policies.types import Dispatch, Reason
+from policies.types import Dispatch, Preempt, Reason
 from tests.simulation.cluster import world as worlds
 
 
@@ -80,6 +90,9 @@ class Deadlines(Judge):
     def carried_out(self, node, client, action):
         if client.run is None and client.arrived_at >= node.frozen_until:
             due = max(client.arrived_at + worlds.WAIT_S_MAX * 1.01, client.waits_since)
+            if client.produced:  # it waits anew, and once more with every leader
+                since = max([client.waits_since, *[at for at in node.lost_at if at > client.waits_since]])
+                due = since + 2 * worlds.WAIT_S_MAX
             late = self.world.now - due
             require(late <= self.SLACK_S, f"{client.request.id} has waited {late:.2f} s beyond its deadline")
 
@@ -147,6 +160,7 @@ class Charges(Judge):
     def __init__(self):
         self.charged = defaultdict(float)  # by wire id
         self.current = {}  # by leadership and wire id: the price so far, as that Scheduler has it
+        self.interrupted = set()  # likewise
         self.prompts = {}
         self.leaderships = defaultdict(set)
 
@@ -156,14 +170,19 @@ class Charges(Judge):
                 self._met(leadership, entry)
             case Progressed():
                 self._price(leadership, entry.request_id, worlds.PRICE.service(*entry.usage))
+            case Interrupted():
+                self._price(leadership, entry.request_id, worlds.PRICE.service(*entry.usage))
+                self.interrupted.add((leadership, entry.request_id))
             case Cancelled():
-                self._price(leadership, entry.request_id, 0.0)
+                if (leadership, entry.request_id) not in self.interrupted:
+                    self._price(leadership, entry.request_id, 0.0)
                 self.current.pop((leadership, entry.request_id), None)
             case Finished():
                 self.current.pop((leadership, entry.request_id), None)
             case Polled():
                 for action in entry.actions:
-                    if isinstance(action, Dispatch):
+                    key = leadership, action.request_id
+                    if isinstance(action, Dispatch) and key not in self.interrupted:
                         service = worlds.PRICE.service(self.prompts[action.request_id], 0, 0)
                         self._price(leadership, action.request_id, service)
 
@@ -177,6 +196,11 @@ class Charges(Judge):
             self.current.setdefault(key, worlds.PRICE.service(*entry.prepaid))
         else:
             self.current.setdefault(key, 0.0)
+        if isinstance(entry, Readmitted) and entry.usage is not None:
+            self.interrupted.add(key)
+            self._price(leadership, request.id, worlds.PRICE.service(*entry.usage))
+        if request.produced_tokens:
+            self.interrupted.add(key)
 
     def _price(self, leadership, request_id, service):
         before = self.current.get((leadership, request_id))
@@ -236,5 +260,27 @@ class RateWindow(Judge):
         return limits.alone_at > -inf
 
 
+class Interruptions(Judge):
+    """A request is preempted a few times at most, whoever leads, and is sent to no backend that is known to drain. What
+    can be continued fails only where it may not wait any longer.
+    """
+
+    def __init__(self):
+        self.preemptions = self.continued = 0
+
+    def carried_out(self, node, client, action):
+        self.continued += isinstance(action, Dispatch) and client.produced > 0
+        if isinstance(action, Preempt):
+            self.preemptions += 1
+            times_max = max(1, self.world.settings.interrupt_rules.times_max)
+            is_one_more = client.preemptions < times_max or self.world.has_drained
+            require(is_one_more, f"{client.request.id} is preempted more than {times_max} times")
+
+    def ended(self, node, client):
+        require(client.ended != "failed" or not client.request.is_resumable, f"{client.request.id} fails")
+
+
 def all_judges():
-    return [OneEnd(), OneLeader(), Deadlines(), Conservation(), BackendLimits(), RateWindow(), Charges()]
+    return [
+        OneEnd(), OneLeader(), Deadlines(), Conservation(), BackendLimits(), RateWindow(), Charges(), Interruptions()
+    ]  # fmt: skip

@@ -1,6 +1,7 @@
 """What a simulated cluster stands on: clocks that run apart, an election store, backends that serve."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from gateway.cluster.election import MEMBER_S, Ask, StoreCall, StoreView
 from gateway.cluster.promise import LEASE_S
@@ -70,21 +71,24 @@ class Run:
     prompt_tokens: int
     output_tokens: int
     began_at: float
+    produced: int = 0  # by backends before
     is_aborted: bool = False
+    breaks_at: float = inf
 
     @property
     def first_at(self) -> float:
-        return self.began_at + self.prompt_tokens * PROMPT_TOKEN_S + TOKEN_S
+        return self.began_at + (self.prompt_tokens + self.produced) * PROMPT_TOKEN_S + TOKEN_S
 
     @property
     def ends_at(self) -> float:
-        return self.first_at + (self.output_tokens - 1) * TOKEN_S
+        return self.first_at + (self.output_tokens - self.produced - 1) * TOKEN_S
 
     def usage(self, now: float) -> Usage | None:
-        """What it has used by now; None before its first token."""
+        """What its request has used by now; None before this run's first token."""
+        now = min(now, self.breaks_at)
         if now < self.first_at - 1e-9:
             return None
-        done = 1 + int((now - self.first_at) / TOKEN_S + 1e-6)
+        done = self.produced + 1 + int((now - self.first_at) / TOKEN_S + 1e-6)
         return Usage(self.prompt_tokens, 0, min(done, self.output_tokens))
 
 
@@ -95,6 +99,7 @@ class Backend:
     backend_id: str
     slots: int
     running: dict[tuple[str, str], Run] = field(default_factory=dict)
+    drains: bool = False
 
     def load(self, now: float, measured_at: float) -> BackendLoad:
         used = sum(
@@ -109,4 +114,6 @@ class Backend:
             requests_waiting=0,
             kv_used_ratio=used / KV_TOKENS,
             measured_at=measured_at,
+            available=not self.drains,
+            drains=self.drains,
         )

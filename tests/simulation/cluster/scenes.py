@@ -3,6 +3,7 @@
 from functools import partial
 from random import Random
 
+from policies.pool.preemption import InterruptRules
 from policies.types import Tenant
 from tests.simulation.cluster.judges import all_judges
 from tests.simulation.cluster.world import ClusterWorld, Settings
@@ -17,8 +18,8 @@ TENANTS = (
 )
 
 
-def scene(seed: int, *, judges=None, **changes) -> ClusterWorld:
-    """Run the cluster of this seed to its end; a judge raises what it finds broken."""
+def scene(seed: int, *, judges=None, begun=lambda _world: None, **changes) -> ClusterWorld:
+    """Run the cluster of this seed to its end; a judge raises what it finds broken. `begun` is called first."""
     rng = Random(seed)
     settings = Settings(
         members=rng.choice([2, 2, 3, 3, 4, 5, 8]),
@@ -34,6 +35,7 @@ def scene(seed: int, *, judges=None, **changes) -> ClusterWorld:
     for name, value in changes.items():
         object.__setattr__(settings, name, value)
     world = ClusterWorld(settings, seed, all_judges() if judges is None else judges)
+    begun(world)
     for _ in range(rng.choice([0, 1, 2, 3, 4])):
         befall(world, rng, rng.uniform(2.3, settings.duration_s))
     world.run(settings.duration_s + 1.0)
@@ -46,11 +48,46 @@ def scene(seed: int, *, judges=None, **changes) -> ClusterWorld:
     return world
 
 
+def interrupted_scene(seed: int, **changes) -> ClusterWorld:
+    """As `scene`, with requests that can be continued, which backends and preemptions cut, while leaders change."""
+    rng = Random(-seed - 1)
+    rules = InterruptRules(
+        times_max=rng.choice([0, 1, 3]),
+        tokens_between_min=rng.choice([1, 10]),
+        drain_s=rng.choice([None, 0.0, 0.3]),
+    )
+    cuts = [(rng.uniform(1.5, 10.0), rng.choice([crash, crash, drain])) for _ in range(rng.randint(1, 6))]
+
+    def begun(world):
+        for at, happens in cuts:
+            world.at(at, partial(happens, world, rng))
+
+    more = {"preempt_service": rng.choice([None, 20.0]), "resumable_ratio": rng.choice([0.5, 1.0])}
+    return scene(seed, begun=begun, interrupt_rules=rules, **{"placement": "least-reserved", **more, **changes})
+
+
+def crash(world, rng):
+    world.crash(rng.choice(list(world.backends.values())))
+
+
+def drain(world, rng):
+    """A backend drains for a while."""
+    backend = rng.choice(list(world.backends.values()))
+    backend.drains = world.has_drained = True
+
+    def ends():
+        backend.drains = False
+
+    world.at(world.now + rng.choice([0.6, 2.0]), ends)
+
+
 def calm(world: ClusterWorld) -> None:
     """End all faults."""
     for pair in list(world.cut):
         world.heal(pair)
     world.store.is_away = False
+    for backend in world.backends.values():
+        backend.drains = False
     world.without_store.clear()
     for node in world.nodes.values():
         node.unreachable.clear()

@@ -21,8 +21,9 @@ from gateway.cluster.wire import Frame, decode, encode, wire_id
 from policies.accounts.cost import LinearPrice
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
+from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
-from policies.types import Dispatch, Outcome, Preempt, Reject, Request, Tenant
+from policies.types import Dispatch, Outcome, Preempt, Reject, Request, Tenant, Usage
 from tests.simulation.cluster.parts import Backend, Run, SkewedClock, Store
 
 POOL = "pool"
@@ -53,6 +54,8 @@ class Settings:
     """Of the first members' clocks; of all others up to 1 % fast or slow."""
     fairness: str = "vtc"
     placement: str = "least-reserved"
+    resumable_ratio: float = 0.0  # of the requests
+    interrupt_rules: InterruptRules = NO_INTERRUPTIONS
     demand: tuple[float, ...] | None = None
     """How often each tenant asks, relative to the others; None: equally."""
 
@@ -68,6 +71,8 @@ class Client:
     waits_since: float = 0.0  # its arrival, or when it was taken back
     run: Run | None = None
     backend_id: str | None = None
+    produced: int = 0  # when it was interrupted last
+    preemptions: int = 0
     ended: str = ""
     ended_at: float = inf
     wire_id: str = ""
@@ -121,6 +126,7 @@ class ClusterWorld:
         self.clients: list[Client] = []
         self.cut: set[frozenset[str]] = set()
         self.without_store: set[str] = set()
+        self.has_drained = False
         self.tenants = {tenant.id: tenant for tenant in settings.tenants}
         self._numbers = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -184,6 +190,7 @@ class ClusterWorld:
             placement=PLACEMENT[self.settings.placement](),
             wait_s_max=WAIT_S_MAX,
             preempt_service=self.settings.preempt_service,
+            interrupt_rules=self.settings.interrupt_rules,
             share_ratio_max=1.0,
         )
         leadership = f"{name}@{next(self._numbers)}"
@@ -431,6 +438,8 @@ class ClusterWorld:
         chance, settings = self.arrivals, self.settings
         prompt, output = chance.randint(*settings.prompt_tokens), chance.randint(*settings.output_tokens)
         request = Request(f"r{number}", tenant_id, "m", node.clock.of(self.now), prompt, self.settings.output_tokens[1])
+        if settings.resumable_ratio:
+            request.is_resumable = chance.random() < settings.resumable_ratio
         client = Client(node.name, request, output, self.now, self.now)
         self.clients.append(client)
         self._when_awake(node, partial(self._submit, node, client))
@@ -474,7 +483,8 @@ class ClusterWorld:
             node.remote.returned(action.request_id, node.clock.of(self.now), 0.0)
         else:
             backend = self.backends[action.backend_id]
-            run = Run(node.name, action.request_id, client.request.prompt_tokens, client.output_tokens, self.now)
+            prompt, produced = client.request.prompt_tokens, client.produced
+            run = Run(node.name, action.request_id, prompt, client.output_tokens, self.now, produced)
             client.run, client.backend_id = run, action.backend_id
             backend.running[node.name, action.request_id] = run
             for judge in self.judges:
@@ -484,12 +494,46 @@ class ClusterWorld:
 
     def _preempt(self, node: Node, client: Client) -> None:
         local = node.clock.of(self.now)
-        if client.run is None or client.run.usage(self.now) is not None:
+        usage = None if client.run is None else client.run.usage(self.now)
+        if client.run is None or (usage is not None and not self._may_go_on(client, usage)):
             node.remote.kept(client.request.id, local)
             return
         self._abort(self.backends[client.backend_id], (node.name, client.request.id))
+        client.preemptions += 1
+        self._wait_again(node, client, usage, 0.0)
+
+    def _wait_again(self, node: Node, client: Client, usage: Usage | None, hold_s: float) -> None:
+        """Its run is over, after `usage`; None: without a token."""
+        local = node.clock.of(self.now)
         client.run, client.backend_id, client.waits_since = None, None, self.now
-        node.remote.returned(client.request.id, local)
+        if usage is None:
+            node.remote.returned(client.request.id, local, hold_s)
+        else:
+            client.produced = usage.output_tokens
+            node.remote.interrupted(client.request.id, usage, local, hold_s)
+
+    @staticmethod
+    def _may_go_on(client: Client, usage: Usage) -> bool:
+        return client.request.is_resumable and usage.output_tokens < client.output_tokens
+
+    def crash(self, backend: Backend) -> None:
+        """What it runs breaks off now; it takes new requests at once."""
+        for (name, request_id), run in list(backend.running.items()):
+            run.breaks_at = self.now
+            self._abort(backend, (name, request_id))
+            node = self.nodes[name]
+            if (client := node.clients.get(request_id)) is not None:
+                self._when_awake(node, partial(self._broke_off, node, client, run))
+
+    def _broke_off(self, node: Node, client: Client, run: Run) -> None:
+        if client.run is not run or client.ended:
+            return
+        usage = run.usage(self.now)
+        if usage is None or self._may_go_on(client, usage):
+            self._wait_again(node, client, usage, 0.1)
+        else:
+            node.remote.finished(client.request.id, Outcome.BACKEND_FAILED, node.clock.of(self.now), None, usage)
+            self._end(node, client, "failed")
 
     def _began(self, node: Node, client: Client, run: Run) -> None:
         if client.run is run and not client.ended and (usage := run.usage(self.now)) is not None:

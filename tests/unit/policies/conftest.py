@@ -94,6 +94,12 @@ class Pool:
         """The backend did not take the request."""
         self.scheduler.returned(request_id, self.now, hold_s)
 
+    def cut(self, request_id: str, tokens: int = 0, hold_s: float = 0.0) -> None:
+        """The request stops after so many more tokens, to be continued."""
+        self.outputs[request_id] += tokens
+        usage = Usage(self.prompts[request_id], 0, self.outputs[request_id])
+        self.scheduler.interrupted(request_id, usage, self.now, hold_s)
+
     def change(self, *changed: Tenant, removed: Sequence[str] = (), tiers: Sequence[Tier] = ()) -> None:
         self.scheduler.tenants_changed(changed=changed, removed=removed, tiers=tiers, now=self.now)
 

@@ -14,6 +14,7 @@ from gateway.cluster.hello import Handshake, HelloError
 from gateway.cluster.inbox import TAKEN_MAX, Inbox
 from gateway.cluster.wire import (
     FRAME_BYTES_MAX,
+    VERSION,
     Dispatched,
     Finish,
     Frame,
@@ -99,7 +100,7 @@ def test_two_that_know_the_secret_know_each_other():
     assert (one.peer, other.peer) == ("m2", "m1")
 
 
-@pytest.mark.parametrize("pair", [{"secret": b"other"}, {"version": 2}])
+@pytest.mark.parametrize("pair", [{"secret": b"other"}, {"version": VERSION + 1}])
 def test_another_secret_or_version_is_refused(pair):
     one, other = hands(**pair)
     with pytest.raises(HelloError):

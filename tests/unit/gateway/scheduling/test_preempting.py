@@ -1,4 +1,6 @@
-"""Requests that are taken back before their client was sent anything: what the handler of each sees."""
+"""Requests that are preempted, before their client was sent anything or while they are resumable: what the handler of
+each sees.
+"""
 
 import asyncio
 
@@ -6,6 +8,7 @@ import pytest
 
 from gateway.scheduling.dispatcher import Dispatcher, Preempted
 from policies.fairness import LeastCounterFirst
+from policies.pool.preemption import InterruptRules
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Request, Tenant, Usage
@@ -149,3 +152,94 @@ async def _hold_a_slot(calls: Calls, hold: asyncio.Event) -> None:
     async with calls.dispatcher.lease(request, Tenant("B")) as lease:
         lease.tokens(Usage(10, 0, 1))
         await hold.wait()
+
+
+class Stream:
+    """A handler that relays tokens until its request ends, wherever it is sent to."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.tokens = 0
+        self.sent_to: list[str] = []
+        self.goes_on = asyncio.Event()
+
+    async def call(self, *, loses_ids_after: int | None = None) -> str:
+        request = Request("s", "A", "m", self.dispatcher.now(), 10, 100, is_resumable=True)
+        async with self.dispatcher.lease(request, Tenant("A")) as lease:
+            lease.passed = lambda: Usage(10, 0, self.tokens) if self.tokens else None
+            while True:
+                self.sent_to.append(lease.backend_id)
+                try:
+                    return await lease.unless_preempted(self._relay(lease, loses_ids_after))
+                except Preempted:
+                    await lease.interrupted(Usage(10, 0, self.tokens))
+
+    async def _relay(self, lease, loses_ids_after: int | None) -> str:
+        for _ in range(5):
+            self.tokens += 1
+            lease.answering()
+            lease.tokens(Usage(10, 0, self.tokens))
+            if self.tokens == loses_ids_after:
+                lease.is_resumable = False
+        await self.goes_on.wait()
+        return f"{self.tokens} tokens"
+
+
+def draining_pool() -> Dispatcher:
+    dispatcher = Dispatcher(Scheduler(interrupt_rules=InterruptRules(drain_s=0.0), prediction=NoPrediction()))
+    dispatcher.load_changed((BackendLoad("x"),))
+    return dispatcher
+
+
+def drain(dispatcher: Dispatcher) -> None:
+    dispatcher.load_changed((BackendLoad("x", available=False, drains=True), BackendLoad("y")))
+
+
+async def test_a_resumable_request_moves_in_the_middle_of_its_answer_and_is_charged_once():
+    stream = Stream(draining_pool())
+    call = asyncio.create_task(stream.call())
+    await ticks()
+    drain(stream.dispatcher)
+    await ticks()
+    assert stream.sent_to == ["x", "y"]
+    assert stream.dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 10)
+    stream.goes_on.set()
+    assert await call == "10 tokens"
+    assert stream.dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 10)
+    assert not stream.dispatcher.busy
+
+
+async def test_one_that_cannot_be_continued_any_more_stays():
+    stream = Stream(draining_pool())
+    call = asyncio.create_task(stream.call(loses_ids_after=3))
+    await ticks()
+    drain(stream.dispatcher)
+    await ticks()
+    assert stream.sent_to == ["x"]
+    stream.goes_on.set()
+    assert await call == "5 tokens"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_client_that_leaves_after_the_cut_has_paid_for_what_it_got(waits):
+    """While its request waits again, or in the instant of the next dispatch."""
+    stream = Stream(draining_pool())
+    call = asyncio.create_task(stream.call())
+    await ticks()
+    lease = stream.dispatcher._leases["s"]
+    lease.preempt()
+    if waits:
+        stream.dispatcher.load_changed((BackendLoad("x", available=False),))
+        await ticks()
+    else:
+        for _ in range(50):
+            await asyncio.sleep(0)
+            if lease.is_continued and "s" not in stream.dispatcher._waiting:
+                break
+        assert not lease.backend_id, "its task has not run since"
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert stream.dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 5)
+    assert stream.dispatcher.snapshot().in_flight_requests == 0
+    assert not stream.dispatcher.busy

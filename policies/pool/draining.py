@@ -1,0 +1,71 @@
+"""Draining: what a backend runs that is to go, and when that moves to another one.
+
+A backend drains when an operator says so or when it is not among the live ones any more. It gets nothing new, and what
+it runs has `drain_s` seconds to end. Then every resumable request there is preempted, to be continued elsewhere, before
+any new choice: it was chosen before. It stays while there is no other backend for it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from policies.accounts.ledger import InFlight, Ledger
+from policies.fleet.fleet import Fleet
+from policies.types import BackendLoad, Preempt
+
+
+@dataclass(slots=True)
+class Draining:
+    """The draining backends of one pool. `drain_s` None: nothing is moved. Mutable."""
+
+    drain_s: float | None
+    ledger: Ledger
+    fleet: Fleet
+    _since: dict[str, float] = field(default_factory=dict)  # by backend
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a backend drains."""
+        return bool(self._since)
+
+    def live(self, loads: Iterable[BackendLoad], now: float) -> None:
+        """These are the live backends; the fleet was told of them."""
+        known = self.fleet.backends
+        gone = dict.fromkeys(known)
+        for load in loads:
+            self.measured(load, now)
+            gone.pop(load.backend_id, None)
+        if self.drain_s is not None:
+            for backend_id in gone:
+                self._since.setdefault(backend_id, now)
+        for backend_id in [each for each in self._since if each not in known]:
+            del self._since[backend_id]
+
+    def measured(self, load: BackendLoad, now: float) -> None:
+        """One live backend was measured."""
+        if load.drains and self.drain_s is not None:
+            self._since.setdefault(load.backend_id, now)
+        else:
+            self._since.pop(load.backend_id, None)
+
+    def preempted(self, now: float) -> Iterator[Preempt]:
+        """What has to leave its backend now."""
+        for backend_id, since in self._since.items():
+            if now >= self._until(since):
+                for entry in self._movable(backend_id):
+                    entry.is_preempted = entry.is_moved = True
+                    yield Preempt(entry.request.id)
+
+    def next_at(self) -> float | None:
+        """When requests have to leave a backend next; None: no such time is known."""
+        times = (self._until(since) for each, since in self._since.items() if any(self._movable(each)))
+        return min(times, default=None)
+
+    def _until(self, since: float) -> float:
+        assert self.drain_s is not None, "otherwise none drains"
+        return since + self.drain_s
+
+    def _movable(self, backend_id: str) -> Iterator[InFlight]:
+        for entry in self.ledger.at(backend_id):
+            may_be = entry.request.is_resumable and not (entry.is_preempted or entry.is_fixed)
+            if may_be and self.fleet.is_available(entry.request.backend_ids):
+                yield entry
