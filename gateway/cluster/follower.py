@@ -92,6 +92,15 @@ class OwnRequest:
     timing: Timing | None = None
     lift: float = 0.0
 
+    def wait_again(self) -> None:
+        """It has left its backend."""
+        # What it was charged stays: it is prepaid (rule 21).
+        if self.is_withdrawn:
+            self.request = replace(self.request, preemptions=self.request.preemptions + 1)
+        self.dispatch, self.is_begun, self.is_withdrawn = None, False, False
+        if not self.request.produced_tokens:
+            self.usage = None
+
     @property
     def untold_tokens(self) -> int:
         told = 0 if self.told is None else self.told.output_tokens
@@ -277,7 +286,7 @@ class Follower:
         """A dispatched request waits again: its backend did not take it, or it was withdrawn in time."""
         own = self._of(request_id)
         if own is not None and own.dispatch is not None:
-            self._wait_again(own)
+            own.wait_again()
             self._say(own.pool, Return(own.number, hold_s))
 
     def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
@@ -286,7 +295,7 @@ class Follower:
         if own is not None and own.dispatch is not None:
             own.request = replace(own.request, produced_tokens=usage.output_tokens, ran_at=own.dispatch.backend_id)
             own.usage = usage
-            self._wait_again(own)
+            own.wait_again()
             self._say(own.pool, Interrupt(own.number, usage, hold_s))
             if self.leader is not None:
                 own.told = usage
@@ -527,14 +536,6 @@ class Follower:
             if own.dispatch is not None:
                 held[own.dispatch.backend_id] += own.untold_tokens
         self._outbox.append(("", Untold({each: tokens for each, tokens in held.items() if tokens})))
-
-    def _wait_again(self, own: OwnRequest) -> None:
-        # What it was charged stays: it is prepaid (rule 21).
-        if own.is_withdrawn:
-            own.request = replace(own.request, preemptions=own.request.preemptions + 1)
-        own.dispatch, own.is_begun, own.is_withdrawn = None, False, False
-        if not own.request.produced_tokens:
-            own.usage = None
 
     def _refused_at(self, own: OwnRequest) -> float:
         """Until when a request waits without a leader (rule 24)."""

@@ -113,7 +113,7 @@ class PoolOrder:
             Used: self._used,
             Finish: self._finish,
             Return: self._return,
-            Interrupt: self._interrupt,
+            Interrupt: self._return,
             NotDelivered: self._not_delivered,
             Keep: self._keep,
             Gone: self._gone,
@@ -184,13 +184,12 @@ class PoolOrder:
         if self.tenants.learn(message.tenant_id, now):
             self.scheduler.spent(message.tenant_id, message.usage, now)
 
-    def _return(self, sender: Sender, message: Return, now: float) -> None:
-        hold_s = message.hold_s
-        self._leave_backend(sender, message.number, now, lambda id_: self.scheduler.returned(id_, now, hold_s))
-
-    def _interrupt(self, sender: Sender, message: Interrupt, now: float) -> None:
-        number, usage, hold_s = message.number, message.usage, message.hold_s
-        known = self._known.get(wire_id(sender.member, number))
+    def _return(self, sender: Sender, message: Return | Interrupt, now: float) -> None:
+        number, hold_s = message.number, message.hold_s
+        if isinstance(message, Return):
+            self._leave_backend(sender, number, now, lambda id_: self.scheduler.returned(id_, now, hold_s))
+            return
+        usage, known = message.usage, self._known.get(wire_id(sender.member, number))
         if known is not None:
             known.told, known.asked = usage, replace(known.asked, produced_tokens=usage.output_tokens)
         self._leave_backend(sender, number, now, lambda id_: self.scheduler.interrupted(id_, usage, now, hold_s))
@@ -367,16 +366,16 @@ class PoolOrder:
                 known.backend_id, known.sent_by = action.backend_id, ""
                 if not known.asked.produced_tokens:  # else it is continued, and was charged for that
                     known.told = Usage(known.asked.prompt_tokens, action.cached_tokens, 0)
-                self._say(known, self._dispatched(known, action, now))
+                self._said.append((known.sender, self._dispatched(known, action, now)))
             elif isinstance(action, Reject):
                 del self._known[action.request_id]
                 limits = self.scheduler.rate_limits(known.asked.tenant_id, now)
                 refused = Refused(known.number, action.reason, action.retry_after_s, action.limit, limits)
                 self._refused[action.request_id] = refused
-                self._say(known, refused)
+                self._said.append((known.sender, refused))
             else:
                 known.is_withdrawn = True
-                self._say(known, Withdraw(known.number))
+                self._said.append((known.sender, Withdraw(known.number)))
         for id_ in self._curious:
             if (known_ := self._known.get(id_)) is not None and known_.backend_id is None:
                 known_.wait = self.scheduler.waits_for(id_, now)
@@ -406,9 +405,6 @@ class PoolOrder:
             known.lift,
             known.wait,
         )
-
-    def _say(self, known: OrderedRequest, message: AnyMessage) -> None:
-        self._said.append((known.sender, message))
 
     def serves(self, tenant_id: str) -> bool:
         """Whether any member has a request of this tenant."""

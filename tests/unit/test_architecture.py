@@ -72,8 +72,8 @@ METHODS_MAX = 37  # of a class: a class with more answers more than one question
 METHODS_MAX_OF = {
     "Scheduler": 44,
     "Follower": 42,
-    "Dispatcher": 39,
-}  # 27 are the facts, decisions and views of a Scheduler
+    "Dispatcher": 40,
+}  # 28 are the facts, decisions and views of a Scheduler
 
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")
