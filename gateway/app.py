@@ -66,6 +66,7 @@ from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.state.assembly import make_store
 from gateway.state.budgets import Budgets
+from gateway.state.call_pricing import CallPricing
 from gateway.steering.demo import Demo, DemoTarget
 from gateway.steering.steering import Steering
 from gateway.store.base import Store
@@ -142,7 +143,7 @@ class Gateway:
             self.live = Live(self.backends.catalog.pool_of_model)
             self.steering = Steering(self._process_name(), self.backends.catalog)
         self.metrics = self._make_metrics()
-        meters: list[CallObserver] = [self.metrics.calls]
+        meters: list[CallObserver] = [*_pricing(self._management), self.metrics.calls]
         if self.live is not None and self.steering is not None:
             meters += [self.live.ended, *self.steering.meters]
             self.live.connect(self._led_dispatchers, self.metrics.look, self._live_sources)
@@ -424,6 +425,11 @@ class Gateway:
             requests_running_max=options.requests_running_max,
             step_tokens_max=options.chunk_tokens_max,
         )
+
+
+def _pricing(management: Management | None) -> list[CallObserver]:
+    """What sets the cost of calls, which stands before what counts them."""
+    return [] if management is None else [CallPricing(management.prices, management.usage.today)]
 
 
 def _make_tracing(config: Config) -> "Tracing | None":

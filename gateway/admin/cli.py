@@ -39,6 +39,7 @@ class ResourceName(StrEnum):
     KEYS = "keys"
     BACKENDS = "backends"
     POOLS = "pools"
+    PRICES = "prices"
 
 
 class AuditedName(StrEnum):
@@ -47,6 +48,7 @@ class AuditedName(StrEnum):
     KEYS = "keys"
     BACKENDS = "backends"
     POOLS = "pools"
+    PRICES = "prices"
     REQUESTS = "requests"
 
 
@@ -252,7 +254,7 @@ def usage(
     tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Print requests and tokens by day, tenant, key and model."""
+    """Print requests, tokens and their cost by day, tenant, key and model."""
     _print_list(context, "/usage", {"first_day": first_day, "last_day": last_day, "tenant": tenant}, as_json=as_json)
 
 

@@ -20,11 +20,13 @@ from gateway.cluster.view import ClusterView, lone_view
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
+from gateway.config.prices import PriceSection
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.trial import admin_ports
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
 from gateway.live.live import Live
+from gateway.money.pricing import PriceBook
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import BUDGETED, BudgetLimits, Budgets, limits_of
 from gateway.state.checkpoint import Checkpoint
@@ -83,6 +85,7 @@ class Management:
         )
         self.usage = UsageBook(store)
         self._memory = Checkpoint(store) if config.keeps_state and has_state else None
+        self.prices = PriceBook()
         is_shared = config.state.redis is not None or config.workers != 1
         self.budgets = Budgets(self.usage, store, is_shared=is_shared)
         self.on_found: Callable[[int, frozenset[str]], None] = lambda _number, _urls: None
@@ -115,6 +118,8 @@ class Management:
         if self._memory is not None:
             await self._memory.open()
         self.usage.start()
+        self._prices_changed(frozenset({("prices", "")}))
+        self.registry.subscribe(self._prices_changed)
         self._budgets_changed(frozenset((kind, e.name) for kind in BUDGETED for e in self.registry.entries(kind)))
         self.registry.subscribe(self._budgets_changed)
         await self.budgets.start()
@@ -187,6 +192,11 @@ class Management:
         else:
             log.info("the configuration is in force")
 
+    def _prices_changed(self, changed: Changed) -> None:
+        if any(kind == "prices" for kind, _ in changed):
+            lists = {each.name: each.section for each in self.registry.entries("prices")}
+            self.prices.replace({name: each for name, each in lists.items() if isinstance(each, PriceSection)})
+
     def _budgets_changed(self, changed: Changed) -> None:
         for kind, name in changed:
             entry = self.registry.get(kind, name) if kind in BUDGETED else None
@@ -226,6 +236,7 @@ class Management:
             store=self._store,
             pools=self._running.pools,
             budgets=self.budgets,
+            prices=self.prices,
             backends=self._running.backends,
             in_force=self._reconciler,
             address_allowlist=self._address_allowlist(),

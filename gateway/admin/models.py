@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from gateway.admin.routes import Query
+from gateway.config.prices import AMOUNT_PATTERN, PERIODS_MAX, Currency
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
 from gateway.state.entries import Origin
 from gateway.state.resource_kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
@@ -26,6 +27,7 @@ OVERLAP_S_MAX = 30 * 86_400
 NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}$"
 TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}$"
 DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+AMOUNT_MAX = 999_999_999
 DIGITS_PATTERN = r"^[0-9]{1,18}$"
 
 
@@ -172,11 +174,46 @@ class PoolResource(Fields):
     placement: dict[str, JsonValue]
 
 
+# -- prices ------------------------------------------------------------------------------------------------
+
+
+Amount = Annotated[str, Field(pattern=AMOUNT_PATTERN)] | Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
+"""An amount of money: text like "12.50", or a whole number. Never a floating-point number."""
+
+
+class PricePeriodFields(Fields):
+    """Prices per million tokens from the day `valid_from` on (UTC; null: always) until a later period begins.
+    `cached_prompt` null: the price of `prompt`. Two periods cannot begin on one day.
+    """
+
+    valid_from: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
+    prompt: Amount
+    cached_prompt: Amount | None = None
+    output: Amount
+
+
+class PriceFields(Fields):
+    """The price list of a model. All price lists have one `currency` (ISO 4217)."""
+
+    currency: Currency
+    periods: Annotated[list[PricePeriodFields], Field(min_length=1, max_length=PERIODS_MAX)]
+
+
+class NewPrice(PriceFields):
+    id: ModelName
+
+
+class PriceResource(StoredResource, PriceFields):
+    pass
+
+
 # -- usage and audit ---------------------------------------------------------------------------------------
 
 
 class UsageResource(Fields):
-    """Usage of one day (UTC)."""
+    """Usage of one day (UTC). `cost` is by the price list of the model, as exact decimal text; null where it has no
+    price on that day.
+    """
 
     day: str
     tenant: str
@@ -186,6 +223,8 @@ class UsageResource(Fields):
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    cost: str | None
+    currency: str | None
 
 
 class AuditResource(Fields):
@@ -229,7 +268,7 @@ class AuditPage(Query):
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
-    kind: Literal["tenants", "tiers", "keys", "backends", "pools", "requests"] | None = None
+    kind: Literal["tenants", "tiers", "keys", "backends", "pools", "prices", "requests"] | None = None
 
 
 class ResourceList(Fields):
@@ -248,6 +287,10 @@ class TierList(ResourceList):
 
 class KeyList(ResourceList):
     items: list[KeyResource]
+
+
+class PriceList(ResourceList):
+    items: list[PriceResource]
 
 
 class PoolList(ResourceList):

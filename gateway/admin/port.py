@@ -17,7 +17,7 @@ from gateway.admin.local_socket import ASK_KEY, ASK_LINK
 from gateway.admin.one_time_links import OneTimeLinks
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
-from gateway.admin.resources import tenants
+from gateway.admin.resources import prices, tenants
 from gateway.admin.resources.backends import BackendRoutes
 from gateway.admin.resources.demo import DemoRoutes
 from gateway.admin.resources.keys import KeyRoutes
@@ -39,6 +39,7 @@ from gateway.config.key_file import first_key, new_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.live.live import Live
+from gateway.money.pricing import PriceBook
 from gateway.ports.listener import Listener
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
@@ -65,6 +66,7 @@ class Parts:
     store: Store
     pools: Pools
     budgets: Budgets
+    prices: PriceBook
     backends: BackendPool
     in_force: Reconciler
     address_allowlist: AddressAllowlist
@@ -158,6 +160,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
     registry = parts.registry
     found = [
         *tenants.routes(registry),
+        *prices.routes(registry),
         *KeyRoutes(registry=registry, hmac_hex=hmac_hex, checks_tenants=parts.tenant_keys is not None).routes(),
         *BackendRoutes(
             registry=registry,
@@ -180,7 +183,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *DemoRoutes(demo=parts.steering.demo).routes(),
         *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
         *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
-        *UsageAndAuditRoutes(registry=registry, store=parts.store, clock=time.time).routes(),
+        *UsageAndAuditRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
     ]
 
     described: list[AdminAnswer] = []

@@ -28,6 +28,7 @@ from gateway.config.cluster import ClusterSection
 from gateway.config.discovery import SOURCES_MAX, Discovery
 from gateway.config.files import resolve_files
 from gateway.config.jwt import Jwt
+from gateway.config.prices import PriceSection
 from gateway.config.problems import Loc
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.sections import (
@@ -84,6 +85,7 @@ class Config(BaseSettings):
     engine: EngineSection = EngineSection()
     tiers: dict[Name, TierSection] = {}
     tenants: dict[TenantName, TenantSection] = {}
+    prices: dict[PoolName, PriceSection] = {}
     endpoints: dict[str, ListedCharge] = {}
     scheduling: Scheduling = Scheduling()
     pools: dict[PoolName, PoolSettings] = {}
@@ -288,6 +290,7 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
             yield ("tenants", name), "no request belongs to this tenant while auth.mode is open (set it to keys)"
     if config.auth.mode == "keys" and not config.tenants and not config.admin.enabled:
         yield ("auth", "mode"), "is keys, but there are no tenants"
+    yield from _price_disagreements(config)
     if len(config.tenants) > TENANTS_MAX:
         yield ("tenants",), f"there are more than {TENANTS_MAX}"
     if sum(tier.reserve_ratio for tier in config.tiers.values()) >= 1:
@@ -302,6 +305,13 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
             ("limits", "body_bytes_max"),
             "must not be more than queue.tenant_bytes_max, or such a body could not wait",
         )
+
+
+def _price_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
+    currencies = sorted({price.currency for price in config.prices.values()})
+    if len(currencies) > 1:
+        for model in config.prices:
+            yield ("prices", model, "currency"), f"all price lists have one currency, here are {', '.join(currencies)}"
 
 
 def _worker_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:

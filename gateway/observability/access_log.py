@@ -11,7 +11,8 @@ class AccessRecord(TypedDict):
 
     For an answered request with an SLO envelope: `ttft_met` and `tpot_met`, the targets that it met (TPOT counted from
     the first token; a target that is not set is met); `envelope_met`, whether every token was in time;
-    `tokens_in_time`, how many tokens were. `estimated`: the gateway estimated token counts that the backend did not
+    `tokens_in_time`, how many tokens were. `cost` is by the price list of the model, as exact decimal text; None where
+    there is none. `estimated`: the gateway estimated token counts that the backend did not
     report.
     """
 
@@ -31,6 +32,8 @@ class AccessRecord(TypedDict):
     prompt_tokens: int | None
     cached_tokens: int | None
     output_tokens: int | None
+    cost: str | None
+    currency: str | None
     ttft_met: bool | None
     tpot_met: bool | None
     envelope_met: bool | None

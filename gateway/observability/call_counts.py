@@ -8,12 +8,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.money.amounts import PICOS
 from gateway.observability import genai
 from gateway.observability.histograms import Histogram
 from gateway.observability.instruments import (
+    TENANT_COST,
     TENANT_REFUSALS,
     TENANT_REQUESTS,
     TENANT_TOKENS,
+    TENANT_UNPRICED,
     TENANT_WAITED,
     Family,
     Histograms,
@@ -42,6 +45,8 @@ class _OfTenant:
     input: int = 0
     cached: int = 0
     output: int = 0
+    costs: dict[str, int] = field(default_factory=dict)  # in picos, by currency
+    unpriced: int = 0
     waited_s: float = 0.0
 
 
@@ -84,6 +89,10 @@ class CallMeter:
             tenant.input += usage.prompt_tokens
             tenant.cached += usage.cached_tokens
             tenant.output += usage.output_tokens
+            if trace.cost is not None and trace.currency is not None:
+                tenant.costs[trace.currency] = tenant.costs.get(trace.currency, 0) + trace.cost
+            elif trace.is_unpriced:
+                tenant.unpriced += usage.prompt_tokens + usage.output_tokens
         if trace.dispatched_s is not None and trace.model is not None:
             self._time(trace, outcome, now_s)
 
@@ -95,6 +104,8 @@ class CallMeter:
             TENANT_REQUESTS: {(label, each): n for label, row in rows for each, n in row.requests.items()},
             TENANT_REFUSALS: {(label, each): n for label, row in rows for each, n in row.refusals.items()},
             TENANT_TOKENS: {(label, kind): getattr(row, name) for label, row in rows for kind, name in kinds},
+            TENANT_COST: {(label, each): n / PICOS for label, row in rows for each, n in row.costs.items()},
+            TENANT_UNPRICED: {(label,): row.unpriced for label, row in rows if row.unpriced},
             TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
         }
 

@@ -97,6 +97,18 @@ TENANT_TOKENS: Final = Family(
     ("tenant", "type"),
     total=True,
 )
+TENANT_COST: Final = Family(
+    "fairlead_tenant_cost_total",
+    "Cost of calls that ended by the price lists at that time, in units of the currency.",
+    ("tenant", "currency"),
+    total=True,
+)
+TENANT_UNPRICED: Final = Family(
+    "fairlead_tenant_unpriced_tokens_total",
+    "Tokens of calls that ended whose model has no price, while there are price lists.",
+    ("tenant",),
+    total=True,
+)
 TENANT_WAITED: Final = Family(
     "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
 )
@@ -218,7 +230,7 @@ LINES_LOST: Final = Family(
 )
 
 FAMILIES: Final = (
-    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_WAITED,
+    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_COST, TENANT_UNPRICED, TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,

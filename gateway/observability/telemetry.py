@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.money.amounts import to_text
 from gateway.observability.access_log import AccessLog, AccessRecord
 from gateway.observability.sampling import TRACEPARENT, TRACESTATE, read_traceparent
 from gateway.observability.spans import CallSpans
@@ -48,6 +49,9 @@ class CallTrace:
     usage: Usage | None = None
     timing: Timing | None = None
     reserved_tokens: int = 0  # of the budgets of its tenant and key, until it has ended
+    cost: int | None = None  # in picos of `currency` (money/amounts.py)
+    currency: str | None = None
+    is_unpriced: bool = False  # there are prices, but none of its model
     estimated: bool = False
     outcome: Outcome | None = None
     cors: Mapping[str, str] | None = None
@@ -164,6 +168,8 @@ def _record(trace: CallTrace) -> AccessRecord:
         "prompt_tokens": usage.prompt_tokens if usage else None,
         "cached_tokens": usage.cached_tokens if usage else None,
         "output_tokens": usage.output_tokens if usage else None,
+        "cost": None if trace.cost is None else to_text(trace.cost),
+        "currency": trace.currency,
         "ttft_met": result.ttft if result else None,
         "tpot_met": result.tpot if result else None,
         "envelope_met": result.all if result else None,

@@ -56,6 +56,7 @@ def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
         "tenants": dict(config.tenants),
         "backends": backends,
         "pools": dict(config.pools),
+        "prices": dict(config.prices),
         "keys": {record.hmac[:HMAC_CHARS_IN_NAME]: _declared_key(record) for record in keys},
     }
 

@@ -86,6 +86,11 @@ def _backend(_after: _After, name: str, body: Mapping[str, Any]) -> Iterator[Con
         yield ConfigProblem(("name",), "must be the name of the entry, or not be set")
 
 
+def _price(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    if any(each["currency"] != body["currency"] for _, each in after.bodies("prices")):
+        yield ConfigProblem(("currency",), "all price lists have one currency, and another list has another")
+
+
 def _nothing(_after: _After, _name: str, _body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     return iter(())
 
@@ -96,4 +101,5 @@ _CHECKS: Mapping[str, Callable[[_After, str, Mapping[str, Any]], Iterator[Config
     "keys": _key,
     "backends": _backend,
     "pools": _nothing,
+    "prices": _price,
 }

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from backends.tls import tls_context_of
+from gateway.config.prices import PriceSection
 from gateway.config.problems import ConfigProblem, validation_problems
 from gateway.config.scheduling import PoolSettings
 from gateway.config.sections import (
@@ -113,6 +114,7 @@ RESOURCE_KINDS: Mapping[str, ResourceKind] = {
     "keys": ResourceKind(ApiKey, _NAME, 100_000),
     "backends": ResourceKind(ManagedBackend, _NAME, 1_000),
     "pools": ResourceKind(PoolSettings, _POOL, 1_000),
+    "prices": ResourceKind(PriceSection, _POOL, 1_000),
 }
 
 

@@ -72,7 +72,7 @@ class UsageBook:
                 key=trace.key_id,
                 model=trace.model or "",
                 prompt_tokens=trace.usage.prompt_tokens,
-                cached_tokens=trace.usage.cached_tokens,
+                cached_tokens=min(trace.usage.cached_tokens, trace.usage.prompt_tokens),
                 output_tokens=trace.usage.output_tokens,
             )
 

@@ -1,4 +1,4 @@
-"""Usage and audit routes: tokens by tenant, key, model and day; and every change with its author.
+"""Usage and audit routes: tokens and their cost by tenant, key, model and day; and every change with its author.
 
 Usage is the sum over all gateways that share the state. It is written once a second, so it may lag by as much. The
 audit log follows the rest of the API: times are seconds since 1970, and hashes of secrets are left out.
@@ -12,6 +12,8 @@ from typing import Any
 
 from gateway.admin import models
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.money.amounts import to_text
+from gateway.money.pricing import PriceBook
 from gateway.state.registry import Registry
 from gateway.store.base import Body, Store, Totals, UsageKey
 
@@ -26,6 +28,7 @@ class UsageAndAuditRoutes:
 
     registry: Registry
     store: Store
+    prices: PriceBook
     clock: Callable[[], float] = time.time
 
     def routes(self) -> Iterator[Route]:
@@ -52,10 +55,19 @@ class UsageAndAuditRoutes:
         # A cursor is the last row of a page; any text is a valid one.
         names = [of for of in sorted(totals) if "\n".join(of) > (query.cursor or "")]
         shown = names[: query.limit]
-        items = [models.UsageResource.model_construct(**of._asdict(), **totals[of]._asdict()) for of in shown]
+        items = [self._used(of, totals[of]) for of in shown]
         more = len(names) > len(shown)
         return AdminAnswer(
             models.UsageList.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
+        )
+
+    def _used(self, of: UsageKey, totals: Totals) -> models.UsageResource:
+        prices = self.prices.prices(of.model, of.day)
+        cost = None
+        if prices is not None:
+            cost = to_text(prices.cost(totals.prompt_tokens, totals.cached_tokens, totals.output_tokens))
+        return models.UsageResource.model_construct(
+            **of._asdict(), **totals._asdict(), cost=cost, currency=None if cost is None else self.prices.currency
         )
 
     async def audit(self, asked: AdminRequest) -> AdminAnswer:

@@ -147,17 +147,19 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     run = server.run
     document = (await shell.api.get("/openapi.json")).json
     monkeypatch.setattr(server, "run", recorded)
+    changed = {"keys": "label=y", "backends": "draining=true", "prices": "currency=USD"}
     for kind, fields in (
-        ("tiers", ["id=x"]), ("tenants", ["id=x"]), ("backends", ["id=x", "url=http://127.0.0.1:9"]), ("keys", []),
+        ("tiers", ["id=x"]), ("tenants", ["id=x"]), ("backends", ["id=x", "url=http://127.0.0.1:9"]),
+        ("prices", ["id=x", "currency=EUR", 'periods=[{"prompt": "0.1", "output": 1}]']), ("keys", []),
     ):  # fmt: skip
         made = (await shell("create", kind, *(fields or ["tenant=x"]))).json
         await shell("list", kind)
         await shell("show", kind, made["id"])
         if kind != "keys":
             await shell("put", kind, made["id"], *fields[1:])
-        await shell("set", kind, made["id"], {"keys": "label=y", "backends": "draining=true"}.get(kind, "weight=2"))
+        await shell("set", kind, made["id"], changed.get(kind, "weight=2"))
     await shell("rotate", made["id"])
-    for kind in ("keys", "backends", "tenants", "tiers"):
+    for kind in ("keys", "backends", "tenants", "tiers", "prices"):
         await shell("delete", kind, made["id"] if kind == "keys" else "x")
     await shell("list", "keys", "--tenant", "x")
     await shell("list", "pools")

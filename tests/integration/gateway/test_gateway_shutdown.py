@@ -18,8 +18,8 @@ LAME = {"shutdown": {"lame_duck_s": 0.3, "drain_s": 5.0}}
 NOW = {"shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1}}
 ACCESS_FIELDS = {
     "ts", "request_id", "client", "tenant", "model", "endpoint", "status", "reason", "backend", "stream", "queue_ms",
-    "ttft_ms", "duration_ms", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_met", "tpot_met", "envelope_met",
-    "tokens_in_time", "estimated", "outcome",
+    "ttft_ms", "duration_ms", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "currency", "ttft_met",
+    "tpot_met", "envelope_met", "tokens_in_time", "estimated", "outcome",
 }  # fmt: skip
 
 
