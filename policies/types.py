@@ -236,12 +236,16 @@ class Reason(StrEnum):
 
 
 class LimitKind(StrEnum):
-    """The tenant's limit that rejected a request: requests or tokens per minute, tokens per day or month."""
+    """The tenant's limit that rejected a request: requests or tokens per minute, tokens or cost per day or
+    month.
+    """
 
     REQUESTS = "requests"
     TOKENS = "tokens"
     DAY = "day"
     MONTH = "month"
+    COST_DAY = "cost_day"
+    COST_MONTH = "cost_month"
 
 
 @dataclass(slots=True)  # not frozen, for the cost (see Request)

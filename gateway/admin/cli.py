@@ -346,13 +346,14 @@ def _fields(given: list[str]) -> dict[str, Any]:
             at = at.setdefault(part, {})
             if not isinstance(at, dict):
                 _fail(f"'{each}': {part} has a value already")
-        at[last] = _value(text)
+        at[last] = _value(text, is_money=last.startswith("cost_") or last == "periods")
     return fields
 
 
-def _value(text: str) -> Any:
+def _value(text: str, *, is_money: bool) -> Any:
+    """The text as JSON, or as it is. Of money no floating-point number is made."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=str if is_money else None)
     except ValueError:
         return text
 

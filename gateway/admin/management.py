@@ -28,7 +28,8 @@ from gateway.handlers.handlers import RequestHandlers
 from gateway.live.live import Live
 from gateway.money.pricing import PriceBook
 from gateway.scheduling.pools import Pools
-from gateway.state.budgets import BUDGETED, BudgetLimits, Budgets, limits_of
+from gateway.state.budget_accounts import BudgetLimits, limits_of
+from gateway.state.budgets import BUDGETED, Budgets
 from gateway.state.checkpoint import Checkpoint
 from gateway.state.declaration import Declaration
 from gateway.state.discovering import make_source
@@ -87,7 +88,7 @@ class Management:
         self._memory = Checkpoint(store) if config.keeps_state and has_state else None
         self.prices = PriceBook()
         is_shared = config.state.redis is not None or config.workers != 1
-        self.budgets = Budgets(self.usage, store, is_shared=is_shared)
+        self.budgets = Budgets(self.usage, store, is_shared=is_shared, prices=self.prices)
         self.on_found: Callable[[int, frozenset[str]], None] = lambda _number, _urls: None
         """Called with what each source of discovery has found."""
         name, started_s = config.cluster.name or socket.gethostname(), time.time()
@@ -196,6 +197,7 @@ class Management:
         if any(kind == "prices" for kind, _ in changed):
             lists = {each.name: each.section for each in self.registry.entries("prices")}
             self.prices.replace({name: each for name, each in lists.items() if isinstance(each, PriceSection)})
+            self.budgets.repriced()
 
     def _budgets_changed(self, changed: Changed) -> None:
         for kind, name in changed:

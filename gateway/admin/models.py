@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from gateway.admin.routes import Query
-from gateway.config.prices import AMOUNT_PATTERN, PERIODS_MAX, Currency
+from gateway.config.amounts import AMOUNT_PATTERN
+from gateway.config.prices import PERIODS_MAX, Currency
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
 from gateway.state.entries import Origin
 from gateway.state.resource_kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
@@ -43,6 +44,8 @@ Milliseconds = Annotated[float, Field(gt=0, le=MILLISECONDS_MAX)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 TenantName = Annotated[str, Field(pattern=TENANT_PATTERN)]
 ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]
+Amount = Annotated[str, Field(pattern=AMOUNT_PATTERN)] | Annotated[int, Field(ge=0, le=AMOUNT_MAX), WHOLE]
+"""An amount of money: text like "12.50", or a whole number. Never a floating-point number."""
 
 
 class Fields(BaseModel):
@@ -69,7 +72,9 @@ class EnvelopeFields(Fields):
 
 
 class TenantFields(Fields):
-    """Null: no such limit; for queues: the configuration's. Days and months are UTC."""
+    """Null: no such limit; for queues: the configuration's. Days and months are UTC. Costs are in the currency of the
+    price lists.
+    """
 
     tier: Name = "default"
     weight: Weight = 1.0
@@ -79,6 +84,8 @@ class TenantFields(Fields):
     tokens_per_minute_max: Count | None = None
     tokens_per_day_max: Count | None = None
     tokens_per_month_max: Count | None = None
+    cost_per_day_max: Amount | None = None
+    cost_per_month_max: Amount | None = None
     queued_requests_max: Count | None = None
     queued_bytes_max: Count | None = None
 
@@ -116,14 +123,16 @@ class TierResource(StoredResource, TierFields):
 
 
 class KeyFields(Fields):
-    """`models` null: all. The budgets limit the part of its tenant's tokens that a key may use per UTC day or month;
-    null: all.
+    """`models` null: all. The budgets limit the part of its tenant's tokens and money that a key may use per UTC
+    day or month; null: all.
     """
 
     label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
     models: Annotated[list[ModelName], Field(max_length=KEY_MODELS_MAX)] | None = None
     tokens_per_day_max: Count | None = None
     tokens_per_month_max: Count | None = None
+    cost_per_day_max: Amount | None = None
+    cost_per_month_max: Amount | None = None
 
 
 class NewKey(KeyFields):
@@ -175,10 +184,6 @@ class PoolResource(Fields):
 
 
 # -- prices ------------------------------------------------------------------------------------------------
-
-
-Amount = Annotated[str, Field(pattern=AMOUNT_PATTERN)] | Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
-"""An amount of money: text like "12.50", or a whole number. Never a floating-point number."""
 
 
 class PricePeriodFields(Fields):

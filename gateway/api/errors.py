@@ -235,6 +235,8 @@ _LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
     (Reason.RATE_LIMITED, LimitKind.TOKENS): "You are over your limit of tokens per minute.",
     (Reason.BUDGET_SPENT, LimitKind.DAY): "You have used up your tokens of this day (UTC).",
     (Reason.BUDGET_SPENT, LimitKind.MONTH): "You have used up your tokens of this month (UTC).",
+    (Reason.BUDGET_SPENT, LimitKind.COST_DAY): "You have used up your budget of this day (UTC).",
+    (Reason.BUDGET_SPENT, LimitKind.COST_MONTH): "You have used up your budget of this month (UTC).",
 }
 
 

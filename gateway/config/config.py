@@ -150,7 +150,7 @@ class Config(BaseSettings):
     @property
     def keeps_state(self) -> bool:
         """Whether state has to outlive a restart: admin API changes, budgets, or a configured store."""
-        budgets = any(each.tokens_per_day_max or each.tokens_per_month_max for each in self.tenants.values())
+        budgets = any(each.has_budget for each in self.tenants.values())
         return self.admin.enabled or self.state != StateSection() or budgets
 
     @property

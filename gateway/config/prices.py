@@ -1,24 +1,17 @@
 """Price lists: what a model's tokens cost, in a currency, from which day on. They are about money alone.
 
-The price that orders requests is another one: `scheduling.service`, in service units (docs/fairness.md).
-
-An amount has at most nine digits before the decimal point and six behind it. So it is a whole number of millionths, and
-a decimal of at most 15 digits survives a reader of YAML or JSON that makes a floating-point number of it (DBL_DIG of
-C's float.h).
+The price that orders requests is another one: `scheduling.price`, in service units (docs/fairness.md).
 """
 
-import re
 from datetime import date
-from decimal import Decimal
-from math import isfinite
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from gateway.config.amounts import Amount
 from gateway.config.sections import Section
 
 PERIODS_MAX = 100
-AMOUNT_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
 
 # ISO 4217, the currencies in use (list one), without funds, metals and codes for tests.
 _CURRENCIES = """
@@ -31,19 +24,6 @@ _CURRENCIES = """
 """
 CURRENCIES = frozenset(_CURRENCIES.split())
 
-_AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
-
-
-def _amount(value: object) -> Decimal:
-    """Reads an amount from what YAML and JSON make of it: text, an integer, or a floating-point number by its shortest
-    text.
-    """
-    number = Decimal(repr(value)) if isinstance(value, float) and isfinite(value) else value
-    text = f"{number:f}" if isinstance(number, Decimal) else str(number)
-    if isinstance(value, bool) or not _AMOUNT.fullmatch(text):
-        raise ValueError("must be an amount, with at most 9 digits before the decimal point and 6 behind it")
-    return Decimal(text)
-
 
 def _currency(value: str) -> str:
     if value not in CURRENCIES:
@@ -51,20 +31,6 @@ def _currency(value: str) -> str:
     return value
 
 
-Amount = Annotated[
-    Decimal,
-    BeforeValidator(_amount),
-    PlainSerializer("{:f}".format, return_type=str, when_used="json"),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": AMOUNT_PATTERN},
-                {"type": "number", "minimum": 0, "maximum": 999_999_999},
-            ]
-        }
-    ),
-]
-"""An amount of money of at most nine digits before the decimal point and six behind it; as JSON it is text."""
 Currency = Annotated[str, AfterValidator(_currency), Field(json_schema_extra={"enum": sorted(CURRENCIES)})]
 
 

@@ -28,6 +28,7 @@ from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.kinds import BACKEND_KINDS
 from gateway.api.fields import CacheIsolation
+from gateway.config.amounts import Amount
 from policies.slo.engine_priority import PRIORITY_MAX
 
 SECRET_BYTES_MIN = 16
@@ -266,8 +267,16 @@ class TenantSection(Section):
     tokens_per_minute_max: Count | None = None
     tokens_per_day_max: Count | None = None
     tokens_per_month_max: Count | None = None
+    cost_per_day_max: Amount | None = None
+    cost_per_month_max: Amount | None = None
     queued_requests_max: Count | None = None
     queued_bytes_max: Bytes | None = None
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether anything is limited per day or month, which has to be counted over restarts."""
+        limits = (self.tokens_per_day_max, self.tokens_per_month_max, self.cost_per_day_max, self.cost_per_month_max)
+        return any(limit is not None for limit in limits)
 
 
 class QueueSection(Section):

@@ -191,7 +191,7 @@ class _Running:
         self.lease = lease
         # The call that started the response has its own log line; this trace is for the line of the response.
         self.trace = replace(trace, reason="background", status=200, outcome=Outcome.COMPLETED, spans=None)
-        trace.reserved_tokens, trace.usage = 0, None  # both belong to the response's trace now
+        trace.reserved, trace.usage = (0, 0), None  # both belong to the response's trace now
         self._started_s = time.perf_counter()
 
     def update(self, body: dict[str, Any] | None, *, backend_client: BackendClient) -> bool:

@@ -28,7 +28,7 @@ from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.state.budgets import Budgets, Overrun
+from gateway.state.budgets import BudgetClaim, Budgets, Overrun
 from policies.types import Reason, Request, Tenant
 
 # The context that is assumed where the backend does not report `max_model_len`.
@@ -106,7 +106,8 @@ class RequestAdmission:
         prompt_tokens = context_tokens + own_tokens
         output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
         if self._budgets is not None:
-            await self._spend(self._budgets, trace, tenant.id, prompt_tokens, output_tokens_max)
+            claim = BudgetClaim(tenant.id, trace.key_id, card.id, prompt_tokens, output_tokens_max)
+            await self._spend(self._budgets, trace, claim)
         # The gateway does not know the text of a stored context, so such a call has no known prefix.
         prefix = parsed.prefix if previous is None else ()
         queued = Request(
@@ -129,18 +130,14 @@ class RequestAdmission:
         )
         return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens)
 
-    async def _spend(
-        self, budgets: Budgets, trace: CallTrace, tenant_id: str, prompt_tokens: int, output_tokens_max: int
-    ) -> None:
+    async def _spend(self, budgets: Budgets, trace: CallTrace, claim: BudgetClaim) -> None:
         """Reserve what the call may use of the budgets of its tenant and its key. Raises ProblemError where one is
         spent.
         """
-        claimed = await budgets.claim(
-            tenant_id, trace.key_id, prompt_tokens=prompt_tokens, output_tokens_max=output_tokens_max
-        )
+        claimed = await budgets.claim(claim)
         if isinstance(claimed, Overrun):
             raise problem_error(Reason.BUDGET_SPENT, claimed.wait_s, claimed.period)
-        trace.reserved_tokens = claimed
+        trace.reserved = claimed
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """Update the estimator of prompt tokens with a backend's count of this call's prompt."""

@@ -48,7 +48,7 @@ class CallTrace:
     reason: str | None = None
     usage: Usage | None = None
     timing: Timing | None = None
-    reserved_tokens: int = 0  # of the budgets of its tenant and key, until it has ended
+    reserved: tuple[int, int] = (0, 0)  # tokens and picos of its tenant's and key's budgets, until it has ended
     cost: int | None = None  # in picos of `currency` (money/amounts.py)
     currency: str | None = None
     is_unpriced: bool = False  # there are prices, but none of its model

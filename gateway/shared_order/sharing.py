@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from gateway.intake.stored_responses import ID_CHARS_MAX, StoredResponse, StoredResponses
-from gateway.state.budgets import BudgetClaim, Budgets, Overrun, Spent, holder_name
+from gateway.state.budget_accounts import Unit, named_tally
+from gateway.state.budgets import BudgetClaim, Budgets, Overrun, Spent
 from gateway.store.base import StoreFull, StoreUnavailable
 
 EXCHANGE_S: Final = 0.25
@@ -26,12 +27,13 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
     """What one process has spent and reserved, as Budgets.spent_here says: of all holders, or those that its `claims`
-    are for.
+    are for. Costs are by the prices of version `priced_by`.
     """
 
     member: str
     writer: str
     is_whole: bool
+    priced_by: str
     spent: Spent
     reserved: Mapping[str, int]
     claims: tuple[BudgetClaim, ...] = ()
@@ -39,16 +41,19 @@ class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
 
 class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
     """What all others have: spent by writer, and reserved; of the holders that the report was of. `overruns` answers
-    its claims, one each: None grants it.
+    its claims, one each: None grants it. Costs are by the prices of version `priced_by`.
     """
 
+    priced_by: str
     spent: Mapping[str, Spent]
     reserved: Mapping[str, int]
     overruns: tuple[Overrun | None, ...]
 
 
-_REPORT: Final = msgspec.msgpack.Decoder(BudgetReport)
-_SUMS: Final = msgspec.msgpack.Decoder(BudgetSums)
+# As JSON, whose integers have no largest value: costs are in picos.
+_pack_counts: Final = msgspec.json.Encoder().encode
+_REPORT: Final = msgspec.json.Decoder(BudgetReport)
+_SUMS: Final = msgspec.json.Decoder(BudgetSums)
 
 
 class BudgetShares:
@@ -57,8 +62,9 @@ class BudgetShares:
     def __init__(self, budgets: Budgets, writer: str) -> None:
         self._budgets = budgets
         self._writer = writer
-        self._spent: dict[str, dict[str, dict[str, int]]] = {}  # by writer, by day, by holder
-        self._reserved: dict[str, Counter[str]] = {}  # by member, by holder
+        self._spent: dict[str, dict[str, dict[str, int]]] = {}  # by writer, by day, by tally
+        self._priced_by: dict[str, str] = {}  # by writer: the version of the prices of its costs
+        self._reserved: dict[str, Counter[str]] = {}  # by member, by tally
         self._sum: Counter[str] = Counter()
         self._told_at: dict[str, float] = {}  # by member
         budgets.reserved_elsewhere = self._sum
@@ -69,7 +75,8 @@ class BudgetShares:
         self._told_at[report.member] = now
         for member in [each for each, at in self._told_at.items() if now - at > GONE_S]:
             self.gone(member)
-        self._budgets.spent_elsewhere(report.writer, report.spent)
+        self._budgets.spent_elsewhere(report.writer, report.spent, report.priced_by)
+        self._priced_by[report.writer] = report.priced_by
         spent = self._spent.setdefault(report.writer, {})
         for day, by_holder in report.spent.items():
             spent.setdefault(day, {}).update(by_holder)
@@ -77,7 +84,7 @@ class BudgetShares:
             self._reserve(report.member, dict.fromkeys(self._reserved.get(report.member, ()), 0))
         self._reserve(report.member, report.reserved)
         overruns = tuple(self._claimed(report.member, claim) for claim in report.claims)
-        return _pack(self._sums_for(report, overruns))
+        return _pack_counts(self._sums_for(report, overruns))
 
     def gone(self, member: str) -> None:
         """A process has ended, and reserves nothing more. What it spent stays."""
@@ -85,31 +92,41 @@ class BudgetShares:
         self._reserve(member, dict.fromkeys(self._reserved.get(member, ()), 0))
 
     def _claimed(self, member: str, claim: BudgetClaim) -> Overrun | None:
-        over = self._budgets.spent_by(claim.tenant, claim.key, claim.prompt_tokens)
+        over = self._budgets.spent_by(claim)
         if over is None:
-            names = [holder_name(each) for each in self._budgets.holders(claim.tenant, claim.key)]
-            known = self._reserved[member]
-            self._reserve(member, {name: known[name] + claim.expected_tokens for name in names})
+            tokens, cost = self._budgets.expected(claim)
+            known, tallies = self._reserved[member], self._budgets.tally_names(claim.tenant, claim.key)
+            expected = {name: tokens if unit is Unit.TOKENS else cost for name, unit in tallies.items()}
+            self._reserve(member, {name: known[name] + amount for name, amount in expected.items()})
         return over
 
     def _reserve(self, member: str, reserved: Mapping[str, int]) -> None:
         known = self._reserved.setdefault(member, Counter())
-        for name, tokens in reserved.items():
-            self._sum[name] += tokens - known[name]
-            known[name] = tokens
+        for name, amount in reserved.items():
+            self._sum[name] += amount - known[name]
+            known[name] = amount
 
     def _sums_for(self, report: BudgetReport, overruns: tuple[Overrun | None, ...]) -> BudgetSums:
         named = {holder for claim in report.claims for holder in self._budgets.holders(claim.tenant, claim.key)}
         spent, reserved = self._budgets.spent_here(None if report.is_whole else named)
-        names = {*self._sum, *reserved} if report.is_whole else set(map(holder_name, named))
+        names = {*self._sum, *reserved} if report.is_whole else set(reserved)
         theirs = self._reserved[report.member]
         others = {name: self._sum[name] - theirs[name] + reserved.get(name, 0) for name in names}
         by_writer: dict[str, Spent] = {
-            writer: {day: {name: each[name] for name in names & each.keys()} for day, each in days.items()}
+            writer: {
+                day: {name: each[name] for name in self._told_by(writer, names & each.keys())}
+                for day, each in days.items()
+            }
             for writer, days in self._spent.items()
             if writer != report.writer
         }
-        return BudgetSums({self._writer: spent, **by_writer}, others, overruns)
+        return BudgetSums(self._budgets.priced_by, {self._writer: spent, **by_writer}, others, overruns)
+
+    def _told_by(self, writer: str, names: set[str]) -> set[str]:
+        """Those of the tallies that are by the prices of now, of what this writer told."""
+        if self._priced_by[writer] == self._budgets.priced_by:
+            return names
+        return {name for name in names if named_tally(name)[1] is not Unit.COST}
 
 
 class FollowerBudgets:
@@ -165,7 +182,8 @@ class FollowerBudgets:
         counts = budgets.spent_here(None if is_whole else named)
         try:
             body = await self._ask(
-                "budgets", _pack(BudgetReport(self._member, self._writer, is_whole, *counts, claims))
+                "budgets",
+                _pack_counts(BudgetReport(self._member, self._writer, is_whole, budgets.priced_by, *counts, claims)),
             )
         except (StoreUnavailable, StoreFull) as error:
             for _, answer in waiting:
@@ -175,7 +193,7 @@ class FollowerBudgets:
         sums = _SUMS.decode(body)
         self._told_all_at = now if is_whole else self._told_all_at
         for writer, spent in sums.spent.items():
-            budgets.spent_elsewhere(writer, spent)
+            budgets.spent_elsewhere(writer, spent, sums.priced_by)
         budgets.reserved_elsewhere = {**({} if is_whole else budgets.reserved_elsewhere), **sums.reserved}
         _answer(waiting, sums.overruns)
 

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from backends.tls import tls_context_of
+from gateway.config.amounts import Amount
 from gateway.config.prices import PriceSection
 from gateway.config.problems import ConfigProblem, validation_problems
 from gateway.config.scheduling import PoolSettings
@@ -91,6 +92,8 @@ class ApiKey(Section):
     revoked: bool = False
     tokens_per_day_max: Count | None = None
     tokens_per_month_max: Count | None = None
+    cost_per_day_max: Amount | None = None
+    cost_per_month_max: Amount | None = None
 
     @model_validator(mode="after")
     def _is_for_somebody(self) -> Self:

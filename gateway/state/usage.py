@@ -50,8 +50,8 @@ class UsageBook:
         self._unwritten: set[UsageKey] = set()
         self._writing: set[UsageKey] = set()
         self._day, self._day_ends_at_s = "", 0.0
-        self.counted: Callable[[UsageKey, int], None] = lambda _of, _tokens: None
-        """Called after each count with its key and its prompt and output tokens."""
+        self.counted: Callable[[UsageKey, Totals], None] = lambda _of, _totals: None
+        """Called after each count with its key and what was counted."""
         self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
         self.writer = secrets.token_urlsafe(WRITER_BYTES)
 
@@ -88,7 +88,7 @@ class UsageBook:
         row.output_tokens += output_tokens
         self._unwritten.add(row.of)
         of = row.of if row.of.tenant == tenant else UsageKey(day, tenant, key, model)
-        self.counted(of, prompt_tokens + output_tokens)
+        self.counted(of, Totals(1, prompt_tokens, cached_tokens, output_tokens))
 
     async def flush(self) -> None:
         """Write the rows changed since the last flush. Raises StoreUnavailable; the next flush writes them then."""
@@ -103,13 +103,12 @@ class UsageBook:
         finally:
             self._writing = set()
 
-    def tokens_today(self, tenant: str) -> dict[str, int]:
-        """Prompt and output tokens counted here today, by key. Scans all rows."""
-        today, found = self.today(), dict[str, int]()
-        for row in self._rows.values():
-            if row.of.day == today and row.of.tenant == tenant:
-                found[row.of.key] = found.get(row.of.key, 0) + row.prompt_tokens + row.output_tokens
-        return found
+    def rows(self) -> list[tuple[UsageKey, Totals]]:
+        """What was counted here today, and before where it is not written yet."""
+        return [(row.of, row.totals()) for row in self._rows.values()]
+
+    def __contains__(self, of: UsageKey) -> bool:
+        return of in self._rows
 
     def today(self) -> str:
         """The present day, in UTC."""

@@ -24,7 +24,7 @@ from gateway.state.resource_kinds import ApiKey
 
 KIND = "keys"
 ID_BYTES = 8
-BUDGETS = frozenset({"tokens_per_day_max", "tokens_per_month_max"})
+BUDGETS = frozenset({"tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max"})
 CHANGED = {"label", "models", "revoked"} | BUDGETS
 INHERITED = (
     frozenset({"tenant", "role", "label", "models", "expires_at"}) | BUDGETS
@@ -103,7 +103,7 @@ class KeyRoutes:
     async def patch(self, asked: AdminRequest) -> AdminAnswer:
         entry, patch = self._entry(asked), dict(asked.body)
         key = _key(entry)
-        given = merged(key.model_dump(include=CHANGED), patch)
+        given = merged(key.model_dump(mode="json", include=CHANGED), patch)
         change = read_checked(models.KeyChange, given)
         if key.revoked and not change.revoked:
             raise field_problem("body.revoked", "cannot be taken back", status=409)
@@ -173,8 +173,7 @@ def show(entry: Entry) -> models.KeyResource:
         created_at=int(key.created_at.timestamp()),
         expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),
         revoked=key.revoked,
-        tokens_per_day_max=key.tokens_per_day_max,
-        tokens_per_month_max=key.tokens_per_month_max,
+        **key.model_dump(mode="json", include=set(BUDGETS)),
     )
 
 

@@ -16,8 +16,10 @@ from gateway.admin import live_models, models
 from gateway.admin.backend_models import StepsResource
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.cluster.view import ClusterView
+from gateway.money.amounts import to_text
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
+from gateway.state.budget_accounts import BudgetUse, Unit
 from gateway.state.budgets import Budgets
 from gateway.state.registry import Registry
 from policies.types import Attainment, BackendView, RequestView, ReserveView, StepsView, TenantView
@@ -75,7 +77,7 @@ class LiveRoutes:
 
         yield Route(
             method="GET", path="/state/budgets", role=Role.VIEWER,
-            summary="Every budget of tokens: what is used and what is left, by tenant and key.",
+            summary="Every budget of tokens or money: what is used and what is left, by tenant and key.",
             run=self.budgets_left, query=models.Page, answer=live_models.BudgetStates, live=True,
         )  # fmt: skip
         yield Route(
@@ -134,8 +136,9 @@ class LiveRoutes:
         shown = set(holders[: query.limit])
         items = [
             live_models.BudgetState(
-                tenant=row.holder[0], key=row.holder[1], period=row.period, limit=row.limit, used=row.used,
-                reserved=row.reserved, remaining=row.remaining, renewed_at=int(row.renewed_at_s),
+                tenant=row.holder[0], key=row.holder[1], unit=row.unit.value, period=row.period,
+                limit=_amount(row, row.limit), used=_amount(row, row.used), reserved=_amount(row, row.reserved),
+                remaining=_amount(row, row.remaining), renewed_at=int(row.renewed_at_s),
             )
             for row in rows
             if row.holder in shown
@@ -176,6 +179,11 @@ class LiveRoutes:
                     live_models.TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate, key=view.rank,
                     slack_s_min=slacks_s.get(name), attainment=_shown(live_models.AttainmentResource, view.attainment),
                 )  # fmt: skip
+
+
+def _amount(use: BudgetUse, amount: int) -> int | str:
+    """An amount of a budget: a number of tokens, or money as text."""
+    return amount if use.unit is Unit.TOKENS else to_text(amount)
 
 
 def steps_of(view: BackendView) -> StepsResource | None:

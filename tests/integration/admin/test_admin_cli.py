@@ -136,6 +136,16 @@ OF_OTHER_CLIENTS = {
 }
 
 
+async def test_amounts_of_money_are_sent_as_they_are_written(shell):
+    await shell("create", "tenants", "id=alice", "cost_per_day_max=20.10", "cost_per_month_max=400")
+    changed = await shell("set", "tenants", "alice", "cost_per_day_max=0.30")
+    assert (changed.json["cost_per_day_max"], changed.json["cost_per_month_max"]) == ("0.30", "400")
+    assert (await shell("set", "tenants", "alice", "cost_per_day_max=null")).json["cost_per_day_max"] is None
+    periods = 'periods=[{"prompt": 0.10, "output": 2}]'
+    made = await shell("create", "prices", "id=m", "currency=EUR", periods)
+    assert made.json["periods"][0]["prompt"] == "0.10"
+
+
 async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_option(shell, monkeypatch):
     asked = set()
 

@@ -7,8 +7,8 @@ import time
 import anthropic
 import openai
 import pytest
-from admin_rig import admin
-from gateway_rig import CHAT, answer, bearer, call, gateway, scripted, until
+from admin_rig import admin, within
+from gateway_rig import CHAT, MODEL, PATIENCE_S, answer, bearer, call, gateway, scripted, until
 
 from gateway.store.sqlite import SqliteStore
 
@@ -137,4 +137,70 @@ async def test_what_runs_is_reserved_against_others_of_its_tenant(tmp_path):
 async def test_a_declared_budget_needs_no_admin_port(tmp_path):
     tenants = {"anonymous": {"tokens_per_day_max": 20}}
     async with scripted() as backend, gateway(backend, store=SqliteStore(None), tenants=tenants) as rig:
+        assert [(await rig.post(path=CHAT)).status for _ in range(2)] == [200, 429]
+
+
+# -- money ------------------------------------------------------------------------------------------------------------
+
+
+def prices(per_token):
+    """A price list of the scripted backends' model, of so much per token."""
+    return {"currency": "EUR", "periods": [{"prompt": per_token * 10**6, "output": per_token * 10**6}]}
+
+
+async def costs(api):
+    return {
+        (each["unit"], each["period"]): (each["used"], each["remaining"])
+        for each in (await api.get("/state/budgets")).json["items"]
+    }
+
+
+async def test_over_its_budget_in_money_a_tenant_is_refused_until_its_price_is_corrected(tmp_path):
+    async with scripted() as backend, admin(tmp_path, backend, prices={MODEL: prices(1)}) as api:
+        key = await made(api, cost_per_day_max="20.5", tokens_per_month_max=1_000)
+        assert (await api.rig.post(headers=bearer(key))).status == 200
+        assert await costs(api) == {("cost", "day"): ("12.00", "8.50"), ("tokens", "month"): (USED, 988)}
+        reply = await api.rig.post(headers=bearer(key))
+        assert (reply.status, reply.error["reason"], reply.error["limit"]) == (429, "insufficient_quota", "cost_day")
+        assert len(backend.calls) == 1
+        cheaper = {"currency": "EUR", "periods": [{"prompt": "0.5", "output": "0.5"}]}
+        assert (await api.ask("PUT", f"/prices/{MODEL}", cheaper)).status == 200
+
+        async def is_corrected():
+            return (await costs(api))["cost", "day"][0] == "0.000006"
+
+        await within(is_corrected, PATIENCE_S)
+        assert (await api.rig.post(headers=bearer(key))).status == 200
+
+
+async def test_what_was_spent_in_money_counts_after_a_restart(tmp_path):
+    config = {"state": tmp_path / "state", "prices": {MODEL: prices(1)}}
+    async with scripted() as backend:
+        async with admin(tmp_path, backend, **config) as api:
+            key = await made(api, cost_per_day_max=20, cost_per_month_max="999999999.999999")
+            assert (await api.rig.post(headers=bearer(key))).status == 200
+        async with admin(tmp_path, backend, **config) as api:
+            assert await costs(api) == {
+                ("cost", "day"): ("12.00", "8.00"),
+                ("cost", "month"): ("12.00", "999999987.999999"),
+            }
+            assert (await api.rig.post(headers=bearer(key))).status == 429
+
+
+async def test_a_key_has_a_budget_in_money_and_a_key_in_its_place_has_it_too(tmp_path):
+    async with scripted() as backend, admin(tmp_path, backend, prices={MODEL: prices(1)}) as api:
+        await api.post("/tenants", {"id": "alice"})
+        limited = await api.key_for("alice", cost_per_day_max="5.00")
+        assert (await api.rig.post(headers=bearer(limited))).status == 429
+        key_id = (await api.get("/state/budgets")).json["items"][0]["key"]
+        changed = await api.patch(f"/keys/{key_id}", {"cost_per_day_max": "50.00", "label": "x"})
+        assert changed.json["cost_per_day_max"] == "50.00"
+        assert (await api.post(f"/keys/{key_id}/rotate", {})).json["cost_per_day_max"] == "50.00"
+        assert (await api.rig.post(headers=bearer(limited))).status == 200
+
+
+async def test_a_declared_budget_in_money_needs_no_admin_port(tmp_path):
+    tenants = {"anonymous": {"cost_per_day_max": 20}}
+    given = {"tenants": tenants, "prices": {MODEL: prices(1)}}
+    async with scripted() as backend, gateway(backend, store=SqliteStore(None), **given) as rig:
         assert [(await rig.post(path=CHAT)).status for _ in range(2)] == [200, 429]

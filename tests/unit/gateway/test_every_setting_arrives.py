@@ -9,6 +9,7 @@ import pytest
 from gateway.admin import backend_models, models
 from gateway.config import sections
 from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
+from gateway.state.budget_accounts import limits_of
 
 TENANT = {
     "tier": "other",
@@ -19,6 +20,8 @@ TENANT = {
     "tokens_per_minute_max": 7,
     "tokens_per_day_max": 7,
     "tokens_per_month_max": 7,
+    "cost_per_day_max": "7.50",
+    "cost_per_month_max": "7.50",
     "queued_requests_max": 7,
     "queued_bytes_max": 7,
 }
@@ -49,7 +52,7 @@ BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file", "
 
 def tenant(**fields):
     section = sections.TenantSection(**fields)
-    return policy_tenant("alice", section), envelope_of(section)
+    return policy_tenant("alice", section), envelope_of(section), limits_of(section)
 
 
 def tier(**fields):
@@ -68,7 +71,7 @@ def test_every_setting_is_tried_here():
 
 
 @pytest.mark.parametrize("field", TENANT)
-def test_a_setting_of_a_tenant_reaches_the_scheduler_or_the_envelopes(field):
+def test_a_setting_of_a_tenant_reaches_the_scheduler_the_envelopes_or_the_budgets(field):
     assert tenant(**{field: TENANT[field]}) != tenant()
 
 

@@ -92,24 +92,27 @@ function Budgets({ id }) {
   }, [budgets.value]);
   if (budgets.value === null || budgets.value.length === 0) return null;
   const columns = [
-    { id: "of", label: "Budget", cell: (each) => `${each.key ? `key ${each.key}, ` : ""}per ${each.period}` },
-    { id: "used", label: "Used", kind: "number", cell: (each) => count(each.used) },
-    { id: "reserved", label: "Reserved", kind: "number", title: "For calls that wait or run", cell: (each) => count(each.reserved) },
-    { id: "limit", label: "Budget", kind: "number", cell: (each) => count(each.limit) },
-    { id: "left", label: "Left", kind: "number", cell: (each) => `${count(each.remaining)} (${percent(each.limit ? each.remaining / each.limit : null)})` },
-    { id: "pace", label: "Pace", kind: "number", cell: (each) => `${short(pace(each, seen))} tokens/s` },
+    { id: "of", label: "Budget", cell: (each) => `${each.key ? `key ${each.key}, ` : ""}${each.unit} per ${each.period}` },
+    { id: "used", label: "Used", kind: "number", cell: (each) => amount(each, each.used) },
+    { id: "reserved", label: "Reserved", kind: "number", title: "For calls that wait or run", cell: (each) => amount(each, each.reserved) },
+    { id: "limit", label: "Budget", kind: "number", cell: (each) => amount(each, each.limit) },
+    { id: "left", label: "Left", kind: "number", cell: (each) => `${amount(each, each.remaining)} (${percent(each.limit > 0 ? each.remaining / each.limit : null)})` },
+    { id: "pace", label: "Pace", kind: "number", cell: (each) => (each.unit === "cost" ? "" : `${short(pace(each, seen))} tokens/s`) },
     { id: "end", label: "At this pace", cell: (each) => spentWhen(each, pace(each, seen)) },
     { id: "renewed", label: "Renewed", cell: (each) => time(each.renewed_at) },
   ];
-  return html`<h2>Budgets</h2><${Table} label="Budgets" columns=${columns} rows=${budgets.value} keyOf=${(each) => `${each.key} ${each.period}`} sort=${{}} />`;
+  return html`<h2>Budgets</h2><${Table} label="Budgets" columns=${columns} rows=${budgets.value} keyOf=${(each) => `${each.key} ${each.unit} ${each.period}`} sort=${{}} />`;
 }
 
-/** Tokens per second since the oldest look of the last minute; null with one look. */
+/** An amount of a budget: a number of tokens, or money as text. */
+const amount = (budget, value) => (budget.unit === "cost" ? value : count(value));
+
+/** Tokens, or money, per second since the oldest look of the last minute; null with one look. */
 function pace(budget, seen) {
   if (seen.length < 2) return null;
   const [at, first] = seen[0];
   const [now] = seen.at(-1);
-  const before = first.find((each) => each.key === budget.key && each.period === budget.period);
+  const before = first.find((each) => each.key === budget.key && each.unit === budget.unit && each.period === budget.period);
   return before === undefined ? null : Math.max(0, budget.used - before.used) / ((now - at) / 1000);
 }
 

@@ -4,7 +4,8 @@ import pytest
 
 from gateway.observability.telemetry import CallTrace
 from gateway.state import budgets as module
-from gateway.state.budgets import BudgetLimits, Budgets
+from gateway.state.budget_accounts import BudgetLimits
+from gateway.state.budgets import BudgetClaim, Budgets
 from gateway.state.usage import UsageBook
 from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.sqlite import SqliteStore
@@ -45,10 +46,18 @@ def budgets(book, store, clock):
     return Budgets(book, store, is_shared=False, clock=clock)
 
 
+def reserve(budgets, key, prompt, output_max):
+    """What a call of alice with this prompt and at most so long an answer has reserved."""
+    claim = BudgetClaim("alice", key, "m", prompt)
+    holders = budgets.holders("alice", key)
+    mean = budgets._output_tokens(holders[0], output_max) if holders else 0
+    return budgets.reserve(claim._replace(output_tokens=mean))
+
+
 def call(budgets, book, *, key="k1", prompt=10, output=20):
     """A whole call of alice; what it reserved."""
     trace = CallTrace("chat", tenant_id="alice", key_id=key, model="m")
-    trace.reserved_tokens = budgets.reserve("alice", key, prompt_tokens=prompt, output_tokens_max=1_000)
+    trace.reserved = reserve(budgets, key, prompt, 1_000)
     trace.usage = Usage(prompt, 0, output)
     book.ended(trace)
     budgets.ended(trace)
@@ -65,15 +74,15 @@ async def kept(store, day, tokens, *, writer="before", tenant="alice", key="k1",
 def test_a_call_that_does_not_fit_waits_for_the_next_day_in_utc(budgets, book):
     budgets.put(ALICE, BudgetLimits(day=100))
     call(budgets, book, prompt=10, output=50)
-    assert budgets.spent_by("alice", "k1", 40) is None
-    assert budgets.spent_by("alice", "k1", 41).wait_s == 12 * HOUR_S
-    assert budgets.spent_by("bob", "", 10**9) is None
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 40)) is None
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 41)).wait_s == 12 * HOUR_S
+    assert budgets.spent_by(BudgetClaim("bob", "", "m", 10**9)) is None
 
 
 def test_a_month_ends_with_its_last_day_and_goes_before_the_day(budgets, book):
     budgets.put(ALICE, BudgetLimits(day=50, month=100))
     call(budgets, book, prompt=100, output=0)
-    assert budgets.spent_by("alice", "", 1).wait_s == 10.5 * DAY_S
+    assert budgets.spent_by(BudgetClaim("alice", "", "m", 1)).wait_s == 10.5 * DAY_S
 
 
 def test_a_new_day_and_a_new_month_begin_with_nothing_spent(budgets, book, clock):
@@ -91,14 +100,14 @@ def test_what_is_under_way_holds_back_what_would_not_fit_beside_it(budgets, book
     budgets.put(ALICE, BudgetLimits(day=1_000))
     call(budgets, book, prompt=0, output=100)  # its answers have 100 tokens
     first = CallTrace("chat", tenant_id="alice", key_id="k1")
-    first.reserved_tokens = budgets.reserve("alice", "k1", prompt_tokens=600, output_tokens_max=1_000)
-    assert first.reserved_tokens == 700
-    assert budgets.spent_by("alice", "k1", 201) is not None
-    assert budgets.spent_by("alice", "k1", 200) is None
+    first.reserved = reserve(budgets, "k1", 600, 1_000)
+    assert first.reserved == (700, 0)
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 201)) is not None
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 200)) is None
     budgets.ended(first)  # it was refused: nothing was used
     budgets.ended(first)
-    assert budgets.spent_by("alice", "k1", 900) is None
-    assert budgets.spent_by("alice", "k1", 901) is not None
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 900)) is None
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 901)) is not None
 
 
 def test_a_key_has_a_budget_of_its_own_within_its_tenants(budgets, book):
@@ -106,10 +115,10 @@ def test_a_key_has_a_budget_of_its_own_within_its_tenants(budgets, book):
     budgets.put(("alice", "k1"), BudgetLimits(day=40))
     call(budgets, book)
     assert used(budgets) == {("", "day"): 30, ("k1", "day"): 30}
-    assert budgets.spent_by("alice", "k1", 11) is not None
-    assert budgets.spent_by("alice", "k2", 11) is None
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 11)) is not None
+    assert budgets.spent_by(BudgetClaim("alice", "k2", "m", 11)) is None
     call(budgets, book, key="k2", prompt=70)
-    assert budgets.spent_by("alice", "k1", 1) is not None
+    assert budgets.spent_by(BudgetClaim("alice", "k1", "m", 1)) is not None
     budgets.forget_key("k1")
     assert list(used(budgets)) == [("", "day")]
 
@@ -147,7 +156,7 @@ async def test_what_others_have_counted_comes_from_the_store_or_from_them_and_co
     budgets = Budgets(book, store, is_shared=True, clock=clock)
     budgets.put(ALICE, BudgetLimits(day=500))
     await budgets._read()
-    budgets.spent_elsewhere("other", {"2026-11-20": {"alice": 70, "nobody": 5}})
+    budgets.spent_elsewhere("other", {"2026-11-20": {"alice": 70, "nobody": 5}}, "")
     assert used(budgets) == {("", "day"): 70}
     await kept(store, "2026-11-20", 60, writer="other")
     await kept(store, "2026-11-20", 20, writer="other", key="k2")
@@ -155,8 +164,8 @@ async def test_what_others_have_counted_comes_from_the_store_or_from_them_and_co
     await budgets._read()
     assert used(budgets) == {("", "day"): 80}
     budgets.reserved_elsewhere = {"alice": 400}
-    assert budgets.spent_by("alice", "", 21) is not None
-    assert budgets.spent_by("alice", "", 20) is None
+    assert budgets.spent_by(BudgetClaim("alice", "", "m", 21)) is not None
+    assert budgets.spent_by(BudgetClaim("alice", "", "m", 20)) is None
 
 
 async def test_what_is_told_to_others_is_what_they_count(book, store, clock):
@@ -166,10 +175,10 @@ async def test_what_is_told_to_others_is_what_they_count(book, store, clock):
         each.put(ALICE, BudgetLimits(month=500))
         each.put(("alice", "k1"), BudgetLimits(day=500))
     call(one, book)
-    one.reserve("alice", "k1", prompt_tokens=10, output_tokens_max=5)
+    reserve(one, "k1", 10, 5)
     spent, reserved = one.spent_here()
     for _ in range(2):
-        two.spent_elsewhere("one", spent)
+        two.spent_elsewhere("one", spent, one.priced_by)
     assert used(two) == {("", "month"): 30, ("k1", "day"): 30}
     assert reserved == {"alice": 15, "alice\nk1": 15}
 
@@ -192,9 +201,9 @@ async def _away(**_):
 def test_a_budget_that_is_taken_away_binds_nobody_and_comes_back_with_what_was_spent(budgets, book):
     budgets.put(ALICE, BudgetLimits(day=10))
     call(budgets, book)
-    assert budgets.spent_by("alice", "", 1) is not None
+    assert budgets.spent_by(BudgetClaim("alice", "", "m", 1)) is not None
     budgets.put(ALICE, BudgetLimits())
-    assert budgets.spent_by("alice", "", 1) is None
+    assert budgets.spent_by(BudgetClaim("alice", "", "m", 1)) is None
     budgets.put(ALICE, BudgetLimits(day=20))
     assert used(budgets) == {("", "day"): 30}
 
@@ -208,8 +217,8 @@ def test_cut_off_from_others_a_gateway_keeps_to_its_part_of_what_is_left(budgets
         assert [each.remaining for each in budgets.overview()] == [100, 300]
     call(budgets, book, prompt=90, output=0)
     budgets.cut_off(3)
-    assert budgets.spent_by("alice", "", 11) is not None
-    assert budgets.spent_by("alice", "", 10) is None
+    assert budgets.spent_by(BudgetClaim("alice", "", "m", 11)) is not None
+    assert budgets.spent_by(BudgetClaim("alice", "", "m", 10)) is None
     clock.now_s += DAY_S
     assert [each.remaining for each in budgets.overview()] == [134, 210]
     budgets.cut_off(1)

@@ -1,0 +1,159 @@
+"""Accounts of budgets: what one holder may spend, has spent and has reserved, in tokens and in money.
+
+Of money an account has the cost of the tokens, in picos (money/amounts.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from gateway.config.sections import Section, TenantSection
+from gateway.money.amounts import to_picos
+from gateway.state.resource_kinds import ApiKey
+from policies.types import LimitKind
+
+Holder = tuple[str, str]
+"""The holder of a budget: a tenant and one of its keys, "" for the tenant as a whole."""
+Period = Literal["day", "month"]
+
+
+class Unit(StrEnum):
+    """What a budget is counted in."""
+
+    TOKENS = "tokens"
+    COST = "cost"
+
+
+class BudgetLimits(NamedTuple):
+    """The most tokens, and the highest cost in picos; None: no such budget."""
+
+    day: int | None = None
+    month: int | None = None
+    cost_day: int | None = None
+    cost_month: int | None = None
+
+    def of(self, unit: Unit) -> tuple[int | None, int | None]:
+        """The limits of a day and of a month in this unit."""
+        return (self.day, self.month) if unit is Unit.TOKENS else (self.cost_day, self.cost_month)
+
+    def units(self) -> list[Unit]:
+        """The units that have a limit."""
+        return [unit for unit in Unit if self.of(unit) != (None, None)]
+
+
+LIMIT_KINDS: Mapping[tuple[Unit, Period], LimitKind] = {
+    (Unit.TOKENS, "day"): LimitKind.DAY,
+    (Unit.TOKENS, "month"): LimitKind.MONTH,
+    (Unit.COST, "day"): LimitKind.COST_DAY,
+    (Unit.COST, "month"): LimitKind.COST_MONTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """The present use of one budget, in tokens or in picos."""
+
+    holder: Holder
+    unit: Unit
+    period: Period
+    limit: int
+    used: int
+    reserved: int
+    kept_back: int  # for other replicas, while this one is alone
+    renewed_at_s: float
+
+    @property
+    def remaining(self) -> int:
+        return max(0, self.limit - self.used - self.reserved - self.kept_back)
+
+
+@dataclass(slots=True)
+class BudgetTally:
+    """What one holder has spent this month in one unit. Mutable."""
+
+    days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
+    month: str = ""
+    month_sum: int = 0
+    reserved: int = 0  # by calls at this gateway
+    _cut_off: tuple[str, int, int] | None = None  # the day, and the sums of day and month, when it was left alone
+
+    def told(self, writer: str, day: str, amount: int) -> None:
+        """Record one writer's total of this day."""
+        writers = self.days.setdefault(day, {})
+        more = amount - writers.get(writer, 0)
+        if more > 0:
+            writers[writer] = amount
+            if day[:7] == self.month:
+                self.month_sum += more
+
+    def counted(self, writer: str, day: str, amount: int) -> None:
+        """Add to one writer's total of this day."""
+        self.told(writer, day, self.days.get(day, {}).get(writer, 0) + amount)
+
+    def replace(self, days: dict[str, dict[str, int]]) -> None:
+        """Take these totals, by day and writer, for the present ones."""
+        self.days, self.month = days, ""
+
+    def spent(self, today: str) -> tuple[int, int]:
+        """What was spent today and this month."""
+        if self.month != today[:7]:
+            self.month = today[:7]
+            self.days = {day: writers for day, writers in self.days.items() if day[:7] == self.month}
+            self.month_sum = sum(sum(writers.values()) for writers in self.days.values())
+        return sum(self.days.get(today, {}).values()), self.month_sum
+
+    def before(self, today: str) -> tuple[int, int]:
+        """The part of today's and this month's sums that was spent before this process was left alone."""
+        if self._cut_off is None:
+            return 0, 0
+        day, day_sum, month_sum = self._cut_off
+        return day_sum if day == today else 0, month_sum if day[:7] == today[:7] else 0
+
+    def cut_off(self, today: str, *, is_alone: bool) -> None:
+        """The process is left alone now, or it is no longer."""
+        self._cut_off = (today, *self.spent(today)) if is_alone else None
+
+
+@dataclass(slots=True)
+class BudgetAccount:
+    """The limits of one holder, and what it has spent. Mutable."""
+
+    limits: BudgetLimits
+    tallies: dict[Unit, BudgetTally] = field(default_factory=dict)  # of the units that have a limit
+    calls: int = 0
+    output_tokens: int = 0
+
+
+def limits_of(section: Section | None) -> BudgetLimits:
+    """The budgets of a tenant or a key; none where the section is neither, or gone."""
+    if not isinstance(section, TenantSection | ApiKey):
+        return BudgetLimits()
+    costs = (section.cost_per_day_max, section.cost_per_month_max)
+    day, month = (None if cost is None else to_picos(cost) for cost in costs)
+    return BudgetLimits(section.tokens_per_day_max, section.tokens_per_month_max, day, month)
+
+
+def tally_name(holder: Holder, unit: Unit) -> str:
+    """The tally as a string: one line for a tenant's tokens, two for a key's, three for the cost of either."""
+    if unit is Unit.COST:
+        return "\n".join((*holder, unit))
+    return "\n".join(holder) if holder[1] else holder[0]
+
+
+def named_tally(name: str) -> tuple[Holder, Unit]:
+    """The holder and the unit of a `tally_name`."""
+    tenant, key, unit, *_ = (*name.split("\n"), "", "")
+    return (tenant, key), Unit(unit or Unit.TOKENS)
+
+
+def renewal_times_s(today: str) -> dict[Period, float]:
+    """When this day and its month end, in seconds since 1970."""
+    this = date.fromisoformat(today)
+    month_end = date(this.year + this.month // 12, this.month % 12 + 1, 1)
+    return {"day": _at_s(this + timedelta(days=1)), "month": _at_s(month_end)}
+
+
+def _at_s(day: date) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
