@@ -51,6 +51,7 @@ from policies.types import (
     Action,
     BackendLoad,
     Dispatch,
+    Group,
     Outcome,
     PolicyChoice,
     RateLimits,
@@ -79,6 +80,7 @@ class Scheduler:
         *,
         tenants: Iterable[Tenant] = (),
         tiers: Iterable[Tier] = (DEFAULT_TIER,),
+        groups: Iterable[Group] = (),
         fairness: Callable[[], Fairness] = VirtualTokenCounter,
         price: Price | None = None,
         prediction: Prediction | None = None,
@@ -108,6 +110,7 @@ class Scheduler:
         parts = make_parts(
             tenants=tenants,
             tiers=tiers,
+            groups=groups,
             fleet=Fleet(headroom_ratio_max, kv_rule, limit),
             fairness=fairness,
             price=price or LinearPrice(),
@@ -295,18 +298,26 @@ class Scheduler:
         removed: Iterable[str] = (),
         tiers: Iterable[Tier] = (),
         tiers_removed: Iterable[str] = (),
+        groups: Iterable[Group] = (),
+        groups_removed: Iterable[str] = (),
         now: float,
     ) -> None:
-        """Add or change tenants and tiers. The queued requests of removed tenants are rejected at the next poll;
-        removed tiers go with their last tenant. Counters stay when weights or limits change; a tenant that changes its
-        tier keeps its distance to the tier's level.
+        """Add or change tenants, tiers and groups. The queued requests of removed tenants are rejected at the next
+        poll; removed tiers and groups go with their last tenant. Counters stay when weights or limits change; a tenant
+        that changes its tier or group keeps its distance to the level there.
         """
         self._rounds, removed = None, list(removed)
         for request in self._handover.parked_of(removed):
             self._handover.end_parked(request.id, now)
             self._rejected.append(self._admission.reject(request, Reason.TENANT_UNKNOWN, now))
         for request in self._tenants.change(
-            changed=list(changed), removed=removed, tiers=tiers, tiers_removed=tiers_removed, now=now
+            changed=list(changed),
+            removed=removed,
+            tiers=tiers,
+            tiers_removed=tiers_removed,
+            groups=groups,
+            groups_removed=groups_removed,
+            now=now,
         ):
             self._reject(request, Reason.TENANT_UNKNOWN, now)
         self._preemption.tiers_changed()

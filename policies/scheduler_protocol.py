@@ -8,6 +8,7 @@ from policies.admission.rate_window import WindowCheckpoint
 from policies.types import (
     Action,
     BackendLoad,
+    Group,
     Outcome,
     PolicyChoice,
     RateLimits,
@@ -29,6 +30,8 @@ class TenantChanges(TypedDict, total=False):
     removed: Iterable[str]
     tiers: Iterable[Tier]
     tiers_removed: Iterable[str]
+    groups: Iterable[Group]
+    groups_removed: Iterable[str]
 
 
 class PolicyChoices(TypedDict, total=False):

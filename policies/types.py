@@ -55,9 +55,27 @@ DEFAULT_TIER = Tier(id="default")
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Tenants of one tier that share it as one: a department, a customer. Groups share their tier by weight, however
+    many tenants each has, and a tenant without a group counts as one. A limit of None does not exist; the limits of a
+    group hold for all of its tenants together. Budgets per day and month hold over all pools and are enforced before
+    the scheduler.
+    """
+
+    id: str
+    weight: float = 1.0
+    tier_id: str = DEFAULT_TIER.id
+    in_flight_max: int | None = None
+    requests_per_minute_max: int | None = None
+    tokens_per_minute_max: int | None = None
+    tokens_per_day_max: int | None = None
+    tokens_per_month_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """An account that is served fairly. A limit of None does not exist. Budgets per day and month hold over all pools
-    and are enforced before the scheduler.
+    and are enforced before the scheduler. The tier of a tenant with a group is that of its group.
     """
 
     id: str
@@ -70,6 +88,7 @@ class Tenant:
     tokens_per_minute_max: int | None = None
     tokens_per_day_max: int | None = None
     tokens_per_month_max: int | None = None
+    group_id: str | None = None
 
 
 @dataclass(slots=True)  # not frozen: that more than doubles the cost of making one. Treat it as immutable.
@@ -328,7 +347,7 @@ class Wait(StrEnum):
     BACKENDS_HELD = "backends_held"
     """The backends that can serve it have just rejected a request, and get none for a moment."""
     TENANT_LIMIT = "tenant_limit"
-    """Its tenant is at its in-flight limit."""
+    """Its tenant, or its tenant's group, is at its in-flight limit."""
     OWN_QUEUE = "own_queue"
     """An older request of its tenant is next."""
     NO_ROOM = "no_room"

@@ -31,7 +31,7 @@ class RunWatch:
 
 
 class InFlightLimits:
-    """Check that no tenant exceeds its in-flight limit and no backend its limit of sequences.
+    """Check that no tenant or group exceeds its in-flight limit and no backend its limit of sequences.
 
     An idle backend always takes one request, however many sequences that is. A lowered limit binds only later
     dispatches, so limits are checked at each dispatch.
@@ -58,6 +58,10 @@ class InFlightLimits:
         accounts = self._accounts.tenants[tenant_id]
         limit = accounts.tenant.in_flight_max
         require(limit is None or len(accounts.in_flight) <= limit, f"{tenant_id} has {limit} in flight at most")
+        if accounts.tenant.group_id is not None:
+            group = self._accounts.groups[accounts.tenant.group_id]
+            within = group.in_flight_max is None or self._accounts.in_flight_of(group) <= group.in_flight_max
+            require(within, f"group {group.id} has {group.in_flight_max} in flight at most")
 
 
 class WorkConservation:
@@ -94,7 +98,9 @@ class WorkConservation:
             return  # the next poll continues at this instant
         self._judged_at = entry.now
         eligible = [
-            accounts for accounts in self._accounts.tenants.values() if accounts.queued and not _at_limit(accounts)
+            accounts
+            for accounts in self._accounts.tenants.values()
+            if accounts.queued and not self._accounts.is_at_limit(accounts)
         ]
         if not eligible:
             return
@@ -147,8 +153,3 @@ class WorkConservation:
             )
         )
         return held + needed <= backend.tokens_limit
-
-
-def _at_limit(accounts: TenantAccounts) -> bool:
-    limit = accounts.tenant.in_flight_max
-    return limit is not None and len(accounts.in_flight) >= limit

@@ -28,6 +28,7 @@ from policies.scheduler_protocol import (
 from policies.types import (
     Action,
     BackendLoad,
+    Group,
     Outcome,
     PolicyChoice,
     Request,
@@ -152,6 +153,8 @@ class TenantsChanged:
     removed: tuple[str, ...]
     tiers: tuple[Tier, ...]
     tiers_removed: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
+    groups_removed: tuple[str, ...] = ()
     call: Literal["tenants_changed"] = "tenants_changed"
 
     def tell(self, scheduler: SchedulerProtocol) -> None:
@@ -160,6 +163,8 @@ class TenantsChanged:
             removed=self.removed,
             tiers=self.tiers,
             tiers_removed=self.tiers_removed,
+            groups=self.groups,
+            groups_removed=self.groups_removed,
             now=self.now,
         )
 
@@ -347,6 +352,8 @@ class Recorder(ForwardingScheduler):
                 tuple(changes.get("removed", ())),
                 tuple(changes.get("tiers", ())),
                 tuple(changes.get("tiers_removed", ())),
+                tuple(changes.get("groups", ())),
+                tuple(changes.get("groups_removed", ())),
             )
         )
 

@@ -36,6 +36,7 @@ from policies.types import (
     NO_USAGE,
     BackendLoad,
     Dispatch,
+    Group,
     Outcome,
     Preempt,
     Request,
@@ -90,10 +91,16 @@ class RunAccounts:
     """The accounts of one pool. `compare` them with a Scheduler's snapshot after a poll, and `conclude` at the end."""
 
     def __init__(
-        self, *, tenants: Iterable[Tenant], tiers: Iterable[Tier] = (DEFAULT_TIER,), price: Price | None = None
+        self,
+        *,
+        tenants: Iterable[Tenant],
+        tiers: Iterable[Tier] = (DEFAULT_TIER,),
+        groups: Iterable[Group] = (),
+        price: Price | None = None,
     ) -> None:
         self.tenants = {tenant.id: TenantAccounts(tenant) for tenant in tenants}
         self.tiers = {tier.id: tier for tier in tiers}
+        self.groups = {group.id: group for group in groups}
         self.loads: dict[str, BackendLoad] = {}
         self.held_until: dict[str, float] = {}
         self.requests: dict[str, RequestAccounts] = {}
@@ -102,6 +109,7 @@ class RunAccounts:
         self.requests_at: Counter[str] = Counter()
         self.sequences_at: Counter[str] = Counter()
         self.tier_services: defaultdict[str, float] = defaultdict(float)
+        self.group_services: defaultdict[str, float] = defaultdict(float)
         self._price = price or LinearPrice()
         self._removed: set[str] = set()
         self._tiers_removed: set[str] = set()
@@ -283,8 +291,7 @@ class RunAccounts:
     def _spent(self, tenant_id: str, usage: Usage) -> None:
         if tenant_id in self.tenants.keys() - self._removed:
             service = self._price.service(*usage)
-            self.tenants[tenant_id].service += service
-            self.tier_services[self.tenants[tenant_id].tenant.tier_id] += service
+            self._received(self.tenants[tenant_id], service)
 
     def _load_changed(self, entry: LoadChanged | Measured) -> None:
         if isinstance(entry, Measured):
@@ -295,6 +302,7 @@ class RunAccounts:
 
     def _tenants_changed(self, entry: TenantsChanged) -> None:
         self.tiers.update((tier.id, tier) for tier in entry.tiers)
+        self.groups.update((group.id, group) for group in entry.groups)
         for tenant in entry.changed:
             self.tenants.setdefault(tenant.id, TenantAccounts(tenant)).tenant = tenant
             self._removed.discard(tenant.id)
@@ -362,10 +370,28 @@ class RunAccounts:
     def _charge(self, accounts: RequestAccounts, service: float) -> None:
         if service != accounts.service:
             tenant = self.tenants[accounts.request.tenant_id]
-            tenant.service += service - accounts.service
-            self.tier_services[tenant.tenant.tier_id] += service - accounts.service
+            self._received(tenant, service - accounts.service)
             tenant.given_back += max(0.0, accounts.service - service)
             accounts.service = service
+
+    def _received(self, accounts: TenantAccounts, service: float) -> None:
+        accounts.service += service
+        self.tier_services[accounts.tenant.tier_id] += service
+        if accounts.tenant.group_id is not None:
+            self.group_services[accounts.tenant.group_id] += service
+
+    def is_at_limit(self, accounts: TenantAccounts) -> bool:
+        """Whether the tenant, or its group, has as many requests in flight as it may."""
+        tenant = accounts.tenant
+        limit = tenant.in_flight_max
+        if limit is not None and len(accounts.in_flight) >= limit:
+            return True
+        group = None if tenant.group_id is None else self.groups[tenant.group_id]
+        return group is not None and group.in_flight_max is not None and self.in_flight_of(group) >= group.in_flight_max
+
+    def in_flight_of(self, group: Group) -> int:
+        """Number of the group's requests in flight."""
+        return sum(len(each.in_flight) for each in self.tenants.values() if each.tenant.group_id == group.id)
 
     def _running(self, request_id: str) -> RequestAccounts | None:
         """Return the request if it is in flight: facts about one that ended, or waits, change nothing."""

@@ -14,7 +14,7 @@ Queues are kept one by one (policies/queueing/fair_queues.py), by the backend th
 key of the queue before all backends.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 SHARED_QUEUE = ""
@@ -24,12 +24,21 @@ RETURNING_S = 10.0  # clients retry after about a second
 @dataclass(frozen=True, slots=True)
 class TierCheckpoint:
     """One tier in one queue: its counter, those of its tenants, and the level that a joining tenant is lifted to. All
-    in service over weight.
+    in service over weight. In a tier with groups, `tenants` are those without a group, whose counters compare with
+    those of the groups; a group is like a tier, and has no groups itself.
     """
 
     counter: float = 0.0
     level: float = 0.0
     tenants: Mapping[str, float] = field(default_factory=dict)
+    groups: Mapping[str, "TierCheckpoint"] = field(default_factory=dict)
+
+    @property
+    def accounts(self) -> Iterator[tuple[str, str | None]]:
+        """Each tenant with an account, and the id of its group."""
+        yield from ((tenant_id, None) for tenant_id in self.tenants)
+        for group_id, group in self.groups.items():
+            yield from ((tenant_id, group_id) for tenant_id in group.tenants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ def without_lifted_tenants(checkpoint: ServiceCheckpoint) -> ServiceCheckpoint:
     return {
         fair_queue: replace(
             of_fair_queue,
-            tiers={tier_id: replace(tier, tenants=_above(tier)) for tier_id, tier in of_fair_queue.tiers.items()},
+            tiers={tier_id: _without_lifted(tier) for tier_id, tier in of_fair_queue.tiers.items()},
         )
         for fair_queue, of_fair_queue in checkpoint.items()
     }
@@ -63,7 +72,7 @@ def keep_levels(checkpoint: ServiceCheckpoint, earlier: ServiceCheckpoint) -> Se
         fair_queue: QueueCheckpoint(
             min(of_fair_queue.level, earlier[fair_queue].level),
             {
-                tier_id: replace(tier, level=min(tier.level, earlier[fair_queue].tiers.get(tier_id, tier).level))
+                tier_id: _at_most(tier, earlier[fair_queue].tiers.get(tier_id, tier))
                 for tier_id, tier in of_fair_queue.tiers.items()
             },
         )
@@ -98,13 +107,17 @@ def sum_queues(fair_queues: Sequence[QueueCheckpoint]) -> QueueCheckpoint:
 
 def divide_queue(fair_queue: QueueCheckpoint, parts: int) -> QueueCheckpoint:
     """One of `parts` equal parts of all counters and levels."""
-    tiers = {
-        tier_id: TierCheckpoint(
-            tier.counter / parts, tier.level / parts, {each: counter / parts for each, counter in tier.tenants.items()}
-        )
-        for tier_id, tier in fair_queue.tiers.items()
-    }
+    tiers = {tier_id: _divided(tier, parts) for tier_id, tier in fair_queue.tiers.items()}
     return QueueCheckpoint(fair_queue.level / parts, tiers)
+
+
+def _divided(tier: TierCheckpoint, parts: int) -> TierCheckpoint:
+    return TierCheckpoint(
+        tier.counter / parts,
+        tier.level / parts,
+        {each: counter / parts for each, counter in tier.tenants.items()},
+        {group_id: _divided(group, parts) for group_id, group in tier.groups.items()},
+    )
 
 
 def _summed(tiers: Sequence[TierCheckpoint]) -> TierCheckpoint:
@@ -116,12 +129,30 @@ def _summed(tiers: Sequence[TierCheckpoint]) -> TierCheckpoint:
             tenant_id: sum(tier.tenants.get(tenant_id, tier.level) for tier in tiers)
             for tenant_id in _keys(tier.tenants for tier in tiers)
         },
+        groups={
+            group_id: _summed([tier.groups.get(group_id) or TierCheckpoint(tier.level) for tier in tiers])
+            for group_id in _keys(tier.groups for tier in tiers)
+        },
     )
 
 
-def _above(tier: TierCheckpoint) -> Mapping[str, float]:
+def _without_lifted(tier: TierCheckpoint) -> TierCheckpoint:
     level = tier.level
-    return {tenant_id: counter for tenant_id, counter in tier.tenants.items() if counter > level}
+    return replace(
+        tier,
+        tenants={tenant_id: counter for tenant_id, counter in tier.tenants.items() if counter > level},
+        groups={
+            group_id: kept
+            for group_id, group in tier.groups.items()
+            if (kept := _without_lifted(group)).tenants or group.counter > level
+        },
+    )
+
+
+def _at_most(tier: TierCheckpoint, earlier: TierCheckpoint) -> TierCheckpoint:
+    """The tier with levels no higher than the earlier ones."""
+    groups = {group_id: _at_most(group, earlier.groups.get(group_id, group)) for group_id, group in tier.groups.items()}
+    return replace(tier, level=min(tier.level, earlier.level), groups=groups)
 
 
 def _keys(mappings: Iterable[Mapping[str, object]]) -> list[str]:

@@ -4,9 +4,11 @@ A rule that limits usage is notified of every request twice: when all rules have
 and its usage is known. A rule that needs no notification inherits the empty methods.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from policies.admission.rate_window import NOTHING_BOOKED, WindowCheckpoint
+from policies.group_state import GroupState
 from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimits, Reason, Request, Tenant
 
@@ -56,4 +58,12 @@ class Admission(Protocol):
 
     def forget(self, tenant_id: str) -> None:
         """Drop the state of a removed tenant."""
+        return
+
+    def limit_groups(self, groups: Mapping[str, GroupState]) -> None:
+        """The groups of the pool by id, whose limits hold for all of their tenants together; called once."""
+        return
+
+    def forget_group(self, group_id: str) -> None:
+        """Drop the state of a removed group."""
         return

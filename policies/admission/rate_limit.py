@@ -9,7 +9,7 @@ A prediction alone never makes a request inadmissible: if its prompt fits under 
 minute is empty, however long its answer is expected to be. If its prompt does not fit, it is rejected at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -22,8 +22,9 @@ from policies.admission.rate_window import (
     SlidingWindow,
     WindowCheckpoint,
 )
+from policies.group_state import GroupState
 from policies.queues import PoolQueues
-from policies.types import LimitKind, RateLimit, RateLimits, Reason, Request, Tenant
+from policies.types import Group, LimitKind, RateLimit, RateLimits, Reason, Request, Tenant
 
 
 class _Minute(NamedTuple):
@@ -33,8 +34,13 @@ class _Minute(NamedTuple):
     tokens: RateWindow
 
 
+Reserved = tuple[RateWindow, Booking]
+
+
 class RateLimiter(Admission):
-    """At most `tenant.requests_per_minute_max` admitted requests and `tenant.tokens_per_minute_max` tokens a minute."""
+    """At most `tenant.requests_per_minute_max` admitted requests and `tenant.tokens_per_minute_max` tokens a minute. A
+    group's limits hold for all of its tenants together.
+    """
 
     def __init__(
         self, expected_output: Callable[[Request], float], window: Callable[[], RateWindow] = SlidingWindow
@@ -42,17 +48,31 @@ class RateLimiter(Admission):
         """`expected_output` predicts a request's output tokens; `window` makes a rate window."""
         self._expected_output = expected_output
         self._make_window = window
-        self._minutes: dict[str, _Minute] = {}
-        self._reserved: dict[str, tuple[RateWindow, Booking]] = {}  # by request, of tenants with a token limit
+        self._minutes: dict[str, _Minute] = {}  # by tenant, and by the key of a group
+        self._reserved: dict[str, list[Reserved]] = {}  # by request, of tenants and groups with a token limit
+        self._groups: Mapping[str, GroupState] = {}
+
+    def limit_groups(self, groups: Mapping[str, GroupState]) -> None:
+        self._groups = groups
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
-        """Reject until both limits have room, and name the one that has room later."""
-        requests_max, tokens_max = tenant.requests_per_minute_max, tenant.tokens_per_minute_max
+        """Reject until all limits of the tenant and its group have room, and name the one that has room last."""
+        rejection = self._check(request, tenant.id, tenant, now)
+        group = self._group(tenant)
+        if group is None or (rejection is not None and rejection.reason is Reason.REQUEST_TOO_LARGE):
+            return rejection
+        of_group = self._check(request, _group_key(group.id), group, now)
+        if rejection is None or of_group is None or of_group.reason is Reason.REQUEST_TOO_LARGE:
+            return of_group or rejection
+        return max(rejection, of_group, key=lambda each: each.retry_after_s or 0.0)
+
+    def _check(self, request: Request, key: str, limits: Tenant | Group, now: float) -> AdmissionReject | None:
+        requests_max, tokens_max = limits.requests_per_minute_max, limits.tokens_per_minute_max
         if requests_max is None and tokens_max is None:
             return None
         if tokens_max is not None and request.prompt_tokens > tokens_max:
             return AdmissionReject(Reason.REQUEST_TOO_LARGE, WINDOW_S, LimitKind.TOKENS)
-        minute, rejection = self._minute(tenant.id), None
+        minute, rejection = self._minute(key), None
         if requests_max is not None:
             wait_s = minute.requests.wait_s(1, requests_max, now)
             if wait_s is not None:
@@ -64,26 +84,39 @@ class RateLimiter(Admission):
         return rejection
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
-        if tenant.requests_per_minute_max is not None:
-            self._minute(tenant.id).requests.book(1, now)
-        if tenant.tokens_per_minute_max is not None:
-            window = self._minute(tenant.id).tokens
-            booking = window.book(self._reservation(request, tenant.tokens_per_minute_max), now)
-            self._reserved[request.id] = window, booking
+        reserved = self._admitted(request, tenant.id, tenant, now)
+        group = self._group(tenant)
+        if group is not None:
+            reserved += self._admitted(request, _group_key(group.id), group, now)
+        if reserved:
+            self._reserved[request.id] = reserved
+
+    def _admitted(self, request: Request, key: str, limits: Tenant | Group, now: float) -> list[Reserved]:
+        if limits.requests_per_minute_max is not None:
+            self._minute(key).requests.book(1, now)
+        if limits.tokens_per_minute_max is None:
+            return []
+        window = self._minute(key).tokens
+        return [(window, window.book(self._reservation(request, limits.tokens_per_minute_max), now))]
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
-        if request_id in self._reserved:
-            window, booking = self._reserved.pop(request_id)
+        for window, booking in self._reserved.pop(request_id, ()):
             beyond = tokens - booking.amount
             window.amend(booking, min(tokens, booking.amount), now)
             if beyond > 0:
                 window.book(beyond, now)
 
     def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
-        if tenant.requests_per_minute_max is not None:
-            self._minute(tenant.id).requests.book(1, now)
-        if tenant.tokens_per_minute_max is not None:
-            self._minute(tenant.id).tokens.book(tokens, now)
+        self._spent(tenant.id, tenant, tokens, now)
+        group = self._group(tenant)
+        if group is not None:
+            self._spent(_group_key(group.id), group, tokens, now)
+
+    def _spent(self, key: str, limits: Tenant | Group, tokens: int, now: float) -> None:
+        if limits.requests_per_minute_max is not None:
+            self._minute(key).requests.book(1, now)
+        if limits.tokens_per_minute_max is not None:
+            self._minute(key).tokens.book(tokens, now)
 
     def limits(self, tenant: Tenant, now: float) -> RateLimits:
         minute = self._minutes.get(tenant.id) or _Minute(self._make_window(), self._make_window())
@@ -109,6 +142,13 @@ class RateLimiter(Admission):
     def forget(self, tenant_id: str) -> None:
         self._minutes.pop(tenant_id, None)
 
+    def forget_group(self, group_id: str) -> None:
+        self._minutes.pop(_group_key(group_id), None)
+
+    def _group(self, tenant: Tenant) -> Group | None:
+        state = None if tenant.group_id is None else self._groups.get(tenant.group_id)
+        return None if state is None else state.group
+
     def _minute(self, tenant_id: str) -> _Minute:
         minute = self._minutes.get(tenant_id)
         if minute is None:
@@ -119,6 +159,11 @@ class RateLimiter(Admission):
         """Tokens that the request reserves: at most the limit of a minute."""
         output_tokens = min(self._expected_output(request), request.output_tokens_max)
         return min(request.prompt_tokens + ceil(output_tokens), tokens_max)
+
+
+def _group_key(group_id: str) -> str:
+    """What a group's minute is kept by; no tenant has such an id."""
+    return f"group={group_id}"
 
 
 def _limit(window: RateWindow, limit: int | None, now: float) -> RateLimit | None:

@@ -1,10 +1,11 @@
 """Admission rules of one pool: every rule is asked in turn, and a rejection says when the client may retry."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from policies.admission.base import Admission, AdmissionReject
 from policies.admission.rate_window import WindowCheckpoint
 from policies.admission.retry_after import DrainEstimate
+from policies.group_state import NO_GROUPS, GroupState
 from policies.queues import PoolQueues
 from policies.types import LimitKind, RateLimits, Reason, Reject, Request, Tenant
 
@@ -14,8 +15,12 @@ BACKEND_RETRY_S = 5.0  # Retry-After while no backend is available: about one he
 class AdmissionRules:
     """Decides by all rules whether a request may enter the queue and, if not, when it may be retried. Mutable."""
 
-    def __init__(self, rules: Sequence[Admission], queues: PoolQueues) -> None:
+    def __init__(
+        self, rules: Sequence[Admission], queues: PoolQueues, groups: Mapping[str, GroupState] = NO_GROUPS
+    ) -> None:
         self._rules = tuple(rules)
+        for rule in rules:
+            rule.limit_groups(groups)
         # Only rules that override these methods are called: it happens with every request, and most do not.
         self._told_admitted = tuple(each for each in rules if type(each).admitted is not Admission.admitted)
         self._told_settled = tuple(each for each in rules if type(each).settled is not Admission.settled)
@@ -91,6 +96,10 @@ class AdmissionRules:
         self._drain.forget(tenant_id)
         for rule in self._rules:
             rule.forget(tenant_id)
+
+    def forget_group(self, group_id: str) -> None:
+        for rule in self._rules:
+            rule.forget_group(group_id)
 
     def _drained_s(self, tenant_id: str, now: float) -> float:
         requests = self._queues.of(tenant_id).requests

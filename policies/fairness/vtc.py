@@ -11,7 +11,7 @@ Counters never decay, nor reset when the system idles. They only grow, and a dou
 service units a second its resolution is 0.004.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
@@ -63,6 +63,11 @@ class LeastCounterFirst(Accounts):
         account = self._heap.first()
         if account is not None and account.tenant_id in passed_over:
             account = self._heap.first_of(any_account, passed_over)
+        return account.tenant_id if account else None
+
+    def first_such(self, wanted: Callable[[str], bool]) -> str | None:
+        """The waiting id that has received the least among those that are wanted; None if there is none."""
+        account = self._heap.first_of(lambda account: wanted(account.tenant_id))
         return account.tenant_id if account else None
 
     def level(self) -> float:

@@ -118,15 +118,14 @@ class Preemption:
         if self.service_min is None or not fair_queue.order.is_fair:
             return None
         for tier_id, request in fair_queue.next_of_tiers():
-            rank_min = fair_queue.rank(request.tenant_id) + self.service_min
             ahead = [
-                entry
+                (lead, *_youth(entry), entry)
                 for entry in _of_use(entries, request)
                 if fair_queue.tier_id(entry.request.tenant_id) == tier_id
-                and fair_queue.rank(entry.request.tenant_id) > rank_min
+                and (lead := fair_queue.ahead(entry.request.tenant_id, request.tenant_id)) > self.service_min
             ]
             if ahead:  # the youngest request of the tenant that is furthest ahead
-                return max(ahead, key=lambda each: (fair_queue.rank(each.request.tenant_id), *_youth(each)))
+                return max(ahead, key=lambda each: each[:3])[3]
         return None
 
     def _for_envelope(self, fair_queue: FairQueue, entries: list[InFlight], now: float) -> InFlight | None:

@@ -1,6 +1,7 @@
 """Parts of a Scheduler: makes them, each with the others that it needs. scheduler.py says what a setting means."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.accounts.cost import Price
@@ -10,6 +11,7 @@ from policies.capacity.prefix_index import PrefixIndex
 from policies.fairness import Fairness
 from policies.fleet.fleet import Fleet
 from policies.fleet.ttft import TtftByBackend
+from policies.group_state import GroupState
 from policies.placement import ArrivalPlacement, Placement
 from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
@@ -28,7 +30,7 @@ from policies.slo.attainment import AttainmentCounts
 from policies.slo.queue_timeout import QueueTimeout
 from policies.slo.shedding import Shedding
 from policies.slo.ttft_forecast import Forecaster
-from policies.types import Tenant, Tier
+from policies.types import Group, Tenant, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ def make_parts(
     *,
     tenants: Iterable[Tenant],
     tiers: Iterable[Tier],
+    groups: Iterable[Group],
     fleet: Fleet,
     fairness: Callable[[], Fairness],
     price: Price,
@@ -73,8 +76,8 @@ def make_parts(
     interrupt_rules: InterruptRules,
 ) -> SchedulerParts:
     """The parts of a Scheduler with these settings; `admission` None: bounded queues and limits per minute."""
-    tier_by_id, states = {tier.id: tier for tier in tiers}, {tenant.id: QueuedTenant(tenant) for tenant in tenants}
-    noted = set[str]()
+    tier_by_id, group_states = {tier.id: tier for tier in tiers}, {group.id: GroupState(group) for group in groups}
+    (states, grouped), noted = _tenant_states(tenants, group_states), set[str]()
     queues, prefixes, ledger, attainment = PoolQueues(), PrefixIndex(), Ledger(price), AttainmentCounts()
     slot_fitting = SlotFitting(fleet, prefixes, prediction=prediction, sizing=sizing)
     slot_fitting.set_tiers(tier_by_id.values())
@@ -89,17 +92,19 @@ def make_parts(
         output_tokens=sizing.predict,
         noted=noted,
     )
+    factory.groups, factory.grouped = group_states, grouped
     arrangement = Arrangement(placement, factory, queues=queues, slot_fitting=slot_fitting, fleet=fleet)
     forecaster = Forecaster(queues, TtftByBackend(fleet), price, sizing.predict, arrangement)
-    rules = (BoundedQueues(), RateLimiter(sizing.predict)) if admission is None else admission
     feasible = Feasibility(tiers=tier_by_id, ttft_s=forecaster.ttft_s, is_hopeless=forecaster.is_hopeless)
-    admission_rules = AdmissionRules((*rules, feasible), queues)
+    rules = (BoundedQueues(), RateLimiter(sizing.predict)) if admission is None else admission
+    admission_rules = AdmissionRules((*rules, feasible), queues, group_states)
     accounting = Accounting(ledger, arrangement)
     pool_tenants = Tenants(
         states, tier_by_id, queues, arrangement, accounting, slot_fitting, admission_rules, attainment, noted
     )
+    pool_tenants.groups, pool_tenants.grouped = group_states, grouped
     preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster, interrupt_rules, ledger)
-    shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.rank, noted)
+    shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.ranks, noted)
     outage, queue_timeout = Outage(backend_wait_s_max), QueueTimeout(wait_s_max, pool_tenants.tier)
     pool_admission = PoolAdmission(pool_tenants, fleet, admission_rules, shedding, queue_timeout, attainment, outage)
     return SchedulerParts(
@@ -122,3 +127,16 @@ def make_parts(
         handover=Handover(queues, ledger, fleet, slot_fitting, pool_tenants, accounting, pool_admission),
         draining=Draining(interrupt_rules.drain_s, ledger, fleet),
     )
+
+
+def _tenant_states(
+    tenants: Iterable[Tenant], groups: Mapping[str, GroupState]
+) -> tuple[dict[str, QueuedTenant], Counter[str]]:
+    """The tenants by id, and by tier how many have a group."""
+    states = {}
+    for tenant in tenants:
+        group = None if tenant.group_id is None else groups[tenant.group_id]
+        if group is not None:
+            group.tenants += 1
+        states[tenant.id] = QueuedTenant(tenant, group=group)
+    return states, Counter(state.tenant.tier_id for state in states.values() if state.group is not None)

@@ -1,21 +1,23 @@
 """Tenants of one pool: their settings, and whether each may dispatch now.
 
-A limit on what a tenant has in flight holds over all queues. A removed tenant is rejected from then on, and forgotten
-when its last request has ended. A removed tier is forgotten with its last tenant.
+A limit on what a tenant or group has in flight holds over all queues. A removed tenant is rejected from then on, and
+forgotten when its last request has ended. A removed tier or group is forgotten with its last tenant.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from policies.accounts.ledger import Ledger
 from policies.admission import AdmissionRules
+from policies.group_state import GroupState
 from policies.pool.accounting import Accounting
 from policies.pool.slot_fitting import SlotFitting
 from policies.queueing.fair_queue import FairQueue, QueuedTenant
 from policies.queueing.fair_queues import PresentQueues
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
-from policies.types import Attainment, Request, Tenant, TenantView, Tier, Usage, Wait
+from policies.types import Attainment, Group, Request, Tenant, TenantView, Tier, Usage, Wait
 
 
 @dataclass(slots=True)
@@ -32,7 +34,11 @@ class Tenants:
     attainment: AttainmentCounts
     noted: set[str] = field(default_factory=set)
     """Tenants whose queue, tier or rank may have changed; shedding reads and clears it."""
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    grouped: Counter[str] = field(default_factory=Counter)
+    """By tier: the tenants with a group."""
     _leaving_tiers: set[str] = field(default_factory=set)
+    _leaving_groups: set[str] = field(default_factory=set)
 
     def admitted(self, tenant_id: str) -> Tenant | None:
         """The tenant, or None if it is unknown or removed."""
@@ -45,9 +51,10 @@ class Tenants:
     def tier(self, tenant_id: str) -> Tier:
         return self.tiers[self.tier_id(tenant_id)]
 
-    def rank(self, tenant_id: str) -> float:
-        """The tenant's rank, summed over all queues."""
-        return sum(fair_queue.rank(tenant_id) for fair_queue in self.present.fair_queues.all())
+    def ranks(self, tenant_id: str) -> tuple[float, float]:
+        """What orders the tenants of one tier (TieredFairness.ranks), summed over all queues."""
+        ranks = [fair_queue.ranks(tenant_id) for fair_queue in self.present.fair_queues.all()]
+        return sum(of_group for of_group, _ in ranks), sum(own for _, own in ranks)
 
     def change(
         self,
@@ -56,10 +63,12 @@ class Tenants:
         removed: Iterable[str],
         tiers: Iterable[Tier],
         tiers_removed: Iterable[str],
+        groups: Iterable[Group],
+        groups_removed: Iterable[str],
         now: float,
     ) -> list[Request]:
-        """Apply new settings in this order: tiers, tenants, removals. Returns the waiting requests of removed tenants,
-        for the caller to reject.
+        """Apply new settings in this order: tiers, groups, tenants, removals. Returns the waiting requests of removed
+        tenants, for the caller to reject.
         """
         new_tiers = {tier.id: tier for tier in tiers}
         self.tiers |= new_tiers
@@ -68,39 +77,107 @@ class Tenants:
         self.slot_fitting.set_tiers(self.tiers.values())
         for fair_queue in self.present.fair_queues.all():
             fair_queue.order.set_tiers(new_tiers.values())
+        for group in groups:
+            self._group_changed(group)
         for tenant in changed:
-            # A tenant whose tier has been removed meanwhile keeps the settings that it has here.
-            if tenant.tier_id in self.tiers:
+            # A tenant whose tier or group has been removed meanwhile keeps the settings that it has here.
+            if tenant.tier_id in self.tiers and (tenant.group_id is None or tenant.group_id in self.groups):
                 self._changed(tenant, now)
         waiting = [request for tenant_id in removed for request in self._removed(tenant_id)]
         self._leaving_tiers |= self.tiers.keys() & tiers_removed
         self._forget_tiers()
+        self._leaving_groups |= self.groups.keys() & groups_removed
+        self._forget_groups()
+        self._ungroup(now)
         return waiting
+
+    def _group_changed(self, group: Group) -> None:
+        """Add the group, or apply its new settings. Its tier is that of its tenants."""
+        self._leaving_groups.discard(group.id)
+        state = self.groups.get(group.id)
+        if state is None:
+            self.groups[group.id] = GroupState(group)
+            return
+        was_full, state.group = state.is_full, group
+        for fair_queue in self.present.fair_queues.all():
+            fair_queue.group_changed(group)
+        self._hold(state, was_full=was_full)
+
+    def _count_group(self, group: GroupState, change: int) -> None:
+        """As many more requests of the group are in flight; it may be at its limit now, or have room again."""
+        was_full = group.is_full
+        group.in_flight += change
+        if group.group.in_flight_max is not None:
+            self._hold(group, was_full=was_full)
+
+    def _hold(self, group: GroupState, *, was_full: bool) -> None:
+        if group.is_full == was_full:
+            return
+        group.spells += 1
+        for fair_queue in self.present.fair_queues.all():
+            fair_queue.order.hold_group(group.group, held=group.is_full)
 
     def _changed(self, tenant: Tenant, now: float) -> None:
         """Add the tenant, or apply its new settings."""
         self._leaving_tiers.discard(tenant.tier_id)
         self.noted.add(tenant.id)
+        group = None if tenant.group_id is None else self.groups[tenant.group_id]
+        if group is not None:
+            self._group(tenant, group, now)
         state = self.states.get(tenant.id)
         if state is None:
-            self.states[tenant.id] = QueuedTenant(tenant)
+            self.states[tenant.id] = QueuedTenant(tenant, group=group)
             for fair_queue in self.present.fair_queues.all():
                 fair_queue.welcome(tenant)
             return
-        before, state.tenant, state.removed = state.tenant, tenant, False
+        if state.group is not None:
+            self._leave_group(state, state.group)
+        before, state.tenant, state.removed, state.group = state.tenant, tenant, False, group
+        if group is not None:
+            self._count_group(group, state.in_flight)
         for fair_queue in self.present.fair_queues.all():
             fair_queue.change(before, state, now)
+
+    def _group(self, tenant: Tenant, group: GroupState, now: float) -> None:
+        """The tenant is about to be one of the group's."""
+        group.tenants += 1
+        self.grouped[tenant.tier_id] += 1
+        if self.grouped[tenant.tier_id] == 1:
+            for fair_queue in self.present.fair_queues.all():
+                if not fair_queue.order.is_grouped(tenant.tier_id):
+                    fair_queue.regroup(tenant.tier_id, now)
+            self.noted.update(self.queues.tenant_ids())
+
+    def _leave_group(self, state: QueuedTenant, group: GroupState) -> None:
+        """The tenant is none of the group's any more."""
+        group.tenants -= 1
+        self.grouped[state.tenant.tier_id] -= 1
+        self._count_group(group, -state.in_flight)
+
+    def _ungroup(self, now: float) -> None:
+        """Take the level of groups away from tiers of whose tenants none has a group any more."""
+        for tier_id in [tier_id for tier_id, tenants in self.grouped.items() if not tenants]:
+            del self.grouped[tier_id]
+            if tier_id in self.tiers:
+                for fair_queue in self.present.fair_queues.all():
+                    if fair_queue.order.may_ungroup(tier_id):
+                        fair_queue.regroup(tier_id, now)
+                self.noted.update(self.queues.tenant_ids())
 
     def dispatched(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """One of the tenant's requests was dispatched from this queue."""
         state = self.states[tenant_id]
         state.in_flight += 1
+        if state.group is not None:
+            self._count_group(state.group, 1)
         self._refresh(state, fair_queue)
 
     def freed(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """One of the tenant's requests is no longer in flight; if it was returned, it waits in this queue."""
         state = self.states[tenant_id]
         state.in_flight -= 1
+        if state.group is not None:
+            self._count_group(state.group, -1)
         self._refresh(state, fair_queue)
         self._forget_if_gone(state)
 
@@ -167,7 +244,7 @@ class Tenants:
                 service=served.service,
                 counter=counter,
                 rank=rank,
-                waiting_spell=state.spells if competes else 0,
+                waiting_spell=state.waiting_spell if competes else 0,
                 slack_s_min=slacks_s.get(tenant_id),
                 attainment=attainment(tenant_id),
                 used=Usage(served.prompt_tokens, served.cached_tokens, served.output_tokens),
@@ -198,8 +275,11 @@ class Tenants:
         tenant = state.tenant
         if state.removed and not state.in_flight and not self.queues.of(tenant.id).requests:
             del self.states[tenant.id]
+            if state.group is not None:
+                self._leave_group(state, state.group)
             self._forget(tenant)
             self._forget_tiers()
+            self._forget_groups()
 
     def _forget(self, tenant: Tenant) -> None:
         """Forget the tenant in all parts."""
@@ -222,3 +302,10 @@ class Tenants:
             for fair_queue in self.present.fair_queues.all():
                 fair_queue.order.remove_tier(tier_id)
             self.attainment.forget_tier(tier_id)
+
+    def _forget_groups(self) -> None:
+        """Forget removed groups that have no tenants any more."""
+        for group_id in [each for each in self._leaving_groups if not self.groups[each].tenants]:
+            self._leaving_groups.discard(group_id)
+            del self.groups[group_id]
+            self.admission_rules.forget_group(group_id)

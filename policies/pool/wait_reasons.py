@@ -19,7 +19,7 @@ def waits_for(
     reason = _backends_wait(request, fleet, now)
     if reason is not None:
         return reason
-    if not tenants[request.tenant_id].may_send:
+    if tenants[request.tenant_id].is_limited:
         return Wait.TENANT_LIMIT
     if next(iter(queues.of(request.tenant_id).requests)) != request.id:
         return Wait.OWN_QUEUE
@@ -39,7 +39,7 @@ def first_waits_for(tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: floa
         reason = reasons[ids]
         if reason is not None:
             return reason
-        return Wait.NO_ROOM if tenants[request.tenant_id].may_send else Wait.TENANT_LIMIT
+        return Wait.TENANT_LIMIT if tenants[request.tenant_id].is_limited else Wait.NO_ROOM
 
     return waits
 

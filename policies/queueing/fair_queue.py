@@ -4,39 +4,61 @@ A pool has one queue before all its backends, or one before each of them (polici
 its own order and counters, and counts what its tenants have in flight from it. A tenant's in-flight limit holds over
 all queues; pool/tenants.py counts for it.
 
-The order of precedence: limits make a tenant eligible, tiers compete by weighted VTC, and inside the tier the pool's
-fairness policy picks the request. backfill.py handles a request that fits nowhere.
+The order of precedence: limits make a tenant eligible, tiers compete by weighted VTC, so do the groups of the tier, if
+it has any, and inside the group the pool's fairness policy picks the request. backfill.py handles a request that fits
+nowhere.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 from policies.accounts.checkpoint import QueueCheckpoint
 from policies.accounts.cost import Price
 from policies.accounts.ledger import Charge, InFlight
-from policies.fairness.tiers import TieredFairness
+from policies.fairness.tiers import TieredFairness, any_request
 from policies.fleet.fleet import BackendHold
+from policies.group_state import NO_GROUPS, GroupState
 from policies.queueing.share_cap import InFlightShare, ShareCap, TenantUse
 from policies.queues import TenantQueues
-from policies.types import Request, Tenant
+from policies.types import Group, Request, Tenant
 
 NO_USE = TenantUse()
 
 
+class AccountPlace(NamedTuple):
+    """Where a tenant's account is."""
+
+    tier_id: str
+    group_id: str | None
+
+
 @dataclass(slots=True)
 class QueuedTenant:
-    """A tenant of the pool, and whether its limits let it send."""
+    """A tenant of the pool, and whether its limits let it send. `group` is None for a tenant without one."""
 
     tenant: Tenant
     in_flight: int = 0
     removed: bool = False  # forgotten when its last request has ended
     spells: int = 0  # times that it began to wait in a queue
+    group: GroupState | None = None
 
     @property
     def may_send(self) -> bool:
+        """Whether its own limit lets it send."""
         limit = self.tenant.in_flight_max
         return limit is None or self.in_flight < limit
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its own limit or that of its group keeps it from sending."""
+        return not self.may_send or (self.group is not None and self.group.is_full)
+
+    @property
+    def waiting_spell(self) -> int:
+        """Another number after each time that it, or its group, ceased to wait."""
+        return self.spells if self.group is None else self.spells + self.group.spells
 
 
 class FairQueue:
@@ -53,6 +75,7 @@ class FairQueue:
         limits: Callable[[], tuple[float, float]],
         output_tokens: Callable[[Request], float],
         backend_id: str | None = None,
+        groups: Mapping[str, GroupState] = NO_GROUPS,
     ) -> None:
         """`limits` gives the sequences and tokens that may be in flight from here; `output_tokens` gives the output
         that a request's reservation is sized for. `backend_id` is the one that requests here wait for; None: any.
@@ -70,12 +93,12 @@ class FairQueue:
         self._tenants = tenants
         self._price = price
         self._is_capped = share_ratio_max < 1.0
-        self._share = ShareCap(share_ratio_max, order.tier)
+        self._share = ShareCap(share_ratio_max, order.tier, groups)
         self._limits = limits
         self._competing: set[str] = set()  # tenants that wait and may send
         self._uses: dict[str, TenantUse] = {}  # of tenants with anything in flight from here
         self._share_tokens = 0.0  # of all of them
-        self._absent: dict[str, str] = {}  # restored tenants that have not joined yet -> the tier of their account
+        self._absent: dict[str, AccountPlace] = {}  # of restored tenants that have not joined yet
 
     @property
     def is_empty(self) -> bool:
@@ -86,7 +109,10 @@ class FairQueue:
 
     def competes(self, tenant_id: str) -> bool:
         """Whether the tenant waits here and may send."""
-        return tenant_id in self._competing
+        if tenant_id not in self._competing:
+            return False
+        group = self._tenants[tenant_id].group
+        return group is None or not group.is_full
 
     def queued(self, request: Request, now: float) -> None:
         """The request has joined its tenant's queue."""
@@ -118,7 +144,7 @@ class FairQueue:
         """The tenant's settings have changed."""
         tenant = state.tenant
         self._share.set_active(before, active=False)
-        if before.tier_id != tenant.tier_id:
+        if before.tier_id != tenant.tier_id or before.group_id != tenant.group_id:
             if tenant.id in self._competing:
                 self._leave(before)
             self.order.moved(before, tenant, now)
@@ -130,6 +156,26 @@ class FairQueue:
 
     def forget(self, tenant: Tenant) -> None:
         self.order.forget(tenant.tier_id, tenant.id)
+
+    def group_changed(self, group: Group) -> None:
+        """The group's weight or in-flight limit has changed."""
+        self.order.group_changed(group)
+        self._share.group_changed(group)
+
+    def regroup(self, tier_id: str, now: float) -> None:
+        """Add the level of groups to a tier of whose tenants none has a group, or take it away."""
+        level = self.order.level(tier_id)
+        states = [state for state in self._tenants.values() if state.tenant.tier_id == tier_id]
+        waiting = [state for state in states if state.tenant.id in self._competing]
+        waiting.sort(key=lambda state: (self.order.ranks(state.tenant), state.tenant.id))
+        for state in waiting:
+            self._leave(state.tenant)
+        self.order.regroup(tier_id, level, now)
+        for state in states:
+            for request in self.queues.of(state.tenant.id).requests.values():
+                self.queued(request, now)
+        for state in waiting:  # the least served first, to which the others are lifted
+            self.refresh(state)
 
     # -- service received ------------------------------------------------------------------------------------
 
@@ -143,23 +189,26 @@ class FairQueue:
         """
         self.order.begin_at(checkpoint, returning=returning)
         for tier_id, tier in checkpoint.tiers.items():
-            for tenant_id in tier.tenants:
+            for tenant_id, group_id in tier.accounts:
                 self.forget_absent(tenant_id)  # it was in another tier in one of the queues summed here
-                self._absent[tenant_id] = tier_id
+                self._absent[tenant_id] = AccountPlace(tier_id, group_id)
         for tenant_id in self._absent.keys() & self._tenants.keys():
             self.welcome(self._tenants[tenant_id].tenant)
 
     def welcome(self, tenant: Tenant) -> None:
-        """The tenant is new here or returns, perhaps in another tier than before."""
-        tier_id = self._absent.pop(tenant.id, tenant.tier_id)
-        if tier_id != tenant.tier_id:
+        """The tenant is new here or returns, perhaps in another tier or group than before."""
+        here = AccountPlace(tenant.tier_id, tenant.group_id)
+        place = self._absent.pop(tenant.id, here)
+        if place != here:
             # Nothing of the tenant waits or runs, so the move does not depend on the time.
-            self.order.moved(replace(tenant, tier_id=tier_id), tenant, -inf)
+            self.order.moved(replace(tenant, tier_id=place.tier_id, group_id=place.group_id), tenant, -inf)
+        else:
+            self.order.reweighed(tenant, tenant)
 
     def forget_absent(self, tenant_id: str) -> None:
         """Drop the account of a restored tenant that will not return."""
         if tenant_id in self._absent:
-            self.order.forget(self._absent.pop(tenant_id), tenant_id)
+            self.order.forget(self._absent.pop(tenant_id).tier_id, tenant_id)
 
     # -- requests in flight from here ------------------------------------------------------------------------
 
@@ -211,20 +260,28 @@ class FairQueue:
     def tier_id(self, tenant_id: str) -> str:
         return self._tenants[tenant_id].tenant.tier_id
 
-    def rank(self, tenant_id: str) -> float:
-        """The tenant's rank here: its counter plus its predicted outstanding service, over weight."""
-        return self.order.service_record(self._tenants[tenant_id].tenant).rank
+    def ranks(self, tenant_id: str) -> tuple[float, float]:
+        """What orders the tenants of one tier here (TieredFairness.ranks)."""
+        return self.order.ranks(self._tenants[tenant_id].tenant)
+
+    def ahead(self, tenant_id: str, other_id: str) -> float:
+        """By how much the rank of one tenant is above that of another of its tier; of another group: the rank of its
+        group. In service over weight.
+        """
+        tenant, other = self._tenants[tenant_id].tenant, self._tenants[other_id].tenant
+        level = 1 if tenant.group_id is not None and tenant.group_id == other.group_id else 0
+        return self.order.ranks(tenant)[level] - self.order.ranks(other)[level]
 
     def share_ratio(self, tenant: Tenant) -> float:
         """The part of this queue's dispatches that the tenant's weight entitles it to among the present tenants."""
         return self._share.ratio_if_active(tenant)
 
     def lead_service(self, tenant: Tenant) -> float:
-        """Service by which the tenant is ahead of the next one of its tier; 0.0 if that is itself or there is none."""
+        """Service by which the tenant is ahead of the next one of its tier, and in a group of the next one of that; 0.0
+        if that is itself or there is none.
+        """
         request = self.order.pick(tenant.tier_id, any_request)
-        if request is None:
-            return 0.0
-        return max(0.0, -self.order.lag(tenant, self._tenants[request.tenant_id].tenant))
+        return 0.0 if request is None else self.order.lead_service(tenant, self._tenants[request.tenant_id].tenant)
 
     # -- the next request ------------------------------------------------------------------------------------
 
@@ -239,10 +296,18 @@ class FairQueue:
         other = self._pick(blocked, self._is_within_share, besides)
         if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):
             return first
-        # The other may be of another tier, and pass over a tenant there too.
+        # The other may be of another tier, and pass over a tenant there too, and one of its group.
         next_to_it = self.order.pick(other[0], any_request, besides)
         assert next_to_it is not None, "the other is one that it may pick"
-        return other if self._may_be_passed(next_to_it.tenant_id, other[1].tenant_id) else first
+        if not self._may_be_passed(next_to_it.tenant_id, other[1].tenant_id):
+            return first
+        tenant = self._tenants[other[1].tenant_id].tenant
+        if tenant.group_id is not None:
+            beside = self.order.next_beside(tenant, any_request, besides)
+            assert beside is not None, "the other is one that it may pick"
+            if not self._may_be_passed(beside.tenant_id, tenant.id):
+                return first
+        return other
 
     def is_light(self, request: Request) -> bool:
         """Whether its tenant has nothing in flight from here, or with the request at most what its weight entitles
@@ -322,7 +387,3 @@ class FairQueue:
     def _leave(self, tenant: Tenant) -> None:
         self._competing.discard(tenant.id)
         self.order.left(tenant.tier_id, tenant.id)
-
-
-def any_request(request: Request) -> bool:  # noqa: ARG001
-    return True

@@ -22,10 +22,11 @@ from policies.fairness import Fairness
 from policies.fairness.base import CachedBlocks, Changes
 from policies.fairness.tiers import TieredFairness
 from policies.fleet.fleet import Fleet
+from policies.group_state import GroupState
 from policies.placement import ArrivalPlacement, Placement, Worker
 from policies.queueing.fair_queue import FairQueue, QueuedTenant
 from policies.queues import PoolQueues, TenantQueues
-from policies.types import Request, Tier
+from policies.types import Request, Tenant, Tier
 
 
 class QueueMove(NamedTuple):
@@ -271,6 +272,9 @@ class QueueFactory:
     price: Price
     share_ratio_max: float
     output_tokens: Callable[[Request], float]
+    groups: Mapping[str, GroupState] = field(default_factory=dict)
+    grouped: Collection[str] = ()
+    """Ids of the tiers whose tenants have groups."""
     noted: set[str] = field(default_factory=set)
     """Tenants whose ranks may have changed; shedding reads and clears it."""
     restored: dict[str, QueueCheckpoint] = field(default_factory=dict)
@@ -310,7 +314,16 @@ class QueueFactory:
         backend_id: str | None = None,
     ) -> FairQueue:
         return FairQueue(
-            TieredFairness(self.make_order, self.tiers.values(), cached_blocks, cached_changes, self.noted),
+            TieredFairness(
+                self.make_order,
+                self.tiers.values(),
+                cached_blocks,
+                cached_changes,
+                self.noted,
+                groups=self.groups,
+                grouped=self.grouped,
+                tenant=self._tenant,
+            ),
             queues,
             self.tenants,
             price=self.price,
@@ -318,4 +331,9 @@ class QueueFactory:
             limits=limits,
             output_tokens=self.output_tokens,
             backend_id=backend_id,
+            groups=self.groups,
         )
+
+    def _tenant(self, tenant_id: str) -> Tenant | None:
+        state = self.tenants.get(tenant_id)
+        return None if state is None else state.tenant

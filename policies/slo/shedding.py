@@ -1,8 +1,9 @@
 """Shedding: which waiting request is dropped when the queues are full and a more important one arrives.
 
 Only sheddable tiers (a priority below 0) yield, and only to more important ones. A request that is late already is
-dropped first. Otherwise the choice is the lowest tier, within it the tenant furthest above its fair share (the largest
-rank), and of that tenant the newest request, which has waited least. A running request is never dropped.
+dropped first. Otherwise the choice is the lowest tier, within it the group and then the tenant furthest above its fair
+share (the largest rank), and of that tenant the newest request, which has waited least. A running request is never
+dropped.
 
 Two heaps per tier keep the tenants by lateness and by rank. Ranks and queues change with almost every event. So a
 changed tenant is only noted, and the heaps are updated when a victim is asked for or many tenants are noted.
@@ -45,12 +46,14 @@ class _Yielding:
 
 @dataclass(slots=True)
 class Shedding:
-    """Chooses the waiting request to drop. `tier` maps a tenant's id to its tier, `rank` to its rank. Mutable."""
+    """Chooses the waiting request to drop. `tier` maps a tenant's id to its tier, `ranks` to what orders it there
+    (TieredFairness.ranks). Mutable.
+    """
 
     queues: PoolQueues
     tiers: Mapping[str, Tier]
     tier: Callable[[str], Tier]
-    rank: Callable[[str], float]
+    ranks: Callable[[str], tuple[float, float]]
     noted: set[str] = field(default_factory=set)
     """Tenants whose queue, tier or rank may be another than when it was last looked at. To be added to."""
     _waiters: dict[str, tuple[_Waiter, _Waiter]] = field(default_factory=dict)
@@ -128,5 +131,6 @@ class Shedding:
         due_at = first_token_due_at(head)
         return inf if due_at is None else due_at, head.id
 
-    def _ahead(self, waiter: _Waiter) -> tuple[float, tuple[int, ...]]:
-        return -self.rank(waiter.tenant_id), waiter.last_id_first
+    def _ahead(self, waiter: _Waiter) -> tuple[float, float, tuple[int, ...]]:
+        of_group, own = self.ranks(waiter.tenant_id)
+        return -of_group, -own, waiter.last_id_first

@@ -9,7 +9,7 @@ from policies.admission import BoundedQueues
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.pool.preemption import InterruptRules
-from policies.types import Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
+from policies.types import Group, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
 
 NAMES = ["a", "b", "c", "d", "e"]
 tenant_ids = st.sampled_from(NAMES)
@@ -26,6 +26,7 @@ class AnyFacts(Facts):
         Tenant("d", tier_id="gold"),
         Tenant("e", tier_id="gold", weight=0.5, queued_requests_max=3),
     )
+    groups = (Group("red", weight=2.0, in_flight_max=3), Group("blue", requests_per_minute_max=30))
     wait_s_max = 30.0
 
     @initialize(
@@ -188,11 +189,23 @@ class AnyFacts(Facts):
         weight=st.sampled_from([0.5, 1.0, 4.0]),
         tier_id=st.sampled_from(["default", "gold"]),
         in_flight_max=st.sampled_from([None, 1, 5]),
+        group_id=st.sampled_from([None, "red", "blue"]),
     )
-    def change_tenant(self, tenant_id, weight, tier_id, in_flight_max):
-        changed = Tenant(tenant_id, weight=weight, tier_id=tier_id, in_flight_max=in_flight_max)
+    def change_tenant(self, tenant_id, weight, tier_id, in_flight_max, group_id):
+        group_id = group_id if tier_id == "default" else None
+        changed = Tenant(tenant_id, weight=weight, tier_id=tier_id, in_flight_max=in_flight_max, group_id=group_id)
         tiers = [] if tier_id in self.scheduler.snapshot(self.now).tiers else [Tier(tier_id)]
         self.recorder.tenants_changed(tiers=tiers, changed=[changed], now=self.now)
+
+    @rule(
+        group_id=st.sampled_from(["red", "blue"]),
+        weight=st.sampled_from([0.5, 1.0, 4.0]),
+        in_flight_max=st.sampled_from([None, 1, 4]),
+    )
+    def change_group(self, group_id, weight, in_flight_max):
+        self.recorder.tenants_changed(
+            groups=[Group(group_id, weight=weight, in_flight_max=in_flight_max)], now=self.now
+        )
 
     @rule(tenant_id=tenant_ids)
     def remove_tenant(self, tenant_id):

@@ -21,7 +21,7 @@ from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Request, Tenant, Tier, Usage
+from policies.types import BackendLoad, Dispatch, Group, Outcome, Preempt, Request, Tenant, Tier, Usage
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS
 
 BACKENDS = ("x", "y")
@@ -46,6 +46,7 @@ class Facts(RuleBasedStateMachine):
     placement: ClassVar[str]
     steps: ClassVar[int] = 0
     tiers = (Tier("default"),)
+    groups: tuple[Group, ...] = ()
     tenants: tuple[Tenant, ...] = ()
     wait_s_max = 1e6
     admission: list[Admission] | None = None
@@ -66,6 +67,7 @@ class Facts(RuleBasedStateMachine):
             return Scheduler(
                 tenants=self.tenants,
                 tiers=self.tiers,
+                groups=self.groups,
                 fairness=partial(FAIRNESS[self.policy], **parameters),
                 price=self.price,
                 prediction=PREDICTION[prediction](),
@@ -80,7 +82,7 @@ class Facts(RuleBasedStateMachine):
 
         self.make = make
         self.scheduler = make(is_watched=True)
-        self.accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        self.accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, groups=self.groups, price=self.price)
         self.entries = []
         self.recorder = SharedRecorder(self.scheduler, RunWatch(self.accounts, [self.entries.append, *self.judges()]))
         self.now = 0.0

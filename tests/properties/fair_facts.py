@@ -15,7 +15,7 @@ from backends.simulation.run_accounts import RunAccounts
 from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness.bounds import BOUNDS
 from policies.pool.preemption import InterruptRules
-from policies.types import Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
+from policies.types import Group, Outcome, PolicyChoice, SloEnvelope, Tenant, Tier
 from tests.fairness_orders import ahead_service
 
 PROMPT_ERROR_TOKENS = 5
@@ -27,8 +27,8 @@ tenant_ids = st.sampled_from(NAMES)
 prompts, outputs = st.sampled_from([1, 10, 30, 60]), st.sampled_from([1, 4, 12, 30])
 
 
-def tenant(tenant_id, weight=1.0):
-    return Tenant(tenant_id, weight=weight, tier_id="gold" if tenant_id in GOLD else "default")
+def tenant(tenant_id, weight=1.0, group_id=None):
+    return Tenant(tenant_id, weight=weight, tier_id="gold" if tenant_id in GOLD else "default", group_id=group_id)
 
 
 class FairFacts(Facts):
@@ -38,6 +38,7 @@ class FairFacts(Facts):
     tenants = tuple(tenant(name, {"b": 2.0, "e": 0.5}.get(name, 1.0)) for name in NAMES)
 
     is_capped: ClassVar[bool]
+    group_of: ClassVar[dict[str, str]] = {}
 
     @initialize(
         prediction=st.sampled_from(PREDICTIONS),
@@ -71,7 +72,7 @@ class FairFacts(Facts):
         return [*super().judges(), *in_each_queue]
 
     def fair_queue(self, backend_id):
-        accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, price=self.price)
+        accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, groups=self.groups, price=self.price)
         return QueueWatcher(backend_id, self.watched, accounts, [self.bound(accounts)])
 
     def bound(self, accounts):
@@ -189,7 +190,9 @@ class FairFacts(Facts):
     @rule(tenant_id=tenant_ids, weight=st.sampled_from([0.5, 1.0, 4.0]))
     def change_weight(self, tenant_id, weight):
         if not self.has_anything(tenant_id):
-            self.recorder.tenants_changed(changed=[tenant(tenant_id, weight)], now=self.now)
+            self.recorder.tenants_changed(
+                changed=[tenant(tenant_id, weight, self.group_of.get(tenant_id))], now=self.now
+            )
 
     @rule(tenant_id=tenant_ids)
     def replace_tenant(self, tenant_id):
@@ -197,7 +200,7 @@ class FairFacts(Facts):
         if not self.has_anything(tenant_id):
             self.recorder.tenants_changed(removed=[tenant_id], now=self.now)
             self.poll()
-            self.recorder.tenants_changed(changed=[tenant(tenant_id)], now=self.now)
+            self.recorder.tenants_changed(changed=[tenant(tenant_id, 1.0, self.group_of.get(tenant_id))], now=self.now)
 
     # Counters that were kept per queue say nothing of one queue's shares once they are added up.
     @precondition(lambda self: self.watched is None)
@@ -231,3 +234,30 @@ class FairFacts(Facts):
 
     def has_anything(self, tenant_id):
         return any(accounts.request.tenant_id == tenant_id for accounts in self.accounts.requests.values())
+
+
+class GroupFacts(FairFacts):
+    """The same where tenants have groups: one with several tenants, one with one, and tenants without any."""
+
+    group_of: ClassVar = {"a": "red", "b": "red", "e": "red", "d": "green"}
+    groups = (Group("red", weight=2.0), Group("blue", weight=0.5), Group("green", tier_id="gold"))
+    tenants = tuple(
+        tenant(name, {"b": 2.0, "e": 0.5}.get(name, 1.0), {"a": "red", "b": "red", "e": "red", "d": "green"}.get(name))
+        for name in NAMES
+    )
+
+    @initialize()
+    def forget_moves(self):
+        self.group_of = dict(type(self).group_of)
+
+    @rule(tenant_id=st.sampled_from(["a", "b", "c"]), group_id=st.sampled_from([None, "red", "blue"]))
+    def move(self, tenant_id, group_id):
+        """Between groups, while it waits and runs: a new interval begins."""
+        if not self.has_anything(tenant_id):
+            self.group_of[tenant_id] = group_id
+            self.recorder.tenants_changed(changed=[tenant(tenant_id, 1.0, group_id)], now=self.now)
+
+    @rule(weight=st.sampled_from([0.5, 1.0, 4.0]))
+    def change_group(self, weight):
+        if not any(self.has_anything(tenant_id) for tenant_id, group in self.group_of.items() if group == "blue"):
+            self.recorder.tenants_changed(groups=[Group("blue", weight=weight)], now=self.now)

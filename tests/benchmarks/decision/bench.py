@@ -2,6 +2,7 @@
 
     python tests/benchmarks/decision/bench.py [--tenants 10 1000 10000] [--decisions 2000] [--backends 4 64]
                                               [--kv-rule sum] [--placement least-reserved] [--full-of seats steps]
+                                              [--per-group 100]
     python tests/benchmarks/decision/bench.py --burst 256 [--bursts 20] [--tenants 10 1000 100000] [--backends 1 64] ...
 
 Every tenant has requests waiting all the time and the pool is full, as on a busy gateway: of seats, of KV tokens, or of
@@ -37,7 +38,7 @@ from policies.capacity.backend import KV_RULES
 from policies.placement import LATE_PLACEMENT
 from policies.scheduler import Scheduler
 from policies.step_time import StepTime, StepTimeModel
-from policies.types import BackendLoad, Dispatch, Outcome, Request, SloEnvelope, Tenant, Tier, Usage
+from policies.types import BackendLoad, Dispatch, Group, Outcome, Request, SloEnvelope, Tenant, Tier, Usage
 
 LOADS = {  # what a backend is full by
     "seats": BackendLoad("gpu", requests_running_max=64, kv_tokens_max=10_000_000, kv_block_tokens=16),
@@ -81,21 +82,32 @@ class BusyPool:
         kv_rule: str,
         placement: str,
         queued: int = QUEUED_PER_TENANT,
+        per_group: int = 0,
         seed: int = 1,
     ) -> None:
-        """`queued` requests of each tenant wait."""
+        """`queued` requests of each tenant wait; `per_group` tenants are of one group, 0: there are no groups."""
         self._rng = Random(seed)
         self._number = 0
         self._requests: dict[str, Request] = {}
         self.now = 0.0
         self.in_flight: list[str] = []
         tiers = [Tier("gold", weight=4.0, reserve_ratio=0.05), Tier("default")]
+        groups = [
+            Group(f"group-{number:05}", weight=1.0 + number % 3, tier_id=tiers[number % 2].id)
+            for number in range(ceil(tenants / per_group) if per_group else 0)
+        ]
         self.scheduler = Scheduler(
             tenants=[
-                Tenant(f"tenant-{number:05}", weight=1.0 + number % 4, tier_id=tiers[number % 2].id)
+                Tenant(
+                    f"tenant-{number:05}",
+                    weight=1.0 + number % 4,
+                    tier_id=tiers[number % 2].id,
+                    group_id=groups[number % len(groups)].id if groups else None,
+                )
                 for number in range(tenants)
             ],
             tiers=tiers,
+            groups=groups,
             admission=(),
             kv_rule=kv_rule,
             placement=LATE_PLACEMENT[placement](),
@@ -252,13 +264,14 @@ def main() -> None:
     parser.add_argument("--placement", choices=LATE_PLACEMENT, default="least-reserved")
     parser.add_argument("--kv-rule", choices=KV_RULES, default="sum")
     parser.add_argument("--full-of", choices=LOADS, nargs="+", default=[*LOADS], help="what the backends are full of")
+    parser.add_argument("--per-group", type=int, default=0, help="tenants of one group; 0: there are no groups")
     parser.add_argument("--burst", type=int, default=0, help="requests that end at once; 0: one at a time")
     parser.add_argument("--bursts", type=int, default=20)
     options = parser.parse_args()
     rules = {"kv_rule": options.kv_rule, "placement": options.placement}
     for backends, name in product(options.backends, options.full_of):
         load = LOADS[name]
-        pool = {"backends": backends, **rules}
+        pool = {"backends": backends, "per_group": options.per_group, **rules}
         if options.burst:
             print(
                 f"us of CPU, {options.burst} at once, {backends} backends, {', '.join(rules.values())}, full of {name}"

@@ -232,7 +232,7 @@ def test_a_tenant_that_one_queue_does_not_know_is_at_that_queues_level():
     knows = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 1.0, {"A": 5.0})})
     others = QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 30.0, {})})
     (fair_queue,) = fit_to_queues({"x": knows, "y": others}, [SHARED_QUEUE]).values()
-    assert asdict(fair_queue.tiers["default"]) == {"counter": 0.0, "level": 31.0, "tenants": {"A": 35.0}}
+    assert asdict(fair_queue.tiers["default"]) == {"counter": 0.0, "level": 31.0, "tenants": {"A": 35.0}, "groups": {}}
 
 
 def test_a_switch_while_nobody_waits_leaves_nobody_credit_either(make_pool):

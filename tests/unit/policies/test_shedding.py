@@ -22,7 +22,7 @@ def due_at(request):
 
 def plain_victim(scheduler, newcomer, now):
     """The rule written out: everybody who waits is looked at."""
-    queues, tier, rank = scheduler._queues, scheduler._tenants.tier, scheduler._tenants.rank
+    queues, tier, rank = scheduler._queues, scheduler._tenants.tier, scheduler._tenants.ranks
     priority = tier(newcomer.tenant_id).priority
     yielding = [each for each in queues.tenant_ids() if tier(each).is_sheddable and tier(each).priority < priority]
     if not yielding:
@@ -104,9 +104,9 @@ def test_an_arrival_looks_at_few_of_many_tenants_that_wait(monkeypatch):
         scheduler.submit(Request(f"r{number}", tenant.id, "m", 0.0, 100, 100), 0.0)
         scheduler.poll(0.0)
     asked = []
-    rank = type(scheduler._tenants).rank
-    monkeypatch.setattr(type(scheduler._tenants), "rank", lambda self, each: asked.append(each) or rank(self, each))
-    scheduler._shedding.rank = scheduler._tenants.rank
+    rank = type(scheduler._tenants).ranks
+    monkeypatch.setattr(type(scheduler._tenants), "ranks", lambda self, each: asked.append(each) or rank(self, each))
+    scheduler._shedding.ranks = scheduler._tenants.ranks
     for number in range(100):
         scheduler.submit(Request(f"vip-{number}", "vip", "m", 1.0, 100, 100), 1.0)
     assert sum(action.reason == "shed" for action in scheduler.poll(1.0) if hasattr(action, "reason")) >= 99
