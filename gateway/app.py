@@ -370,7 +370,7 @@ class Gateway:
             "version": metadata.version("fairlead"),
             "role": view.role,
             "embedded_engine": self._engine is not None,
-            "demo": self.live is not None and self.live.is_demo_running(),
+            "demo": None if self._demo_target() is None else self.live is not None and self.live.is_demo_running(),
         }
 
     def _live_cluster(self) -> Document:

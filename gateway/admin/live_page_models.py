@@ -14,13 +14,15 @@ Quantiles = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class LivePageGateway(Fields):
-    """The process that is asked. `embedded_engine`: it serves its own simulated engine. `demo`: demo tenants run."""
+    """The process that is asked. `embedded_engine`: it serves its own simulated engine. `demo`: demo tenants run;
+    null: this gateway cannot have them.
+    """
 
     name: str
     version: str
     role: MemberRole
     embedded_engine: bool
-    demo: bool
+    demo: bool | None
 
 
 class LivePageTier(Fields):

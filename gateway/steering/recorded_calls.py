@@ -21,10 +21,11 @@ HASHES_MAX: Final = 500_000  # of prefixes, about 20 MB
 
 
 class RecordedCall(NamedTuple):
-    """One call, and its time to first token in seconds; None: it had none, or was not streamed."""
+    """One call, its time to first token in seconds (None: it had none, or was not streamed), and how long it took."""
 
     record: TraceRecord
     ttft_s: float | None
+    took_s: float
 
 
 class RecordedCalls:
@@ -46,7 +47,7 @@ class RecordedCalls:
         record = trace_record(
             request, trace.usage, endpoint=trace.endpoint, arrived_at=trace.arrived_at, outcome=outcome
         )
-        self._calls.append(RecordedCall(record, ttft_s))
+        self._calls.append(RecordedCall(record, ttft_s, time.perf_counter() - trace.started_s))
         self._hashes += len(record.prefix)
         oldest_at = trace.arrived_at - RECORDED_S
         while (
@@ -65,5 +66,6 @@ class RecordedCalls:
 
 def _lines(calls: Iterable[RecordedCall]) -> bytes:
     return b"".join(
-        orjson.dumps(record)[:-1] + b',"ttft_s":' + orjson.dumps(ttft_s) + b"}\n" for record, ttft_s in calls
+        orjson.dumps(record)[:-1] + b',"ttft_s":%b,"took_s":%b}\n' % (orjson.dumps(ttft_s), orjson.dumps(took_s))
+        for record, ttft_s, took_s in calls
     )

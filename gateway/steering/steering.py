@@ -17,7 +17,7 @@ from gateway.steering.demo import Demo
 from gateway.steering.recorded_calls import RecordedCalls
 from gateway.steering.requests import AllRequests, EndedRequests, Others, OwnRequests
 from gateway.steering.what_if_spec import EngineSpec
-from gateway.steering.what_ifs import WhatIfs
+from gateway.steering.what_ifs import KNOWN, WhatIfs
 
 RECORDED: Final = "recorded"  # a service
 ENGINES_MAX: Final = 1024  # of a simulation
@@ -80,7 +80,8 @@ class Steering:
         request at the Scheduler that decides.
         """
         self.requests.own.scheduler_id, self.requests.others = scheduler_id, others
-        return {**self.requests.own.services(), RECORDED: self._recorded.lines}
+        self.what_ifs.others = others
+        return {**self.requests.own.services(), RECORDED: self._recorded.lines, KNOWN: self.what_ifs.tell}
 
     async def _calls(self, seconds: float) -> bytes:
         """The recorded calls of all processes."""

@@ -109,7 +109,8 @@ def _happened(spec: WhatIfSpec) -> dict[str, Any]:
     first_s, last_s = float("inf"), 0.0
     for line in Path(spec.trace).read_bytes().splitlines():
         call = orjson.loads(line)
-        first_s, last_s = min(first_s, call["arrival_s"]), max(last_s, call["arrival_s"])
+        # From the first arrival to the last end, as in a simulation: what is served then is of this time.
+        first_s, last_s = min(first_s, call["arrival_s"]), max(last_s, call["arrival_s"] + call["took_s"])
         service = price.service(call["prompt_tokens"], 0, call["output_tokens"])
         tenants.setdefault(call["tenant"], _Measured()).add(call, service)
     together = _Measured()

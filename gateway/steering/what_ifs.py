@@ -19,8 +19,10 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
+from gateway.steering.requests import Others
 from gateway.steering.what_if_spec import EngineSpec, WhatIfSpec
 
+KNOWN: Final = "what-if"  # a service
 KEPT_MAX: Final = 10
 RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds
 PROCESS: Final = "gateway.steering.what_if_process"
@@ -73,9 +75,20 @@ class WhatIfs:
         self._config_of = config_of
         self._kept: dict[str, WhatIf] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.others: Others | None = None
+        """The other processes of this gateway; None: there are none."""
 
-    def find(self, id_: str) -> WhatIf | None:
-        return self._kept.get(id_)
+    async def find(self, id_: str) -> WhatIf | None:
+        """The what-if of this id, whichever process was asked for it."""
+        if id_ in self._kept or self.others is None:
+            return self._kept.get(id_)
+        answers, _ = await self.others.ask_all(KNOWN, id_.encode())
+        return next((WhatIf(**orjson.loads(answer)) for answer in answers if answer), None)
+
+    async def tell(self, body: bytes) -> bytes:
+        """What `find` of another process asks of this one: the what-if of this id; nothing where there is none."""
+        known = self._kept.get(body.decode())
+        return b"" if known is None else orjson.dumps(known)
 
     async def ask(self, *, policy: str | None, weights: Mapping[str, float], minutes: int, pool: str | None) -> WhatIf:
         """Begin to simulate; without a `pool`, that of most calls. Raises NothingRecorded, OneIsRunning."""

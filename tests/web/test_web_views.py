@@ -171,6 +171,7 @@ def test_what_if_plays_the_recorded_calls_under_other_weights(visit, loaded, key
         .filter(has=page.get_by_role("link", name="nightly"))
     )
     expect(row).to_be_visible(timeout=120_000)
+    expect(page.locator(".verdict")).to_contain_text("was measured")
     # Calls come when they came, whatever the weights; so what a weight changes is how long they wait.
     replayed, instead = (in_seconds(row.locator(f"td.{run}").nth(1).inner_text()) for run in ("replayed", "instead"))
     print(f"\nTTFT of nightly in simulation: {replayed} s by weight 1, {instead} s by weight 3")

@@ -47,9 +47,9 @@ class WhatIfRoutes:
         return AdminAnswer(_shown(begun), location=path_of(KIND, begun.id))
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:
-        found = self.what_ifs.find(asked.id)
+        found = await self.what_ifs.find(asked.id)
         if found is None:
-            raise AdminProblem(404, "there is no such what-if at this process, which keeps the last ten")
+            raise AdminProblem(404, "there is no such what-if: each process keeps the last ten that it was asked for")
         return AdminAnswer(_shown(found))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+from admin_rig import within
 from gateway_rig import CHAT, FAST, call, engine, running, until
 from redis_server import RedisServer
 from replicas_rig import replicas
@@ -55,3 +56,30 @@ async def test_a_replica_shows_and_cancels_what_another_holds(tmp_path):
                 assert (status, ended["outcome"]) == (200, "cancelled")
                 assert (await asked.admin("DELETE", "/admin/v1/requests/a-1"))[0] == 409
                 assert (await asked.admin("GET", "/admin/v1/requests/never"))[0] == 404
+
+
+async def test_a_replica_shows_a_what_if_that_another_was_asked_for(tmp_path):
+    """Behind a load balancer the page asks now one and now the other."""
+    with RedisServer(tmp_path) as server:
+        async with (
+            engine(**FAST) as backend,
+            replicas(tmp_path, server, 2, {"name": "b0", "url": backend.url}) as gateways,
+        ):
+            await gateways.ready()
+            one, other = gateways.processes
+            for number, process in enumerate((one, other)):
+                assert (await send(process.url, process.session, "alice", f"a-{number}"))[0] == 200
+            status, begun = await one.admin("POST", "/admin/v1/what-ifs", {})
+            assert status == 202, begun
+            path = f"/admin/v1/what-ifs/{begun['id']}"
+            found = []
+
+            async def is_over():
+                found[:] = await other.admin("GET", path)
+                assert found[0] == 200, found
+                return found[1]["state"] != "running"
+
+            await within(is_over, timeout_s=90.0)
+            assert found[1] == (await one.admin("GET", path))[1]
+            assert found[1]["replayed"]["requests"] == 2, "of both"
+            assert (await other.admin("GET", "/admin/v1/what-ifs/none"))[0] == 404

@@ -7,7 +7,7 @@ import { attempt, html, TenantLink } from "../ui.js";
 
 export function FirstUse({ gateway }) {
   const [isBusy, setBusy] = useState(false);
-  if (!gateway?.embedded_engine) return null;
+  if (gateway?.demo == null) return null; // other backends than the embedded engine, or several processes
   const act = async (action) => {
     setBusy(true);
     await attempt(action);

@@ -95,7 +95,8 @@ function Comparison({ answer }) {
     ...ofEach(runs, "ttft", "TTFT median", (tenant) => tenant.ttft_p50_s, seconds),
     ...ofEach(runs, "late", "TTFT 99 %", (tenant) => tenant.ttft_p99_s, seconds),
   ];
-  return html`<p class="dim">Compare “instead” with “replayed”: both are simulated. How far “replayed” is from what happened is the error of the simulation. Calls come when they came, so a weight changes how long they wait more than what is served.</p>
+  return html`<div class="verdict"><p><strong>Compare “instead” with “replayed”</strong>: both are simulated, one with what was asked and one with the present settings. Calls come when they came, so a weight changes how long they wait more than what is served.</p>
+      <p>${trust(answer)}</p></div>
     <details><summary>What was simulated</summary><dl class="settings">${Object.entries(answer.setting || {}).map(
       ([name, value]) => html`<div class="setting" key=${name}><dt>${name}</dt><dd>${value}</dd></div>`,
     )}</dl></details>
@@ -106,6 +107,19 @@ function Comparison({ answer }) {
         ${runs.map((name) => html`<td key=${name} class=${`number ${name}`}>${text(answer[name])}</td>`)}</tr>`)}</tbody></table></div>
     <h2>By tenant</h2>
     <${Table} label="By tenant" columns=${columns} rows=${rows} keyOf=${(row) => row.id} sort=${{ id: "share-happened", down: true }} />`;
+}
+
+const NEAR = 1.5; // the most by which a median is still called near
+
+/** How near the simulation of the present settings is to what was measured, and why it is not (docs/results/live.md). */
+function trust({ happened, replayed }) {
+  const [measured, simulated] = [happened?.ttft_p50_s, replayed?.ttft_p50_s];
+  if (!measured || !simulated) return "How near the simulation is to what happened is not known: no first token was measured.";
+  const said = `“replayed” has a median TTFT of ${seconds(simulated)}, and ${seconds(measured)} was measured`;
+  if (Math.max(simulated / measured, measured / simulated) <= NEAR) return `${said}: the simulation is near what happened.`;
+  const slower = 1 - (replayed.throughput_tokens_per_s || 0) / happened.throughput_tokens_per_s;
+  const pace = Math.abs(slower) < 0.005 ? "" : `The simulated backends serve ${percent(Math.abs(slower))} ${slower > 0 ? "fewer" : "more"} tokens per second. `;
+  return `${said}. ${pace}A real client that waits for its answer calls later where answers come later; here its calls come when they came, so waits grow beyond what they would be. Read which tenants gain and lose, not the seconds.`;
 }
 
 /** One figure of a tenant as a column for each run; the first says which figure it is. */

@@ -1,0 +1,96 @@
+"""Why a what-if may show longer waits than happened (docs/results/live.md): clients that wait for their answers before
+they call again, replayed at the times at which they called.
+
+As many callers as twice the engine's slots keep it full. Played again with them waiting, an engine that is a tenth
+slower makes them wait about a tenth longer. Played again at the times of the faster engine, the calls come faster than
+they are served, and the queue grows for as long as the recording is.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from random import Random
+from statistics import median
+
+from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
+from backends.engine.engine import Engine
+from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.workload import Arrival
+from backends.simulation.world import SimulatedCall, World
+from policies.scheduler import Scheduler
+from policies.types import Reason, Tenant
+
+SLOTS = 32
+CALLERS = 2 * SLOTS  # as of the demo's flood
+CALLS = 600
+THINKS_S = 0.002
+REAL = COEFFICIENTS["a10g-llama2-7b"]
+TIMES = ("base_s", "token_s", "context_token_s", "prefill_base_s", "prefill_token_s", "prefill_request_s", "overhead_s")
+SLOWER = replace(REAL, **{name: 1.1 * getattr(REAL, name) for name in TIMES})
+
+
+class WaitingClients(World):
+    """Every caller calls when its last call has ended, whatever the times of the arrivals are."""
+
+    def run(self, arrivals: Iterable[Arrival]) -> Iterable[RequestRecord]:
+        self._to_come = deque(arrivals)
+        for _ in range(CALLERS):
+            self._call_next(0.0)
+        return super().run(())
+
+    def _expect_arrival(self) -> None:
+        self._upcoming = self._to_come[0] if self._to_come else None
+
+    def _call_next(self, at: float) -> None:
+        if self._to_come:
+            self._at(at, partial(self._come, self._to_come.popleft()))
+
+    def _come(self, arrival: Arrival, now: float) -> None:
+        self._upcoming = arrival
+        self._arrive(now)
+
+    def _end(self, call: SimulatedCall, *, total_latency_s: float | None, rejected: Reason | None = None) -> None:
+        super()._end(call, total_latency_s=total_latency_s, rejected=rejected)
+        self._call_next(self.now + THINKS_S)
+
+
+def played(world: type[World], engine: StepCoefficients, arrivals: Iterable[Arrival]) -> list[RequestRecord]:
+    pool = Scheduler(tenants=[Tenant("flood")], admission=(), wait_s_max=1e6)
+    engines = {"engine": Engine(engine, requests_running_max=SLOTS)}
+    return list(world(pool, engines, requests_running_max=SLOTS).run(arrivals))
+
+
+@cache
+def happened() -> tuple[Sequence[Arrival], list[RequestRecord]]:
+    """The calls as they came at the real engine, and what was measured of them."""
+    lengths = Random(1)
+    calls = [Arrival("flood", 0.0, 90, output, output) for output in (lengths.randint(48, 208) for _ in range(CALLS))]
+    records = played(WaitingClients, REAL, calls)
+    recorded = [
+        Arrival("flood", each.arrived_at, each.prompt_tokens, each.output_tokens, each.output_tokens)
+        for each in sorted(records, key=lambda record: record.arrived_at)
+    ]
+    return recorded, records
+
+
+def ttft_s(records: Iterable[RequestRecord]) -> float:
+    return median(each.first_token_latency_s for each in records if each.first_token_latency_s is not None)
+
+
+def test_the_same_engine_replays_what_happened():
+    recorded, records = happened()
+    assert 0.9 < ttft_s(played(World, REAL, recorded)) / ttft_s(records) < 1.1
+
+
+def test_at_a_slower_engine_clients_that_wait_wait_that_much_longer():
+    recorded, records = happened()
+    assert 1.05 < ttft_s(played(WaitingClients, SLOWER, recorded)) / ttft_s(records) < 1.2
+
+
+def test_at_a_slower_engine_calls_at_the_recorded_times_make_a_queue_that_grows():
+    recorded, records = happened()
+    replayed = sorted(played(World, SLOWER, recorded), key=lambda record: record.arrived_at)
+    assert ttft_s(replayed) > 1.5 * ttft_s(records)
+    third = len(replayed) // 3
+    assert ttft_s(replayed[-third:]) > 1.25 * ttft_s(replayed[third : 2 * third]), "it grows"
