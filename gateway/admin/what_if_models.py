@@ -39,7 +39,8 @@ class FoundTenant(Fields):
 
 class FoundFigures(Fields):
     """A run as a whole, and its loudest tenants (200). `jain` compares tenants that waited; `difference_max` is the
-    largest difference of service over weight between two of them. Null: not known, or only a simulation knows it.
+    largest difference of service over weight between two of them; `tpot_s` is the time per output token after the
+    first, the mean of all tokens. Null: not known, or only a simulation knows it.
     """
 
     policy: str
@@ -55,6 +56,7 @@ class FoundFigures(Fields):
     owed_service_per_s: float | None = None
     ttft_p50_s: float | None
     ttft_p99_s: float | None
+    tpot_s: float | None
     preemptions: int | None = None
     hit_ratio: float | None = None
     tenants: dict[str, FoundTenant]

@@ -43,6 +43,7 @@ class Figures:
     owed_service_per_s: float
     ttft_p50_s: float | None
     ttft_p99_s: float | None
+    tpot_s: float | None
     preemptions: int
     hit_ratio: float | None
 

@@ -156,6 +156,7 @@ def _figures(
         owed_service_per_s=tally.owed(),
         ttft_p50_s=ttft.quantile(0.5),
         ttft_p99_s=ttft.quantile(0.99),
+        tpot_s=tally.tpot_s(),
         preemptions=sum(gauge.preemptions_total for gauge in gauges),
         hit_ratio=found / looked_up if looked_up else None,
     )

@@ -37,6 +37,8 @@ class Tally:
         self._timeline = timeline
         self.tenants: defaultdict[str, TenantTally] = defaultdict(lambda: TenantTally(timeline))
         self.ended_at = 0.0
+        self._writing_s = 0.0  # from each served request's first token to its last
+        self._later_tokens = 0  # those after its first
 
     def add(self, record: RequestRecord, *, now: float) -> None:
         """The request has ended, now."""
@@ -53,6 +55,8 @@ class Tally:
         tenant.served += 1
         tenant.prompt_tokens += record.prompt_tokens
         tenant.output_tokens += record.output_tokens
+        self._writing_s += record.total_latency_s - record.first_token_latency_s
+        self._later_tokens += record.output_tokens - 1
         arrived_at = record.arrived_at
         worth = self._price.service(record.prompt_tokens, 0, record.output_tokens)
         self._timeline.spread(
@@ -67,6 +71,10 @@ class Tally:
         for tenant in self.tenants.values():
             together.merge(tenant.ttft)
         return together
+
+    def tpot_s(self) -> float | None:
+        """Seconds per output token after the first, in the mean over all tokens of what was served."""
+        return self._writing_s / self._later_tokens if self._later_tokens else None
 
     def owed(self) -> float:
         """Service per second that tenants were owed, in the mean of the run's windows."""

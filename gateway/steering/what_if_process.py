@@ -7,8 +7,8 @@ and at the end {"done": ...} or {"error": text}. A process of its own, because a
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,16 +19,21 @@ from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from gateway.config import ConfigError, load_config
 from gateway.simulate.choices import Choices
 from gateway.simulate.compare import PolicyComparison
-from gateway.simulate.findings import Findings
+from gateway.simulate.findings import Findings, Setting
 from gateway.simulate.series import LatencyHistogram
 from gateway.simulate.traces import TraceError
-from gateway.steering.what_if_spec import WhatIfSpec
+from gateway.steering.what_if_spec import EngineSpec, WhatIfSpec
 from policies.types import Outcome
 
 NICE: Final = 10
 MEASURED: Final = "measured"  # the engine whose step times the gateway has learnt
 DEFAULT_ENGINE: Final = "a10g-llama2-7b"  # as of `fairlead simulate run`
 TENANTS_SHOWN: Final = 200  # the loudest
+RESCALED_MAX: Final = 2  # a second time, because slower steps also mean more requests in each
+RUNS: Final = RESCALED_MAX + 2  # as it was, that with other step times, as asked
+SCALE_LEAST: Final = 0.01  # a difference of step times below it is in the noise of the measurement
+SCALE_MAX: Final = 10.0  # more is another machine: the setting says so
+STEP_TIMES: Final = tuple(each.name for each in fields(StepCoefficients) if each.name.endswith("_s"))
 
 
 def main(spec_file: Path) -> None:
@@ -42,44 +47,90 @@ def main(spec_file: Path) -> None:
 
 
 def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
-    engine, name = spec.engine, DEFAULT_ENGINE
-    if engine.base_s is not None:
-        COEFFICIENTS[MEASURED] = StepCoefficients(
-            base_s=engine.base_s,
-            token_s=engine.token_s,
-            context_token_s=engine.context_token_s,
-            request_s=engine.request_s,
-            kv_tokens_max=engine.kv_tokens_max or COEFFICIENTS[DEFAULT_ENGINE].kv_tokens_max,
-            source="the step times that the gateway has learnt",
-        )
-        name = MEASURED
+    happened = _happened(spec)
+    coefficients = _coefficients(spec.engine)
+    setting, run = _run(spec, coefficients, runs_before=0)
+    scale = 1.0
+    for number in range(1, RESCALED_MAX + 1):
+        by = _scale(happened["tpot_s"], run.figures.tpot_s)
+        if by is None:
+            break
+        scale *= by
+        setting, run = _run(spec, _scaled(coefficients, scale), runs_before=number)
     policies = [spec.policy] if spec.policy else []
     weights = [f"{tenant}={weight!r}" for tenant, weight in spec.weights.items()]
-    runs = []
-    for number, (tried, weighed) in enumerate(((list[str](), list[str]()), (policies, weights))):
-        comparison = PolicyComparison(
-            trace=Path(spec.trace),
-            config=Path(spec.config),
-            pool=spec.pool,
-            policies=tried,
-            weights=weighed,
-            engine=name,
-            engines=engine.engines,
-            kv_tokens_max=engine.kv_tokens_max,
-            requests_running_max=engine.requests_running_max,
-        )
-        setting, (run,) = comparison.run(_progress(number / 2))
-        runs.append(run)
+    _, instead = _run(spec, None, runs_before=RUNS - 1, policies=policies, weights=weights)
     return {
         "setting": dict(setting.facts),
-        "happened": _happened(spec),
-        "replayed": _shown(runs[0]),
-        "instead": _shown(runs[1]),
+        "happened": happened,
+        "replayed": _shown(run),
+        "instead": _shown(instead),
     }
 
 
-def _progress(done: float) -> Callable[[str, int], Callable[[int], None]]:
-    """Progress of the second half where the first is `done`."""
+def _run(
+    spec: WhatIfSpec,
+    coefficients: StepCoefficients | None,
+    *,
+    runs_before: int,
+    policies: Sequence[str] = (),
+    weights: Sequence[str] = (),
+) -> tuple[Setting, Findings]:
+    """Simulate the calls; with `coefficients` None by those of the run before."""
+    if coefficients is not None:
+        COEFFICIENTS[MEASURED] = coefficients
+    engine = spec.engine
+    comparison = PolicyComparison(
+        trace=Path(spec.trace),
+        config=Path(spec.config),
+        pool=spec.pool,
+        policies=policies,
+        weights=weights,
+        engine=MEASURED,
+        engines=engine.engines,
+        kv_tokens_max=engine.kv_tokens_max,
+        requests_running_max=engine.requests_running_max,
+    )
+    setting, (run,) = comparison.run(_progress(runs_before))
+    return setting, run
+
+
+def _coefficients(engine: EngineSpec) -> StepCoefficients:
+    """Those that the gateway has learnt, else those of the default engine."""
+    default = COEFFICIENTS[DEFAULT_ENGINE]
+    if engine.base_s is None:
+        return replace(default, source=f"those of {DEFAULT_ENGINE}: the gateway knows none of these backends")
+    return StepCoefficients(
+        base_s=engine.base_s,
+        token_s=engine.token_s,
+        context_token_s=engine.context_token_s,
+        request_s=engine.request_s,
+        kv_tokens_max=engine.kv_tokens_max or default.kv_tokens_max,
+        source="those that the gateway has learnt",
+    )
+
+
+def _scale(measured_tpot_s: float | None, simulated_tpot_s: float | None) -> float | None:
+    """By what all step times are multiplied, so that a token takes as long as it took; None: they stay.
+
+    Calls come at their recorded times. At backends that are full, some percent of difference would be a queue that
+    grows, or none (docs/results/live.md).
+    """
+    if not measured_tpot_s or not simulated_tpot_s:
+        return None
+    scale = min(SCALE_MAX, max(1 / SCALE_MAX, measured_tpot_s / simulated_tpot_s))
+    return None if abs(scale - 1) < SCALE_LEAST else scale
+
+
+def _scaled(coefficients: StepCoefficients, scale: float) -> StepCoefficients:
+    known = {name: getattr(coefficients, name) for name in STEP_TIMES}
+    times: dict[str, Any] = {name: value * scale for name, value in known.items() if value is not None}
+    source = f"{coefficients.source}, times {scale:.2f}, so that a token takes as long as was measured"
+    return replace(coefficients, source=source, **times)
+
+
+def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:
+    """Progress of a run after so many of RUNS."""
 
     def begin(_label: str, total: int) -> Callable[[int], None]:
         read = 0
@@ -87,7 +138,7 @@ def _progress(done: float) -> Callable[[str, int], Callable[[int], None]]:
         def advanced(by: int) -> None:
             nonlocal read
             read += by
-            _write({"progress": round(done + min(1.0, read / max(1, total)) / 2, 3)})
+            _write({"progress": round((runs_before + min(1.0, read / max(1, total))) / RUNS, 3)})
 
         return advanced
 
@@ -122,6 +173,7 @@ def _happened(spec: WhatIfSpec) -> dict[str, Any]:
         "policy": config.scheduling_of(spec.pool).fairness.policy,
         "duration_s": duration_s,
         **together.figures(),
+        "tpot_s": together.writing_s / together.later_tokens if together.later_tokens else None,
         "throughput_tokens_per_s": together.tokens / duration_s,
         "output_tokens_per_s": together.output_tokens / duration_s,
         "tenants": {
@@ -139,6 +191,7 @@ class _Measured:
         self.refused: Counter[str] = Counter()
         self.service = 0.0
         self.ttft = LatencyHistogram()
+        self.writing_s, self.later_tokens = 0.0, 0  # of streams, from their first token to their last
 
     def add(self, call: Mapping[str, Any], service: float) -> None:
         self.requests += 1
@@ -152,6 +205,8 @@ class _Measured:
         self.output_tokens += call["output_tokens"]
         if call["ttft_s"] is not None:
             self.ttft.add(call["ttft_s"])
+            self.writing_s += call["took_s"] - call["ttft_s"]
+            self.later_tokens += max(0, call["output_tokens"] - 1)
 
     def merge(self, other: "_Measured") -> None:
         self.requests += other.requests
@@ -160,6 +215,8 @@ class _Measured:
         self.output_tokens += other.output_tokens
         self.refused.update(other.refused)
         self.ttft.merge(other.ttft)
+        self.writing_s += other.writing_s
+        self.later_tokens += other.later_tokens
 
     def figures(self) -> dict[str, Any]:
         return {

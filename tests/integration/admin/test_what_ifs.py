@@ -67,6 +67,7 @@ async def test_calls_are_played_under_another_policy_and_weights_beside_what_hap
         assert run["served"] == run["requests"] == LOUD + QUIET
         assert run["ttft_p50_s"] > 0
     assert [run["tenants"]["quiet"]["weight"] for run in (happened, replayed, instead)] == [1, 1, 3]
+    assert replayed["tpot_s"] == pytest.approx(happened["tpot_s"], rel=0.1), "its backends are as fast as the real ones"
     assert happened["tenants"]["loud"]["service"] == pytest.approx(replayed["tenants"]["loud"]["service"], rel=0.05)
     assert (happened["jain"], happened["difference_max"]) == (None, None), "only a simulation knows it"
     assert replayed["tenants"]["quiet"]["ttft_p99_s"] != instead["tenants"]["quiet"]["ttft_p99_s"]
